@@ -138,7 +138,7 @@ impl Identifier {
     /// How long a critical write may wait for room on a cache full of dirty data.
     pub(crate) fn patience(&self, identified: &Identified) -> Duration {
         let policy = self.policy_of(identified);
-        Duration::from_nanos(policy.patience_ps(&identified.verdict) / 1000)
+        Duration::from_nanos(policy.wait_limit_ps(&identified.verdict) / 1000)
     }
 
     /// Makes sure that `name` can be asked for by hints.

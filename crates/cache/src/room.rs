@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use halocline_model::room::{DISCOURAGED, WAIT_MAX};
+use halocline_model::room::{BACKOFF_WRITES, WAIT_MAX};
 use parking_lot::{Condvar, Mutex};
 
 use halocline_os::clock::Clock;
@@ -57,7 +57,7 @@ impl Room {
         };
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if matches!(taken, Ok(None)) {
-            self.discouraged.store(DISCOURAGED, Ordering::Relaxed);
+            self.discouraged.store(BACKOFF_WRITES, Ordering::Relaxed);
         }
         taken
     }
@@ -106,7 +106,7 @@ mod tests {
     fn a_wait_in_vain_discourages_the_next_ones() {
         let room = Room::new(Clock::simulated());
         let mut tries = 0;
-        for _ in 0..=DISCOURAGED {
+        for _ in 0..=BACKOFF_WRITES {
             let taken = room.wait(Duration::from_millis(1), || {
                 tries += 1;
                 Ok::<Option<()>, ()>(None)

@@ -3,6 +3,7 @@
 mod advise;
 mod apply;
 mod bench;
+mod bulk;
 mod calibrate;
 pub(crate) mod cluster;
 mod curve;
@@ -18,9 +19,8 @@ mod judge;
 mod locate;
 mod model;
 mod mount;
-mod moving;
-mod names;
-mod offline;
+mod offline_cache;
+mod origin_files;
 mod placement;
 mod plan;
 mod rescue;
@@ -43,9 +43,9 @@ use halocline_os::error::Error;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome, STATUSES};
+use crate::mount_lookup;
 use crate::output;
-use crate::places;
-use crate::say;
+use crate::print;
 use crate::text;
 
 /// Runs programs with an SSD cache in front of their HDD data.
@@ -94,7 +94,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Docs(docs::DocsArgs),
     #[command(hide = true)]
-    Look(places::LookArgs),
+    Look(mount_lookup::LookArgs),
 }
 
 impl Cli {
@@ -161,14 +161,14 @@ impl Command {
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Cluster(args) => cluster::execute(args),
             Self::Docs(args) => docs::execute(args),
-            Self::Look(args) => places::execute(args),
+            Self::Look(args) => mount_lookup::execute(args),
         }
     }
 }
 
 /// Prints a value as JSON for scripts.
 fn print_json(value: &impl Serialize) -> Outcome {
-    say::lines(&json(value)?);
+    print::lines(&json(value)?);
     Ok(std::process::ExitCode::SUCCESS)
 }
 

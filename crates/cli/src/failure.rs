@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use halocline_os::counted::counted_with;
 use halocline_os::error::Error;
 
-use crate::say::tell;
+use crate::print::tell;
 use crate::text;
 
 /// Every exit status of the command, for the man page.

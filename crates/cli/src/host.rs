@@ -4,9 +4,9 @@
 //! go of it, and only then is the cache closed and the peer told (I7). A mount in use is never
 //! taken away unless somebody said `--force`.
 
-mod endings;
-mod hanging;
+mod forced_unmount;
 mod membership;
+mod unmount_requests;
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -31,10 +31,10 @@ use parking_lot::Mutex;
 use crate::mount_paths::MountPaths;
 use crate::recording::Recording;
 
-use endings::{Ending, Endings, detached};
-pub(crate) use hanging::Flushing;
+pub(crate) use forced_unmount::Flushing;
 pub(crate) use membership::waiting_for;
 use membership::{Membership, OpenTo, joined};
+use unmount_requests::{UnmountRequest, UnmountRequests, detached};
 
 /// How often the end of the session is looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -60,7 +60,7 @@ pub(crate) struct Host<E: Hosted> {
     engine: Arc<E>,
     session: MountedSession,
     /// Before the server, whose end waits for the answers to those who asked.
-    endings: Endings,
+    unmount_requests: UnmountRequests,
     server: Server,
     /// Keeps the short name of the control socket alive.
     cache: File,
@@ -101,13 +101,13 @@ impl<E: Hosted> Host<E> {
         if config.threads > 0 {
             options.threads = config.threads as usize;
         }
-        let (sender, endings) = Endings::new();
+        let (sender, unmount_requests) = UnmountRequests::new();
         let members = Members::default();
         let untold = Untold::default();
         let open_to = E::JOINED.then(|| OpenTo::new(place, config, unmountable)).transpose()?;
         let membership = Arc::new(Membership {
             engine: Arc::clone(&engine),
-            endings: unmountable.then_some(sender),
+            unmount_requests: unmountable.then_some(sender),
             sights: OnceLock::new(),
             members: members.clone(),
             untold: Arc::clone(&untold),
@@ -129,7 +129,7 @@ impl<E: Hosted> Host<E> {
         Ok(Self {
             engine,
             session,
-            endings,
+            unmount_requests,
             server,
             cache,
             members,
@@ -171,7 +171,7 @@ impl<E: Hosted> Host<E> {
             is_due && session.is_left()
         };
         loop {
-            let ending = match self.endings.next(TICK) {
+            let ending = match self.unmount_requests.next(TICK) {
                 Ok(ending) => ending,
                 // One that is left ends when nobody stands there any more, or sees a copy.
                 Err(RecvTimeoutError::Timeout)
@@ -192,13 +192,13 @@ impl<E: Hosted> Host<E> {
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
             };
-            let Ending { force, keep_dirty, hangs, done } = ending;
+            let UnmountRequest { force, keep_dirty, hangs, done } = ending;
             if let Err(refused) = self.make_unmountable(force) {
                 self.members.reopen();
                 let _ = done.send(Err(refused));
                 continue;
             }
-            self.endings.add(done);
+            self.unmount_requests.add(done);
             if hangs {
                 return self.leave();
             }
@@ -264,13 +264,15 @@ impl<E: Hosted> Host<E> {
     /// its last user waited for.
     fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, mut endings, server, members, untold, recording, .. } = self;
-        let asking = (&members, &untold, &mut endings);
+        let Self {
+            engine, session, mut unmount_requests, server, members, untold, recording, ..
+        } = self;
+        let asking = (&members, &untold, &mut unmount_requests);
         let ended = finish(&engine, session, asking, keep_dirty, progress);
         if let Some(recording) = recording {
             recording.end();
         }
-        endings.tell(&ended);
+        unmount_requests.tell(&ended);
         // Waits for the answers to be sent.
         drop(server);
         ended
@@ -284,7 +286,7 @@ impl<E: Hosted> Host<E> {
     ) -> Result<(Report, MoveReport)> {
         let engine = Arc::clone(&self.engine);
         self.members.close();
-        let Some(first) = hanging::flushed_until(&engine, &mut told) else {
+        let Some(first) = forced_unmount::flushed_until(&engine, &mut told) else {
             let left = self.leave()?;
             return Ok((engine.report(), left));
         };
@@ -311,7 +313,7 @@ pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
 fn finish<E: Hosted>(
     engine: &Arc<E>,
     session: MountedSession,
-    (members, untold, endings): (&Members, &Untold, &mut Endings),
+    (members, untold, unmount_requests): (&Members, &Untold, &mut UnmountRequests),
     mut keep_dirty: bool,
     progress: ProgressSink<'_>,
 ) -> Result<MoveReport> {
@@ -319,7 +321,7 @@ fn finish<E: Hosted>(
         Unmounted::Clean => Ok(None),
         Unmounted::Busy(session) => session.wait_besides(
             || members.close_if_empty().is_err(),
-            |session| keep_dirty |= endings.meet(session),
+            |session| keep_dirty |= unmount_requests.meet(session),
         ),
     };
     let mut report = if keep_dirty {

@@ -4,34 +4,34 @@
 //! - [`options`]: flags from the table of options;
 //! - [`output`]: files that a person names to be written;
 //! - [`preflight`]: what is checked before anything changes;
-//! - [`places`]: finding mounts that may not answer;
-//! - [`opening`]: what opening an origin waits for;
+//! - [`mount_lookup`]: finding mounts that may not answer;
+//! - [`slow_open_notice`]: what opening an origin waits for;
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
-//! - [`again`]: this program started once more, under its own name;
+//! - [`self_exec`]: this program started once more, under its own name;
 //! - [`inherited`]: umask, limits and signals that the caller gave;
 //! - [`child`]: the command that `run` starts, its signals and its status;
-//! - [`say`], [`text`], [`progress`]: what people read;
+//! - [`print`], [`text`], [`progress`]: what people read;
 //! - [`failure`]: exit statuses.
 
-mod again;
-mod assemble;
+mod bar_chart;
 mod child;
 mod cluster;
 mod command;
 mod failure;
-mod figure;
 mod host;
 mod inherited;
+mod mount_lookup;
 mod mount_paths;
 mod mpi;
-mod opening;
+mod open_engine;
 mod options;
 mod output;
-mod places;
 mod preflight;
+mod print;
 mod progress;
 mod recording;
-mod say;
+mod self_exec;
+mod slow_open_notice;
 mod text;
 
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ use clap::Parser;
 use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    again::name_this_process();
+    self_exec::name_this_process();
     inherited::replace();
     let (cli, paths) = match command::Cli::parsed() {
         Ok(parsed) => parsed,
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() => {
             let shown = std::env::args_os().map(|arg| text::line(&arg.to_string_lossy()));
             let error = command::Cli::try_parse_from(shown).err().unwrap_or(error);
-            say::lines_aside(&error.render().to_string());
+            print::lines_aside(&error.render().to_string());
             return ExitCode::from(2);
         }
         Err(asked) => asked.exit(),
@@ -58,10 +58,11 @@ fn main() -> ExitCode {
     if !cli.command.serves() {
         end_with_the_reader();
     }
-    let answer = if cli.command.waits_for_no_path() { Ok(()) } else { places::all_answer(&paths) };
+    let answer =
+        if cli.command.waits_for_no_path() { Ok(()) } else { mount_lookup::all_answer(&paths) };
     let ended = answer.map_err(Failure::refused).and_then(|()| cli.command.execute());
     // The status of `run` is its command's.
-    let lost = say::lost().filter(|_| !cli.command.serves());
+    let lost = print::lost().filter(|_| !cli.command.serves());
     match (ended, lost) {
         (Ok(_), Some(error)) => Failure::failed(format!("standard output: {error}")).report(),
         (Ok(code), None) => code,
@@ -84,5 +85,5 @@ fn start_log(verbose: u8) {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
     // A log on a disk that takes no more loses lines. Told of that on standard error, which is the
     // log, it would panic instead, and fail a program's request.
-    log.log_internal_errors(false).with_writer(|| say::Log(std::io::stderr())).init();
+    log.log_internal_errors(false).with_writer(|| print::Log(std::io::stderr())).init();
 }

@@ -1,6 +1,6 @@
 //! Is the command an MPI program, and where is the shim that speaks for it?
 
-use crate::say::tell;
+use crate::print::tell;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use halocline_api::config::{Config, Kind, OPTIONS, OptionSpec, format_bytes, parse_bytes};
 use halocline_os::error::{Error, Result};
 
-use crate::places;
+use crate::mount_lookup;
 
 /// `--config` and one flag for each option of the table.
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ impl ConfigArgs {
     pub(crate) fn load(&self) -> Result<Config> {
         let file = match &self.file {
             Some(file) => {
-                places::check_answers(file)?;
+                mount_lookup::check_answers(file)?;
                 Some(file.clone())
             }
             None => user_file()?.filter(|file| file.exists()),
@@ -150,7 +150,7 @@ pub(crate) fn user_file() -> Result<Option<PathBuf>> {
         .filter(|dir| dir.is_absolute())
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
     let file = base.map(|base| base.join("halocline/halocline.toml"));
-    file.as_deref().map_or(Ok(()), places::check_answers)?;
+    file.as_deref().map_or(Ok(()), mount_lookup::check_answers)?;
     Ok(file)
 }
 

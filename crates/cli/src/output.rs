@@ -50,14 +50,14 @@ pub(crate) fn open(path: &Path, access: OFlags, mode: u32) -> io::Result<File> {
     flags.set(OFlags::NOFOLLOW, !is_open_file);
     let file = openat(&dir, &name, flags, Mode::from_raw_mode(mode))?;
     let found = fstat(&file)?;
-    let strange = is_for_all(&dir_stat) && ![own, owner].contains(&found.st_uid);
+    let another_users = is_for_all(&dir_stat) && ![own, owner].contains(&found.st_uid);
     let refused = if is_open_file {
         false
     } else if is_a(&found, FileType::RegularFile) {
         let is_sticky = dir_stat.st_mode & STICKY != 0;
-        strange && is_sticky || is_for_all(&dir_stat) && !followed && found.st_nlink > 1
+        another_users && is_sticky || is_for_all(&dir_stat) && !followed && found.st_nlink > 1
     } else {
-        strange
+        another_users
     };
     if refused {
         let what = "another user made a file of this name";

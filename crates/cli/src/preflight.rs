@@ -13,7 +13,7 @@ use halocline_os::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
 
-use crate::{inherited, places, text};
+use crate::{inherited, mount_lookup, text};
 
 /// A cache's file system needs at least this much room to be of use.
 const ROOM_BYTES_MIN: u64 = 16 << 20;
@@ -30,7 +30,7 @@ pub(crate) struct Sides {
 /// Checks origin and cache.
 pub(crate) fn sides(origin: &Path, cache: &Path, config: &Config) -> Result<Sides> {
     // One that is its own mount point.
-    if places::dead_mount(origin)?.is_some() {
+    if mount_lookup::dead_mount(origin)?.is_some() {
         return Err(died("origin", origin));
     }
     let sides = Sides { origin: directory("origin", origin)?, cache: directory("cache", cache)? };
@@ -62,9 +62,9 @@ impl Tiers {
 /// Checks the directories of a file tier.
 pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
     let root = directory("root of the tiers", root)?;
-    places::check_tiers_answer(&root)?;
-    let roots = crate::assemble::tier_set(&root, config)?.roots;
-    crate::assemble::tier_options(config)?;
+    mount_lookup::check_tiers_answer(&root)?;
+    let roots = crate::open_engine::tier_set(&root, config)?.roots;
+    crate::open_engine::tier_options(config)?;
     for tier in &roots {
         directory("tier", tier)?;
         let is_known = tier.join(halocline_api::control::tier::PRIVATE).exists();
@@ -158,13 +158,13 @@ fn died(name: &str, path: &Path) -> Error {
 /// A directory where no dead mount is.
 fn free_mountpoint(mountpoint: &Path) -> Result<PathBuf> {
     let died = || died("mount point", mountpoint);
-    if places::dead_mount(mountpoint)?.is_some() {
+    if mount_lookup::dead_mount(mountpoint)?.is_some() {
         return Err(died());
     }
     match directory("mount point", mountpoint) {
         Ok(path) => Ok(path),
         // It may be dying just now.
-        Err(_) if places::dead_mount(mountpoint)?.is_some() => Err(died()),
+        Err(_) if mount_lookup::dead_mount(mountpoint)?.is_some() => Err(died()),
         Err(error) => Err(error),
     }
 }
@@ -234,7 +234,7 @@ fn directory(name: &str, path: &Path) -> Result<PathBuf> {
     let complain = |what: String, remedy: &str| {
         Err(Error::invalid(format!("{name} {}: {what}", shown(path)), remedy))
     };
-    places::check_answers(path)?;
+    mount_lookup::check_answers(path)?;
     let real = match fs::canonicalize(path) {
         Ok(real) => real,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

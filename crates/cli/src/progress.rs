@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use halocline_api::control::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::say::tell;
+use crate::print::tell;
 use crate::text;
 
 /// Time between two plain lines.

@@ -252,10 +252,11 @@ fn an_engine_of_another_user_is_not_joined() {
     let socket = scratch.path("cache").join("control.sock");
     let (ready, is_ready) = std::sync::mpsc::channel();
     let listening = std::thread::spawn(move || {
-        const STRANGER: u32 = 54_321;
+        const OTHER_USER: u32 = 54_321;
         // The system call itself changes this thread only, the function of the C library all.
         // SAFETY: three numbers; it touches no memory of ours.
-        let done = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
+        let done =
+            unsafe { libc::syscall(libc::SYS_setresuid, OTHER_USER, OTHER_USER, OTHER_USER) };
         assert_eq!(done, 0);
         let listener = UnixListener::bind(socket).unwrap();
         ready.send(()).unwrap();

@@ -10,7 +10,7 @@ use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
-use halocline_testkit::waiting::{PATIENCE, eventually};
+use halocline_testkit::waiting::{WAIT_LIMIT, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -32,8 +32,8 @@ fn kill_mount_process(scratch: &Scratch) {
     let pid = scratch.pid("mnt");
     let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
-    let patience = Timespec::try_from(PATIENCE).unwrap();
-    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
+    let wait_limit = Timespec::try_from(WAIT_LIMIT).unwrap();
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait_limit)), Ok(1));
 }
 
 #[track_caller]
@@ -407,7 +407,7 @@ fn a_mount_ends_although_another_namespace_has_a_copy() {
     let pid = other.id().to_string();
     assert!(said(&ended).contains(&pid), "who has the copy: {}", said(&ended));
     assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), b"precious, too");
-    let timeout = Timespec::try_from(PATIENCE).unwrap();
+    let timeout = Timespec::try_from(WAIT_LIMIT).unwrap();
     let gone = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).unwrap();
     assert_eq!(gone, 1, "the mount process has ended");
     drop(go);

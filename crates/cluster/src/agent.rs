@@ -52,7 +52,7 @@ pub struct Options {
     /// may take, and the clocks may differ.
     pub margin: Duration,
     /// How long a program may wait for a token before it gets an error.
-    pub patience: Duration,
+    pub wait_limit: Duration,
     /// How long a waiting request waits at most before it looks by itself: messages may be lost.
     pub poll: Duration,
     /// The node's clock, which leases run by.
@@ -69,7 +69,7 @@ impl Options {
             cache_id,
             lease: Duration::from_secs(30),
             margin: Duration::from_secs(10),
-            patience: Duration::from_mins(2),
+            wait_limit: Duration::from_mins(2),
             poll: Duration::from_millis(500),
             clock: Clock::MACHINE,
         }

@@ -114,8 +114,8 @@ pub trait Store: Debug + Send + Sync {
     /// file. May be lost.
     fn tell(&self, session: Session, file: SharedFile);
 
-    /// Waits until a session is told something, at most for `patience`; returns what it was told since. May miss some.
-    fn listen(&self, session: Session, patience: Duration) -> Vec<SharedFile>;
+    /// Waits until a session is told something, at most for `wait_limit`; returns what it was told since. May miss some.
+    fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile>;
 
     /// Some of the files with tokens, at most `limit`.
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>>;

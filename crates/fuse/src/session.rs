@@ -278,8 +278,8 @@ impl MountedSession {
     fn is_ended_soon(&self) -> bool {
         let begun = Instant::now();
         // Programs that merely stand there are not known, and a busy machine takes its time.
-        let patience = || if self.is_used() { LOOK_EVERY } else { ENDING_MAX };
-        while !self.is_ended() && begun.elapsed() < patience() {
+        let wait_limit = || if self.is_used() { LOOK_EVERY } else { ENDING_MAX };
+        while !self.is_ended() && begun.elapsed() < wait_limit() {
             thread::sleep(TICK);
         }
         self.is_ended()

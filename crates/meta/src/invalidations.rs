@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_list_and_a_strange_line_are_told() {
+    fn a_full_list_and_an_unknown_line_are_told() {
         let dir = tempfile::tempdir().unwrap();
         let load = || InvalidationList::load(lock_file(dir.path()), None, "id").unwrap();
         let (list, _) = load();

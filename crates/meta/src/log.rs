@@ -179,7 +179,7 @@ impl Log {
             snapshot: found.snapshot,
             snapshot_bytes: found.snapshot_bytes,
             dying: 0,
-            patience: 0,
+            retry_at_bytes: 0,
             alone: false,
         };
         let synced = Synced::open(&dir, found.snapshot.generation);
@@ -232,7 +232,7 @@ impl Shared {
     /// Goes on in a new file, or waits where somebody makes one, or a snapshot that is overdue.
     fn make_room(&self, tail: &mut MutexGuard<'_, Tail>, size: usize) -> Result<()> {
         let overdue = tail.log_bytes() >= WAIT_TIMES * tail.log_bytes_max(self.pace)
-            && tail.log_bytes() >= tail.patience
+            && tail.log_bytes() >= tail.retry_at_bytes
             && !tail.alone;
         if overdue || tail.making.is_some() {
             self.bell.ring();
@@ -297,20 +297,20 @@ impl Shared {
         let grown = {
             let tail = self.tail.lock();
             let bytes = tail.log_bytes();
-            bytes >= tail.log_bytes_max(self.pace).max(tail.patience)
+            bytes >= tail.log_bytes_max(self.pace).max(tail.retry_at_bytes)
                 || tail.sealed.len() >= FILES_MAX
         };
         if !grown || self.check().is_err() {
             return;
         }
         match self.rewrite() {
-            Ok(()) => self.tail.lock().patience = 0,
+            Ok(()) => self.tail.lock().retry_at_bytes = 0,
             // What is on disk is not what was written: the next opening would refuse all of it.
             Err(error @ Error::Store { .. }) => drop(self.fail(&error)),
             Err(error) => {
                 tracing::warn!(%error, "no snapshot of the records could be written");
                 let mut tail = self.tail.lock();
-                tail.patience = tail.log_bytes() + tail.log_bytes_max(self.pace);
+                tail.retry_at_bytes = tail.log_bytes() + tail.log_bytes_max(self.pace);
             }
         }
         self.changed.notify_all();

@@ -73,7 +73,7 @@ impl Owner {
     ) -> Result<(Self, Vec<Invalidation>)> {
         let known = dir.read(CACHE_FILE, SMALL_FILE_BYTES_MAX)?.is_some();
         if !known {
-            refuse_foreign(&dir)?;
+            refuse_unknown_files(&dir)?;
         }
         let dir = dir.closed()?;
         let (lock, last_boot) = lock(&dir, || thread::sleep(PAUSE))?;
@@ -145,7 +145,7 @@ impl Owner {
 
 /// Refuses a directory that holds something else. A lock file alone, or a half-made identity, is
 /// what a crash during the first use leaves.
-fn refuse_foreign(dir: &PrivateDir) -> Result<()> {
+fn refuse_unknown_files(dir: &PrivateDir) -> Result<()> {
     let names = dir.names()?;
     if let Some(lost) = lost_identity(dir.path(), &names) {
         return Err(lost);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strange_version_and_a_damaged_identity_are_named() {
+    fn an_unknown_version_and_a_damaged_identity_are_named() {
         let dir = tempfile::tempdir().unwrap();
         drop(Owner::take(dir.path()).unwrap());
         let marker = dir.path().join(CACHE_FILE);

@@ -178,7 +178,7 @@ pub trait Admission: Send + Sync + Debug {
     fn explain(&self, query: &Query) -> Explanation;
     /// How long, in picoseconds, a critical write that finds the cache full of dirty data may wait
     /// for a flush under way before it goes to the origin. The papers' policies do not wait.
-    fn patience_ps(&self, verdict: &Verdict) -> u64 {
+    fn wait_limit_ps(&self, verdict: &Verdict) -> u64 {
         let _ = verdict;
         0
     }

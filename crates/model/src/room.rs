@@ -7,4 +7,4 @@ use std::time::Duration;
 pub const WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Writes that go to the origin at once after one waited in vain.
-pub const DISCOURAGED: u32 = 16;
+pub const BACKOFF_WRITES: u32 = 16;

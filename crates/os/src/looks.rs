@@ -15,7 +15,7 @@ use crate::unpanicked::caught;
 /// Looks at once, at most. While so many last, what is to be looked at counts as not answering.
 const LOOKS_MAX: usize = 16;
 /// How long something may last until it is asked whether what it needs answers.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// The looks of one asker that last.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Looks {
         };
         thread::Builder::new().name("look".into()).spawn(act)?;
         loop {
-            match is_done.recv_timeout(PATIENCE) {
+            match is_done.recv_timeout(WAIT_LIMIT) {
                 Ok(ended) => return Ok(ended?),
                 Err(RecvTimeoutError::Timeout) => answers()?,
                 Err(RecvTimeoutError::Disconnected) => {

@@ -98,7 +98,7 @@ fn open_descriptors_stay_bounded_and_nothing_is_lost() {
 }
 
 #[test]
-fn foreign_names_are_left_alone() {
+fn names_of_others_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let objects = objects(dir.path());
     let own = objects.open(0xff, objects.geometry().place(Layout::OneDv, 0)).unwrap();

@@ -105,8 +105,8 @@ fn an_operation_does_not_linger_for_a_fault_that_is_cleared_meanwhile() {
     }
     faults.clear();
     below.clear();
-    let patience = std::time::Duration::from_secs(20);
-    done.recv_timeout(patience).expect("it goes on").unwrap();
+    let wait_limit = std::time::Duration::from_secs(20);
+    done.recv_timeout(wait_limit).expect("it goes on").unwrap();
 }
 
 #[test]

@@ -303,7 +303,7 @@ fn what_others_prepared_is_not_followed() {
 
 /// A pipe was waited for, for ever, by each mount of the directory.
 #[test]
-fn a_mark_that_is_no_file_or_a_strangers_is_refused() {
+fn a_mark_that_is_no_file_or_another_users_is_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let mark = scratch.path().join("halocline-volume.toml");
     let refused = || {
@@ -416,7 +416,7 @@ fn objects_without_a_name_are_found_and_removed_alone() {
     fs::remove_file(tree.join("linked")).unwrap();
     let gone = origin.object_of(File::open(tree.join("gone")).unwrap()).unwrap().unwrap();
     fs::remove_file(tree.join("gone")).unwrap();
-    fs::write(dir.path().join("server-0/objects/strange"), "not ours").unwrap();
+    fs::write(dir.path().join("server-0/objects/unknown"), "not ours").unwrap();
     let mounted = Origin::open_alone(dir.path()).unwrap_err().to_string();
     assert!(mounted.contains("in use"), "{mounted}");
     drop(origin);

@@ -4,13 +4,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Longest time that anything may take; generous, for slow machines.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const WAIT_LIMIT: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Waits until something holds; panics where it does not within [`PATIENCE`].
+/// Waits until something holds; panics where it does not within [`WAIT_LIMIT`].
 #[track_caller]
 pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
-    within(PATIENCE, what, holds);
+    within(WAIT_LIMIT, what, holds);
 }
 
 /// Waits until something holds; panics where it does not within `limit`.

@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::mirror::make_like;
-use super::side::check_new;
+use super::tier_dir::check_new;
 use super::tiers::Tiers;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
@@ -69,8 +69,8 @@ pub(super) fn special(
         None => make_special(tiers, tree, path, &there, target.as_deref())?,
     };
     if matches!(outcome, Adopted::Now | Adopted::Before) {
-        let side = &tiers.sides()[tier];
-        if let Err(error) = side.remove(path) {
+        let tier_dir = &tiers.dirs()[tier];
+        if let Err(error) = tier_dir.remove(path) {
             tracing::warn!(%error, "an adopted link is removed there at the next mount");
         }
     }
@@ -97,23 +97,24 @@ fn make_special(
 ) -> Result<Adopted> {
     let parent = path.parent().unwrap_or(Path::new(""));
     let Some(dir) = parents(tiers, tree, parent)? else { return Ok(Adopted::Taken) };
-    let (temporary, side) = (tiers.fresh_name(), &tiers.ssd());
+    let (temporary, tier_dir) = (tiers.fresh_name(), &tiers.ssd());
     let made = match target {
         Some(target) => tiers.make_link(&temporary, target, None),
-        None => side.steps.step("making a special file", || {
+        None => tier_dir.steps.step("making a special file", || {
             let kind = FileType::from_raw_mode(there.kind());
-            Ok(mknodat(side.tmp(), &temporary, kind, Mode::RUSR, there.raw.st_rdev)?)
+            Ok(mknodat(tier_dir.tmp(), &temporary, kind, Mode::RUSR, there.raw.st_rdev)?)
         }),
     };
     let made = made.and_then(|()| like_special(tiers, &temporary, there));
     if let Err(error) = made {
-        side.drop_temporary(&temporary);
+        tier_dir.drop_temporary(&temporary);
         tracing::warn!(%error, "{} stays where it is", path.display());
         return Ok(Adopted::Refused);
     }
     let (to, name) = (tiers.tree().descriptor(&dir)?, path.file_name().unwrap_or_default());
-    let place = || Ok(renameat_with(side.tmp(), &temporary, &*to, name, RenameFlags::NOREPLACE)?);
-    side.steps.step("adopting a file", place)?;
+    let place =
+        || Ok(renameat_with(tier_dir.tmp(), &temporary, &*to, name, RenameFlags::NOREPLACE)?);
+    tier_dir.steps.step("adopting a file", place)?;
     // Before it goes below.
     tiers.sync_directory(&dir)?;
     Ok(Adopted::Now)
@@ -121,14 +122,14 @@ fn make_special(
 
 /// Gives a temporary link or special file owner, mode and times.
 fn like_special(tiers: &Tiers, temporary: &str, there: &Stat) -> Result<()> {
-    let (side, raw) = (&tiers.ssd(), &there.raw);
+    let (tier_dir, raw) = (&tiers.ssd(), &there.raw);
     let at = |seconds, nanos| Timespec { tv_sec: seconds, tv_nsec: nanos };
     let times = Timestamps {
         last_access: at(raw.st_atime, raw.st_atime_nsec),
         last_modification: at(raw.st_mtime, raw.st_mtime_nsec),
     };
-    side.steps.step("giving a file its attributes", || {
-        let tmp = side.tmp();
+    tier_dir.steps.step("giving a file its attributes", || {
+        let tmp = tier_dir.tmp();
         let owner = (Uid::from_raw(raw.st_uid), Gid::from_raw(raw.st_gid));
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         match chownat(tmp, temporary, Some(owner.0), Some(owner.1), nofollow) {

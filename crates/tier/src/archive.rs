@@ -1,7 +1,7 @@
 //! Archiving: what is new or changed on the SSD gets a clean copy below once writers leave it alone.
 //!
-//! The file stays where it is. What must hold: a copy is marked only if the file did not change
-//! while it was made, and after both are durable ([`super::marks`]); it lies at the path of the
+//! The file stays where it is. What must hold: a copy is recorded only if the file did not change
+//! while it was made, and after both are durable ([`super::copy_records`]); it lies at the path of the
 //! file's name, where a tier without its SSD finds it. A file that has changed since keeps its copy
 //! of before until the next one takes that place by one rename.
 
@@ -10,31 +10,31 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
-use super::clean::CleanCopies;
-use super::copied::{Copied, Source};
+use super::clean_copies::CleanCopies;
 use super::copy::Expected;
+use super::copy_records::{CopyRecord, CopyRecords};
 use super::counters::Counters;
 use super::cutover::differs;
 use super::foundation::Foundation;
-use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::Inode;
 use super::inodes::Inodes;
 use super::intents::{Intent, Intents, Removal};
 use super::is_private_path;
 use super::leftovers::Leftovers;
-use super::mapped;
-use super::marks::{Mark, Marks};
 use super::mirror;
+use super::mmap;
+use super::not_moved::{COPY_SLACK, NotMoved};
 use super::options::TierOptions;
+use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::permissions::Permissions;
 use super::residents::{Resident, Residents};
+use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::stamp::Stamp;
-use super::stayed::{COPY_SLACK, Stayed};
 use super::tiers::{Entry, Tiers};
-use super::under_way::UnderWay;
 use halocline_os::clock::Clock;
 use halocline_os::error::Error;
 use halocline_vfs::Stat;
@@ -53,7 +53,7 @@ enum Outcome {
     Needless,
     /// Not before so long has passed.
     Later(Duration),
-    Failed(Stayed),
+    Failed(NotMoved),
 }
 
 /// Gives files clean copies, and has those where their files are.
@@ -63,10 +63,10 @@ pub(super) struct Archiver {
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
     intents: Arc<Intents>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     leftovers: Arc<Leftovers>,
     counters: Arc<Counters>,
-    under_way: Arc<UnderWay>,
+    active_moves: Arc<ActiveMoves>,
     options: Arc<TierOptions>,
     clock: Clock,
     archive_queue: Arc<ArchiveQueue>,
@@ -91,10 +91,10 @@ impl Archiver {
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
             intents: base.intents.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             leftovers: base.leftovers.clone(),
             counters: base.counters.clone(),
-            under_way: base.under_way.clone(),
+            active_moves: base.active_moves.clone(),
             options: base.options.clone(),
             clock: base.clock.clone(),
             archive_queue: archive_queue.clone(),
@@ -112,8 +112,8 @@ impl Archiver {
         let mut left = &due[..];
         while !left.is_empty() && !stops() {
             let sizes = left.iter().map(|(_, resident)| resident.bytes());
-            let (some, later) = left.split_at(together(sizes, u64::MAX, IN_FLIGHT));
-            let outcomes = all_at_once(some, self.tiers.one_by_one(), |(entry, resident)| {
+            let (some, later) = left.split_at(parallel_count(sizes, u64::MAX, PARALLEL_MAX));
+            let outcomes = in_parallel(some, self.tiers.one_by_one(), |(entry, resident)| {
                 let outcome = self.archive_one(*entry, resident, &mut |_| !stops());
                 outcome.unwrap_or_else(Outcome::Failed)
             });
@@ -129,9 +129,9 @@ impl Archiver {
             Outcome::Done => return,
             Outcome::Needless => return self.archive_queue.done(entry, resident),
             Outcome::Later(after) => after,
-            Outcome::Failed(stayed) => {
+            Outcome::Failed(why) => {
                 let path = self.catalog.view().path_of(resident);
-                let trouble = format!("{}: {stayed}", path.display());
+                let trouble = format!("{}: {why}", path.display());
                 tracing::debug!("not archived: {trouble}");
                 self.archive_queue.failed(trouble);
                 AGAIN.max(self.options.archive_after)
@@ -145,7 +145,7 @@ impl Archiver {
         entry: Entry,
         resident: &Arc<Resident>,
         told: super::copy::Told<'_>,
-    ) -> Result<Outcome, Stayed> {
+    ) -> Result<Outcome, NotMoved> {
         let Some(inode) = self.inodes.inode_of(entry, resident) else {
             return Ok(Outcome::Needless);
         };
@@ -162,33 +162,33 @@ impl Archiver {
             self.clean.drop_copy(resident);
         }
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
-        let under_way = self.under_way.begin(source.entry.clone(), (0, tier), bytes);
+        let active_move = self.active_moves.begin(source.entry.clone(), (0, tier), bytes);
         let told: super::copy::Told<'_> = &mut |more| {
-            under_way.copied(more);
+            active_move.copied(more);
             // A program that writes may need to have the file moved.
             told(more) && inode.changes.load(Ordering::Acquire) == source.changes
         };
         let copied = self.staging.copy(&inode, &source, (tier, Expected::NotSoon), told);
         let mut copied = match copied {
-            Err(Stayed::Failed(error)) if error.errno() == libc::ECANCELED => {
+            Err(NotMoved::Failed(error)) if error.errno() == libc::ECANCELED => {
                 return Ok(Outcome::Later(self.options.archive_after));
             }
             other => other?,
         };
-        let marked = is_as_it_was(&inode, &source)
+        let recorded = is_as_it_was(&inode, &source)
             .and_then(|()| self.place_archived(resident, &mut copied, own))
-            .and_then(|()| self.mark_archived(&inode, resident, &source, &copied));
-        match marked {
+            .and_then(|()| self.record_archived(&inode, resident, &source, &copied));
+        match recorded {
             Ok(()) => {
                 if let Some((_, intent)) = &copied.placed {
                     self.intents.clear(intent);
                 }
                 Ok(Outcome::Done)
             }
-            Err(stayed) => {
+            Err(why) => {
                 copied.undo(&self.tiers, &self.intents);
-                match stayed {
-                    Stayed::Changed => Ok(Outcome::Later(self.options.archive_after)),
+                match why {
+                    NotMoved::Changed => Ok(Outcome::Later(self.options.archive_after)),
                     other => Err(other),
                 }
             }
@@ -200,7 +200,7 @@ impl Archiver {
         &self,
         inode: &Arc<Inode>,
         resident: &Resident,
-    ) -> Result<Source, Result<Outcome, Stayed>> {
+    ) -> Result<Source, Result<Outcome, NotMoved>> {
         if resident.clean.is_clean() {
             return Err(Ok(Outcome::Needless));
         }
@@ -208,7 +208,7 @@ impl Archiver {
             // What the kernel or a mapping writes is not seen.
             let place = inode.place.write();
             let source = self.staging.source_in_place(inode, &place).map_err(Err)?;
-            if inode.passed.load(Ordering::Acquire) > 0 || mapped::is_mapped(inode, &source.file) {
+            if inode.passed.load(Ordering::Acquire) > 0 || mmap::is_mapped(inode, &source.file) {
                 return Err(Ok(Outcome::Later(self.options.archive_after)));
             }
         }
@@ -219,8 +219,10 @@ impl Archiver {
             }
             self.staging.source_in_place(inode, &place)
         }
-        .map_err(|stayed| match stayed {
-            Stayed::HardLinked { .. } | Stayed::NotAFile | Stayed::Gone => Ok(Outcome::Needless),
+        .map_err(|why| match why {
+            NotMoved::HardLinked { .. } | NotMoved::NotAFile | NotMoved::Gone => {
+                Ok(Outcome::Needless)
+            }
             other => Err(other),
         })?;
         if source.names != 1 {
@@ -245,38 +247,38 @@ impl Archiver {
     }
 
     /// The first lower tier that has ample room.
-    fn tier_for(&self, source: &Source, own: &Path) -> Result<usize, Stayed> {
+    fn tier_for(&self, source: &Source, own: &Path) -> Result<usize, NotMoved> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
-        for tier in 1..self.tiers.sides().len() {
+        for tier in 1..self.tiers.dirs().len() {
             if is_private_path(own) || !self.tiers.can_be_named(tier, own) {
                 continue;
             }
-            let totals = self.tiers.sides()[tier].totals()?;
+            let totals = self.tiers.dirs()[tier].totals()?;
             let spare = totals.f_blocks.saturating_mul(totals.f_frsize) / SPARE_PART;
-            if self.tiers.sides()[tier].room()? >= need.saturating_add(spare) {
+            if self.tiers.dirs()[tier].room()? >= need.saturating_add(spare) {
                 return Ok(tier);
             }
         }
-        Err(Stayed::NoRoom)
+        Err(NotMoved::NoRoom)
     }
 
     /// Gives a copy the path of its file's name below, durably; one from before a change gives way.
     fn place_archived(
         &self,
         resident: &Resident,
-        copied: &mut Copied,
+        copied: &mut StagedCopy,
         own: PathBuf,
-    ) -> Result<(), Stayed> {
-        let side = &self.tiers.sides()[copied.tier];
-        side.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
+    ) -> Result<(), NotMoved> {
+        let tier_dir = &self.tiers.dirs()[copied.tier];
+        tier_dir.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let stale = resident.clean.with(Option::take);
         let intent = if let Some(stale) = stale {
-            self.marks.discount(&stale);
+            self.copy_records.discount(&stale);
             self.replace_stale(copied, &stale)?
         } else {
             let name = format!("{}-{}", copied.temporary, copied.tier);
             let intent = self.intents.note_durably(name, copied.tier, &own)?;
-            if let Err(error) = side.settle(&copied.temporary, &own) {
+            if let Err(error) = tier_dir.settle(&copied.temporary, &own) {
                 self.intents.clear(&intent);
                 return Err(error.into());
             }
@@ -284,21 +286,21 @@ impl Archiver {
         };
         copied.placed = Some((own, intent));
         let (own, _) = copied.placed.as_ref().expect("it is placed");
-        Ok(side.sync_parent("syncing a place", own)?)
+        Ok(tier_dir.sync_parent("syncing a place", own)?)
     }
 
     /// Puts a copy in the place of an older one, which an intent names durably.
-    fn replace_stale(&self, copied: &Copied, stale: &Mark) -> Result<Intent, Stayed> {
-        let side = &self.tiers.sides()[copied.tier];
-        let intent = stale.retired.clone().ok_or(Stayed::Changed)?;
-        let is_ours = match side.look(&stale.place) {
+    fn replace_stale(&self, copied: &StagedCopy, stale: &CopyRecord) -> Result<Intent, NotMoved> {
+        let tier_dir = &self.tiers.dirs()[copied.tier];
+        let intent = stale.retired.clone().ok_or(NotMoved::Changed)?;
+        let is_ours = match tier_dir.look(&stale.place) {
             Ok(fd) => stale.copy.is(&stat_descriptor(&fd)?),
             Err(_) => false,
         };
         let replaced = if is_ours {
-            side.replace(&copied.temporary, &stale.place)
+            tier_dir.replace(&copied.temporary, &stale.place)
         } else {
-            side.settle(&copied.temporary, &stale.place)
+            tier_dir.settle(&copied.temporary, &stale.place)
         };
         match replaced {
             Ok(()) => Ok(intent),
@@ -309,34 +311,34 @@ impl Archiver {
         }
     }
 
-    /// Marks an archived copy if its file is still what was copied.
-    fn mark_archived(
+    /// Records an archived copy if its file is still what was copied.
+    fn record_archived(
         &self,
         inode: &Inode,
         resident: &Resident,
         source: &Source,
-        copied: &Copied,
-    ) -> Result<(), Stayed> {
-        let Some((own, _)) = &copied.placed else { return Err(Stayed::Gone) };
+        copied: &StagedCopy,
+    ) -> Result<(), NotMoved> {
+        let Some((own, _)) = &copied.placed else { return Err(NotMoved::Gone) };
         let place = inode.place.write();
         is_as_it_was(inode, source)?;
         if place.entry.key() != source.entry.key() {
-            return Err(Stayed::Changed);
+            return Err(NotMoved::Changed);
         }
         let (file, copy) = (stat_descriptor(&*source.file)?, stat_descriptor(&copied.file)?);
-        let mark = Mark {
+        let record = CopyRecord {
             file: Stamp::of(&file),
             copy: Stamp::of(&copy),
-            era: self.marks.era(),
+            era: self.copy_records.era(),
             tier: copied.tier,
             place: own.clone(),
             disk_bytes: copy.disk_bytes(),
             retired: None,
             stale: false,
-            unmarked: None,
+            unrecorded: None,
         };
-        if !self.clean.mark_clean(resident, mark, (&file, &copy)) {
-            return Err(Stayed::Changed);
+        if !self.clean.record_clean(resident, record, (&file, &copy)) {
+            return Err(NotMoved::Changed);
         }
         self.archive_queue.done(place.entry.key(), resident);
         self.counters.archived(file.disk_bytes());
@@ -361,54 +363,60 @@ impl Archiver {
         let Some(resident) = self.residents.get(entry) else { return Ok(()) };
         let Some(inode) = self.inodes.inode_of(entry, &resident) else { return Ok(()) };
         let _moving = inode.moving.lock();
-        self.permissions.mark_one_anew(&resident);
+        self.permissions.record_one_again(&resident);
         resident.clean.with(|slot| self.straighten_slot(&resident, slot))?;
         self.permissions.open_astray(&inode, &resident)
     }
 
     /// The same of the copy in a slot: nobody changes its permissions meanwhile.
-    fn straighten_slot(&self, resident: &Resident, slot: &mut Option<Mark>) -> Result<(), Error> {
-        let Some(mark) = slot.clone().filter(|mark| mark.retired.is_none()) else { return Ok(()) };
+    fn straighten_slot(
+        &self,
+        resident: &Resident,
+        slot: &mut Option<CopyRecord>,
+    ) -> Result<(), Error> {
+        let Some(record) = slot.clone().filter(|record| record.retired.is_none()) else {
+            return Ok(());
+        };
         let own = self.catalog.view().path_of(resident);
-        if own == mark.place || is_private_path(&own) {
+        if own == record.place || is_private_path(&own) {
             return Ok(());
         }
-        let side = &self.tiers.sides()[mark.tier];
-        if !self.tiers.can_be_named(mark.tier, &own)
-            || !mark.copy.is(&stat_descriptor(side.look(&mark.place)?)?)
+        let tier_dir = &self.tiers.dirs()[record.tier];
+        if !self.tiers.can_be_named(record.tier, &own)
+            || !record.copy.is(&stat_descriptor(tier_dir.look(&record.place)?)?)
         {
             return Ok(());
         }
-        side.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
+        tier_dir.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let id = format!("{}-straight", self.tiers.fresh_name());
-        let intent = self.intents.note_durably(id, mark.tier, &own)?;
-        if let Err(error) = side.shift(&mark.place, &own) {
+        let intent = self.intents.note_durably(id, record.tier, &own)?;
+        if let Err(error) = tier_dir.shift(&record.place, &own) {
             self.intents.clear(&intent);
             return Err(error);
         }
-        let moved = || -> Result<Mark, Error> {
-            side.sync_parent("syncing a place", &own)?;
-            side.sync_parent("syncing what is removed", &mark.place)?;
-            let copy = Stamp::of(&stat_descriptor(side.look(&own)?)?);
-            let next = Mark { copy, place: own.clone(), ..mark.clone() };
-            self.marks.note(&next)?;
+        let moved = || -> Result<CopyRecord, Error> {
+            tier_dir.sync_parent("syncing a place", &own)?;
+            tier_dir.sync_parent("syncing what is removed", &record.place)?;
+            let copy = Stamp::of(&stat_descriptor(tier_dir.look(&own)?)?);
+            let next = CopyRecord { copy, place: own.clone(), ..record.clone() };
+            self.copy_records.note(&next)?;
             Ok(next)
         };
         match moved() {
             Ok(next) => {
                 // It names nothing any more.
-                let _ = self.marks.forget(&mark);
-                self.marks.discount(&mark);
+                let _ = self.copy_records.forget(&record);
+                self.copy_records.discount(&record);
                 *slot = Some(next);
                 self.intents.clear(&intent);
-                if let Some(dir) = mark.place.parent() {
-                    self.tiers.drop_empty_directories(mark.tier, dir);
+                if let Some(dir) = record.place.parent() {
+                    self.tiers.drop_empty_directories(record.tier, dir);
                 }
             }
             // The copy goes, whichever place it has after a power loss.
             Err(error) => {
                 tracing::debug!(%error, "a clean copy is lost");
-                let _ = side.remove(&own);
+                let _ = tier_dir.remove(&own);
                 self.intents.later(Removal::Nameless(intent));
             }
         }
@@ -426,9 +434,9 @@ impl Archiver {
 }
 
 /// Whether nobody can have changed a file since it was looked at.
-fn is_as_it_was(inode: &Inode, source: &Source) -> Result<(), Stayed> {
+fn is_as_it_was(inode: &Inode, source: &Source) -> Result<(), NotMoved> {
     let changed = inode.changes.load(Ordering::Acquire) != source.changes
         || inode.wrote_past.load(Ordering::Acquire)
         || differs(&source.stat, &stat_descriptor(&*source.file)?);
-    if changed { Err(Stayed::Changed) } else { Ok(()) }
+    if changed { Err(NotMoved::Changed) } else { Ok(()) }
 }

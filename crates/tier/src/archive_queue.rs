@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use super::copy_records::CopyRecords;
 use super::foundation::Foundation;
 use super::inode::Inode;
-use super::marks::Marks;
 use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
@@ -50,7 +50,7 @@ pub(super) struct Unarchived {
 pub(super) struct ArchiveQueue {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     options: Arc<TierOptions>,
     clock: Clock,
     state: Mutex<State>,
@@ -62,7 +62,7 @@ impl ArchiveQueue {
         Self {
             tiers: base.tiers.clone(),
             residents: base.residents.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             options: base.options.clone(),
             clock: base.clock.clone(),
             state: Mutex::default(),
@@ -104,7 +104,7 @@ impl ArchiveQueue {
 
     /// A directory was.
     pub(super) fn all_strayed(&self) {
-        if (1..self.tiers.sides().len()).any(|tier| self.marks.bytes_on(tier) > 0) {
+        if (1..self.tiers.dirs().len()).any(|tier| self.copy_records.bytes_on(tier) > 0) {
             self.state.lock().all_strayed = true;
         }
     }

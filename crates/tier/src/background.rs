@@ -5,8 +5,8 @@ use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
 
-use super::signal::Signal;
-use super::wiring::Core;
+use super::components::Components;
+use super::wakeups::Wakeups;
 use halocline_os::error::Result;
 use halocline_os::unpanicked::caught;
 
@@ -17,8 +17,8 @@ pub enum Chore {
     Reap,
     /// Demotes files where the SSD is fuller than its high watermark.
     Demote,
-    /// Marks the clean copies anew whose permissions have changed.
-    MarkCopies,
+    /// Records the clean copies again whose permissions have changed.
+    RecordCopies,
     /// Puts clean copies of renamed files to the paths of their names, and makes those that are due.
     Archive,
 }
@@ -27,59 +27,59 @@ pub enum Chore {
 /// round was in vain, and what it does then.
 struct Work {
     name: &'static str,
-    wait: fn(&Signal, bool) -> bool,
+    wait: fn(&Wakeups, bool) -> bool,
     chores: &'static [Chore],
 }
 
 const WORK: [Work; 3] = [
-    Work { name: "tier-reaper", wait: |signal, _| signal.wait_to_reap(), chores: &[Chore::Reap] },
+    Work { name: "tier-reaper", wait: |wakeups, _| wakeups.wait_to_reap(), chores: &[Chore::Reap] },
     Work {
-        name: "tier-mover",
+        name: "tier-demoter",
         // Each write to a full SSD calls. Where all that is there is pinned or in use, looking at all
         // of it again, or copying what changes meanwhile, is of no use before some time has passed.
-        wait: |signal, in_vain| signal.wait_to_demote(in_vain),
+        wait: |wakeups, in_vain| wakeups.wait_to_demote(in_vain),
         chores: &[Chore::Demote],
     },
     Work {
         name: "tier-archiver",
-        wait: |signal, _| signal.wait_a_tick(),
-        chores: &[Chore::MarkCopies, Chore::Archive],
+        wait: |wakeups, _| wakeups.wait_a_tick(),
+        chores: &[Chore::RecordCopies, Chore::Archive],
     },
 ];
 
 /// The running threads.
 #[derive(Debug)]
 pub(super) struct Background {
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Background {
-    /// Starts the threads of `core`.
-    pub(super) fn start(core: &Arc<Core>) -> Result<Self> {
-        let signal = core.base.signal.clone();
+    /// Starts the threads of `components`.
+    pub(super) fn start(components: &Arc<Components>) -> Result<Self> {
+        let wakeups = components.base.wakeups.clone();
         let mut threads = Vec::new();
         for work in WORK {
-            let core = core.clone();
-            let working = core.base.clock.work();
+            let components = components.clone();
+            let working = components.base.clock.work();
             let thread = thread::Builder::new().name(work.name.into()).spawn(move || {
                 let _working = working.begin();
                 yield_to_programs();
-                work.run(&core);
+                work.run(&components);
             })?;
             threads.push(thread);
         }
-        Ok(Self { signal, threads: Mutex::new(threads) })
+        Ok(Self { wakeups, threads: Mutex::new(threads) })
     }
 
-    /// No threads: somebody else does the chores of `core`.
-    pub(super) fn by_others(core: &Core) -> Self {
-        Self { signal: core.base.signal.clone(), threads: Mutex::default() }
+    /// No threads: somebody else does the chores of `components`.
+    pub(super) fn by_others(components: &Components) -> Self {
+        Self { wakeups: components.base.wakeups.clone(), threads: Mutex::default() }
     }
 
     /// Ends the threads after what they are doing.
     pub(super) fn stop(&self) {
-        self.signal.stop();
+        self.wakeups.stop();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
@@ -95,25 +95,25 @@ impl Drop for Background {
 impl Work {
     /// Round after round. One that panics moved its files to the step at which it did, as a kill does: they are
     /// where their names say, and what is left over is finished at the next mount.
-    fn run(&self, core: &Core) {
+    fn run(&self, components: &Components) {
         let (mut in_vain, mut panics) = (false, 0);
-        while (self.wait)(&core.base.signal, in_vain) {
-            match caught(|| self.round(core, in_vain)) {
+        while (self.wait)(&components.base.wakeups, in_vain) {
+            match caught(|| self.round(components, in_vain)) {
                 Ok(now) => (in_vain, panics) = (now, 0),
                 Err(panicked) => {
-                    core.base.defects.defect(self.name, &panicked);
+                    components.base.notes.add_panic(self.name, &panicked);
                     panics += 1;
-                    core.base.signal.rest(panics);
+                    components.base.wakeups.rest(panics);
                 }
             }
         }
     }
 
     /// One round; whether it was in vain, which is told once of several `in_vain` in a row.
-    fn round(&self, core: &Core, in_vain: bool) -> bool {
+    fn round(&self, components: &Components, in_vain: bool) -> bool {
         let mut all_done = true;
         for chore in self.chores {
-            all_done &= chore.round(core).unwrap_or_else(|error| {
+            all_done &= chore.round(components).unwrap_or_else(|error| {
                 if !in_vain {
                     tracing::warn!(%error, "data of removed files stays for now");
                 }
@@ -126,13 +126,13 @@ impl Work {
 
 impl Chore {
     /// Does what is due in this thread; `false` where nothing could be done of it.
-    pub(super) fn round(self, core: &Core) -> Result<bool> {
-        let stops = &|| core.base.signal.is_stopping();
+    pub(super) fn round(self, components: &Components) -> Result<bool> {
+        let stops = &|| components.base.wakeups.is_stopping();
         match self {
-            Self::Reap => core.base.leftovers.finish()?,
-            Self::Demote => return Ok(!core.executor.keep_below_marks()),
-            Self::MarkCopies => core.permissions.mark_anew(stops),
-            Self::Archive => core.archiver.archive_due(stops),
+            Self::Reap => components.base.leftovers.finish()?,
+            Self::Demote => return Ok(!components.executor.keep_below_watermarks()),
+            Self::RecordCopies => components.permissions.record_again(stops),
+            Self::Archive => components.archiver.archive_due(stops),
         }
         Ok(true)
     }

@@ -3,12 +3,12 @@
 //! Moving a small file alone is waiting for four syncs, each of which commits a journal. A batch
 //! makes each step for all of its files before the next step, with one sync between the two: all are
 //! copied, one sync makes their intents durable, all get their places, one sync of the file system
-//! makes copies and places durable, all names are switched, and each directory of names is synced
+//! makes copies and places durable, all names are cut over, and each directory of names is synced
 //! once (`docs/decisions/0023-batches-of-small-files.md`).
 //!
 //! What must hold (I10): each file goes through the steps of [`migrate`](super::migrate) in their
 //! order, so that a kill or a power loss finds it at one of them. Until the last sync nothing is
-//! reported durable at the new place (`owed`), and both copies stay. Nobody waits for a file that a
+//! reported durable at the new place (`pending_syncs`), and both copies stay. Nobody waits for a file that a
 //! program keeps busy: it leaves the batch, and is moved alone. Memory, descriptors and bytes that
 //! are not durable yet are bounded ([`BATCH_MAX`], [`BATCH_BYTES`]).
 
@@ -21,26 +21,26 @@ use std::thread;
 use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 
-use super::copied::{Copied, Source};
+use super::active_moves::{ActiveMove, ActiveMoves};
 use super::copy::Expected;
 use super::counters::Counters;
-use super::cutover::{CutOver, Cutover, PATIENCE};
+use super::cutover::{Cutover, CutoverResult, WAIT_LIMIT};
 use super::decorations::BatchBounds;
 use super::foundation::Foundation;
-use super::in_flight::{ALONE_BYTES, together};
+use super::history::History;
 use super::inode::Inode;
 use super::intents::Intents;
 use super::is_private_path;
 use super::leftovers::{Leftovers, OldCopy};
 use super::mirror;
+use super::not_moved::NotMoved;
 use super::options::TierOptions;
-use super::owed::Owed;
+use super::parallel::{ALONE_BYTES, parallel_count};
+use super::pending_syncs::PendingSyncs;
 use super::residents::Residents;
+use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
-use super::stayed::Stayed;
 use super::tiers::Tiers;
-use super::under_way::{UnderWay, UnderWayGuard};
-use super::uses::AllUses;
 use halocline_api::config::Copies;
 use halocline_vfs::namespace::Node;
 
@@ -56,7 +56,7 @@ const WORKERS: usize = 4;
 pub(super) type ToldOf<'a> = &'a (dyn Fn(usize, u64) -> bool + Sync);
 
 /// What became of each file; `None` for one that is to be moved alone.
-pub(super) type Outcomes = Vec<Option<Result<u64, Stayed>>>;
+pub(super) type Outcomes = Vec<Option<Result<u64, NotMoved>>>;
 
 /// A file of a batch that is copied.
 struct Member<'a> {
@@ -64,14 +64,14 @@ struct Member<'a> {
     at: usize,
     inode: &'a Arc<Inode>,
     source: Source,
-    copied: Copied,
+    copied: StagedCopy,
     bytes: u64,
-    _under_way: UnderWayGuard<'a>,
+    _active_move: ActiveMove<'a>,
 }
 
 /// How many of the first of some files go as a batch, by their bytes.
 pub(super) fn batch_of(sizes: impl IntoIterator<Item = u64>, bytes: u64) -> usize {
-    together(sizes, bytes.min(BATCH_BYTES), BATCH_MAX)
+    parallel_count(sizes, bytes.min(BATCH_BYTES), BATCH_MAX)
 }
 
 /// Moves many small files together.
@@ -81,10 +81,10 @@ pub(super) struct Batches {
     residents: Arc<Residents>,
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
-    owed: Arc<Owed>,
+    pending_syncs: Arc<PendingSyncs>,
     counters: Arc<Counters>,
-    under_way: Arc<UnderWay>,
-    uses: Arc<AllUses>,
+    active_moves: Arc<ActiveMoves>,
+    history: Arc<History>,
     options: Arc<TierOptions>,
     bounds: BatchBounds,
     staging: Arc<Staging>,
@@ -99,10 +99,10 @@ impl Batches {
             residents: base.residents.clone(),
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
-            owed: base.owed.clone(),
+            pending_syncs: base.pending_syncs.clone(),
             counters: base.counters.clone(),
-            under_way: base.under_way.clone(),
-            uses: base.uses.clone(),
+            active_moves: base.active_moves.clone(),
+            history: base.history.clone(),
             options: base.options.clone(),
             bounds: base.batch_bounds,
             staging: staging.clone(),
@@ -123,13 +123,13 @@ impl Batches {
         {
             return outcomes;
         }
-        if ![0, tier].iter().all(|tier| self.tiers.sides()[*tier].syncs_whole())
+        if ![0, tier].iter().all(|tier| self.tiers.dirs()[*tier].syncs_whole())
             || dirty_bytes().is_none_or(|bytes| bytes > self.bounds.dirty_bytes_max)
         {
             return outcomes;
         }
         // Opened before anything is written: a sync through it tells of what failed since.
-        let Ok(whole) = self.tiers.sides()[tier].whole() else { return outcomes };
+        let Ok(whole) = self.tiers.dirs()[tier].whole() else { return outcomes };
         // Whoever moves one of them already is not waited for.
         let guards: Vec<_> = inodes.iter().map(|inode| inode.moving.try_lock()).collect();
         let free = (0..inodes.len()).filter(|at| guards[*at].is_some());
@@ -146,7 +146,7 @@ impl Batches {
         if members.is_empty() {
             return outcomes;
         }
-        if let Err(error) = self.tiers.sides()[tier].steps.sync_all("syncing copies", &whole) {
+        if let Err(error) = self.tiers.dirs()[tier].steps.sync_all("syncing copies", &whole) {
             tracing::debug!(%error, "the files of a batch are moved alone");
             for member in &members {
                 member.copied.undo(&self.tiers, &self.intents);
@@ -154,9 +154,9 @@ impl Batches {
             return outcomes;
         }
         // One after the other: each has all names to itself.
-        let switched: Vec<_> =
-            members.into_iter().filter_map(|member| self.switch_member(member)).collect();
-        for (at, bytes) in self.finish_members(switched, tier) {
+        let cut_over: Vec<_> =
+            members.into_iter().filter_map(|member| self.cut_over_member(member)).collect();
+        for (at, bytes) in self.finish_members(cut_over, tier) {
             outcomes[at] = Some(Ok(bytes));
         }
         outcomes
@@ -169,7 +169,7 @@ impl Batches {
             return None;
         }
         let source = {
-            let place = inode.place.try_read_for(PATIENCE)?;
+            let place = inode.place.try_read_for(WAIT_LIMIT)?;
             self.staging.source(inode, &place).ok()?
         };
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
@@ -193,20 +193,20 @@ impl Batches {
         told: ToldOf<'_>,
     ) -> Option<Member<'a>> {
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
-        let under_way = self.under_way.begin(source.entry.clone(), (source.from, tier), bytes);
+        let active_move = self.active_moves.begin(source.entry.clone(), (source.from, tier), bytes);
         let expected = if tier == 0 { Expected::Soon } else { Expected::NotSoon };
         let copied = self.staging.copy_for_now(inode, &source, (tier, expected), &mut |more| {
-            under_way.copied(more);
+            active_move.copied(more);
             told(at, more)
         });
         let copied = copied.ok()?;
-        Some(Member { at, inode, source, copied, bytes, _under_way: under_way })
+        Some(Member { at, inode, source, copied, bytes, _active_move: active_move })
     }
 
     /// Gives copies their places on a lower tier, which intents name durably; the places are not
     /// durable yet.
     fn place_members<'a>(&self, mut members: Vec<Member<'a>>, tier: usize) -> Vec<Member<'a>> {
-        let side = &self.tiers.sides()[tier];
+        let tier_dir = &self.tiers.dirs()[tier];
         let mut made: HashSet<PathBuf> = HashSet::new();
         members.retain_mut(|member| {
             let own = self.tiers.tree().path_of(&member.source.entry);
@@ -215,7 +215,7 @@ impl Batches {
             } else {
                 let parent = own.parent().unwrap_or(&own);
                 let is_there = made.contains(parent)
-                    || side
+                    || tier_dir
                         .make_parents(&own, &mut |dir, made| {
                             mirror::directory(&self.tiers, dir, made)
                         })
@@ -235,7 +235,7 @@ impl Batches {
         let durable = members.is_empty() || self.intents.sync().is_ok();
         members.retain_mut(|member| {
             let placed = member.copied.placed.as_ref().expect("it was noted");
-            if durable && side.settle(&member.copied.temporary, &placed.0).is_ok() {
+            if durable && tier_dir.settle(&member.copied.temporary, &placed.0).is_ok() {
                 return true;
             }
             // Something else is there.
@@ -248,55 +248,55 @@ impl Batches {
     }
 
     /// Makes a durable copy the file, which is not durable yet; or takes it back.
-    fn switch_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, CutOver)> {
-        if let Ok(switched) =
-            self.cutover.switch_for_now(member.inode, &member.source, &member.copied)
+    fn cut_over_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, CutoverResult)> {
+        if let Ok(result) =
+            self.cutover.cut_over_for_now(member.inode, &member.source, &member.copied)
         {
-            Some((member, switched))
+            Some((member, result))
         } else {
             member.copied.undo(&self.tiers, &self.intents);
             None
         }
     }
 
-    /// Makes switches durable and lets go of what they left; the index and bytes of each file.
+    /// Makes cutovers durable and lets go of what they left; the index and bytes of each file.
     fn finish_members(
         &self,
-        switched: Vec<(Member<'_>, CutOver)>,
+        cut_over: Vec<(Member<'_>, CutoverResult)>,
         tier: usize,
     ) -> Vec<(usize, u64)> {
-        let dirs = self.sync_switches(&switched);
+        let dirs = self.sync_cutovers(&cut_over);
         let mut done = Vec::new();
         let mut old_copies = Vec::new();
-        for (member, switched) in switched {
-            let Member { at, inode, source, copied, bytes, _under_way } = member;
-            let dir = &switched.parents[0];
+        for (member, result) in cut_over {
+            let Member { at, inode, source, copied, bytes, _active_move } = member;
+            let dir = &result.parents[0];
             if dirs.contains(&dir.key()) {
-                self.owed.settled(inode.number, dir);
-                self.cutover.clean_up(&copied, switched.old, (dir, false));
+                self.pending_syncs.synced(inode.number, dir);
+                self.cutover.clean_up(&copied, result.old, (dir, false));
             }
             self.counters.moved(tier == 0, bytes);
-            self.uses.moved(inode.number);
-            old_copies.push(OldCopy { file: source.file, resident: switched.resident });
+            self.history.moved(inode.number);
+            old_copies.push(OldCopy { file: source.file, resident: result.resident });
             done.push((at, bytes));
         }
         self.leftovers.free_all_later(old_copies);
         done
     }
 
-    /// Syncs each directory in which names were switched once; the keys of those that are durable.
-    fn sync_switches(&self, switched: &[(Member<'_>, CutOver)]) -> HashSet<(u64, u64)> {
+    /// Syncs each directory in which names were cut over once; the keys of those that are durable.
+    fn sync_cutovers(&self, cut_over: &[(Member<'_>, CutoverResult)]) -> HashSet<(u64, u64)> {
         let mut dirs: Vec<&Node> = Vec::new();
         let mut keys = HashSet::new();
-        for (_, switched) in switched {
-            if keys.insert(switched.parents[0].key()) {
-                dirs.push(&switched.parents[0]);
+        for (_, result) in cut_over {
+            if keys.insert(result.parents[0].key()) {
+                dirs.push(&result.parents[0]);
             }
         }
         let whole = (dirs.len() > self.bounds.directories_max)
             .then(|| self.tiers.ssd().whole().ok())
             .flatten();
-        let synced = whole.map(|whole| self.tiers.ssd().steps.sync_all("syncing switches", &whole));
+        let synced = whole.map(|whole| self.tiers.ssd().steps.sync_all("syncing cutovers", &whole));
         if matches!(synced, Some(Ok(()))) {
             return keys;
         }

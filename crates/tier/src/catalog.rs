@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::many_names::ManyNames;
+use super::linked_nodes::LinkedNodes;
+use super::policy_view::PolicyView;
 use super::residents::Residents;
 use super::tiers::Tiers;
-use super::view::View;
 
 /// The files on the SSD, with their names.
 #[derive(Debug)]
 pub(super) struct Catalog {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
 }
 
 impl Catalog {
@@ -20,14 +20,14 @@ impl Catalog {
     pub(super) fn new(
         tiers: &Arc<Tiers>,
         residents: &Arc<Residents>,
-        many_names: &Arc<ManyNames>,
+        linked_nodes: &Arc<LinkedNodes>,
     ) -> Self {
         let (tiers, residents) = (tiers.clone(), residents.clone());
-        Self { tiers, residents, many_names: many_names.clone() }
+        Self { tiers, residents, linked_nodes: linked_nodes.clone() }
     }
 
     /// What the policy is shown.
-    pub(super) fn view(&self) -> View<'_> {
-        View::new(&self.residents, self.tiers.tree(), &self.many_names)
+    pub(super) fn view(&self) -> PolicyView<'_> {
+        PolicyView::new(&self.residents, self.tiers.tree(), &self.linked_nodes)
     }
 }

@@ -11,8 +11,8 @@ pub(super) struct Counters {
     promoted_bytes: AtomicU64,
     demoted_files: AtomicU64,
     demoted_bytes: AtomicU64,
-    switched_files: AtomicU64,
-    switched_bytes: AtomicU64,
+    cut_over_files: AtomicU64,
+    cut_over_bytes: AtomicU64,
     archived_files: AtomicU64,
     archived_bytes: AtomicU64,
     opens_hit: AtomicU64,
@@ -64,11 +64,11 @@ impl Counters {
         sum.fetch_add(bytes, Relaxed);
     }
 
-    /// A file of `bytes` bytes went down by a switch to its clean copy.
-    pub(super) fn switched(&self, bytes: u64) {
+    /// A file of `bytes` bytes went down by a cutover to its clean copy.
+    pub(super) fn cut_over(&self, bytes: u64) {
         self.moved(false, bytes);
-        self.switched_files.fetch_add(1, Relaxed);
-        self.switched_bytes.fetch_add(bytes, Relaxed);
+        self.cut_over_files.fetch_add(1, Relaxed);
+        self.cut_over_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// A file of `bytes` bytes was archived.
@@ -118,7 +118,7 @@ impl Counters {
     }
 
     pub(super) fn demoted_to_copies(&self) -> Moved {
-        Moved { files: self.switched_files.load(Relaxed), bytes: self.switched_bytes.load(Relaxed) }
+        Moved { files: self.cut_over_files.load(Relaxed), bytes: self.cut_over_bytes.load(Relaxed) }
     }
 
     pub(super) fn all_archived(&self) -> Moved {

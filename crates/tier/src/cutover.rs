@@ -2,7 +2,7 @@
 //!
 //! What must hold (I10): the place changes by one rename on the SSD, while `place` is held
 //! exclusively and the copy is known to be the file; the SSD directory is durable before `place`
-//! is let go, or else before anything is reported durable at the new place (`owed`).
+//! is let go, or else before anything is reported durable at the new place (`pending_syncs`).
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -14,28 +14,28 @@ use std::time::Duration;
 use parking_lot::{RwLock, RwLockWriteGuard};
 
 use super::archive_queue::ArchiveQueue;
-use super::clean::CleanCopies;
-use super::copied::{Copied, Source};
+use super::clean_copies::CleanCopies;
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::hard_links::{HardLinks, temporary_name};
 use super::inode::{Away, Inode, Place, Table};
 use super::intents::{Intent, Intents};
 use super::leftovers::Leftovers;
-use super::many_names::ManyNames;
-use super::owed::Owed;
+use super::linked_nodes::LinkedNodes;
+use super::not_moved::NotMoved;
+use super::pending_syncs::PendingSyncs;
 use super::placement::Placement;
 use super::residents::{Resident, Residents};
-use super::stayed::Stayed;
+use super::staged_copy::{Source, StagedCopy};
 use super::tiers::Tiers;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 
 /// How long a batch waits for a request to a file to end.
-pub(super) const PATIENCE: Duration = Duration::from_millis(20);
+pub(super) const WAIT_LIMIT: Duration = Duration::from_millis(20);
 
-/// What a switch that was made leaves.
-pub(super) struct CutOver {
+/// What a cutover that was made leaves.
+pub(super) struct CutoverResult {
     /// The account of the file on the SSD that it replaces.
     pub(super) resident: Option<Arc<Resident>>,
     /// The old place on a lower tier.
@@ -44,8 +44,8 @@ pub(super) struct CutOver {
     pub(super) parents: Vec<Node>,
 }
 
-/// What a switch needs and leaves.
-struct Switch {
+/// What a cutover needs and leaves.
+struct CutoverPlan {
     /// What replaces the name's entry on the SSD, in the directory of temporary names.
     new_name: String,
     /// How many names the file has; each has a temporary one of its own.
@@ -54,16 +54,16 @@ struct Switch {
     old: Option<Intent>,
 }
 
-/// Switches names to copies.
+/// Cuts names over to copies.
 #[derive(Debug)]
 pub(super) struct Cutover {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     residents: Arc<Residents>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
-    owed: Arc<Owed>,
+    pending_syncs: Arc<PendingSyncs>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
@@ -84,10 +84,10 @@ impl Cutover {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
             residents: base.residents.clone(),
-            many_names: base.many_names.clone(),
+            linked_nodes: base.linked_nodes.clone(),
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
-            owed: base.owed.clone(),
+            pending_syncs: base.pending_syncs.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
             placement: base.placement.clone(),
@@ -98,20 +98,20 @@ impl Cutover {
     }
 
     /// Makes the copy the file. Returns the account of the one on the SSD that it replaces.
-    pub(super) fn switch<'i>(
+    pub(super) fn cut_over<'i>(
         &self,
         inode: &'i Arc<Inode>,
         source: &Source,
-        copied: &Copied,
+        copied: &StagedCopy,
         early: Option<RwLockWriteGuard<'i, Place>>,
-    ) -> Result<Option<Arc<Resident>>, Stayed> {
+    ) -> Result<Option<Arc<Resident>>, NotMoved> {
         let mut place = early.unwrap_or_else(|| inode.place.write());
         check_as_copied(inode, source)?;
         if source.name.is_none() {
-            return self.switch_nameless(inode, &mut place, copied).map(|()| None);
+            return self.cut_over_nameless(inode, &mut place, copied).map(|()| None);
         }
-        let CutOver { resident, old, parents } =
-            self.switch_names(inode, &mut place, source, copied)?;
+        let CutoverResult { resident, old, parents } =
+            self.cut_over_names(inode, &mut place, source, copied)?;
         // Durable before anybody writes to the new place: a later fsync there must not be lost
         // with the link (I4).
         let notes = (source.names > 1).then_some(copied.temporary.as_str());
@@ -128,51 +128,51 @@ impl Cutover {
     }
 
     /// The same in a batch, for a file with one name, and not durably yet: whoever makes something
-    /// of the file durable syncs its directory first (`owed`, I4). The batch cleans up.
-    pub(super) fn switch_for_now(
+    /// of the file durable syncs its directory first (`pending_syncs`, I4). The batch cleans up.
+    pub(super) fn cut_over_for_now(
         &self,
         inode: &Arc<Inode>,
         source: &Source,
-        copied: &Copied,
-    ) -> Result<CutOver, Stayed> {
-        let mut place = inode.place.try_write_for(PATIENCE).ok_or(Stayed::Changed)?;
+        copied: &StagedCopy,
+    ) -> Result<CutoverResult, NotMoved> {
+        let mut place = inode.place.try_write_for(WAIT_LIMIT).ok_or(NotMoved::Changed)?;
         check_as_copied(inode, source)?;
-        let switched = self.switch_names(inode, &mut place, source, copied)?;
-        self.owed.add(inode.number, switched.parents[0].clone());
+        let result = self.cut_over_names(inode, &mut place, source, copied)?;
+        self.pending_syncs.add(inode.number, result.parents[0].clone());
         self.follow(inode, &place, copied);
         self.keep_or_archive(&place, source, copied, None);
         drop(place);
         self.placement.moved(inode.number, copied.tier == 0);
-        Ok(switched)
+        Ok(result)
     }
 
-    /// Switches the names of a file, of which there are some, to its copy.
-    fn switch_names(
+    /// Cuts the names of a file, of which there are some, over to its copy.
+    fn cut_over_names(
         &self,
         inode: &Arc<Inode>,
         place: &mut Place,
         source: &Source,
-        copied: &Copied,
-    ) -> Result<CutOver, Stayed> {
-        let (parent, name) = source.name.as_ref().ok_or(Stayed::Gone)?;
-        let switch = self.prepare((inode.number, source.names), place, copied)?;
+        copied: &StagedCopy,
+    ) -> Result<CutoverResult, NotMoved> {
+        let (parent, name) = source.name.as_ref().ok_or(NotMoved::Gone)?;
+        let plan = self.prepare((inode.number, source.names), place, copied)?;
         let names = self.names.write();
         let replaced = if source.names > 1 {
-            let id = (copied.temporary.as_str(), switch.new_name.as_str());
+            let id = (copied.temporary.as_str(), plan.new_name.as_str());
             self.hard_links.replace_all((inode, place), source, id)
         } else {
-            self.replace((inode, place), source, (parent, name), &switch.new_name)
+            self.replace((inode, place), source, (parent, name), &plan.new_name)
         };
         let (entry, stat, parents) = match replaced {
             Ok(replaced) => replaced,
-            Err(stayed) => {
+            Err(why) => {
                 drop(names);
-                self.unprepare(&switch);
-                return Err(stayed);
+                self.unprepare(&plan);
+                return Err(why);
             }
         };
         self.table.moved(inode, source.entry.key(), entry.key());
-        self.many_names.forget(source.entry.key());
+        self.linked_nodes.forget(source.entry.key());
         let left = self.residents.remove(source.entry.key(), true);
         place.resident = (copied.tier == 0).then(|| {
             let name = (parent.clone(), name.clone());
@@ -189,7 +189,7 @@ impl Cutover {
         if let Ok(now) = stat_descriptor(&copied.file) {
             inode.keep_ctime(&source.stat, &now);
         }
-        Ok(CutOver { resident: left, old: switch.old, parents })
+        Ok(CutoverResult { resident: left, old: plan.old, parents })
     }
 
     /// Keeps what a promote leaves, which `old` names, as a clean copy if that is wanted; otherwise the
@@ -198,7 +198,7 @@ impl Cutover {
         &self,
         place: &Place,
         source: &Source,
-        copied: &Copied,
+        copied: &StagedCopy,
         old: Option<&Intent>,
     ) -> bool {
         let kept = copied.keep && self.clean.keep_old(place, source, (old, &copied.file));
@@ -208,36 +208,36 @@ impl Cutover {
         kept
     }
 
-    /// Makes a switch in `parents` durable, of which the one that was changed last comes first; or
+    /// Makes a cutover in `parents` durable, of which the one that was changed last comes first; or
     /// notes that it is not. Then those go that tell how to go on with several names, by their id.
     fn make_durable(&self, inode: &Inode, parents: &[Node], notes: Option<&str>) -> bool {
         let durable = parents.iter().try_for_each(|parent| self.tiers.sync_directory(parent));
         if let Err(error) = &durable {
             tracing::warn!(%error, "a move is not durable yet: both copies are kept");
             // The sync of what was changed last covers the others.
-            self.owed.add(inode.number, parents[0].clone());
+            self.pending_syncs.add(inode.number, parents[0].clone());
         } else if let Some(notes) = notes {
             self.hard_links.forget_notes(inode, notes);
         }
         durable.is_ok()
     }
 
-    /// Makes what the switching rename needs, and notes what it will leave.
+    /// Makes what the rename that cuts over needs, and notes what it will leave.
     fn prepare(
         &self,
         (number, names): (u64, usize),
         place: &Place,
-        copied: &Copied,
-    ) -> Result<Switch, Stayed> {
+        copied: &StagedCopy,
+    ) -> Result<CutoverPlan, NotMoved> {
         let new_name = match &copied.placed {
             Some(_) => format!("{}-link", copied.temporary),
             None => copied.temporary.clone(),
         };
-        let mut switch = Switch { new_name, names, old: None };
-        // The old copy is a leftover from the switch on.
+        let mut plan = CutoverPlan { new_name, names, old: None };
+        // The old copy is a leftover from the cutover on.
         if let Some(away) = &place.away {
             let name = format!("{}-old", copied.temporary);
-            switch.old = Some(self.intents.note(name, away.tier, &away.path)?);
+            plan.old = Some(self.intents.note(name, away.tier, &away.path)?);
         }
         let made = match &copied.placed {
             Some((to, _)) => {
@@ -245,14 +245,14 @@ impl Cutover {
                     0..=1 => self.tiers.links().to(copied.tier, to),
                     _ => self.tiers.links().to_shared(copied.tier, to),
                 };
-                self.tiers.make_link(&switch.new_name, &target, Some(number))
+                self.tiers.make_link(&plan.new_name, &target, Some(number))
             }
             None => Ok(()),
         };
-        match made.and_then(|()| self.hard_links.make_names(&switch.new_name, names)) {
-            Ok(()) => Ok(switch),
+        match made.and_then(|()| self.hard_links.make_names(&plan.new_name, names)) {
+            Ok(()) => Ok(plan),
             Err(error) => {
-                self.unprepare(&switch);
+                self.unprepare(&plan);
                 Err(error.into())
             }
         }
@@ -260,56 +260,58 @@ impl Cutover {
 
     /// Takes back what was prepared. A temporary link goes here, a temporary copy with its
     /// migration.
-    fn unprepare(&self, switch: &Switch) {
-        for at in (0..switch.names.max(1)).rev() {
-            self.tiers.ssd().drop_temporary(&temporary_name(&switch.new_name, at));
+    fn unprepare(&self, plan: &CutoverPlan) {
+        for at in (0..plan.names.max(1)).rev() {
+            self.tiers.ssd().drop_temporary(&temporary_name(&plan.new_name, at));
         }
-        if let Some(old) = &switch.old {
+        if let Some(old) = &plan.old {
             self.intents.clear(old);
         }
     }
 
-    /// The switching rename. The caller holds `names` exclusively.
+    /// The rename that cuts over. The caller holds `names` exclusively.
     fn replace(
         &self,
         (inode, place): (&Inode, &Place),
         source: &Source,
         name: (&Node, &OsString),
         new_name: &str,
-    ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
+    ) -> Result<(Node, Stat, Vec<Node>), NotMoved> {
         // A hard link made since we looked would keep the old inode.
         if inode.count_names(&self.tiers, place)? != 1 {
-            return Err(Stayed::Changed);
+            return Err(NotMoved::Changed);
         }
         let from = (self.tiers.ssd().tmp().as_fd(), new_name.as_ref());
         let to = (name.0, name.1.as_os_str());
-        let switched = self.dir_times.replace_unseen(
+        let done = self.dir_times.replace_unseen(
             &self.tiers,
-            "switching a name",
+            "cutting a name over",
             from,
             to,
             source.entry.key(),
         );
-        match switched {
+        match done {
             Ok((entry, stat)) => Ok((entry, stat, vec![name.0.clone()])),
-            Err(error) if matches!(error.errno(), libc::ESTALE | libc::ENOENT) => Err(Stayed::Gone),
+            Err(error) if matches!(error.errno(), libc::ESTALE | libc::ENOENT) => {
+                Err(NotMoved::Gone)
+            }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Moves an open file that has no name any more: only its handles know it.
-    fn switch_nameless(
+    fn cut_over_nameless(
         &self,
         inode: &Arc<Inode>,
         place: &mut Place,
-        copied: &Copied,
-    ) -> Result<(), Stayed> {
-        let side = &self.tiers.sides()[copied.tier];
+        copied: &StagedCopy,
+    ) -> Result<(), NotMoved> {
+        let tier_dir = &self.tiers.dirs()[copied.tier];
         if copied.tier == 0 {
-            return Err(Stayed::Gone);
+            return Err(NotMoved::Gone);
         }
         *inode.kept.lock() = Some(Arc::new(copied.file.try_clone()?.into()));
-        side.drop_temporary(&copied.temporary);
+        tier_dir.drop_temporary(&copied.temporary);
         place.away = Some(Away { tier: copied.tier, path: PathBuf::new(), shared: false });
         place.moves += 1;
         self.follow(inode, place, copied);
@@ -323,7 +325,7 @@ impl Cutover {
     /// Opens every handle at the new place; one that cannot be now is when it is next used. A mount
     /// of an ordinary user may not open what a program made read-only and still writes (as `git`
     /// does): such a handle shares the open copy.
-    fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &Copied) {
+    fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &StagedCopy) {
         for handle in inode.handles() {
             let opened = handle.file(place.moves, |flags| {
                 inode.open_again(&self.tiers, place, flags).or_else(|error| match error.errno() {
@@ -337,12 +339,12 @@ impl Cutover {
         }
     }
 
-    /// After a switch that is durable: what it left goes, and the intents with it. Before, nobody
+    /// After a cutover that is durable: what it left goes, and the intents with it. Before, nobody
     /// knows which of the two copies a power loss would leave: the next mount decides.
-    /// What a mark keeps stays.
+    /// What a record keeps stays.
     pub(super) fn clean_up(
         &self,
-        copied: &Copied,
+        copied: &StagedCopy,
         old: Option<Intent>,
         (parent, kept): (&Node, bool),
     ) {
@@ -358,9 +360,9 @@ impl Cutover {
 }
 
 /// Whether the copy is the file. The caller holds `place` exclusively.
-fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), Stayed> {
+fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), NotMoved> {
     if inode.passed.load(Ordering::Acquire) > 0 {
-        return Err(Stayed::PassedThrough);
+        return Err(NotMoved::PassedThrough);
     }
     // Not mapped when the copy began, and not handed to the kernel since: nobody stored
     // anything that leaves no trace in times.
@@ -368,7 +370,7 @@ fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), Stayed> {
         || inode.changes.load(Ordering::Acquire) != source.changes
         || differs(&source.stat, &stat_descriptor(&source.file)?)
     {
-        return Err(Stayed::Changed);
+        return Err(NotMoved::Changed);
     }
     Ok(())
 }

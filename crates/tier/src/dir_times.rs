@@ -1,14 +1,14 @@
 //! Times of directories: a move renames something into one, which is no change that programs made.
 //!
 //! What must hold: a directory shows the times of the last change that a program made to it, and
-//! never an older time after a newer change. So a switch reads them, renames and sets them back
+//! never an older time after a newer change. So a cutover reads them, renames and sets them back
 //! while it holds `names` exclusively; whatever else changes a directory through the mount holds
 //! `names` shared, and so does whoever shows its times.
 //!
 //! The time of last change (ctime) cannot be set, nor can the others by a mount whose user does not
 //! own the directory: for both the times to be shown are remembered with the real ones, as long as
 //! the mount lives. A change that a program makes gives a directory other real times. A mount that
-//! is killed between the two calls leaves the later time, which is the safe side.
+//! is killed between the two calls leaves the later time, which is the safe one.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -127,7 +127,7 @@ mod tests {
 
     /// Sizes by number, and what a job announces.
     #[derive(Default)]
-    struct View {
+    struct PolicyView {
         sequence: Vec<FileId>,
         /// Positions of each file in the sequence.
         positions: Vec<Vec<u64>>,
@@ -137,7 +137,7 @@ mod tests {
         known: bool,
     }
 
-    impl View {
+    impl PolicyView {
         fn ahead(&self, file: FileId) -> &[u64] {
             let positions = self.positions.get(usize::try_from(file).unwrap());
             let positions = positions.map_or(&[][..], Vec::as_slice);
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    impl Outlook for View {
+    impl Outlook for PolicyView {
         fn size(&self, file: FileId) -> u64 {
             4096 * (1 + file % 5)
         }
@@ -170,7 +170,7 @@ mod tests {
 
     struct Story {
         policy: Box<dyn Keep>,
-        view: View,
+        view: PolicyView,
         orders: [EvictionOrder; 2],
         residents: Residents,
         root: Node,
@@ -183,7 +183,7 @@ mod tests {
 
     impl Story {
         fn new(policy: &Policy, root: &Node) -> Self {
-            let view = View::default();
+            let view = PolicyView::default();
             let limit = (0..FILES / 2).map(|file| view.size(file)).sum();
             let mut story = Self {
                 policy: (policy.make)(),

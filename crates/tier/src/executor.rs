@@ -9,19 +9,19 @@ use std::sync::Arc;
 use super::batch::{Batches, Outcomes, ToldOf, batch_of};
 use super::catalog::Catalog;
 use super::foundation::Foundation;
-use super::in_flight::{IN_FLIGHT, all_at_once, together};
+use super::history::History;
 use super::inode::Inode;
 use super::inodes::Inodes;
 use super::job::Ahead;
 use super::leftovers::Leftovers;
 use super::migrate::{Manner, Migrator};
-use super::pass::Passing;
+use super::not_moved::{COPY_SLACK, NotMoved, ROOM_FOR_NAMES};
+use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
+use super::passthrough::Passthrough;
 use super::placement::{Except, Leaving, Placement, Plan};
 use super::residents::{Resident, Residents};
-use super::signal::Signal;
-use super::stayed::{COPY_SLACK, ROOM_FOR_NAMES, Stayed};
 use super::tiers::{Entry, Tiers};
-use super::uses::AllUses;
+use super::wakeups::Wakeups;
 use super::watermarks::Watermarks;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
@@ -48,9 +48,9 @@ pub(super) struct Executor {
     leftovers: Arc<Leftovers>,
     placement: Arc<Placement>,
     watermarks: Watermarks,
-    passing: Arc<Passing>,
-    uses: Arc<AllUses>,
-    signal: Arc<Signal>,
+    passthrough: Arc<Passthrough>,
+    history: Arc<History>,
+    wakeups: Arc<Wakeups>,
     inodes: Arc<Inodes>,
     migrator: Arc<Migrator>,
     batches: Arc<Batches>,
@@ -71,9 +71,9 @@ impl Executor {
             leftovers: base.leftovers.clone(),
             placement: base.placement.clone(),
             watermarks: base.watermarks,
-            passing: base.passing.clone(),
-            uses: base.uses.clone(),
-            signal: base.signal.clone(),
+            passthrough: base.passthrough.clone(),
+            history: base.history.clone(),
+            wakeups: base.wakeups.clone(),
             inodes: inodes.clone(),
             migrator: migrator.clone(),
             batches: batches.clone(),
@@ -81,10 +81,10 @@ impl Executor {
     }
 
     /// Demotes files where the SSD is fuller than it should be. Whether that was in vain.
-    pub(super) fn keep_below_marks(&self) -> bool {
-        self.passing.count(&self.tiers);
+    pub(super) fn keep_below_watermarks(&self) -> bool {
+        self.passthrough.count(&self.tiers);
         let wanted = self.watermarks.wanted_room(&self.tiers, &self.residents);
-        wanted.is_some_and(|bytes| !self.signal.is_stopping() && !self.free_up(bytes, u64::MAX))
+        wanted.is_some_and(|bytes| !self.wakeups.is_stopping() && !self.free_up(bytes, u64::MAX))
     }
 
     /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that
@@ -128,19 +128,19 @@ impl Executor {
                     continue;
                 }
             }
-            let most = if goes_well { IN_FLIGHT } else { FAILURES_MAX - failures };
-            let (now, later) = left.split_at(together(sizes, missing, most));
+            let most = if goes_well { PARALLEL_MAX } else { FAILURES_MAX - failures };
+            let (now, later) = left.split_at(parallel_count(sizes, missing, most));
             let one_by_one = self.tiers.one_by_one();
             let pushed =
-                all_at_once(now, one_by_one, |(entry, resident)| self.push_out(*entry, resident));
+                in_parallel(now, one_by_one, |(entry, resident)| self.push_out(*entry, resident));
             for pushed in pushed {
-                if matches!(pushed, Err(Stayed::Failed(_))) {
+                if matches!(pushed, Err(NotMoved::Failed(_))) {
                     failures += 1;
                     continue;
                 }
                 failures = 0;
                 // Somebody else may have been quicker.
-                room.moved |= matches!(pushed, Ok(_) | Err(Stayed::There | Stayed::Gone));
+                room.moved |= matches!(pushed, Ok(_) | Err(NotMoved::There | NotMoved::Gone));
             }
             left = later;
         }
@@ -159,8 +159,8 @@ impl Executor {
         if any {
             let left = known.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
             let left: Vec<_> = left.map(|(inode, _)| inode).collect();
-            for some in left.chunks(IN_FLIGHT) {
-                all_at_once(some, self.tiers.one_by_one(), |inode| {
+            for some in left.chunks(PARALLEL_MAX) {
+                in_parallel(some, self.tiers.one_by_one(), |inode| {
                     self.migrator.demote(inode, Manner::Yielding, &mut |_| true)
                 });
             }
@@ -175,11 +175,11 @@ impl Executor {
     }
 
     /// Demotes one file that has to make room.
-    fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, Stayed> {
-        let inode = self.inodes.inode_of(entry, resident).ok_or(Stayed::Gone)?;
-        self.migrator.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|stayed| {
+    fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, NotMoved> {
+        let inode = self.inodes.inode_of(entry, resident).ok_or(NotMoved::Gone)?;
+        self.migrator.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|why| {
             tracing::debug!(
-                "{}: not demoted: {stayed}",
+                "{}: not demoted: {why}",
                 self.catalog.view().path_of(resident).display()
             );
         })
@@ -193,21 +193,21 @@ impl Executor {
         kept: u64,
         stays: Except<'_>,
         told: super::copy::Told<'_>,
-    ) -> Result<u64, Stayed> {
+    ) -> Result<u64, NotMoved> {
         for _ in 0..BRING_ATTEMPTS {
             let need = self.room_needed(inode)?.saturating_add(kept);
             let room = self.make_room(need, &|number| number == inode.number || stays(number));
             if room.enough {
                 match self.migrator.migrate(inode, 0, Manner::Yielding, told) {
                     // Somebody else took the room that was made.
-                    Err(Stayed::NoRoom) => {}
+                    Err(NotMoved::NoRoom) => {}
                     other => return other,
                 }
             } else if !room.moved {
                 break;
             }
         }
-        Err(Stayed::NoRoom)
+        Err(NotMoved::NoRoom)
     }
 
     /// The same for many small files, which need `need` bytes together; `None` for those that are to
@@ -228,13 +228,13 @@ impl Executor {
         }
     }
 
-    /// Bytes that must be free on the SSD for a file to come there; [`Stayed::NoRoom`] where they
+    /// Bytes that must be free on the SSD for a file to come there; [`NotMoved::NoRoom`] where they
     /// never are.
-    fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
+    fn room_needed(&self, inode: &Inode) -> Result<u64, NotMoved> {
         let place = inode.place.read();
         let stat = stat_descriptor(&*inode.physical(&self.tiers, &place)?)?;
         let need = stat.disk_bytes() + COPY_SLACK;
-        if need > self.residents.account.limit { Err(Stayed::NoRoom) } else { Ok(need) }
+        if need > self.residents.account.limit { Err(NotMoved::NoRoom) } else { Ok(need) }
     }
 
     /// Brings an opened file to the SSD if the policy wants it there and it fits.
@@ -246,7 +246,7 @@ impl Executor {
         self.leftovers.free_old_copies();
         let plan = self.placement.plan_promotion(inode.number, need, ahead, self.catalog.view());
         let Some(plan) = plan else {
-            self.uses.stayed(inode.number, "the policy kept what is on the SSD instead");
+            self.history.not_moved(inode.number, "the policy kept what is on the SSD instead");
             return false;
         };
         for (entry, resident) in plan.demote {
@@ -255,8 +255,8 @@ impl Executor {
         }
         match self.migrator.migrate(inode, 0, Manner::Yielding, &mut |_| true) {
             Ok(_) => true,
-            Err(stayed) => {
-                tracing::debug!("served in place: {stayed}");
+            Err(why) => {
+                tracing::debug!("served in place: {why}");
                 false
             }
         }

@@ -12,29 +12,29 @@ use rustix::io::Errno;
 
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
-use super::clean::CleanCopies;
+use super::clean_copies::CleanCopies;
 use super::counters::{Counters, Opening};
 use super::dir_times::DirTimes;
 use super::executor::Executor;
 use super::foundation::Foundation;
+use super::history::History;
 use super::inode::{Inode, Node, Opened, Place, Table};
+use super::inode_numbers::InodeNumbers;
 use super::inodes::Inodes;
 use super::job::Ahead;
 use super::leftovers::Leftovers;
 use super::migrate::{Manner, Migrator};
 use super::mirror;
 use super::mirror::ACL;
-use super::numbers::Numbers;
-use super::owed::Owed;
+use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
+use super::pending_syncs::PendingSyncs;
 use super::permissions;
 use super::permissions::Permissions;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::signal::Signal;
-use super::stayed::{ROOM_FOR_NAMES, Stayed};
 use super::steps::Steps;
 use super::tiers::Tiers;
-use super::uses::AllUses;
+use super::wakeups::Wakeups;
 use super::watermarks::Watermarks;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Allocate;
@@ -51,18 +51,18 @@ pub struct Handle(pub(super) Arc<Opened>);
 pub(super) struct Files {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
-    numbers: Arc<Numbers>,
+    inode_numbers: Arc<InodeNumbers>,
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
     leftovers: Arc<Leftovers>,
-    owed: Arc<Owed>,
+    pending_syncs: Arc<PendingSyncs>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
     watermarks: Watermarks,
     counters: Arc<Counters>,
-    uses: Arc<AllUses>,
-    signal: Arc<Signal>,
+    history: Arc<History>,
+    wakeups: Arc<Wakeups>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
     permissions: Arc<Permissions>,
@@ -85,18 +85,18 @@ impl Files {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
-            numbers: base.numbers.clone(),
+            inode_numbers: base.inode_numbers.clone(),
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
             leftovers: base.leftovers.clone(),
-            owed: base.owed.clone(),
+            pending_syncs: base.pending_syncs.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
             placement: base.placement.clone(),
             watermarks: base.watermarks,
             counters: base.counters.clone(),
-            uses: base.uses.clone(),
-            signal: base.signal.clone(),
+            history: base.history.clone(),
+            wakeups: base.wakeups.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
             permissions: permissions.clone(),
@@ -114,7 +114,7 @@ impl Files {
     ) -> Result<(), &'static str> {
         self.clean.will_change(place).map_err(|_| "its clean copy cannot be given up")?;
         // Synchronous writes that the kernel makes by itself must be durable at once (I4).
-        let settled = self.owed.settle(inode.number, &self.tiers);
+        let settled = self.pending_syncs.sync(inode.number, &self.tiers);
         settled.map_err(|_| "its last move cannot be made durable")
     }
 
@@ -242,7 +242,7 @@ impl Files {
         };
         let inode = self.table.intern(&entry, || {
             let name = (parent.clone(), name.to_owned());
-            let number = self.numbers.here(&self.tiers, &entry, &stat);
+            let number = self.inode_numbers.here(&self.tiers, &entry, &stat);
             (number, None, Some(self.residents.add(entry.key(), number, name, stat.disk_bytes())))
         });
         drop(names);
@@ -253,13 +253,13 @@ impl Files {
         // A job file made from a trace has the files that a job makes, too.
         self.follow_jobs(&inode, by.caller.pid);
         self.placement.created(inode.number);
-        self.uses.opened(inode.number);
+        self.history.opened(inode.number);
         let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
         if full || self.placement.is_excluded(&inode, self.catalog.view()) {
             // Its bytes will not fit: better now, while it is empty.
-            if let Err(stayed) = self.migrator.demote(&inode, Manner::Yielding, &mut |_| true) {
-                tracing::debug!("a new file stays on the SSD: {stayed}");
+            if let Err(why) = self.migrator.demote(&inode, Manner::Yielding, &mut |_| true) {
+                tracing::debug!("a new file stays on the SSD: {why}");
             }
         }
         Ok((Node(inode), stat, handle))
@@ -283,10 +283,10 @@ impl Files {
                     debug_assert_eq!(done + count, data.len());
                     self.counters.written(tier, data.len());
                     if handle.flags & libc::O_DSYNC != 0 {
-                        self.owed.settle(handle.inode.number, &self.tiers)?;
+                        self.pending_syncs.sync(handle.inode.number, &self.tiers)?;
                     }
                     if self.watermarks.is_crowded(&self.residents) {
-                        self.signal.wake_mover();
+                        self.wakeups.wake_demoter();
                     }
                     return Ok(());
                 }
@@ -310,7 +310,7 @@ impl Files {
         if self.clean.give_way(failed, ROOM_FOR_NAMES) {
             return Ok(());
         }
-        for tier in failed + 1..self.tiers.sides().len() {
+        for tier in failed + 1..self.tiers.dirs().len() {
             if inode.place.read().tier() != failed {
                 // Somebody moved it meanwhile.
                 return Ok(());
@@ -319,11 +319,11 @@ impl Files {
                 Ok(bytes) => {
                     self.leftovers.free_old_copies();
                     tracing::debug!(bytes, number = inode.number, tier, "spilled");
-                    self.signal.wake_mover();
+                    self.wakeups.wake_demoter();
                     return Ok(());
                 }
-                Err(Stayed::There) => return Ok(()),
-                Err(stayed) => tracing::debug!(tier, "cannot spill: {stayed}"),
+                Err(NotMoved::There) => return Ok(()),
+                Err(why) => tracing::debug!(tier, "cannot spill: {why}"),
             }
         }
         let before = self.residents.free();
@@ -364,7 +364,7 @@ impl Files {
     /// is worth that (Algorithm 1).
     fn used(&self, inode: &Arc<Inode>, by: u32) {
         let ahead = self.follow_jobs(inode, by);
-        self.uses.opened(inode.number);
+        self.history.opened(inode.number);
         let mut away = false;
         let bytes = self.bytes_on_disk(inode);
         self.placement.referenced(inode.number, bytes, || {

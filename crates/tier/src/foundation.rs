@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
+use super::active_moves::ActiveMoves;
 use super::catalog::Catalog;
+use super::copy_records::CopyRecords;
 use super::counters::Counters;
 use super::decorations::{BatchBounds, Decorations};
-use super::defects::Defects;
 use super::dir_times::DirTimes;
+use super::history::History;
 use super::inode::Table;
+use super::inode_numbers::InodeNumbers;
 use super::intents::Intents;
 use super::leftovers::Leftovers;
-use super::links::Links;
-use super::lost::Lost;
-use super::many_names::ManyNames;
-use super::marks::Marks;
-use super::numbers::Numbers;
+use super::linked_nodes::LinkedNodes;
+use super::lost_files::LostFiles;
+use super::notes::Notes;
 use super::options::{TierOptions, TierSet};
-use super::owed::Owed;
-use super::pass::Passing;
+use super::passthrough::Passthrough;
+use super::pending_syncs::PendingSyncs;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::side::Side;
-use super::signal::Signal;
+use super::tier_dir::TierDir;
+use super::tier_links::TierLinks;
 use super::tiers::Tiers;
-use super::under_way::UnderWay;
-use super::uses::AllUses;
+use super::wakeups::Wakeups;
 use super::watermarks::Watermarks;
 use halocline_api::control::tier::PRIVATE;
 use halocline_meta::owner::Owner;
@@ -42,27 +42,27 @@ use halocline_os::error::{Error, Result};
 pub(crate) struct Foundation {
     pub(super) tiers: Arc<Tiers>,
     pub(super) table: Arc<Table>,
-    pub(super) numbers: Arc<Numbers>,
+    pub(super) inode_numbers: Arc<InodeNumbers>,
     pub(super) residents: Arc<Residents>,
-    pub(super) many_names: Arc<ManyNames>,
+    pub(super) linked_nodes: Arc<LinkedNodes>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) intents: Arc<Intents>,
-    pub(super) marks: Arc<Marks>,
+    pub(super) copy_records: Arc<CopyRecords>,
     pub(super) leftovers: Arc<Leftovers>,
-    pub(super) owed: Arc<Owed>,
+    pub(super) pending_syncs: Arc<PendingSyncs>,
     pub(super) dir_times: Arc<DirTimes>,
-    pub(super) lost: Arc<Lost>,
-    /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
+    pub(super) lost_files: Arc<LostFiles>,
+    /// Shared by whoever reads or changes names, exclusive for a cutover (taken last).
     pub(super) names: Arc<RwLock<()>>,
     pub(super) placement: Arc<Placement>,
     pub(super) watermarks: Watermarks,
-    pub(super) passing: Arc<Passing>,
+    pub(super) passthrough: Arc<Passthrough>,
     pub(super) counters: Arc<Counters>,
-    pub(super) under_way: Arc<UnderWay>,
-    pub(super) uses: Arc<AllUses>,
-    pub(super) defects: Arc<Defects>,
+    pub(super) active_moves: Arc<ActiveMoves>,
+    pub(super) history: Arc<History>,
+    pub(super) notes: Arc<Notes>,
     /// Work for the background threads.
-    pub(super) signal: Arc<Signal>,
+    pub(super) wakeups: Arc<Wakeups>,
     pub(super) options: Arc<TierOptions>,
     pub(super) batch_bounds: BatchBounds,
     /// No mount has seen these tiers before.
@@ -90,43 +90,44 @@ impl Foundation {
         let owner = Owner::take(&private)?;
         let is_new = set.is_new()?;
         let former = former(&owner)?;
-        let side = |(tier, root): (usize, &PathBuf)| Side::open(root, tier, around.watcher.clone());
-        let sides = set.roots.iter().enumerate().map(side).collect::<Result<Vec<_>>>()?;
+        let tier_dir =
+            |(tier, root): (usize, &PathBuf)| TierDir::open(root, tier, around.watcher.clone());
+        let dirs = set.roots.iter().enumerate().map(tier_dir).collect::<Result<Vec<_>>>()?;
         // Of the directory that is locked, not of one that came to its path meanwhile.
-        sides[0].check_private(&owner)?;
-        let total = sides[0].totals()?;
+        dirs[0].check_private(&owner)?;
+        let total = dirs[0].totals()?;
         let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));
         let started = Duration::from_nanos(clock.now_ns().unsigned_abs());
         let first_name = u64::try_from(started.as_nanos()).unwrap_or_default();
-        let (private_dir, steps, count) = (sides[0].private(), sides[0].steps.clone(), sides.len());
+        let (private_dir, steps, count) = (dirs[0].private(), dirs[0].steps.clone(), dirs.len());
         let intents = Arc::new(Intents::open(private_dir, steps.clone())?);
-        let marks = Arc::new(Marks::open(private_dir, steps, count)?);
-        let tiers = Tiers::new(sides, Links::new(&set.roots, &former), first_name)?;
+        let copy_records = Arc::new(CopyRecords::open(private_dir, steps, count)?);
+        let tiers = Tiers::new(dirs, TierLinks::new(&set.roots, &former), first_name)?;
         let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
-        let (table, signal) = (Arc::<Table>::default(), Arc::new(Signal::new(&clock)));
-        let many_names = Arc::<ManyNames>::default();
+        let (table, wakeups) = (Arc::<Table>::default(), Arc::new(Wakeups::new(&clock)));
+        let linked_nodes = Arc::<LinkedNodes>::default();
         Ok(Self {
-            numbers: Arc::new(Numbers::new(table.clone(), started)),
+            inode_numbers: Arc::new(InodeNumbers::new(table.clone(), started)),
             table,
-            catalog: Arc::new(Catalog::new(&tiers, &residents, &many_names)),
-            leftovers: Arc::new(Leftovers::new(&tiers, &intents, &signal)),
+            catalog: Arc::new(Catalog::new(&tiers, &residents, &linked_nodes)),
+            leftovers: Arc::new(Leftovers::new(&tiers, &intents, &wakeups)),
             tiers,
             residents,
-            many_names,
+            linked_nodes,
             intents,
-            marks,
-            owed: Arc::default(),
+            copy_records,
+            pending_syncs: Arc::default(),
             dir_times: Arc::default(),
-            lost: Arc::default(),
+            lost_files: Arc::default(),
             names: Arc::default(),
             placement: Arc::new(Placement::new(&private, &options, limit, &clock)?),
             watermarks: Watermarks::new(limit, &options),
-            passing: Arc::new(Passing::new(&options, &clock)),
+            passthrough: Arc::new(Passthrough::new(&options, &clock)),
             counters: Arc::default(),
-            under_way: Arc::new(UnderWay::new(&clock)),
-            uses: Arc::new(AllUses::new(&clock)),
-            defects: Arc::default(),
-            signal,
+            active_moves: Arc::new(ActiveMoves::new(&clock)),
+            history: Arc::new(History::new(&clock)),
+            notes: Arc::default(),
+            wakeups,
             options: Arc::new(options),
             batch_bounds: around.batches,
             is_new,

@@ -11,10 +11,10 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_os::bounded;
 use tempfile::TempDir;
 
+use crate::copy_records::{CopyRecord, fuzzing::era};
 use crate::intents;
 use crate::job_file::{JobFile, REFERENCES_MAX};
-use crate::links::{Links, Target};
-use crate::marks::{Mark, fuzzing::era};
+use crate::tier_links::{Target, TierLinks};
 use crate::{FileTier, TierSet};
 
 /// A job file: what is accepted is bounded, and plain paths below the mount.
@@ -35,12 +35,12 @@ pub fn job_file(bytes: &[u8]) {
 }
 
 /// What symbolic links say, with a line for the name and one for the target: a place that is understood is below its
-/// tier, and marks, intents and targets are the same when they are written again.
+/// tier, and records, intents and targets are the same when they are written again.
 pub fn link(bytes: &[u8]) {
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (name, target) = (&bytes[..at], &bytes[(at + 1).min(bytes.len())..]);
     let roots = ["/t/ssd", "/t/hdd", "/t/hdd/inner"].map(PathBuf::from);
-    let links = Links::new(&roots, &[("/former".into(), 1), ("/strange".into(), 9)]);
+    let links = TierLinks::new(&roots, &[("/former".into(), 1), ("/another".into(), 9)]);
     match links.read(target) {
         Target::Away(tier, place) => {
             assert!((1..3).contains(&tier));
@@ -59,10 +59,10 @@ pub fn link(bytes: &[u8]) {
         assert_eq!(intents::parse(again.as_bytes()), Some((tier, place)));
     }
     let Ok(name) = std::str::from_utf8(name) else { return };
-    if let Some(mark) = Mark::parse(name, target) {
-        assert!(mark.name().len() < 255);
-        let again = intents::target(mark.tier, &mark.place);
-        assert_eq!(Mark::parse(&mark.name(), again.as_bytes()), Some(mark));
+    if let Some(record) = CopyRecord::parse(name, target) {
+        assert!(record.name().len() < 255);
+        let again = intents::target(record.tier, &record.place);
+        assert_eq!(CopyRecord::parse(&record.name(), again.as_bytes()), Some(record));
     }
     era(name);
 }
@@ -86,8 +86,8 @@ pub fn tree(bytes: &[u8]) {
     fs::write(at("outside"), "precious").expect("it is written");
     let mut lines = bytes.split(|byte| *byte == b'\n');
     for tier in ["ssd", "hdd"] {
-        if let Some(mark) = lines.next().filter(|mark| !mark.is_empty()) {
-            fs::write(at(tier).join(PRIVATE).join("tier.json"), mark).expect("it is written");
+        if let Some(label) = lines.next().filter(|label| !label.is_empty()) {
+            fs::write(at(tier).join(PRIVATE).join("tier.json"), label).expect("it is written");
         }
     }
     for line in lines.take(32) {
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn hostile_links() {
         let seeds = [
-            ("mark", "1.2.3.4.5.6-1.2.3.4.5.6-7\n1/d/copied"),
+            ("record", "1.2.3.4.5.6-1.2.3.4.5.6-7\n1/d/copied"),
             ("away", "\n/t/hdd/d/file"),
             ("shared", "\n/t/hdd/inner/./d/file"),
             ("users", "\n/t/hdd/.//d/../file"),
@@ -164,7 +164,7 @@ mod tests {
         let links = "a 1/file\n.halocline/intents/77 1/file\n.halocline/copies/era 1f 0e1c2d3f\n\
             .halocline/copies/1.2.3.4.5.6-1.2.3.4.5.6-7 1/file\nd/out ../../outside\nd/gone /t/hdd/gone";
         let seeds = [
-            ("marked", format!("{ssd}\n{hdd}\n{links}").into_bytes()),
+            ("recorded", format!("{ssd}\n{hdd}\n{links}").into_bytes()),
             ("new", format!("\n\n{links}").into_bytes()),
         ];
         run("tier_tree", &seeds, 300, tree);

@@ -1,14 +1,14 @@
 //! Files with several names (hard links): all names move together, and the data once.
 //!
 //! The SSD's tree has the names, so it has the hard links too: those of the file where it is on the
-//! SSD, those of its link where it is below. The link of such a file is marked ([`super::links`]),
+//! SSD, those of its link where it is below. The link of such a file has a form of its own ([`super::tier_links`]),
 //! because a second name of any other link is not believed.
 //!
 //! What must hold: while some names stand for the file and others for its copy, nobody changes
 //! either, and hard links to both in the directory of intents, `ID-from` and `ID-to`, say which is
 //! which. Where a mount finds both, it gives the names that are left to what `ID-to` is; so the file
 //! that programs went on with is always that one. Either is removed only once all names are durably
-//! switched, or durably back.
+//! cut over, or durably back.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -21,14 +21,14 @@ use parking_lot::RwLock;
 use rustix::fs::{AtFlags, linkat, unlinkat};
 use rustix::io::Errno;
 
-use super::copied::Source;
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::inode::{Inode, Place, Table};
 use super::inodes::Inodes;
 use super::intents::Intents;
-use super::many_names::{ManyNames, Name};
-use super::stayed::{NAMES_MAX, Stayed};
+use super::linked_nodes::{LinkedNodes, Name};
+use super::not_moved::{NAMES_MAX, NotMoved};
+use super::staged_copy::Source;
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::statx::{set_attr_on, stat_at, system_time};
@@ -57,7 +57,7 @@ pub(super) fn temporary_name(first: &str, at: usize) -> String {
 pub(super) struct HardLinks {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
     intents: Arc<Intents>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
@@ -70,7 +70,7 @@ impl HardLinks {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
-            many_names: base.many_names.clone(),
+            linked_nodes: base.linked_nodes.clone(),
             intents: base.intents.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
@@ -89,11 +89,11 @@ impl HardLinks {
     /// All `count` names of an entry.
     ///
     /// # Errors
-    /// [`Stayed::HardLinked`] where the mount does not know all of them, or they are more than
+    /// [`NotMoved::HardLinked`] where the mount does not know all of them, or they are more than
     /// [`NAMES_MAX`].
-    pub(super) fn all_names(&self, entry: &Node, count: u64) -> Result<Vec<Name>, Stayed> {
+    pub(super) fn all_names(&self, entry: &Node, count: u64) -> Result<Vec<Name>, NotMoved> {
         if count > NAMES_MAX {
-            return Err(Stayed::HardLinked { names: count, known: NAMES_MAX });
+            return Err(NotMoved::HardLinked { names: count, known: NAMES_MAX });
         }
         let mut names = entry.names();
         // Somebody may have changed some behind the mount.
@@ -103,11 +103,11 @@ impl HardLinks {
             there.is_ok_and(|stat| stat.key() == entry.key())
         });
         let known = names.len() as u64;
-        if known == count { Ok(names) } else { Err(Stayed::HardLinked { names: count, known }) }
+        if known == count { Ok(names) } else { Err(NotMoved::HardLinked { names: count, known }) }
     }
 
     /// Why a file with several names cannot move, if so.
-    pub(super) fn why_linked(&self, inode: &Inode) -> Option<Stayed> {
+    pub(super) fn why_linked(&self, inode: &Inode) -> Option<NotMoved> {
         let place = inode.place.read();
         let count = inode.count_names(&self.tiers, &place).ok().filter(|count| *count > 1)?;
         self.all_names(&place.entry, count).err()
@@ -167,16 +167,16 @@ impl HardLinks {
 impl HardLinks {
     /// Makes as many temporary names of what `first` names as a file has names.
     pub(super) fn make_names(&self, first: &str, count: usize) -> Result<()> {
-        let side = &self.tiers.ssd();
+        let tier_dir = &self.tiers.ssd();
         (1..count).try_for_each(|at| {
             let name = temporary_name(first, at);
-            side.steps.step("making a name", || {
-                Ok(linkat(side.tmp(), first, side.tmp(), name, AtFlags::empty())?)
+            tier_dir.steps.step("making a name", || {
+                Ok(linkat(tier_dir.tmp(), first, tier_dir.tmp(), name, AtFlags::empty())?)
             })
         })
     }
 
-    /// Switches all names of a file, to what has the temporary names that [`Self::make_names`] made
+    /// Cuts all names of a file over to what has the temporary names that [`Self::make_names`] made
     /// of `first`. The caller holds `place` and `names` exclusively. Returns what they stand for,
     /// and the directories to be synced, the last to be changed first.
     pub(super) fn replace_all(
@@ -184,10 +184,10 @@ impl HardLinks {
         (inode, place): (&Inode, &Place),
         source: &Source,
         (id, first): (&str, &str),
-    ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
+    ) -> Result<(Node, Stat, Vec<Node>), NotMoved> {
         let names = self.all_names(&source.entry, inode.count_names(&self.tiers, place)?)?;
         if names.len() != source.names {
-            return Err(Stayed::Changed);
+            return Err(NotMoved::Changed);
         }
         let notes = Notes::of(id);
         let tmp = self.tiers.ssd().tmp().as_fd();
@@ -198,24 +198,24 @@ impl HardLinks {
             return Err(error.into());
         }
         let expected = source.entry.key();
-        let mut switched = None;
+        let mut replaced = None;
         for (at, (parent, name)) in names.iter().enumerate() {
             let temporary = temporary_name(first, at);
             let from = (tmp, OsStr::new(&temporary));
             match self.dir_times.replace_unseen(
                 &self.tiers,
-                "switching a name",
+                "cutting a name over",
                 from,
                 (parent, name.as_os_str()),
                 expected,
             ) {
-                Ok(now) => switched = Some(now),
+                Ok(now) => replaced = Some(now),
                 Err(error) => {
-                    let to = switched.map(|(entry, _)| entry.key());
+                    let to = replaced.map(|(entry, _)| entry.key());
                     let back = to.map_or(Ok(()), |to| self.put_back(&names[..at], &notes, to));
                     let back = back.and_then(|()| self.drop_note(&notes.from));
                     if let Err(error) = back.and_then(|()| self.intents.sync()) {
-                        tracing::warn!(%error, "the next mount switches the names of a file");
+                        tracing::warn!(%error, "the next mount cuts the names over of a file");
                         // By whichever name it is looked up from now on, it is known.
                         for entry in to.into_iter().chain([expected]) {
                             self.table.set_number(entry, inode.number);
@@ -228,9 +228,9 @@ impl HardLinks {
                 }
             }
         }
-        let (entry, mut stat) = switched.ok_or(Stayed::Gone)?;
+        let (entry, mut stat) = replaced.ok_or(NotMoved::Gone)?;
         inode.own_links.store(1, Ordering::Release);
-        self.many_names.keep(&entry);
+        self.linked_nodes.keep(&entry);
         stat.raw.st_nlink = names.len() as u64;
         let mut parents: Vec<Node> = Vec::new();
         for (parent, _) in names.into_iter().rev() {
@@ -241,7 +241,7 @@ impl HardLinks {
         Ok((entry, stat, parents))
     }
 
-    /// All names that [`Self::replace_all`] switched are durable. The caller holds `place`
+    /// All names that [`Self::replace_all`] cut over are durable. The caller holds `place`
     /// exclusively.
     pub(super) fn forget_notes(&self, inode: &Inode, id: &str) {
         let notes = Notes::of(id);
@@ -259,16 +259,16 @@ impl HardLinks {
 
     /// Gives a name, which stands for `expected`, to what a note is of.
     fn give(&self, note: &str, (parent, name): &Name, expected: Entry) -> Result<()> {
-        let (side, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
+        let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
         let dir = self.intents.dir();
-        side.steps.step("making a name", || {
-            Ok(linkat(dir, note, side.tmp(), &temporary, AtFlags::empty())?)
+        tier_dir.steps.step("making a name", || {
+            Ok(linkat(dir, note, tier_dir.tmp(), &temporary, AtFlags::empty())?)
         })?;
-        let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+        let from = (tier_dir.tmp().as_fd(), OsStr::new(&temporary));
         self.dir_times
             .replace_unseen(
                 &self.tiers,
-                "switching a name",
+                "cutting a name over",
                 from,
                 (parent, name.as_os_str()),
                 expected,
@@ -289,9 +289,9 @@ impl HardLinks {
 }
 
 impl HardLinks {
-    /// Switches names that a mount left unswitched; without `mend` only tells of them. Durable
+    /// Finishes the cutover of names that a mount left at their old file; without `mend` only tells of them. Durable
     /// before anything that told of them is removed.
-    pub(super) fn switch_torn(&self, mend: bool) -> Result<Vec<PathBuf>> {
+    pub(super) fn finish_torn(&self, mend: bool) -> Result<Vec<PathBuf>> {
         let (dir, mut torn, mut files) = (self.intents.dir(), HashMap::new(), Vec::new());
         for note in self.intents.names()? {
             let Ok(note) = note.into_string() else { continue };
@@ -336,11 +336,11 @@ impl HardLinks {
     /// them, or of a new one with `target`.
     pub(super) fn join(&self, names: &[(Name, Entry)], target: Option<&OsStr>) -> Result<()> {
         let Some(((parent, name), first)) = names.first() else { return Ok(()) };
-        let (side, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
+        let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
         let mut one = *first;
         if let Some(target) = target {
             self.tiers.make_link(&temporary, target, self.table.number(one))?;
-            let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+            let from = (tier_dir.tmp().as_fd(), OsStr::new(&temporary));
             let to = (parent, name.as_os_str());
             let new = self
                 .dir_times
@@ -352,10 +352,10 @@ impl HardLinks {
         }
         let dir = self.tiers.tree().descriptor(parent)?;
         for ((to_dir, to), other) in names.iter().skip(1).filter(|(_, other)| *other != one) {
-            side.steps.step("making a name", || {
-                Ok(linkat(&*dir, name, side.tmp(), &temporary, AtFlags::empty())?)
+            tier_dir.steps.step("making a name", || {
+                Ok(linkat(&*dir, name, tier_dir.tmp(), &temporary, AtFlags::empty())?)
             })?;
-            let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+            let from = (tier_dir.tmp().as_fd(), OsStr::new(&temporary));
             self.dir_times.replace_unseen(
                 &self.tiers,
                 "replacing a link",
@@ -383,7 +383,7 @@ impl HardLinks {
             && let Ok((node, _)) = self.tiers.tree().lookup(dir, name)
             && node.key() == stat.key()
         {
-            self.many_names.keep(&node);
+            self.linked_nodes.keep(&node);
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Inode {
     /// Handles that the kernel serves by itself: the file must stay where it is.
     pub(super) passed: AtomicU32,
     /// The kernel served handles of it: a mapping of theirs may have outlived them
-    /// ([`super::mapped`]).
+    /// ([`super::mmap`]).
     pub(super) was_passed: AtomicBool,
     /// One of them may write: so may its mapping.
     pub(super) wrote_past: AtomicBool,
@@ -136,7 +136,7 @@ impl Inode {
             None => tiers.tree().descriptor(&place.entry),
             Some(away) => match self.kept.lock().clone() {
                 Some(kept) => Ok(kept),
-                None => Ok(Arc::new(tiers.sides()[away.tier].find(&away.path)?)),
+                None => Ok(Arc::new(tiers.dirs()[away.tier].find(&away.path)?)),
             },
         }
     }

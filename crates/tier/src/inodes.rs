@@ -1,6 +1,6 @@
 //! What names stand for: the inodes behind them, wherever their files are.
 //!
-//! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
+//! `names` is held shared here, so that no cutover changes what a name stands for meanwhile; no
 //! `place` is taken while it is held.
 
 use std::ffi::{OsStr, OsString};
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::inode::{Inode, Node, Place, Table};
+use super::inode_numbers::InodeNumbers;
 use super::link_owner;
-use super::lost;
-use super::many_names::ManyNames;
-use super::numbers::Numbers;
+use super::linked_nodes::LinkedNodes;
+use super::lost_files;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
@@ -29,9 +29,9 @@ use halocline_vfs::{DirEntry, Stat};
 pub(super) struct Inodes {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
-    numbers: Arc<Numbers>,
+    inode_numbers: Arc<InodeNumbers>,
     residents: Arc<Residents>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
 }
@@ -42,9 +42,9 @@ impl Inodes {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
-            numbers: base.numbers.clone(),
+            inode_numbers: base.inode_numbers.clone(),
             residents: base.residents.clone(),
-            many_names: base.many_names.clone(),
+            linked_nodes: base.linked_nodes.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
         }
@@ -87,10 +87,12 @@ impl Inodes {
         let here = away.is_none();
         let inode = self.table.intern(entry, || match away {
             None => {
-                let number = self.numbers.here(&self.tiers, entry, stat);
+                let number = self.inode_numbers.here(&self.tiers, entry, stat);
                 (number, None, self.residents.get(entry.key()))
             }
-            Some(away) => (self.numbers.away(&self.tiers, entry, stat, &away), Some(away), None),
+            Some(away) => {
+                (self.inode_numbers.away(&self.tiers, entry, stat, &away), Some(away), None)
+            }
         });
         Ok((inode, here))
     }
@@ -101,12 +103,12 @@ impl Inodes {
         let stat = match &place.away {
             None if !place.may_be_directory() => self.tiers.tree().stat(&place.entry)?,
             None => {
-                // A directory's times are not what they seem while a switch changes it.
+                // A directory's times are not what they seem while a cutover changes it.
                 let _names = self.names.read();
                 self.dir_times.show(self.tiers.tree().stat(&place.entry)?)
             }
-            Some(_) => match lost::found(&self.tiers, inode, &place)? {
-                None => return lost::stat_lost(&self.tiers, inode, &place),
+            Some(_) => match lost_files::found(&self.tiers, inode, &place)? {
+                None => return lost_files::stat_lost(&self.tiers, inode, &place),
                 Some(found) => stat_descriptor(&*found)?,
             },
         };
@@ -150,7 +152,7 @@ impl Inodes {
             && node.key() == key
         {
             entry.kind = libc::DT_REG;
-            entry.inode = self.numbers.away(&self.tiers, &node, &link, &away);
+            entry.inode = self.inode_numbers.away(&self.tiers, &node, &link, &away);
         }
     }
 
@@ -169,13 +171,13 @@ impl Inodes {
             let to = (&name.0, name.1.as_os_str());
             let (entry, _) = self.dir_times.replace_unseen(
                 &self.tiers,
-                "switching a place",
+                "cutting a place over",
                 from,
                 to,
                 before,
             )?;
             self.table.moved(inode, before, entry.key());
-            self.many_names.forget(before);
+            self.linked_nodes.forget(before);
             drop(names);
             Ok(entry)
         });

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, RawDir, readlinkat, symlinkat, unlinkat};
 
-use super::links::{Links, Target};
 use super::stamp::Stamp;
 use super::steps::Steps;
+use super::tier_links::{Target, TierLinks};
 use halocline_os::error::Result;
 use halocline_os::private::PrivateDir;
 
@@ -124,7 +124,7 @@ impl Intents {
     }
 
     /// All intents; `links` reads those that were links in the tree.
-    pub(super) fn list(&self, links: &Links) -> Result<Vec<Intent>> {
+    pub(super) fn list(&self, links: &TierLinks) -> Result<Vec<Intent>> {
         rustix::fs::seek(&self.dir, rustix::fs::SeekFrom::Start(0))?;
         let mut found = Vec::new();
         let mut buffer = Vec::with_capacity(16 << 10);
@@ -155,7 +155,7 @@ impl Intents {
         self.steps.sync("syncing the intents", &self.dir)
     }
 
-    /// Makes durable that a mark became an intent.
+    /// Makes durable that a record became an intent.
     pub(super) fn sync_retired(&self) -> Result<()> {
         self.steps.sync("syncing the end of a clean copy", &self.dir)
     }

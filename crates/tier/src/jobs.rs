@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn marked_processes_are_a_jobs_own_and_no_others() {
+    fn processes_with_a_jobs_variable_are_its_own_and_no_others() {
         let mut jobs = jobs(&numbered(300));
         let own = |group| Opener { job: Some("a".into()), group };
         for file in 0..20 {
@@ -433,8 +433,8 @@ mod tests {
             let mut jobs = jobs(&format!(r#"{{"job": "a", "references": [{}]}}"#, names.join(",")));
             jobs.all[0].noted = u32::MAX / 2;
             jobs.dir = "/nonexistent".into();
-            for (group, file, mark) in opens {
-                let job = [None, Some("a".into()), Some("b".into())][usize::from(mark)].clone();
+            for (group, file, job) in opens {
+                let job = [None, Some("a".into()), Some("b".into())][usize::from(job)].clone();
                 let path = format!("f{file}");
                 let (_, ahead) = jobs.opened(Path::new(&path), &Opener { job, group });
                 proptest::prop_assert!(jobs.list()[0].position <= sequence.len() as u64);

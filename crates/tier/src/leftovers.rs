@@ -9,9 +9,9 @@ use rustix::io::Errno;
 
 use super::intents::{Intent, Intents, Removal};
 use super::residents::Resident;
-use super::signal::Signal;
 use super::stamp::Stamp;
 use super::tiers::Tiers;
+use super::wakeups::Wakeups;
 use halocline_api::control::{MoveReport, Skipped};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{Node, stat_descriptor};
@@ -31,30 +31,30 @@ pub(super) struct Leftovers {
     old_copies: Mutex<Vec<OldCopy>>,
     tiers: Arc<Tiers>,
     intents: Arc<Intents>,
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
 }
 
 impl Leftovers {
-    /// None yet; `signal` wakes who removes them.
-    pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, signal: &Arc<Signal>) -> Self {
+    /// None yet; `wakeups` wakes who removes them.
+    pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, wakeups: &Arc<Wakeups>) -> Self {
         Self {
             old_copies: Mutex::default(),
             tiers: tiers.clone(),
             intents: intents.clone(),
-            signal: signal.clone(),
+            wakeups: wakeups.clone(),
         }
     }
 
     /// Leaves an old copy to the background.
     pub(super) fn free_later(&self, old: OldCopy) {
         self.old_copies.lock().push(old);
-        self.signal.wake_reaper();
+        self.wakeups.wake_reaper();
     }
 
     /// The same of several, at once.
     pub(super) fn free_all_later(&self, old: Vec<OldCopy>) {
         self.old_copies.lock().extend(old);
-        self.signal.wake_reaper();
+        self.wakeups.wake_reaper();
     }
 
     /// Frees old copies now; whether there were any.
@@ -112,7 +112,7 @@ impl Leftovers {
         }
         let Some(first) = removed.first().map(Removal::intent) else { return failed };
         let synced =
-            self.tiers.sides()[first.tier].sync_parent("syncing what is removed", &first.place);
+            self.tiers.dirs()[first.tier].sync_parent("syncing what is removed", &first.place);
         for removal in removed {
             match synced {
                 Ok(()) => finished(&self.tiers, &self.intents, removal.intent()),
@@ -134,14 +134,14 @@ impl Leftovers {
         for (tier, count) in self.intents.waiting() {
             let what = format!("data of {count} removed or moved files stays for now ({error})");
             let reason = format!("{what}: it goes when that is possible, or at the next mount");
-            report.skipped.push(Skipped { path: self.tiers.sides()[tier].path.clone(), reason });
+            report.skipped.push(Skipped { path: self.tiers.dirs()[tier].path.clone(), reason });
         }
         report
     }
 
-    /// Removes a file's old place, once the switch in `parent` is durable.
+    /// Removes a file's old place, once the cutover in `parent` is durable.
     pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
-        self.intents.later(match self.tiers.sides()[old.tier].remove(&old.place) {
+        self.intents.later(match self.tiers.dirs()[old.tier].remove(&old.place) {
             // Gone for the tier's users; the intent goes once that is durable.
             Ok(()) => Removal::Done(old),
             Err(error) => {
@@ -159,7 +159,7 @@ fn remove_for_now(tiers: &Tiers, removal: &Removal) -> Result<()> {
         Removal::Done(_) => Ok(()),
         Removal::Copy(_, stamp) => remove_copy(tiers, intent, stamp),
         Removal::Wanted(..) | Removal::Nameless(_) => {
-            tiers.sides()[intent.tier].remove(&intent.place)
+            tiers.dirs()[intent.tier].remove(&intent.place)
         }
     }
 }
@@ -192,11 +192,11 @@ fn sync_parents(tiers: &Tiers, removals: &[Removal]) -> Result<()> {
 
 /// Removes a copy that is clean no more, unless somebody changed it: then it is theirs.
 pub(super) fn remove_copy(tiers: &Tiers, intent: &Intent, stamp: &Stamp) -> Result<()> {
-    let side = &tiers.sides()[intent.tier];
-    match side.look(&intent.place) {
-        Ok(fd) if stamp.is_or_closed(&stat_descriptor(&fd)?) => side.remove(&intent.place),
+    let tier_dir = &tiers.dirs()[intent.tier];
+    match tier_dir.look(&intent.place) {
+        Ok(fd) if stamp.is_or_closed(&stat_descriptor(&fd)?) => tier_dir.remove(&intent.place),
         Ok(_) => {
-            let path = side.path.join(&intent.place);
+            let path = tier_dir.path.join(&intent.place);
             tracing::warn!("{}: was changed past the mount and stays", path.display());
             Ok(())
         }

@@ -3,7 +3,7 @@
 //!
 //! `docs/decisions/0001-file-tier.md` says how it works. What must hold, besides I1 to I8:
 //! - I10 A file is in one place. Its name on the SSD says where: a regular file there is the
-//!   file, a link that [`links`] recognises names the place of the file on a lower tier. Any other
+//!   file, a link that [`tier_links`] recognises names the place of the file on a lower tier. Any other
 //!   copy is a leftover that an intent ([`intents`]) names, or was put there by somebody and is
 //!   never touched.
 //! - The place changes by one `rename` on the SSD ([`cutover`]), made after the copy is durable and
@@ -13,95 +13,95 @@
 //!
 //! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
 //! - Around all: the [`decorations`] that stand between a tier and the machine.
-//! - On disk: [`tiers`] are the tree and each tier's directory ([`side`], whose changes are [`steps`], which a [`watcher`] hears of), [`links`] the form of links between them,
-//!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
-//! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
-//!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`owed`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
-//!   are for people; [`lost`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
-//!   [`stayed`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
-//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
-//!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
-//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
-//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`many_names`]) at once, [`repair`] gives a file the place
+//! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`tier_links`] the form of links between them,
+//!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`statfs`] what `df` shows.
+//! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
+//!   be, [`copy_records`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
+//!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`wakeups`] says so; [`adopt`] is for what is no file;
+//!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
+//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
+//!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
+//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
+//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`place_repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
-//! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`in_flight`]); the [`executor`] carries the policy's plans out by them.
+//! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
-//! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
-//!   each [`Problem`](halocline_api::control::tier::Problem); [`moving`] is a move for a command.
-//! - [`answering`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
-//! - On top, the [`wiring`] makes all of these; [`background`] demotes before the SSD is full; [`serve`] answers the front end and [`operate`] the control socket.
+//! - Commands and mounts: [`tree_walk`] walks the tree, [`copy_verifier`] says what records of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
+//!   each [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
+//! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`explain`] explains a file.
+//! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
 
+mod active_moves;
 mod adopt;
-mod answering;
 mod archive;
 mod archive_queue;
 mod background;
 mod batch;
+mod bulk;
 mod catalog;
-mod clean;
-mod copied;
+mod clean_copies;
+mod components;
+mod control;
 mod copy;
+mod copy_records;
+mod copy_verifier;
 mod counters;
 mod cutover;
 mod decorations;
-mod defects;
 mod dir_times;
+mod engine;
 mod eviction_order;
 mod executor;
+mod explain;
 mod files;
 mod foundation;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod hard_links;
-mod in_flight;
+mod history;
 mod inode;
+mod inode_numbers;
 mod inodes;
 mod intents;
 mod job;
 mod job_file;
 mod jobs;
-mod judge;
 mod leftovers;
 mod link_owner;
-mod links;
-mod lost;
-mod many_names;
-mod mapped;
-mod marks;
+mod linked_nodes;
+mod liveness;
+mod lost_files;
 mod migrate;
 mod mirror;
-mod moving;
+mod mmap;
 mod name_changes;
-mod numbers;
+mod not_moved;
+mod notes;
 mod opener;
-mod operate;
 mod options;
-mod owed;
-mod pass;
+mod parallel;
+mod passthrough;
+mod pending_syncs;
 mod permissions;
+mod place_repair;
 mod placement;
-mod repair;
+mod policy_view;
 mod reporter;
 mod residents;
 mod scan;
-mod serve;
-mod side;
-mod signal;
+mod staged_copy;
 mod staging;
 mod stamp;
-mod stayed;
+mod statfs;
 mod steps;
 mod survey;
+mod tier_dir;
+mod tier_links;
 mod tiers;
-mod totals;
-mod tree;
-mod under_way;
-mod uses;
-mod view;
+mod tree_walk;
+mod wakeups;
 mod watcher;
 mod watermarks;
-mod why;
-mod wiring;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ pub use options::{TierOptions, TierSet};
 pub use watcher::Watcher;
 
 use background::Background;
-use wiring::Core;
+use components::Components;
 
 /// The extended attribute of a migrated copy that keeps the number programs know the file by.
 const NUMBER_XATTR: &str = "user.halocline.inode";
@@ -126,7 +126,7 @@ const NUMBER_XATTR: &str = "user.halocline.inode";
 /// Whole files on an ordered list of tiers, the first of which holds the tree.
 #[derive(Debug)]
 pub struct FileTier {
-    core: Arc<Core>,
+    components: Arc<Components>,
     background: Background,
 }
 
@@ -149,18 +149,18 @@ impl FileTier {
         options: TierOptions,
         around: &Decorations,
     ) -> Result<(Self, Found)> {
-        let core = Arc::new(Core::open(set, options, around)?);
-        let found = core.scan.recover()?;
+        let components = Arc::new(Components::open(set, options, around)?);
+        let found = components.scan.recover()?;
         for problem in &found.problems {
             tracing::warn!("{problem}");
-            core.base.defects.note(problem.to_string());
+            components.base.notes.add(problem.to_string());
         }
         let background = if around.own_threads {
-            Background::start(&core)?
+            Background::start(&components)?
         } else {
-            Background::by_others(&core)
+            Background::by_others(&components)
         };
-        Ok((Self { core, background }, found))
+        Ok((Self { components, background }, found))
     }
 
     /// Does a chore in this thread, as threads of the tier do where they are to
@@ -169,35 +169,35 @@ impl FileTier {
     /// # Errors
     /// Of removing what is left: it is tried again with the next such chore.
     pub fn work(&self, chore: Chore) -> Result<bool> {
-        chore.round(&self.core)
+        chore.round(&self.components)
     }
 
     /// Says in the status what a person should know of the tiers.
     pub fn note_of_tiers(&self, note: &str) {
-        self.core.base.defects.note(note.to_owned());
+        self.components.base.notes.add(note.to_owned());
     }
 
     /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
     /// as a mount would. Without, directories that never were tiers do not become ones.
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
         let options = TierOptions::default();
-        let core = if repair {
-            Core::open(set, options, &Decorations::NONE)
+        let components = if repair {
+            Components::open(set, options, &Decorations::NONE)
         } else {
-            Core::look(set, options)
+            Components::look(set, options)
         };
-        core?.scan.survey(repair)
+        components?.scan.survey(repair)
     }
 
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.core.base.placement.jobs().note_places();
-        self.core.permissions.mark_anew(&|| false);
-        if let Err(error) = self.core.base.leftovers.finish() {
+        self.components.base.placement.jobs().note_places();
+        self.components.permissions.record_again(&|| false);
+        if let Err(error) = self.components.base.leftovers.finish() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
-        if let Err(error) = self.core.base.marks.end_era() {
+        if let Err(error) = self.components.base.copy_records.end_era() {
             tracing::warn!(%error, "clean copies are compared before they are used again");
         }
         Ok(())

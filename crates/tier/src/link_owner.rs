@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 
 use super::inode::Away;
-use super::links::Target;
+use super::tier_links::Target;
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
 use halocline_vfs::Stat;

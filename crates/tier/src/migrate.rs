@@ -9,22 +9,22 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
 
-use super::clean::CleanCopies;
-use super::copied::{Copied, Source};
+use super::active_moves::ActiveMoves;
+use super::clean_copies::CleanCopies;
 use super::copy::{Expected, Told};
 use super::counters::Counters;
 use super::cutover::Cutover;
 use super::foundation::Foundation;
+use super::history::History;
 use super::inode::{Inode, Place};
 use super::intents::Intents;
 use super::leftovers::{Leftovers, OldCopy};
-use super::mapped;
-use super::repair::Repair;
+use super::mmap;
+use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
+use super::place_repair::PlaceRepair;
+use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
-use super::stayed::{ROOM_FOR_NAMES, Stayed};
 use super::tiers::Tiers;
-use super::under_way::UnderWay;
-use super::uses::AllUses;
 
 /// How a migration treats programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) enum Manner {
 
 /// What a move has done.
 struct Moved {
-    /// Bytes copied: none where the name was switched to a clean copy.
+    /// Bytes copied: none where the name was cut over to a clean copy.
     bytes: u64,
     /// The file may be at another place than that of its name.
     strayed: bool,
@@ -50,10 +50,10 @@ pub(super) struct Migrator {
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
     counters: Arc<Counters>,
-    under_way: Arc<UnderWay>,
-    uses: Arc<AllUses>,
+    active_moves: Arc<ActiveMoves>,
+    history: Arc<History>,
     clean: Arc<CleanCopies>,
-    repair: Arc<Repair>,
+    repair: Arc<PlaceRepair>,
     staging: Arc<Staging>,
     cutover: Arc<Cutover>,
 }
@@ -63,7 +63,7 @@ impl Migrator {
     pub(super) fn new(
         base: &Foundation,
         clean: &Arc<CleanCopies>,
-        repair: &Arc<Repair>,
+        repair: &Arc<PlaceRepair>,
         staging: &Arc<Staging>,
         cutover: &Arc<Cutover>,
     ) -> Self {
@@ -72,8 +72,8 @@ impl Migrator {
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
             counters: base.counters.clone(),
-            under_way: base.under_way.clone(),
-            uses: base.uses.clone(),
+            active_moves: base.active_moves.clone(),
+            history: base.history.clone(),
             clean: clean.clone(),
             repair: repair.clone(),
             staging: staging.clone(),
@@ -89,17 +89,17 @@ impl Migrator {
         tier: usize,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<u64, Stayed> {
+    ) -> Result<u64, NotMoved> {
         let moved = self.try_migrate(inode, tier, manner, told);
         match &moved {
             Ok(moved) => {
-                self.uses.moved(inode.number);
+                self.history.moved(inode.number);
                 if moved.strayed {
                     self.repair.repair(inode);
                 }
             }
-            Err(Stayed::There | Stayed::Gone) => {}
-            Err(stayed) => self.uses.stayed(inode.number, &stayed.to_string()),
+            Err(NotMoved::There | NotMoved::Gone) => {}
+            Err(why) => self.history.not_moved(inode.number, &why.to_string()),
         }
         moved.map(|moved| moved.bytes)
     }
@@ -110,7 +110,7 @@ impl Migrator {
         tier: usize,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<Moved, Stayed> {
+    ) -> Result<Moved, NotMoved> {
         let _moving = inode.moving.lock();
         let early = (manner == Manner::Forcing).then(|| inode.place.write());
         let source = match &early {
@@ -118,15 +118,15 @@ impl Migrator {
             None => self.staging.source(inode, &inode.place.read())?,
         };
         if source.from == tier {
-            return Err(Stayed::There);
+            return Err(NotMoved::There);
         }
         if inode.was_passed.load(Ordering::Acquire) {
             let _place = early.is_none().then(|| inode.place.write());
             if inode.passed.load(Ordering::Acquire) > 0 {
-                return Err(Stayed::PassedThrough);
+                return Err(NotMoved::PassedThrough);
             }
-            if mapped::is_mapped(inode, &source.file) {
-                return Err(Stayed::Mapped);
+            if mmap::is_mapped(inode, &source.file) {
+                return Err(NotMoved::Mapped);
             }
         }
         // A program that is kept waiting goes on with its file wherever that is.
@@ -137,43 +137,43 @@ impl Migrator {
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
         if let Some(copied) = self.clean.clean_copy(inode, &source) {
             self.finish_move(inode, source, &copied, early)?;
-            self.counters.switched(bytes);
+            self.counters.cut_over(bytes);
             return Ok(Moved { bytes: 0, strayed: true });
         }
-        let under_way = self.under_way.begin(source.entry.clone(), (source.from, tier), bytes);
+        let active_move = self.active_moves.begin(source.entry.clone(), (source.from, tier), bytes);
         let told: Told<'_> = &mut |more| {
-            under_way.copied(more);
+            active_move.copied(more);
             told(more)
         };
         let mut copied = self.staging.copy(inode, &source, (tier, expected), told)?;
         copied.keep = self.clean.keeps(&source, tier);
-        if let Err(stayed) = self.staging.settle(&source, &mut copied) {
+        if let Err(why) = self.staging.settle(&source, &mut copied) {
             copied.undo(&self.tiers, &self.intents);
-            return Err(stayed);
+            return Err(why);
         }
         self.finish_move(inode, source, &copied, early)?;
         self.counters.moved(tier == 0, bytes);
         Ok(Moved { bytes, strayed: false })
     }
 
-    /// Switches to a copy that has its place, or takes it back.
+    /// Cuts over to a copy that has its place, or takes it back.
     fn finish_move<'i>(
         &self,
         inode: &'i Arc<Inode>,
         source: Source,
-        copied: &Copied,
+        copied: &StagedCopy,
         early: Option<RwLockWriteGuard<'i, Place>>,
-    ) -> Result<(), Stayed> {
-        match self.cutover.switch(inode, &source, copied, early) {
+    ) -> Result<(), NotMoved> {
+        match self.cutover.cut_over(inode, &source, copied, early) {
             Ok(resident) => {
                 self.leftovers.free_later(OldCopy { file: source.file, resident });
                 Ok(())
             }
             // The copy is the file to the next mount.
-            Err(stayed) if inode.is_torn() => Err(stayed),
-            Err(stayed) => {
+            Err(why) if inode.is_torn() => Err(why),
+            Err(why) => {
                 copied.undo(&self.tiers, &self.intents);
-                Err(stayed)
+                Err(why)
             }
         }
     }
@@ -185,7 +185,7 @@ impl Migrator {
         inode: &Arc<Inode>,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<u64, Stayed> {
+    ) -> Result<u64, NotMoved> {
         let demoted = self.move_down(inode, manner, told)?;
         self.leftovers.free_old_copies();
         Ok(demoted)
@@ -197,19 +197,19 @@ impl Migrator {
         inode: &Arc<Inode>,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<u64, Stayed> {
-        let mut last = Stayed::NoRoom;
-        for tier in 1..self.tiers.sides().len() {
+    ) -> Result<u64, NotMoved> {
+        let mut last = NotMoved::NoRoom;
+        for tier in 1..self.tiers.dirs().len() {
             match self.migrate(inode, tier, manner, told) {
                 // More than was thought: metadata needs room, too.
-                Err(Stayed::NoRoom) if self.clean.give_way(tier, ROOM_FOR_NAMES) => {
+                Err(NotMoved::NoRoom) if self.clean.give_way(tier, ROOM_FOR_NAMES) => {
                     match self.migrate(inode, tier, manner, told) {
-                        Err(Stayed::NoRoom) => last = Stayed::NoRoom,
+                        Err(NotMoved::NoRoom) => last = NotMoved::NoRoom,
                         other => return other,
                     }
                 }
-                Err(Stayed::NoRoom) => last = Stayed::NoRoom,
-                Err(Stayed::Failed(error)) => last = Stayed::Failed(error),
+                Err(NotMoved::NoRoom) => last = NotMoved::NoRoom,
+                Err(NotMoved::Failed(error)) => last = NotMoved::Failed(error),
                 other => return other,
             }
         }

@@ -39,18 +39,18 @@ pub(super) fn permissions_changed(tiers: &Tiers, place: &Place, before: u32) -> 
     let dir = tiers.tree().descriptor(&place.entry)?;
     let owners = [before, stat_descriptor(&*dir)?.raw.st_uid, tiers.uid()];
     let path = tiers.tree().path_of(&place.entry);
-    for side in tiers.sides().iter().skip(1).filter(|_| !path.as_os_str().is_empty()) {
-        let Ok(mirror) = side.look(&path) else { continue };
+    for tier_dir in tiers.dirs().iter().skip(1).filter(|_| !path.as_os_str().is_empty()) {
+        let Ok(mirror) = tier_dir.look(&path) else { continue };
         let found = stat_descriptor(&mirror)?;
         let is_dir = found.kind() == libc::S_IFDIR;
         if is_dir && !owners.contains(&found.raw.st_uid) {
-            let path = side.path.join(&path);
+            let path = tier_dir.path.join(&path);
             tracing::warn!("{} is another user's and keeps its permissions", path.display());
             continue;
         }
         let like = || if is_dir { make_like(&*dir, &mirror) } else { Ok(()) };
-        if let Err(error) = side.steps.step("setting a directory's attributes", like) {
-            let path = side.path.join(&path);
+        if let Err(error) = tier_dir.steps.step("setting a directory's attributes", like) {
+            let path = tier_dir.path.join(&path);
             tracing::warn!(%error, "{} keeps its old permissions", path.display());
         }
     }

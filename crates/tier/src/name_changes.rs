@@ -1,6 +1,6 @@
 //! Changes of names by programs: linking, renaming and removing them.
 //!
-//! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
+//! `names` is held shared here, so that no cutover changes what a name stands for meanwhile; no
 //! `place` is taken while it is held.
 
 use std::ffi::OsStr;
@@ -10,24 +10,24 @@ use parking_lot::RwLock;
 use rustix::io::Errno;
 
 use super::archive_queue::ArchiveQueue;
-use super::clean::CleanCopies;
+use super::clean_copies::CleanCopies;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
+use super::history::History;
 use super::inode::{Away, Inode, Table};
 use super::inodes::Inodes;
 use super::intents::{Intent, Intents, Removal};
 use super::link_owner;
 use super::link_owner::Said;
-use super::lost::Lost;
-use super::many_names::ManyNames;
-use super::owed::Owed;
+use super::linked_nodes::LinkedNodes;
+use super::lost_files::LostFiles;
+use super::pending_syncs::PendingSyncs;
 use super::permissions::Permissions;
+use super::place_repair::PlaceRepair;
 use super::placement::Placement;
-use super::repair::Repair;
 use super::residents::{Resident, Residents};
-use super::signal::Signal;
 use super::tiers::{Entry, Tiers};
-use super::uses::AllUses;
+use super::wakeups::Wakeups;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{self, Removed};
@@ -38,20 +38,20 @@ pub(super) struct NameChanges {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     residents: Arc<Residents>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
     intents: Arc<Intents>,
-    owed: Arc<Owed>,
-    lost: Arc<Lost>,
+    pending_syncs: Arc<PendingSyncs>,
+    lost_files: Arc<LostFiles>,
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
-    uses: Arc<AllUses>,
-    signal: Arc<Signal>,
+    history: Arc<History>,
+    wakeups: Arc<Wakeups>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
     permissions: Arc<Permissions>,
     inodes: Arc<Inodes>,
     hard_links: Arc<HardLinks>,
-    repair: Arc<Repair>,
+    repair: Arc<PlaceRepair>,
 }
 
 impl NameChanges {
@@ -63,20 +63,20 @@ impl NameChanges {
         permissions: &Arc<Permissions>,
         inodes: &Arc<Inodes>,
         hard_links: &Arc<HardLinks>,
-        repair: &Arc<Repair>,
+        repair: &Arc<PlaceRepair>,
     ) -> Self {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
             residents: base.residents.clone(),
-            many_names: base.many_names.clone(),
+            linked_nodes: base.linked_nodes.clone(),
             intents: base.intents.clone(),
-            owed: base.owed.clone(),
-            lost: base.lost.clone(),
+            pending_syncs: base.pending_syncs.clone(),
+            lost_files: base.lost_files.clone(),
             names: base.names.clone(),
             placement: base.placement.clone(),
-            uses: base.uses.clone(),
-            signal: base.signal.clone(),
+            history: base.history.clone(),
+            wakeups: base.wakeups.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
             permissions: permissions.clone(),
@@ -106,7 +106,7 @@ impl NameChanges {
                 continue;
             }
             let names = self.names.read();
-            let counted = self.many_names.count();
+            let counted = self.linked_nodes.count();
             // Moved since we looked?
             if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
                 if away.is_some() && entry.known_as().is_none() {
@@ -117,7 +117,7 @@ impl NameChanges {
                 let _changing = inode.changing()?;
                 let link = || self.tiers.tree().link(&entry, parent, name);
                 let stat = inode.show(self.tiers.ssd().steps.step("linking", link)?);
-                self.many_names.keep(&entry);
+                self.linked_nodes.keep(&entry);
                 drop((counted, names));
                 return if away.is_some() { self.hard_links.touched(inode) } else { Ok(stat) };
             }
@@ -131,7 +131,7 @@ impl NameChanges {
         }
         let names = self.names.read();
         let mut seen = self.tiers.tree().before_removal(parent, name)?;
-        let counted = self.many_names.count_before(&seen.stat);
+        let counted = self.linked_nodes.count_before(&seen.stat);
         if counted.is_some() {
             seen = self.tiers.tree().before_removal(parent, name)?;
         }
@@ -179,7 +179,7 @@ impl NameChanges {
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let (moved, moved_stat) = self.tiers.tree().lookup(from.0, from.1)?;
         let mut other = self.tiers.tree().lookup(to.0, to.1).ok();
-        let counted = other.as_ref().and_then(|(_, stat)| self.many_names.count_before(stat));
+        let counted = other.as_ref().and_then(|(_, stat)| self.linked_nodes.count_before(stat));
         if counted.is_some() {
             other = self.tiers.tree().lookup(to.0, to.1).ok();
         }
@@ -292,27 +292,27 @@ impl NameChanges {
         let live = self.table.find(removed.key);
         let last = removed.last || self.hard_links.is_last(&removed.stat);
         if last {
-            self.many_names.forget(removed.key);
+            self.linked_nodes.forget(removed.key);
         }
         if let Some(intent) = leaving {
-            match (self.tiers.sides()[intent.tier].look(&intent.place), &live) {
+            match (self.tiers.dirs()[intent.tier].look(&intent.place), &live) {
                 (Ok(fd), Some(live)) => *live.kept.lock() = Some(Arc::new(fd)),
                 (Err(Errno::NOENT | Errno::NOTDIR), _) => {
                     let path = self.tiers.tree().path_of(parent).join(name);
-                    self.lost.removed(path, &intent.place);
+                    self.lost_files.removed(path, &intent.place);
                 }
                 _ => {}
             }
             self.intents.later(Removal::Wanted(intent, parent.clone()));
-            self.signal.wake_reaper();
+            self.wakeups.wake_reaper();
         }
         if last {
             self.residents.remove(removed.key, live.is_some());
             let number = self.table.number(removed.key).unwrap_or(removed.key.1);
             self.table.removed(removed.key);
             self.placement.removed(number);
-            self.uses.removed(number);
-            self.owed.forget(number);
+            self.history.removed(number);
+            self.pending_syncs.forget(number);
         } else if let (Some(resident), Some(node)) =
             (self.residents.get(removed.key), &removed.node)
             && let Some(name) = node.known_as()

@@ -22,8 +22,8 @@ use halocline_os::looks::Looks;
 pub const JOB_VARIABLE: &str = "HALOCLINE_JOB";
 /// How long what is known of a process is believed: its number may be another's then.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
-/// The same of one without a mark: it may be about to execute a program that has one.
-const UNMARKED_FOR: Duration = Duration::from_millis(100);
+/// The same of one that says no job: it may be about to execute a program that does.
+const WITHOUT_JOB_FOR: Duration = Duration::from_millis(100);
 /// How long an open may wait for a look at its process: far longer than a busy machine needs. After that, and while
 /// many others last, a process is known by its group alone.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -55,11 +55,11 @@ impl Openers {
     pub(super) fn of_thread(&self, tid: u32, now: Instant) -> Opener {
         if let Some((since, opener)) = self.known.lock().get(&tid)
             && now.saturating_duration_since(*since)
-                < if opener.job.is_some() { KNOWN_FOR } else { UNMARKED_FOR }
+                < if opener.job.is_some() { KNOWN_FOR } else { WITHOUT_JOB_FOR }
         {
             return opener.clone();
         }
-        let job = self.looks.within(LOOK_TIMEOUT, move || marked(tid));
+        let job = self.looks.within(LOOK_TIMEOUT, move || job_of(tid));
         let opener = Opener { job, group: group_of(tid).unwrap_or(0) };
         let mut known = self.known.lock();
         if known.len() >= KNOWN_MAX {
@@ -71,7 +71,7 @@ impl Openers {
 }
 
 /// The job that the environment of a thread names.
-fn marked(tid: u32) -> Option<Arc<str>> {
+fn job_of(tid: u32) -> Option<Arc<str>> {
     let path = format!("/proc/{tid}/environ");
     let environment = bounded::read(path.as_ref(), ENVIRONMENT_BYTES_MAX).ok()?;
     let value = environment
@@ -102,10 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_its_mark_and_its_group() {
-        let mut marked = Command::new("sleep");
-        marked.arg("60").env(JOB_VARIABLE, "align 2").process_group(0);
-        let mut child = marked.spawn().unwrap();
+    fn a_process_is_known_by_its_variable_and_its_group() {
+        let mut program = Command::new("sleep");
+        program.arg("60").env(JOB_VARIABLE, "align 2").process_group(0);
+        let mut child = program.spawn().unwrap();
         // For a moment it is what it was before it executed the program.
         let opener = loop {
             let opener = Openers::default().of_thread(child.id(), Instant::now());

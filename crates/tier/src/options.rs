@@ -15,7 +15,7 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::{self, PrivateDir};
 
 /// File in each tier's private directory that says which set the tier belongs to.
-const MARK: &str = "tier.json";
+const LABEL: &str = "tier.json";
 
 /// How a file tier behaves.
 #[derive(Debug, Clone)]
@@ -66,10 +66,10 @@ pub struct TierSet {
     pub roots: Vec<PathBuf>,
 }
 
-/// What [`MARK`] says.
+/// What [`LABEL`] says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Mark {
+struct Label {
     /// Identity of the set.
     set: String,
     /// Which tier of the set this is, 0 the fastest.
@@ -115,72 +115,75 @@ impl TierSet {
     /// The names of the tiers below `root`, in their order, as the first mount was told them;
     /// `None` where none was, or where they do not make one whole set.
     pub fn names_below(root: &Path) -> Option<Vec<String>> {
-        let name_and_mark = |entry: fs::DirEntry| {
-            let mark = Self::read_mark(&entry.path()).ok()??;
-            Some((mark, entry.file_name().into_string().ok()?))
+        let name_and_label = |entry: fs::DirEntry| {
+            let label = Self::read_label(&entry.path()).ok()??;
+            Some((label, entry.file_name().into_string().ok()?))
         };
         let entries = fs::read_dir(root).ok()?;
-        let mut found: Vec<_> = entries.filter_map(|entry| name_and_mark(entry.ok()?)).collect();
-        found.sort_by_key(|(mark, _)| mark.tier);
+        let mut found: Vec<_> = entries.filter_map(|entry| name_and_label(entry.ok()?)).collect();
+        found.sort_by_key(|(label, _)| label.tier);
         let set = &found.first()?.0.set;
         let is_whole = found.len() > 1
-            && found.iter().enumerate().all(|(at, (mark, _))| mark.tier == at && mark.set == *set);
+            && found
+                .iter()
+                .enumerate()
+                .all(|(at, (label, _))| label.tier == at && label.set == *set);
         is_whole.then(|| found.into_iter().map(|(_, name)| name).collect())
     }
 
-    fn mark_path(root: &Path) -> PathBuf {
-        root.join(PRIVATE).join(MARK)
+    fn label_path(root: &Path) -> PathBuf {
+        root.join(PRIVATE).join(LABEL)
     }
 
-    fn read_mark(root: &Path) -> Result<Option<Mark>> {
-        let path = Self::mark_path(root);
-        let Some(json) = private::read(&root.join(PRIVATE), MARK)? else { return Ok(None) };
+    fn read_label(root: &Path) -> Result<Option<Label>> {
+        let path = Self::label_path(root);
+        let Some(json) = private::read(&root.join(PRIVATE), LABEL)? else { return Ok(None) };
         serde_json::from_slice(&json).map(Some).map_err(|error| {
             let what = format!("{}: {error}", path.display());
             Error::invalid(what, "restore the file, or remove it if no mount needs it")
         })
     }
 
-    fn marks(&self) -> Result<Vec<Option<Mark>>> {
-        self.roots.iter().map(|root| Self::read_mark(root)).collect()
+    fn labels(&self) -> Result<Vec<Option<Label>>> {
+        self.roots.iter().map(|root| Self::read_label(root)).collect()
     }
 
     /// Whether no tier was mounted before.
     pub(super) fn is_new(&self) -> Result<bool> {
-        Ok(self.marks()?.iter().all(Option::is_none))
+        Ok(self.labels()?.iter().all(Option::is_none))
     }
 
     /// Refuses tiers that do not belong together: a device that is not mounted looks like an
-    /// empty tier, and adopting that would hide its files. The first tier is marked last: as long
+    /// empty tier, and adopting that would hide its files. The first tier is labelled last: as long
     /// as it only knows the set's identity, the first mount was interrupted.
     pub(super) fn check(&self) -> Result<()> {
-        let marks = self.marks()?;
-        let known = marks.iter().flatten().next().map(|mark| mark.set.clone());
+        let labels = self.labels()?;
+        let known = labels.iter().flatten().next().map(|label| label.set.clone());
         let Some(known) = known else { return Ok(()) };
-        self.check_whole(&marks)?;
-        let marked = marks[0].is_some();
-        let own = if marked { None } else { identity_of(&self.roots[0].join(PRIVATE))? };
+        self.check_whole(&labels)?;
+        let labelled = labels[0].is_some();
+        let own = if labelled { None } else { identity_of(&self.roots[0].join(PRIVATE))? };
         let interrupted = own.is_some_and(|own| own.cache_id == known);
-        for (tier, (root, mark)) in self.roots.iter().zip(&marks).enumerate() {
+        for (tier, (root, label)) in self.roots.iter().zip(&labels).enumerate() {
             let root = root.display();
-            let (what, remedy) = match mark {
-                Some(mark) if mark.set == known && mark.tier == tier => continue,
+            let (what, remedy) = match label {
+                Some(label) if label.set == known && label.tier == tier => continue,
                 None if interrupted => continue,
-                Some(mark) if mark.set == known => (
-                    format!("{root} is tier {} of its set, not {tier}", mark.tier),
+                Some(label) if label.set == known => (
+                    format!("{root} is tier {} of its set, not {tier}", label.tier),
                     "name the tiers in the order of the first mount".to_owned(),
                 ),
                 Some(_) => (
                     format!("{root} belongs to another set of tiers"),
                     format!(
-                        "mount it with its own tiers, or remove {root}/{PRIVATE}/{MARK} to \
+                        "mount it with its own tiers, or remove {root}/{PRIVATE}/{LABEL} to \
                              adopt its files"
                     ),
                 ),
                 None => (
-                    format!("{root} has no mark, the other tiers have one"),
+                    format!("{root} has no label, the other tiers have one"),
                     format!(
-                        "mount its device first; if it is lost, remove {PRIVATE}/{MARK} in the \
+                        "mount its device first; if it is lost, remove {PRIVATE}/{LABEL} in the \
                              other tiers: their files are then adopted (files that a tier holds \
                              are ordinary files there)"
                     ),
@@ -192,8 +195,8 @@ impl TierSet {
     }
 
     /// Refuses a set of which not all tiers are named: links lead to those that are not.
-    fn check_whole(&self, marks: &[Option<Mark>]) -> Result<()> {
-        let roots = marks.iter().flatten().flat_map(|mark| &mark.roots);
+    fn check_whole(&self, labels: &[Option<Label>]) -> Result<()> {
+        let roots = labels.iter().flatten().flat_map(|label| &label.roots);
         let Some((path, tier)) = roots.into_iter().find(|(_, tier)| *tier >= self.roots.len())
         else {
             return Ok(());
@@ -206,12 +209,12 @@ impl TierSet {
 
     /// The roots that the tiers had at earlier mounts.
     pub(super) fn former(&self) -> Result<Vec<(PathBuf, usize)>> {
-        let mark = self.marks()?.into_iter().flatten().next();
-        Ok(mark.map_or_else(Vec::new, |mark| mark.roots))
+        let label = self.labels()?.into_iter().flatten().next();
+        Ok(label.map_or_else(Vec::new, |label| label.roots))
     }
 
-    /// Marks the tiers and returns the roots of earlier mounts. The caller holds the set's lock.
-    pub(super) fn record(&self, identity: &CacheIdentity) -> Result<Vec<(PathBuf, usize)>> {
+    /// Labels the tiers and returns the roots of earlier mounts. The caller holds the set's lock.
+    pub(super) fn write_labels(&self, identity: &CacheIdentity) -> Result<Vec<(PathBuf, usize)>> {
         let mut former = self.former()?;
         let now = self.roots.iter().cloned().enumerate().skip(1);
         let mut all = former.clone();
@@ -224,12 +227,12 @@ impl TierSet {
         }
         for (tier, root) in self.roots.iter().enumerate().rev() {
             let roots = if tier == 0 { all.clone() } else { Vec::new() };
-            let mark = Mark { set: identity.cache_id.clone(), tier, roots };
-            let json = serde_json::to_vec_pretty(&mark).expect("plain data");
+            let label = Label { set: identity.cache_id.clone(), tier, roots };
+            let json = serde_json::to_vec_pretty(&label).expect("plain data");
             let dir = PrivateDir::make(&root.join(PRIVATE))?;
-            let present = dir.read(MARK, bounded::SMALL_FILE_BYTES_MAX)?;
+            let present = dir.read(LABEL, bounded::SMALL_FILE_BYTES_MAX)?;
             if present.is_none_or(|present| present != json) {
-                dir.replace(MARK, &json)?;
+                dir.replace(LABEL, &json)?;
             }
         }
         Ok(former)

@@ -5,8 +5,8 @@
 //! made like the file afterwards. One that cannot be closed is removed; where that fails, too, the
 //! file stays as it is, and the program is told.
 //!
-//! A copy whose permissions change has another stamp than its mark says ([`super::marks`]). So the
-//! mark becomes an intent, durably, before the first of these changes; the intent becomes a mark
+//! A copy whose permissions change has another stamp than its record says ([`super::copy_records`]). So the
+//! record becomes an intent, durably, before the first of these changes; the intent becomes a record
 //! with the new stamps once the permissions are durable on the copy's tier, which waits for the
 //! background, for an fsync of the file or for the end of the mount. After a kill or a power loss in
 //! between, the next mount removes the copy, as whatever an intent names.
@@ -22,11 +22,11 @@ use rustix::io::Errno;
 
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
-use super::clean::CleanCopies;
+use super::clean_copies::CleanCopies;
+use super::copy_records::{CopyRecord, CopyRecords};
 use super::foundation::Foundation;
 use super::inode::{Inode, Place};
 use super::intents::Intents;
-use super::marks::{Mark, Marks};
 use super::mirror::{ACL, make_like};
 use super::residents::{Resident, Residents};
 use super::stamp::{Stamp, is_closed};
@@ -41,11 +41,11 @@ const TOGETHER: usize = 256;
 /// More copies than these are made durable with all that their file system has to write.
 const ALONE_MAX: usize = 16;
 
-/// Files whose copies are to be marked anew.
+/// Files whose copies are to be recorded again.
 #[derive(Debug, Default)]
-struct Unmarked(Mutex<HashSet<Entry>>);
+struct Unrecorded(Mutex<HashSet<Entry>>);
 
-impl Unmarked {
+impl Unrecorded {
     fn take(&self, count: usize) -> Vec<Entry> {
         let mut all = self.0.lock();
         let some: Vec<_> = all.iter().take(count).copied().collect();
@@ -69,10 +69,10 @@ pub(super) struct Permissions {
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
     intents: Arc<Intents>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
-    unmarked: Unmarked,
+    unrecorded: Unrecorded,
 }
 
 impl Permissions {
@@ -87,10 +87,10 @@ impl Permissions {
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
             intents: base.intents.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
-            unmarked: Unmarked::default(),
+            unrecorded: Unrecorded::default(),
         }
     }
 
@@ -108,7 +108,7 @@ impl Permissions {
     ) -> Result<T> {
         let Some(resident) = &place.resident else { return change() };
         self.remove_ended(resident)?;
-        // A copy is only marked while nobody else holds `place`.
+        // A copy is only recorded while nobody else holds `place`.
         if !resident.clean.has_copy() {
             return change();
         }
@@ -116,16 +116,16 @@ impl Permissions {
             let copy = self.close_copy(slot)?;
             let before = stat_descriptor(fd);
             let done = change();
-            if let (Some(copy), Some(mark)) = (&copy, slot.as_mut())
-                && let Err(error) = self.open_copy(mark, (fd, attribute, before), copy)
+            if let (Some(copy), Some(record)) = (&copy, slot.as_mut())
+                && let Err(error) = self.open_copy(record, (fd, attribute, before), copy)
             {
                 tracing::debug!(%error, "a copy that cannot be made like its file goes");
                 self.clean.drop_slot(resident, slot);
             }
             Ok::<_, Error>(done)
         })?;
-        if resident.clean.is_unmarked() {
-            self.unmarked.0.lock().insert(place.entry.key());
+        if resident.clean.is_unrecorded() {
+            self.unrecorded.0.lock().insert(place.entry.key());
         }
         done
     }
@@ -143,8 +143,8 @@ impl Permissions {
         }
         // It may have been moved there and opened before it was closed here.
         self.archive_queue.strayed(entry);
-        if resident.clean.is_unmarked() {
-            self.unmarked.0.lock().insert(entry);
+        if resident.clean.is_unrecorded() {
+            self.unrecorded.0.lock().insert(entry);
         }
     }
 
@@ -152,12 +152,12 @@ impl Permissions {
     pub(super) fn open_astray(&self, inode: &Inode, resident: &Resident) -> Result<()> {
         let place = inode.place.read();
         let own = self.catalog.view().path_of(resident);
-        let mark = resident.clean.with(|slot| slot.clone());
-        let Some(mark) = mark.filter(|mark| !mark.stale && mark.place == own) else {
+        let record = resident.clean.with(|slot| slot.clone());
+        let Some(record) = record.filter(|record| !record.stale && record.place == own) else {
             return Ok(());
         };
         let file = inode.physical(&self.tiers, &place)?;
-        let copy = self.tiers.sides()[mark.tier].look(&mark.place)?;
+        let copy = self.tiers.dirs()[record.tier].look(&record.place)?;
         if is_closed(&stat_descriptor(&copy)?) && !is_closed(&stat_descriptor(&*file)?) {
             self.changing_permissions(&place, (&*file, None), || Ok(()))?;
         }
@@ -168,11 +168,13 @@ impl Permissions {
     fn remove_ended(&self, resident: &Resident) -> Result<()> {
         let mut ended = resident.clean.ended.lock();
         let Some((intent, stamp)) = ended.as_deref() else { return Ok(()) };
-        let side = &self.tiers.sides()[intent.tier];
-        match side.look(&intent.place) {
+        let tier_dir = &self.tiers.dirs()[intent.tier];
+        match tier_dir.look(&intent.place) {
             Ok(fd) if stamp.is(&stat_descriptor(&fd)?) => {
                 // One that is closed is removed later.
-                side.remove(&intent.place).or_else(|_| self.shut(intent.tier, &fd).map(drop))?;
+                tier_dir
+                    .remove(&intent.place)
+                    .or_else(|_| self.shut(intent.tier, &fd).map(drop))?;
             }
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
             Err(errno) => return Err(errno.into()),
@@ -182,14 +184,14 @@ impl Permissions {
     }
 
     /// Closes a copy to everybody; `None` where there is none afterwards.
-    fn close_copy(&self, slot: &mut Option<Mark>) -> Result<Option<OwnedFd>> {
-        let Some(mark) = slot else { return Ok(None) };
-        match self.try_close(mark) {
+    fn close_copy(&self, slot: &mut Option<CopyRecord>) -> Result<Option<OwnedFd>> {
+        let Some(record) = slot else { return Ok(None) };
+        match self.try_close(record) {
             Ok(copy) => Ok(Some(copy)),
             Err(error) => {
                 tracing::debug!(%error, "a copy that cannot be closed goes");
-                let path = self.tiers.sides()[mark.tier].path.join(&mark.place);
-                self.clean.remove_marked(slot).map_err(|error| {
+                let path = self.tiers.dirs()[record.tier].path.join(&record.place);
+                self.clean.remove_recorded(slot).map_err(|error| {
                     let source = std::io::Error::from_raw_os_error(error.errno());
                     Error::at(path, "close or remove the file's copy")(source)
                 })?;
@@ -198,71 +200,74 @@ impl Permissions {
         }
     }
 
-    fn try_close(&self, mark: &mut Mark) -> Result<OwnedFd> {
-        if !(mark.stale || mark.unmarked.is_some()) {
-            self.clean.retire(mark)?;
+    fn try_close(&self, record: &mut CopyRecord) -> Result<OwnedFd> {
+        if !(record.stale || record.unrecorded.is_some()) {
+            self.clean.retire(record)?;
             self.intents.sync_retired()?;
         }
-        if !mark.stale {
-            mark.unmarked = Some(mark.unmarked.map_or(0, |changes| changes.wrapping_add(1)));
+        if !record.stale {
+            record.unrecorded =
+                Some(record.unrecorded.map_or(0, |changes| changes.wrapping_add(1)));
         }
-        let side = &self.tiers.sides()[mark.tier];
-        let copy = side.look(&mark.place)?;
-        if !mark.copy.is(&stat_descriptor(&copy)?) {
+        let tier_dir = &self.tiers.dirs()[record.tier];
+        let copy = tier_dir.look(&record.place)?;
+        if !record.copy.is(&stat_descriptor(&copy)?) {
             // Somebody else's by now.
             return Err(Errno::STALE.into());
         }
-        mark.copy = Stamp::of(&self.shut(mark.tier, &copy)?);
+        record.copy = Stamp::of(&self.shut(record.tier, &copy)?);
         Ok(copy)
     }
 
     /// Takes all permissions from a copy; what it looks like afterwards.
     fn shut(&self, tier: usize, copy: &OwnedFd) -> Result<Stat> {
         let none = SetAttr { mode: Some(0), ..SetAttr::default() };
-        self.tiers.sides()[tier].steps.step("closing a copy", || set_attr_on(copy, &none))
+        self.tiers.dirs()[tier].steps.step("closing a copy", || set_attr_on(copy, &none))
     }
 
     /// Gives a closed copy the permissions of its file, which looked as `before` while both were
     /// equal.
     fn open_copy(
         &self,
-        mark: &mut Mark,
+        record: &mut CopyRecord,
         (fd, attribute, before): (&impl AsFd, Option<&OsStr>, Result<Stat>),
         copy: &OwnedFd,
     ) -> Result<()> {
         let given =
-            self.tiers.sides()[mark.tier].steps.step("giving a copy its permissions", || {
+            self.tiers.dirs()[record.tier].steps.step("giving a copy its permissions", || {
                 if let Some(name) = attribute.filter(|name| *name != ACL) {
                     give_attribute(fd, copy, name)?;
                 }
                 make_like(fd, copy)
             });
-        mark.copy = Stamp::of(&stat_descriptor(copy)?);
+        record.copy = Stamp::of(&stat_descriptor(copy)?);
         given?;
         let (before, now) = (before?, Stamp::of(&stat_descriptor(fd)?));
-        if !mark.stale && mark.file.is(&before) && now.size == mark.file.size {
-            mark.file = now;
+        if !record.stale && record.file.is(&before) && now.size == record.file.size {
+            record.file = now;
         }
         Ok(())
     }
 
-    /// Marks the copies whose permissions changed, once these are durable, until `stops` says so.
-    pub(super) fn mark_anew(&self, stops: &dyn Fn() -> bool) {
+    /// Records the copies whose permissions changed, once these are durable, until `stops` says so.
+    pub(super) fn record_again(&self, stops: &dyn Fn() -> bool) {
         loop {
             let mut some = Vec::new();
-            for entry in self.unmarked.take(TOGETHER) {
+            for entry in self.unrecorded.take(TOGETHER) {
                 let Some(resident) = self.residents.get(entry) else { continue };
-                let mark =
-                    resident.clean.with(|slot| slot.clone()).filter(|mark| mark.unmarked.is_some());
-                some.extend(mark.map(|mark| (resident, mark)));
+                let record = resident
+                    .clean
+                    .with(|slot| slot.clone())
+                    .filter(|record| record.unrecorded.is_some());
+                some.extend(record.map(|record| (resident, record)));
             }
             if some.is_empty() {
                 return;
             }
             let synced = self.sync_copies(&some);
-            for (resident, mark) in &some {
-                let durable = synced.contains(&mark.tier) || self.sync_copy(mark);
-                self.mark_durable(resident, mark, durable);
+            for (resident, record) in &some {
+                let durable = synced.contains(&record.tier) || self.sync_copy(record);
+                self.record_synced(resident, record, durable);
             }
             if stops() {
                 return;
@@ -271,53 +276,55 @@ impl Permissions {
     }
 
     /// The same of one, before anything of its file is reported durable.
-    pub(super) fn mark_one_anew(&self, resident: &Resident) {
-        if !resident.clean.is_unmarked() {
+    pub(super) fn record_one_again(&self, resident: &Resident) {
+        if !resident.clean.is_unrecorded() {
             return;
         }
-        let mark = resident.clean.with(|slot| slot.clone()).filter(|mark| mark.unmarked.is_some());
-        if let Some(mark) = mark {
-            let durable = self.sync_copy(&mark);
-            self.mark_durable(resident, &mark, durable);
+        let record =
+            resident.clean.with(|slot| slot.clone()).filter(|record| record.unrecorded.is_some());
+        if let Some(record) = record {
+            let durable = self.sync_copy(&record);
+            self.record_synced(resident, &record, durable);
         }
     }
 
     /// Makes whole tiers durable that many copies are on; which.
-    fn sync_copies(&self, copies: &[(Arc<Resident>, Mark)]) -> BTreeSet<usize> {
-        let on = |tier: usize| copies.iter().filter(|(_, mark)| mark.tier == tier).count();
+    fn sync_copies(&self, copies: &[(Arc<Resident>, CopyRecord)]) -> BTreeSet<usize> {
+        let on = |tier: usize| copies.iter().filter(|(_, record)| record.tier == tier).count();
         let whole = |tier: &usize| {
-            let side = &self.tiers.sides()[*tier];
-            on(*tier) > ALONE_MAX && side.syncs_whole() && side.sync_all().is_ok()
+            let tier_dir = &self.tiers.dirs()[*tier];
+            on(*tier) > ALONE_MAX && tier_dir.syncs_whole() && tier_dir.sync_all().is_ok()
         };
-        (1..self.tiers.sides().len()).filter(whole).collect()
+        (1..self.tiers.dirs().len()).filter(whole).collect()
     }
 
     /// Makes a copy's permissions durable; whether that went.
-    fn sync_copy(&self, mark: &Mark) -> bool {
-        let side = &self.tiers.sides()[mark.tier];
-        let synced = side.look(&mark.place).map_err(Error::from).and_then(|fd| {
+    fn sync_copy(&self, record: &CopyRecord) -> bool {
+        let tier_dir = &self.tiers.dirs()[record.tier];
+        let synced = tier_dir.look(&record.place).map_err(Error::from).and_then(|fd| {
             // The daemon of an ordinary user may be unable to open it.
             match reopen(&fd, libc::O_RDONLY | libc::O_NONBLOCK) {
-                Ok(copy) => side.steps.sync("syncing a copy's permissions", &copy),
-                Err(_) => side.sync_all(),
+                Ok(copy) => tier_dir.steps.sync("syncing a copy's permissions", &copy),
+                Err(_) => tier_dir.sync_all(),
             }
         });
         synced.inspect_err(|error| tracing::debug!(%error, "a copy's permissions")).is_ok()
     }
 
-    /// Marks a copy anew that still is what it was when it was made durable. One that may not be
+    /// Records a copy again that still is what it was when it was made durable. One that may not be
     /// durable goes: what failed once cannot be told from what was written the next time.
-    fn mark_durable(&self, resident: &Resident, was: &Mark, durable: bool) {
+    fn record_synced(&self, resident: &Resident, was: &CopyRecord, durable: bool) {
         resident.clean.with(|slot| {
-            let is_same = |now: &&mut Mark| {
-                now.unmarked.is_some()
-                    && (now.unmarked, &now.retired) == (was.unmarked, &was.retired)
+            let is_same = |now: &&mut CopyRecord| {
+                now.unrecorded.is_some()
+                    && (now.unrecorded, &now.retired) == (was.unrecorded, &was.retired)
             };
             let Some(now) = slot.as_mut().filter(is_same) else { return };
-            let next = Mark { retired: None, unmarked: None, ..now.clone() };
+            let next = CopyRecord { retired: None, unrecorded: None, ..now.clone() };
             let intent = now.retired.as_ref().filter(|_| durable);
-            let marked = intent.map(|intent| self.marks.revive(intent, &self.intents, &next));
-            match marked {
+            let recorded =
+                intent.map(|intent| self.copy_records.revive(intent, &self.intents, &next));
+            match recorded {
                 Some(Ok(())) => *now = next,
                 other => {
                     tracing::debug!(?other, "a clean copy is lost");

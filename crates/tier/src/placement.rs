@@ -17,9 +17,9 @@ use super::job::Ahead;
 use super::jobs::Jobs;
 use super::opener::Openers;
 use super::options::TierOptions;
+use super::policy_view::PolicyView;
 use super::residents::Resident;
 use super::tiers::Entry;
-use super::view::View;
 use halocline_api::globs::Globs;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -164,7 +164,7 @@ impl Placement {
     }
 
     /// Files that may leave the SSD now, with their bytes.
-    fn evictable(&self, except: Except<'_>, view: View<'_>) -> Candidates {
+    fn evictable(&self, except: Except<'_>, view: PolicyView<'_>) -> Candidates {
         let globs = self.globs.read();
         let mut found = Candidates::new();
         for (entry, resident) in view.residents.all().into_iter().take(VICTIMS_MAX) {
@@ -184,7 +184,7 @@ impl Placement {
         bytes: u64,
         except: Except<'_>,
         announced: bool,
-        view: View<'_>,
+        view: PolicyView<'_>,
     ) -> Candidates {
         let prepared = &self.orders[usize::from(announced)];
         let first = || {
@@ -206,7 +206,7 @@ impl Placement {
     }
 
     /// The order in which the policy lets files go.
-    fn order(&self, candidates: &Candidates, announced: bool, view: View<'_>) -> Vec<FileId> {
+    fn order(&self, candidates: &Candidates, announced: bool, view: PolicyView<'_>) -> Vec<FileId> {
         let mut known = self.known(candidates, view);
         known.announced = announced;
         let files = candidates.keys().copied().collect();
@@ -214,7 +214,7 @@ impl Placement {
     }
 
     /// What is known of files that may leave.
-    fn known(&self, candidates: &Candidates, view: View<'_>) -> Known {
+    fn known(&self, candidates: &Candidates, view: PolicyView<'_>) -> Known {
         let mut known = Known::default();
         let jobs = self.jobs.lock();
         let any = jobs.any();
@@ -230,16 +230,16 @@ impl Placement {
 
     /// What leaves first for `missing` more bytes. Files that turn out to be in use may make it too
     /// little.
-    pub(super) fn plan_room(&self, missing: u64, except: Except<'_>, view: View<'_>) -> Plan {
+    pub(super) fn plan_room(&self, missing: u64, except: Except<'_>, view: PolicyView<'_>) -> Plan {
         self.plan(self.first_to_leave(missing, except, false, view), view)
     }
 
     /// All that may leave.
-    pub(super) fn plan_all(&self, except: Except<'_>, view: View<'_>) -> Plan {
+    pub(super) fn plan_all(&self, except: Except<'_>, view: PolicyView<'_>) -> Plan {
         self.plan(self.evictable(except, view), view)
     }
 
-    fn plan(&self, mut candidates: Candidates, view: View<'_>) -> Plan {
+    fn plan(&self, mut candidates: Candidates, view: PolicyView<'_>) -> Plan {
         let order = self.order(&candidates, false, view);
         let demote = order.iter().filter_map(|number| candidates.remove(number)).collect();
         Plan { demote }
@@ -252,7 +252,7 @@ impl Placement {
         number: u64,
         need: u64,
         ahead: Option<Ahead>,
-        view: View<'_>,
+        view: PolicyView<'_>,
     ) -> Option<Plan> {
         let free = view.residents.free();
         let missing = view.residents.missing(need);
@@ -273,7 +273,7 @@ impl Placement {
 
     /// How many files the policy lets go before `number`, and of how many; `None` where it does not
     /// leave by the policy. Orders all files on the SSD.
-    pub(super) fn rank(&self, number: u64, view: View<'_>) -> Option<(u64, u64)> {
+    pub(super) fn rank(&self, number: u64, view: PolicyView<'_>) -> Option<(u64, u64)> {
         let candidates = self.evictable(&|_| false, view);
         candidates.get(&number)?;
         let order = self.order(&candidates, false, view);
@@ -317,13 +317,13 @@ impl Placement {
     }
 
     /// Whether a glob keeps a file on the SSD, by any of its names.
-    pub(super) fn is_pinned(&self, inode: &Inode, view: View<'_>) -> bool {
+    pub(super) fn is_pinned(&self, inode: &Inode, view: PolicyView<'_>) -> bool {
         let globs = self.globs.read();
         globs.has_pins() && view.paths_of(&inode.entry()).iter().any(|path| globs.pins(path))
     }
 
     /// Whether globs keep a file off the SSD, by all of its names.
-    pub(super) fn is_excluded(&self, inode: &Inode, view: View<'_>) -> bool {
+    pub(super) fn is_excluded(&self, inode: &Inode, view: PolicyView<'_>) -> bool {
         let globs = self.globs.read();
         globs.has_excludes()
             && view.paths_of(&inode.entry()).iter().all(|path| globs.excludes(path))
@@ -331,6 +331,6 @@ impl Placement {
 }
 
 /// Whether a glob keeps a file on the SSD.
-fn pins(globs: &Globs, resident: &Resident, view: View<'_>) -> bool {
+fn pins(globs: &Globs, resident: &Resident, view: PolicyView<'_>) -> bool {
     globs.has_pins() && view.paths_of_resident(resident).iter().any(|path| globs.pins(path))
 }

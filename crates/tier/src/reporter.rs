@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
-use super::answering::Answering;
+use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
+use super::copy_records::CopyRecords;
 use super::counters::Counters;
-use super::defects::Defects;
 use super::foundation::Foundation;
 use super::leftovers::Leftovers;
-use super::lost;
-use super::lost::Lost;
-use super::marks::Marks;
+use super::liveness::Liveness;
+use super::lost_files;
+use super::lost_files::LostFiles;
+use super::notes::Notes;
 use super::options::TierOptions;
-use super::pass::Passing;
+use super::passthrough::Passthrough;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::side::Side;
+use super::tier_dir::TierDir;
 use super::tiers::Tiers;
-use super::tree::Named;
-use super::under_way::UnderWay;
+use super::tree_walk::Named;
 use super::watermarks::Watermarks;
 use halocline_api::control::tier::{CopiesStatus, Moved, TierState};
 use halocline_api::control::{FileInfo, Health, Rules, TierStatus};
@@ -41,18 +41,18 @@ pub(super) struct Reporter {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     leftovers: Arc<Leftovers>,
-    lost: Arc<Lost>,
+    lost_files: Arc<LostFiles>,
     placement: Arc<Placement>,
     watermarks: Watermarks,
-    passing: Arc<Passing>,
+    passthrough: Arc<Passthrough>,
     counters: Arc<Counters>,
-    under_way: Arc<UnderWay>,
-    defects: Arc<Defects>,
+    active_moves: Arc<ActiveMoves>,
+    notes: Arc<Notes>,
     options: Arc<TierOptions>,
     archive_queue: Arc<ArchiveQueue>,
-    answering: Arc<Answering>,
+    liveness: Arc<Liveness>,
 }
 
 impl Reporter {
@@ -60,31 +60,31 @@ impl Reporter {
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
-        answering: &Arc<Answering>,
+        liveness: &Arc<Liveness>,
     ) -> Self {
         Self {
             tiers: base.tiers.clone(),
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             leftovers: base.leftovers.clone(),
-            lost: base.lost.clone(),
+            lost_files: base.lost_files.clone(),
             placement: base.placement.clone(),
             watermarks: base.watermarks,
-            passing: base.passing.clone(),
+            passthrough: base.passthrough.clone(),
             counters: base.counters.clone(),
-            under_way: base.under_way.clone(),
-            defects: base.defects.clone(),
+            active_moves: base.active_moves.clone(),
+            notes: base.notes.clone(),
             options: base.options.clone(),
             archive_queue: archive_queue.clone(),
-            answering: answering.clone(),
+            liveness: liveness.clone(),
         }
     }
 
     /// What a status tells; where a tier does not answer that, and nothing that might wait for it.
     pub(super) fn told(self: &Arc<Self>) -> Told {
         let reporter = Arc::clone(self);
-        let told = self.answering.answered(move || {
+        let told = self.liveness.while_alive(move || {
             reporter.leftovers.free_old_copies();
             Ok(Told {
                 health: reporter.health(),
@@ -103,17 +103,17 @@ impl Reporter {
 
     /// What a person should know.
     fn notes(&self) -> Vec<String> {
-        let full = self.tiers.sides().iter().filter_map(note_of_full);
-        self.defects.notes().into_iter().chain(self.lost.note()).chain(full).collect()
+        let full = self.tiers.dirs().iter().filter_map(note_of_full);
+        self.notes.all().into_iter().chain(self.lost_files.note()).chain(full).collect()
     }
 
     /// The state of the tiers; without what is free on them where one does not answer.
     pub(super) fn told_of_tiers(self: &Arc<Self>) -> TierStatus {
         let reporter = Arc::clone(self);
-        let told = self.answering.answered(move || Ok(reporter.tier_status(true)));
+        let told = self.liveness.while_alive(move || Ok(reporter.tier_status(true)));
         let known = || {
             let reporter = Arc::clone(self);
-            self.answering.remembered(move || reporter.tier_status(false))
+            self.liveness.remembered(move || reporter.tier_status(false))
         };
         told.ok().or_else(known).unwrap_or_else(|| TierStatus {
             tiers: self.states(false),
@@ -125,13 +125,13 @@ impl Reporter {
 
     /// Each tier, with what is free on it where that is to be looked at.
     fn states(&self, free: bool) -> Vec<TierState> {
-        let sides = self.tiers.sides().iter();
-        let state = |side: &Side| TierState {
-            path: side.path.clone(),
-            name: side.name(),
-            free_bytes: free.then(|| side.room().ok()).flatten(),
+        let dirs = self.tiers.dirs().iter();
+        let state = |tier_dir: &TierDir| TierState {
+            path: tier_dir.path.clone(),
+            name: tier_dir.name(),
+            free_bytes: free.then(|| tier_dir.room().ok()).flatten(),
         };
-        sides.map(state).collect()
+        dirs.map(state).collect()
     }
 
     /// Bytes that the SSD's file system has left, whoever uses it.
@@ -143,9 +143,9 @@ impl Reporter {
         let pinned = self.placement.is_pinned(&file.inode, self.catalog.view());
         let excluded = self.placement.is_excluded(&file.inode, self.catalog.view());
         let place = file.inode.place.read();
-        let lost = place.away.as_ref().is_some_and(|away| lost::is_lost(&self.tiers, away));
+        let lost = place.away.as_ref().is_some_and(|away| lost_files::is_lost(&self.tiers, away));
         let stat = if lost {
-            lost::stat_lost(&self.tiers, &file.inode, &place)?
+            lost_files::stat_lost(&self.tiers, &file.inode, &place)?
         } else {
             stat_descriptor(&*file.inode.physical(&self.tiers, &place)?)?
         };
@@ -155,8 +155,8 @@ impl Reporter {
         };
         Ok(FileInfo {
             tier,
-            tier_name: self.tiers.sides()[tier].name(),
-            place: self.tiers.sides()[tier].path.join(inside),
+            tier_name: self.tiers.dirs()[tier].name(),
+            place: self.tiers.dirs()[tier].path.join(inside),
             size_bytes: stat.raw.st_size.unsigned_abs(),
             disk_bytes: stat.disk_bytes(),
             pinned,
@@ -164,10 +164,10 @@ impl Reporter {
             passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
             lost,
             clean_copy: place.resident.as_ref().and_then(|resident| {
-                let tier = resident
-                    .clean
-                    .with(|slot| slot.as_ref().filter(|mark| mark.is_live()).map(|mark| mark.tier));
-                tier.map(|tier| self.tiers.sides()[tier].name())
+                let tier = resident.clean.with(|slot| {
+                    slot.as_ref().filter(|record| record.is_live()).map(|record| record.tier)
+                });
+                tier.map(|tier| self.tiers.dirs()[tier].name())
             }),
             path: file.path,
         })
@@ -189,17 +189,18 @@ impl Reporter {
             demoted: self.counters.demoted(),
             copies: self.copies_status(),
             opens: self.counters.opens(),
-            moving: self.under_way.now(self.tiers.tree()),
-            moving_rate: self.under_way.rate(),
+            moving: self.active_moves.now(self.tiers.tree()),
+            moving_rate: self.active_moves.rate(),
             requests: self.counters.requests(),
-            passthrough: self.passing.status(&self.tiers),
+            passthrough: self.passthrough.status(&self.tiers),
             jobs: self.placement.jobs().list(),
         }
     }
 
     fn copies_status(&self) -> CopiesStatus {
         let mut clean = Moved::default();
-        let disk_bytes = (1..self.tiers.sides().len()).map(|tier| self.marks.bytes_on(tier)).sum();
+        let disk_bytes =
+            (1..self.tiers.dirs().len()).map(|tier| self.copy_records.bytes_on(tier)).sum();
         let residents = self.residents.all();
         for (_, resident) in residents.iter().filter(|(_, resident)| resident.clean.is_clean()) {
             clean.files += 1;
@@ -221,18 +222,18 @@ impl Reporter {
 
     /// Whether all tiers answer, and have done so since the mount.
     pub(super) fn health(&self) -> Health {
-        for side in self.tiers.sides() {
-            if let Err(error) = side.is_there() {
+        for tier_dir in self.tiers.dirs() {
+            if let Err(error) = tier_dir.is_there() {
                 return Health::Degraded { reason: error.to_string() };
             }
-            if let Some(failure) = side.steps.failure() {
-                let path = side.path.display();
+            if let Some(failure) = tier_dir.steps.failure() {
+                let path = tier_dir.path.display();
                 let remedy =
                     "look at the kernel's log, save the tier's files, and replace the device";
                 return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
             }
         }
-        if let Some(what) = self.defects.first() {
+        if let Some(what) = self.notes.first_panic() {
             let reason = format!(
                 "{what}; files stay where they are for now; unmount and mount again, and report it with the log"
             );
@@ -252,8 +253,8 @@ impl Reporter {
 }
 
 /// That no file can come to a tier, if so. That is no failure of its device, and nothing else says why files stay.
-fn note_of_full(side: &Side) -> Option<String> {
-    let totals = side.totals().ok()?;
+fn note_of_full(tier_dir: &TierDir) -> Option<String> {
+    let totals = tier_dir.totals().ok()?;
     let missing = if totals.f_files > 0 && totals.f_favail == 0 {
         "free inodes (df -i)"
     } else if totals.f_bavail == 0 {
@@ -263,6 +264,6 @@ fn note_of_full(side: &Side) -> Option<String> {
     };
     Some(format!(
         "{}: its file system has no {missing}: no file can come here",
-        side.path.display()
+        tier_dir.path.display()
     ))
 }

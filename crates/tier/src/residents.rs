@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::marks::Slot;
+use super::copy_records::Slot;
 use super::tiers::Entry;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 

@@ -14,20 +14,20 @@ use rustix::fs::symlinkat;
 use super::adopt;
 use super::adopt::Adopted;
 use super::archive_queue::ArchiveQueue;
+use super::copy_records::CopyRecords;
+use super::copy_verifier::CopyVerifier;
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inode::{Away, Table};
+use super::inode_numbers::kept_number;
 use super::intents::{Intent, Intents};
-use super::judge::Judge;
 use super::link_owner;
 use super::link_owner::Said;
-use super::links::number_in;
-use super::marks::Marks;
-use super::numbers::kept_number;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::survey::{Marked, Numbered, OwnLink, Survey};
+use super::survey::{Numbered, OwnLink, Recorded, Survey};
+use super::tier_links::number_in;
 use super::tiers::{Entry, Tiers};
 use halocline_api::control::tier::Found;
 use halocline_api::control::tier::PRIVATE;
@@ -44,13 +44,13 @@ pub(super) struct Scan {
     table: Arc<Table>,
     residents: Arc<Residents>,
     intents: Arc<Intents>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     dir_times: Arc<DirTimes>,
     placement: Arc<Placement>,
     is_new: bool,
     archive_queue: Arc<ArchiveQueue>,
     hard_links: Arc<HardLinks>,
-    judge: Arc<Judge>,
+    copy_verifier: Arc<CopyVerifier>,
 }
 
 impl Scan {
@@ -59,20 +59,20 @@ impl Scan {
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
         hard_links: &Arc<HardLinks>,
-        judge: &Arc<Judge>,
+        copy_verifier: &Arc<CopyVerifier>,
     ) -> Self {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
             residents: base.residents.clone(),
             intents: base.intents.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             dir_times: base.dir_times.clone(),
             placement: base.placement.clone(),
             is_new: base.is_new,
             archive_queue: archive_queue.clone(),
             hard_links: hard_links.clone(),
-            judge: judge.clone(),
+            copy_verifier: copy_verifier.clone(),
         }
     }
 
@@ -84,21 +84,21 @@ impl Scan {
     /// Looks at the tiers; with `mend` removes leftovers, adopts files and counts the SSD's.
     pub(super) fn survey(&self, mend: bool) -> Result<Found> {
         let mut survey = Survey::default();
-        survey.found.files = vec![0; self.tiers.sides().len()];
+        survey.found.files = vec![0; self.tiers.dirs().len()];
         let mut intents = self.intents.list(self.tiers.links())?;
-        let unswitched = self.hard_links.switch_torn(mend)?.into_iter();
-        let unswitched = unswitched.filter(|_| !mend).map(|path| Problem::Unswitched { path });
-        survey.found.problems.extend(unswitched);
-        let marks = self.marks.list()?;
-        survey.marked = marks.iter().map(|mark| (mark.file.inode, None)).collect();
+        let torn = self.hard_links.finish_torn(mend)?.into_iter();
+        let torn = torn.filter(|_| !mend).map(|path| Problem::NotCutOver { path });
+        survey.found.problems.extend(torn);
+        let records = self.copy_records.list()?;
+        survey.recorded = records.iter().map(|record| (record.file.inode, None)).collect();
         if mend && !intents.is_empty() {
             // The names of a killed mount may be in memory only: what they tell to be a leftover
             // must be one after a power loss too.
             self.tiers.ssd().sync_all()?;
         }
         if mend {
-            for side in self.tiers.sides() {
-                match side.drop_temporaries() {
+            for tier_dir in self.tiers.dirs() {
+                match tier_dir.drop_temporaries() {
                     Ok(count) => survey.found.removed += count as u64,
                     Err(error) => tracing::warn!(%error, "copies stay until the next mount"),
                 }
@@ -106,7 +106,7 @@ impl Scan {
         }
         self.read_ssd(&mut survey, mend)?;
         self.settle_links(&mut survey, mend)?;
-        intents.extend(self.judge.judge_marks(marks, &mut survey, mend)?);
+        intents.extend(self.copy_verifier.verify(records, &mut survey, mend)?);
         let mut leftovers: HashSet<(usize, PathBuf)> =
             intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
         // What any link names is left alone.
@@ -115,11 +115,11 @@ impl Scan {
                 && !survey.doubted.contains(place)
                 && !survey.copies.contains(place)
         });
-        for tier in 1..self.tiers.sides().len() {
+        for tier in 1..self.tiers.dirs().len() {
             self.read_lower(tier, &leftovers, &mut survey, mend)?;
         }
         for ((tier, place), names) in std::mem::take(&mut survey.named) {
-            let place = self.tiers.sides()[tier].path.join(place);
+            let place = self.tiers.dirs()[tier].path.join(place);
             for OwnLink { path, .. } in names {
                 survey.found.problems.push(Problem::Lost { path, place: place.clone() });
             }
@@ -138,10 +138,9 @@ impl Scan {
     /// Clears intents of which what they told is done, durably.
     fn clear_intents(&self, intents: &[Intent], survey: &Survey) {
         let is_done = |intent: &&Intent| {
-            let synced =
-                self.tiers.sides().get(intent.tier).map_or(Ok(()), |side| {
-                    side.sync_parent("syncing what is removed", &intent.place)
-                });
+            let synced = self.tiers.dirs().get(intent.tier).map_or(Ok(()), |tier_dir| {
+                tier_dir.sync_parent("syncing what is removed", &intent.place)
+            });
             if let Err(error) = &synced {
                 tracing::warn!(%error, "an intent stays until the next mount");
             }
@@ -176,9 +175,9 @@ impl Scan {
                     }
                     libc::S_IFREG => {
                         let key = stat.key();
-                        if let Some(found) = survey.marked.get_mut(&key.1) {
+                        if let Some(found) = survey.recorded.get_mut(&key.1) {
                             let path = self.tiers.tree().path_of(&dir).join(&name);
-                            *found = Some(Marked { path, stat, has_copy: false });
+                            *found = Some(Recorded { path, stat, has_copy: false });
                         }
                         survey.found.files[0] += 1;
                         if stat.raw.st_nlink <= 1 || survey.counted.insert(key) {
@@ -202,8 +201,8 @@ impl Scan {
         let Said { away: Away { tier, path: place, shared }, link, ours, former } = said;
         let path = self.tiers.tree().path_of(dir).join(&name);
         if !ours {
-            let whole = self.tiers.sides()[tier].path.join(&place);
-            survey.found.problems.push(Problem::StrangeLink { path, place: whole });
+            let whole = self.tiers.dirs()[tier].path.join(&place);
+            survey.found.problems.push(Problem::UnownedLink { path, place: whole });
             survey.doubted.insert((tier, place));
             return;
         }
@@ -275,7 +274,7 @@ impl Scan {
                 self.settle_names(*tier, place, &names[..count])?;
             }
             for OwnLink { path, parent, name, .. } in names.drain(count..) {
-                let whole = self.tiers.sides()[*tier].path.join(place.as_path());
+                let whole = self.tiers.dirs()[*tier].path.join(place.as_path());
                 survey.found.problems.push(Problem::SecondLink { path, place: whole });
                 if mend {
                     let target = self.tiers.links().stored(&self.tiers.links().to(*tier, place));
@@ -313,10 +312,10 @@ impl Scan {
 
     fn replace_link(&self, parent: &Node, name: &OsStr, target: &OsStr) -> Result<()> {
         let temporary = self.tiers.fresh_name();
-        let side = &self.tiers.ssd();
+        let tier_dir = &self.tiers.ssd();
         let (entry, stat) = self.tiers.tree().lookup(parent, name)?;
         self.tiers.make_link(&temporary, target, number_in(&stat))?;
-        let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+        let from = (tier_dir.tmp().as_fd(), OsStr::new(&temporary));
         let to = (parent, name);
         let (new, _) = self.dir_times.replace_unseen(
             &self.tiers,
@@ -337,8 +336,8 @@ impl Scan {
         survey: &mut Survey,
         mend: bool,
     ) -> Result<()> {
-        let side = &self.tiers.sides()[tier];
-        let tree = side.tree()?;
+        let tier_dir = &self.tiers.dirs()[tier];
+        let tree = tier_dir.tree()?;
         let mut dirs = vec![tree.root()];
         while let Some(dir) = dirs.pop() {
             let below = tree.path_of(&dir);
@@ -353,7 +352,7 @@ impl Scan {
                     if kind == libc::DT_UNKNOWN { kind_of(&tree, &dir, &name) } else { kind };
                 if kind == libc::DT_DIR && self.is_new && mend && !path.starts_with(PRIVATE) {
                     let taken = adopt::parents(&self.tiers, &tree, &path)?.is_none();
-                    let (path, other) = (path.clone(), side.path.join(&path));
+                    let (path, other) = (path.clone(), tier_dir.path.join(&path));
                     survey
                         .found
                         .problems
@@ -367,8 +366,8 @@ impl Scan {
                 } else if survey.copies.contains(&place) {
                     survey.found.copies += 1;
                 } else if leftovers.contains(&place) {
-                    let other = side.path.join(&place.1);
-                    match mend.then(|| side.remove(&place.1)) {
+                    let other = tier_dir.path.join(&place.1);
+                    match mend.then(|| tier_dir.remove(&place.1)) {
                         Some(Ok(())) => survey.found.removed += 1,
                         Some(Err(error)) => {
                             // A tier that is read-only, for example: its intent stays.
@@ -380,7 +379,7 @@ impl Scan {
                     }
                 } else if kind != libc::DT_REG {
                     let (path, from) = (place.1, tree.descriptor(&dir)?);
-                    let other = side.path.join(&path);
+                    let other = tier_dir.path.join(&path);
                     let adopted = adopt::special(&self.tiers, &tree, (tier, &path), &from, mend)?;
                     match adopted {
                         Adopted::Now => survey.found.adopted.push(path),
@@ -407,13 +406,13 @@ impl Scan {
         survey: &mut Survey,
         mend: bool,
     ) -> Result<()> {
-        let other = self.tiers.sides()[tier].path.join(&path);
+        let other = self.tiers.dirs()[tier].path.join(&path);
         if path.starts_with(PRIVATE) {
             survey.found.problems.push(Problem::Unlinked { other });
             return Ok(());
         }
         survey.found.files[tier] += 1;
-        let linked = stat_descriptor(self.tiers.sides()[tier].look(&path)?)?.raw.st_nlink > 1;
+        let linked = stat_descriptor(self.tiers.dirs()[tier].look(&path)?)?.raw.st_nlink > 1;
         if linked {
             survey.linked.get_or_insert_with(|| (0, other.clone())).0 += 1;
         }

@@ -1,7 +1,7 @@
 //! Making a copy that can become the file.
 //!
 //! What must hold (I10): a copy is durable, and has its place durably, before it can become the file;
-//! one that does not is taken back ([`Copied::undo`](super::copied::Copied::undo)).
+//! one that does not is taken back ([`Copied::undo`](super::staged_copy::Copied::undo)).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
-use super::clean::CleanCopies;
-use super::copied::{Copied, Source};
+use super::clean_copies::CleanCopies;
 use super::copy;
 use super::copy::{End, Expected, Told};
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inode::{Inode, Place};
+use super::inode_numbers::keep_number;
 use super::intents::Intents;
 use super::is_private_path;
 use super::mirror;
-use super::numbers::keep_number;
+use super::not_moved::{COPY_SLACK, NotMoved};
 use super::residents::Residents;
-use super::stayed::{COPY_SLACK, Stayed};
+use super::staged_copy::{Source, StagedCopy};
 use super::tiers::Tiers;
 use halocline_api::control::tier::PRIVATE;
 use halocline_vfs::namespace::{Node, reopen, stat_descriptor};
@@ -53,9 +53,9 @@ impl Staging {
         }
     }
 
-    pub(super) fn source(&self, inode: &Arc<Inode>, place: &Place) -> Result<Source, Stayed> {
+    pub(super) fn source(&self, inode: &Arc<Inode>, place: &Place) -> Result<Source, NotMoved> {
         if inode.passed.load(Ordering::Acquire) > 0 {
-            return Err(Stayed::PassedThrough);
+            return Err(NotMoved::PassedThrough);
         }
         self.source_in_place(inode, place)
     }
@@ -65,12 +65,12 @@ impl Staging {
         &self,
         inode: &Arc<Inode>,
         place: &Place,
-    ) -> Result<Source, Stayed> {
+    ) -> Result<Source, NotMoved> {
         let changes = inode.changes.load(Ordering::Acquire);
         let fd = inode.physical(&self.tiers, place)?;
         let stat = stat_descriptor(&fd)?;
         if stat.kind() != libc::S_IFREG {
-            return Err(Stayed::NotAFile);
+            return Err(NotMoved::NotAFile);
         }
         let from = place.tier();
         let name = place.entry.known_as();
@@ -82,7 +82,7 @@ impl Staging {
         };
         if from > 0 && stat.raw.st_nlink > 1 {
             // Somebody made hard links there.
-            return Err(Stayed::HardLinked { names: stat.raw.st_nlink, known: 1 });
+            return Err(NotMoved::HardLinked { names: stat.raw.st_nlink, known: 1 });
         }
         for (at, (parent, _)) in names.iter().enumerate() {
             if names[..at].iter().all(|(other, _)| other != parent) {
@@ -90,7 +90,7 @@ impl Staging {
             }
         }
         if inode.is_torn() {
-            return Err(Stayed::Failed(Errno::IO.into()));
+            return Err(NotMoved::Failed(Errno::IO.into()));
         }
         let names = names.len();
         let file = match reopen(&fd, libc::O_RDONLY | libc::O_NOATIME) {
@@ -103,10 +103,10 @@ impl Staging {
 
     /// Whether names in a directory may be replaced; only an ordinary user's mount may not. To be
     /// known before a file is copied, each time that room is wanted.
-    fn check_open(&self, dir: &Node) -> Result<(), Stayed> {
+    fn check_open(&self, dir: &Node) -> Result<(), NotMoved> {
         let dir = self.tiers.tree().descriptor(dir)?;
         match accessat(&*dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
-            Err(Errno::ACCESS) => Err(Stayed::Closed),
+            Err(Errno::ACCESS) => Err(NotMoved::Closed),
             other => Ok(other?),
         }
     }
@@ -118,9 +118,9 @@ impl Staging {
         source: &Source,
         to: (usize, Expected),
         told: Told<'_>,
-    ) -> Result<Copied, Stayed> {
+    ) -> Result<StagedCopy, NotMoved> {
         let copied = self.copy_for_now(inode, source, to, told)?;
-        match self.tiers.sides()[copied.tier].steps.sync("syncing a copy", &copied.file) {
+        match self.tiers.dirs()[copied.tier].steps.sync("syncing a copy", &copied.file) {
             Ok(()) => Ok(copied),
             Err(error) => {
                 copied.undo(&self.tiers, &self.intents);
@@ -136,19 +136,19 @@ impl Staging {
         source: &Source,
         (tier, expected): (usize, Expected),
         told: Told<'_>,
-    ) -> Result<Copied, Stayed> {
+    ) -> Result<StagedCopy, NotMoved> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
         let reserved = match tier {
-            0 => Some(self.residents.reserve(need).ok_or(Stayed::NoRoom)?),
+            0 => Some(self.residents.reserve(need).ok_or(NotMoved::NoRoom)?),
             _ => None,
         };
         if !self.clean.has_room_on(tier, need)? {
-            return Err(Stayed::NoRoom);
+            return Err(NotMoved::NoRoom);
         }
         let temporary = self.tiers.fresh_name();
-        let file = self.tiers.sides()[tier].temporary(&temporary)?;
+        let file = self.tiers.dirs()[tier].temporary(&temporary)?;
         let copied =
-            Copied { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
+            StagedCopy { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
         match self.fill(inode, source, (&copied, expected), told) {
             Ok(()) => Ok(copied),
             Err(error) => {
@@ -162,11 +162,11 @@ impl Staging {
         &self,
         inode: &Inode,
         source: &Source,
-        (copied, expected): (&Copied, Expected),
+        (copied, expected): (&StagedCopy, Expected),
         told: Told<'_>,
     ) -> halocline_os::error::Result<()> {
-        let steps = &self.tiers.sides()[copied.tier].steps;
-        let from = End { file: &source.file, steps: &self.tiers.sides()[source.from].steps };
+        let steps = &self.tiers.dirs()[copied.tier].steps;
+        let from = End { file: &source.file, steps: &self.tiers.dirs()[source.from].steps };
         let to = End { file: &copied.file, steps };
         let size = source.stat.raw.st_size.unsigned_abs();
         copy::contents(from, to, size, expected, told)?;
@@ -180,26 +180,26 @@ impl Staging {
     }
 
     /// Gives the copy its place on a lower tier, where a link can name it.
-    pub(super) fn settle(&self, source: &Source, copied: &mut Copied) -> Result<(), Stayed> {
+    pub(super) fn settle(&self, source: &Source, copied: &mut StagedCopy) -> Result<(), NotMoved> {
         if copied.tier == 0 || source.name.is_none() {
             return Ok(());
         }
-        let side = &self.tiers.sides()[copied.tier];
+        let tier_dir = &self.tiers.dirs()[copied.tier];
         let own = self.tiers.tree().path_of(&source.entry);
         let other = Path::new(PRIVATE).join("files").join(&copied.temporary);
         let fits = self.tiers.can_be_named(copied.tier, &own) && !is_private_path(&own);
         for place in [fits.then_some(own), Some(other)].into_iter().flatten() {
-            let made = side
+            let made = tier_dir
                 .make_parents(&place, &mut |dir, made| mirror::directory(&self.tiers, dir, made));
             if made.is_err() && place.starts_with(PRIVATE) {
                 return Ok(made?);
             }
             let name = format!("{}-{}", copied.temporary, copied.tier);
             let intent = self.intents.note_durably(name, copied.tier, &place)?;
-            match side.settle(&copied.temporary, &place) {
+            match tier_dir.settle(&copied.temporary, &place) {
                 Ok(()) => {
                     let placed = copied.placed.insert((place, intent));
-                    return Ok(side.sync_parent("syncing a place", &placed.0)?);
+                    return Ok(tier_dir.sync_parent("syncing a place", &placed.0)?);
                 }
                 Err(error) => {
                     self.intents.clear(&intent);
@@ -218,6 +218,6 @@ impl Staging {
                 }
             }
         }
-        Err(Stayed::Gone)
+        Err(NotMoved::Gone)
     }
 }

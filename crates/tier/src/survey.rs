@@ -34,8 +34,8 @@ pub(super) struct Survey {
     pub(super) linked: Option<(u64, PathBuf)>,
     /// Leftovers that cannot be removed now.
     pub(super) stay: HashSet<(usize, PathBuf)>,
-    /// Files on the SSD that marks name by their inodes, as far as they are there.
-    pub(super) marked: HashMap<u64, Option<Marked>>,
+    /// Files on the SSD that records name by their inodes, as far as they are there.
+    pub(super) recorded: HashMap<u64, Option<Recorded>>,
     /// Clean copies: no files of their own.
     pub(super) copies: HashSet<(usize, PathBuf)>,
     /// Files on the SSD that say which number they keep.
@@ -54,8 +54,8 @@ pub(super) struct Numbered {
     pub(super) number: u64,
 }
 
-/// A file on the SSD that may be a mark's.
-pub(super) struct Marked {
+/// A file on the SSD that may be a record's.
+pub(super) struct Recorded {
     pub(super) path: PathBuf,
     pub(super) stat: Stat,
     /// It has a copy that is believed.

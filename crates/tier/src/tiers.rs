@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::symlinkat;
 
-use super::links::{Links, TARGET_BYTES_MAX, number_link};
-use super::side::Side;
 use super::steps::Steps;
+use super::tier_dir::TierDir;
+use super::tier_links::{TARGET_BYTES_MAX, TierLinks, number_link};
 use halocline_api::control::SOCKET_NAME;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
@@ -24,18 +24,18 @@ pub(super) struct Tiers {
     /// The tree of the SSD, which has all names.
     tree: Namespace,
     /// All tiers; the first is the SSD.
-    sides: Vec<Side>,
-    links: Links,
+    dirs: Vec<TierDir>,
+    links: TierLinks,
     /// Who mounts, and makes our links.
     uid: u32,
     next_name: AtomicU64,
 }
 
 impl Tiers {
-    /// The tiers of `sides`, of which the first is the SSD; temporary names begin with `first_name`.
-    pub(super) fn new(sides: Vec<Side>, links: Links, first_name: u64) -> Result<Self> {
-        let (tree, next_name) = (sides[0].tree()?, AtomicU64::new(first_name));
-        Ok(Self { tree, sides, links, uid: own_uid(), next_name })
+    /// The tiers of `dirs`, of which the first is the SSD; temporary names begin with `first_name`.
+    pub(super) fn new(dirs: Vec<TierDir>, links: TierLinks, first_name: u64) -> Result<Self> {
+        let (tree, next_name) = (dirs[0].tree()?, AtomicU64::new(first_name));
+        Ok(Self { tree, dirs, links, uid: own_uid(), next_name })
     }
 
     /// The tree of the SSD, which has all names.
@@ -44,18 +44,18 @@ impl Tiers {
     }
 
     /// All tiers; the first is the SSD.
-    pub(super) fn sides(&self) -> &[Side] {
-        &self.sides
+    pub(super) fn dirs(&self) -> &[TierDir] {
+        &self.dirs
     }
 
     /// The SSD.
-    pub(super) fn ssd(&self) -> &Side {
-        &self.sides[0]
+    pub(super) fn ssd(&self) -> &TierDir {
+        &self.dirs[0]
     }
 
     /// Changes of a tier.
     pub(super) fn steps(&self, tier: usize) -> &Steps {
-        &self.sides[tier].steps
+        &self.dirs[tier].steps
     }
 
     /// Whether moves of several files must be made one after the other: a watcher wants their steps so.
@@ -64,7 +64,7 @@ impl Tiers {
     }
 
     /// The form of links that name places.
-    pub(super) const fn links(&self) -> &Links {
+    pub(super) const fn links(&self) -> &TierLinks {
         &self.links
     }
 
@@ -123,13 +123,13 @@ impl Tiers {
 
     /// Makes changes of names in a directory of the tree durable.
     pub(super) fn sync_directory(&self, dir: &Node) -> Result<()> {
-        self.ssd().steps.sync("syncing a switch", &self.tree.open_dir(dir)?)
+        self.ssd().steps.sync("syncing a cutover", &self.tree.open_dir(dir)?)
     }
 
     /// The directory at `dir` was removed: so is its mirror on lower tiers. Where data of removed
     /// files is still in it, it goes with the last of them.
     pub(super) fn directory_gone(&self, dir: &Path) {
-        for tier in 1..self.sides.len() {
+        for tier in 1..self.dirs.len() {
             self.drop_empty_directories(tier, dir);
         }
     }
@@ -141,7 +141,7 @@ impl Tiers {
             if dir.starts_with(PRIVATE) || self.walk(dir).is_some() {
                 return;
             }
-            if self.sides[tier].remove_dir(dir).is_err() {
+            if self.dirs[tier].remove_dir(dir).is_err() {
                 return;
             }
         }
@@ -157,9 +157,9 @@ mod tests {
     fn a_place_without_a_path_cannot_be_named() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let roots: Vec<_> = dirs.iter().map(|dir| dir.path().to_owned()).collect();
-        let side = |(tier, root): (usize, &PathBuf)| Side::open(root, tier, None).unwrap();
-        let sides = roots.iter().enumerate().map(side).collect();
-        let tiers = Tiers::new(sides, Links::new(&roots, &[]), 0).unwrap();
+        let tier_dir = |(tier, root): (usize, &PathBuf)| TierDir::open(root, tier, None).unwrap();
+        let dirs = roots.iter().enumerate().map(tier_dir).collect();
+        let tiers = Tiers::new(dirs, TierLinks::new(&roots, &[]), 0).unwrap();
         assert!(!tiers.can_be_named(1, Path::new("")));
         assert!(tiers.can_be_named(1, Path::new("file")));
         assert!(!tiers.can_be_named(1, Path::new(&"n".repeat(TARGET_BYTES_MAX))));

@@ -47,7 +47,7 @@ impl Watermarks {
         }
         // Moving files within one file system makes no room.
         let ssd = tiers.ssd();
-        if tiers.sides()[1..].iter().any(|side| side.device == ssd.device) {
+        if tiers.dirs()[1..].iter().any(|tier_dir| tier_dir.device == ssd.device) {
             return None;
         }
         let room = ssd.room().ok()?;

@@ -122,11 +122,11 @@ proptest! {
         beginning_of(&left_out, &all)?;
         let twice = [&bytes[..to], &bytes[from..]].concat();
         beginning_of(&twice, &all)?;
-        let foreign = write(&other, 1, flushed);
-        prop_assume!(foreign != bytes && !foreign.starts_with(&bytes[..to]));
-        let at = to.min(foreign.len());
-        let mixed = [&bytes[..to], &foreign[at..]].concat();
-        if mixed != bytes && mixed != foreign {
+        let another = write(&other, 1, flushed);
+        prop_assume!(another != bytes && !another.starts_with(&bytes[..to]));
+        let at = to.min(another.len());
+        let mixed = [&bytes[..to], &another[at..]].concat();
+        if mixed != bytes && mixed != another {
             beginning_of(&mixed, &all)?;
         }
     }

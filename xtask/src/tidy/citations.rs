@@ -12,7 +12,7 @@ const DESIGN: &str = "docs/DESIGN.md";
 const INVARIANTS: &str = "docs/INVARIANTS.md";
 const RECORDS: &str = "docs/decisions/";
 /// Texts that are not ours.
-const FOREIGN: [&str; 2] = ["Cargo.lock", "LICENSE"];
+const THIRD_PARTY: [&str; 2] = ["Cargo.lock", "LICENSE"];
 /// Where canaries cite what does not exist.
 const CANARIES: &str = "xtask/src/tidy/";
 /// Stands for a number in the name of a document that is only described.
@@ -24,7 +24,7 @@ const GONE: &str = concat!("SP", "EC");
 /// Finds citations that lead nowhere.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let library = Library::of(sources);
-    let ours = sources.iter().filter(|source| !FOREIGN.contains(&source.path.as_str()));
+    let ours = sources.iter().filter(|source| !THIRD_PARTY.contains(&source.path.as_str()));
     ours.flat_map(|source| {
         let mut findings = library.broken_links(source);
         findings.extend(library.broken_citations(source));

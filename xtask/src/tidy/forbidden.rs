@@ -104,10 +104,10 @@ fn hidden_skips(source: &Source) -> Vec<Finding> {
 /// Other people's words are escaped in one place, which all text on a terminal goes through; the other
 /// files here write for programs.
 const WRITERS: [&str; 7] = [
-    "crates/cli/src/say.rs",
+    "crates/cli/src/print.rs",
     "crates/cli/src/main.rs",
     "crates/cli/src/progress.rs",
-    "crates/cli/src/places.rs",
+    "crates/cli/src/mount_lookup.rs",
     "crates/cli/src/command/model.rs",
     "crates/cli/src/command/mount.rs",
     "crates/cli/src/command/bench/worker.rs",
@@ -128,7 +128,7 @@ fn prints(source: &Source) -> Vec<Finding> {
     };
     let prints = program.enumerate().filter(|(_, line)| is_one(line));
     let what =
-        "text for people goes through say! and tell! (crates/cli/src/say.rs), which escape it";
+        "text for people goes through say! and tell! (crates/cli/src/print.rs), which escape it";
     prints.map(|(index, _)| Finding::new(source, index + 1, what)).collect()
 }
 
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(findings("crates/cli/src/a.rs", line), 1);
         assert_eq!(findings("crates/os/src/a/b.rs", "fn f() { print!(\"x\") }"), 1);
         assert_eq!(findings("crates/cli/src/a.rs", "fn f() { let _ = std::io::stdout(); }"), 1);
-        assert_eq!(findings("crates/cli/src/say.rs", line), 0);
+        assert_eq!(findings("crates/cli/src/print.rs", line), 0);
         assert_eq!(findings("crates/cli/tests/a.rs", line), 0);
         let test = format!("#[cfg(test)]\nmod tests {{ {line} }}");
         assert_eq!(findings("crates/cli/src/a.rs", &test), 0);

@@ -38,7 +38,7 @@ use super::wire;
 use ancestors::Ancestor;
 use claimant::{Claimant, Claimants, read_answer};
 use names::{Access, Entry, Kind};
-use other_users::Strangers;
+use other_users::OtherUsers;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use names::fuzzing;
@@ -213,7 +213,7 @@ impl Claim {
             let same = entry.kind == Kind::At && meets.id == own.id;
             self.access.excludes(entry.access, same).then_some((entry, meets))
         });
-        let (mut claimants, mut strangers) = (Claimants::of(about), Strangers::default());
+        let (mut claimants, mut other_users) = (Claimants::of(about), OtherUsers::default());
         while let Some((entry, meets, Claimant { peer, stream })) = claimants.next() {
             let between = above.iter().take_while(|ancestor| *ancestor != meets);
             let way = between.chain([meets]).map(|ancestor| &*ancestor.path);
@@ -221,9 +221,9 @@ impl Claim {
                 let told = read_answer(stream, Instant::now() + ANSWER_TIMEOUT);
                 return Some(taken((dir, &self.cache), &peer, told));
             }
-            strangers.add(entry.kind, meets, Claimant { peer, stream });
+            other_users.add(entry.kind, meets, Claimant { peer, stream });
         }
-        strangers.user_of_one_below(dir, &self.cache)
+        other_users.user_of_one_below(dir, &self.cache)
     }
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::{print_json, simulate};
 use crate::failure::{Failure, Outcome as Ended};
-use crate::say::say;
+use crate::print::say;
 use decide::{Advice, Use, gain};
 use simulated::{Case, Outcome, Variant};
 

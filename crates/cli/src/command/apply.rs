@@ -15,8 +15,8 @@ use serde::Serialize;
 use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+use crate::print::{say, tell};
 use crate::progress::Meter;
-use crate::say::{say, tell};
 use crate::text;
 
 /// Move the files of a striped origin to the layouts of a plan

@@ -3,12 +3,12 @@
 //! - [`ior`]: the command and its options;
 //! - [`workload`]: which process asks for which bytes, in which order;
 //! - [`content`]: bytes that tell where they belong;
-//! - [`worker`]: one process of a run; [`crew`]: all of them, from the parent's side;
+//! - [`worker`]: one process of a run; [`worker_processes`]: all of them, from the parent's side;
 //! - [`case`]: one policy and cache size over one workload, from mount to unmount;
 //! - [`bare_origin`]: the origin when all is over, compared byte by byte;
-//! - [`scratch`]: where it all lies, and its end; [`claimed`]: what killed benchmarks leave of it;
+//! - [`scratch`]: where it all lies, and its end; [`scratch_dir`]: what killed benchmarks leave of it;
 //! - [`halocline_os::bound_process`]: processes that end with the benchmark;
-//! - [`attached`]: those that serve mounts;
+//! - [`mount_processes`]: those that serve mounts;
 //! - [`tier`]: the file tier; [`layout`]: stripes on servers of several kinds;
 //! - [`admission`]: the admission policies on random workloads, simulated; [`timed_engine`]: the engine itself in
 //!   simulated time, [`timed_tier`] the file tier; [`advise`]: what `advise` says beside what they do;
@@ -16,22 +16,22 @@
 
 mod admission;
 mod advise;
-mod attached;
 mod bare_origin;
 mod case;
-mod claimed;
 mod content;
-mod crew;
 mod ior;
 mod layout;
+mod mount_processes;
 pub(super) mod plot;
 mod record;
 mod scratch;
+mod scratch_dir;
 mod table;
 mod tier;
 mod timed_engine;
 mod timed_tier;
 mod worker;
+mod worker_processes;
 mod workload;
 
 use clap::{Args, Subcommand};

@@ -25,8 +25,8 @@ use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::{bytes_within, user_file};
 use crate::output::Replacement;
+use crate::print::{self, say, tell};
 use crate::progress::Meter;
-use crate::say::{self, say, tell};
 use crate::text;
 
 /// Longest configuration that is added to, as the longest that is read.
@@ -114,7 +114,7 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
         print_json(&measured.collect::<Vec<_>>())?;
     } else {
         for (dir, found) in &measured {
-            say::lines(&describe(dir, found));
+            print::lines(&describe(dir, found));
         }
     }
     if !args.dry_run {

@@ -1,6 +1,6 @@
 //! `halocline cluster`: the nodes that cache one origin, and what becomes of those that are gone.
 
-mod seen;
+mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::DirEntryExt;
@@ -18,7 +18,7 @@ use super::print_json;
 use crate::cluster::{Left, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::options::ConfigArgs;
-use crate::say::{say, tell};
+use crate::print::{say, tell};
 use crate::text;
 
 /// See which nodes cache an origin and what they hold, and end what those left that are gone
@@ -35,7 +35,7 @@ enum What {
     /// Say what the store of tokens says: its nodes, and how much each holds and waits for
     Status(AskArgs),
     /// Say who holds and who waits for which bytes of a file
-    Tokens(seen::TokensArgs),
+    Tokens(report::TokensArgs),
     /// Look for what does not fit together; changes nothing
     Fsck(AskArgs),
     /// Bring to the origin what a node that is gone left on its cache, which this machine reaches, and end its session
@@ -80,9 +80,9 @@ struct EndArgs {
 pub(crate) fn execute(args: &ClusterCommand) -> Outcome {
     match &args.what {
         What::Nodes(args) => nodes(args),
-        What::Status(args) => seen::status(args),
-        What::Tokens(args) => seen::tokens(args),
-        What::Fsck(args) => seen::fsck(args),
+        What::Status(args) => report::status(args),
+        What::Tokens(args) => report::tokens(args),
+        What::Fsck(args) => report::fsck(args),
         What::Recover(args) => recover(args),
         What::Forget(args) => forget(args),
     }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use halocline_api::control::{Place, Request, is_glob};
 
-use super::moving::{Telling, only_on_a_tier};
+use super::bulk::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
-use crate::places;
+use crate::mount_lookup;
 
 /// Move files of a file tier from the SSD to the next tier that has room
 #[derive(Debug, Args)]
@@ -45,21 +45,21 @@ pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
 /// The mount of a path that may end in a glob, and the path below its root.
 pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
     let is_glob = |part: &OsStr| is_glob(&part.to_string_lossy());
-    let literal = match places::find(path) {
+    let literal = match mount_lookup::find(path) {
         Ok(place) => {
             let inside = place.inside.clone();
             return Ok((place, inside));
         }
         // A name may look like a glob, and a glob like a name that is not there.
         Err(error) if error.errno() == libc::ETIMEDOUT || !path.iter().any(is_glob) => {
-            return Err(places::not_found(error));
+            return Err(mount_lookup::not_found(error));
         }
         Err(error) => error,
     };
     let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
     let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
     // Where neither is on a mount, what was typed is told of.
-    let Ok(place) = places::find(base) else { return Err(places::not_found(literal)) };
+    let Ok(place) = mount_lookup::find(base) else { return Err(mount_lookup::not_found(literal)) };
     let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
     let inside = place.inside.join(rest);
     Ok((place, inside))

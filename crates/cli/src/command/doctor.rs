@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::print_json;
 use crate::failure::Outcome;
 use crate::options::ConfigArgs;
-use crate::say::say;
-use crate::{assemble, inherited, mpi, preflight, text};
+use crate::print::say;
+use crate::{inherited, mpi, open_engine, preflight, text};
 
 /// First kernel with FUSE passthrough.
 const PASSTHROUGH_KERNEL: (u32, u32) = (6, 9);
@@ -258,7 +258,7 @@ fn directories(origin: &Path, cache: &Path, config: &Config) -> Vec<Finding> {
         Err(error) => return vec![finding("directories", Verdict::Fail, error.to_string())],
     };
     let mut findings = vec![finding("directories", Verdict::Ok, "both can be used")];
-    if let Some(common) = assemble::one_device(&sides.origin, &sides.cache, config) {
+    if let Some(common) = open_engine::one_device(&sides.origin, &sides.cache, config) {
         findings.push(finding("devices", Verdict::Note, common.of_a_cache()));
     }
     for (what, path, wanted) in

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use halocline_api::control::Request;
 
-use super::moving::{Telling, only_on_a_tier};
+use super::bulk::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
-use crate::places;
+use crate::mount_lookup;
 
 /// Flush files and take them off the cache
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ pub(crate) struct EvictArgs {
 
 /// Evicts.
 pub(crate) fn execute(args: &EvictArgs) -> Outcome {
-    let place = places::named(&args.path)?;
+    let place = mount_lookup::named(&args.path)?;
     only_on_a_tier(false, &place, "`halocline demote` moves files off the SSD")?;
     let request = Request::Evict { path: place.inside.clone(), dry_run: args.dry_run };
     let telling = Telling {

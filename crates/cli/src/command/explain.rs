@@ -12,9 +12,9 @@ use halocline_model::request::Direction;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+use crate::mount_lookup;
 use crate::options::byte_count;
-use crate::places;
-use crate::say::{self, say};
+use crate::print::{self, say};
 use crate::text;
 
 /// Show the cost model's terms for a request, the decision and the reason; of a file tier's file,
@@ -49,7 +49,7 @@ enum Way {
 
 /// Explains.
 pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
-    let place = places::named(&args.path)?;
+    let place = mount_lookup::named(&args.path)?;
     if place.inside.as_os_str().is_empty() {
         return Err(Failure::refused("the mount's root has no bytes; name a file on it"));
     }
@@ -78,7 +78,8 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
         },
         processes: args.processes,
     };
-    let told: Explanation = places::connect(&place)?.call(&Request::Explain(question), |_| {})?;
+    let told: Explanation =
+        mount_lookup::connect(&place)?.call(&Request::Explain(question), |_| {})?;
     if args.json {
         return print_json(&told);
     }
@@ -98,7 +99,7 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
     say!("policy     {}, p = {}", told.policy, told.processes);
     say!("on cache   {} of {}", text::bytes(told.cached_bytes), text::bytes(length));
     say!("benefit    {}", text::seconds(told.benefit_s));
-    say::lines(&decision(&told));
+    print::lines(&decision(&told));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -121,11 +122,11 @@ fn decision(told: &Explanation) -> String {
 /// Why a file of a file tier is where it is.
 fn why(place: &Place, json: bool) -> Outcome {
     let request = Request::ExplainFile { path: place.inside.clone() };
-    let told: FileExplanation = places::connect(place)?.call(&request, |_| {})?;
+    let told: FileExplanation = mount_lookup::connect(place)?.call(&request, |_| {})?;
     if json {
         return print_json(&told);
     }
-    say::lines(&super::tier_text::why(&told));
+    print::lines(&super::tier_text::why(&told));
     Ok(ExitCode::SUCCESS)
 }
 

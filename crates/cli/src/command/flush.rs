@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use halocline_api::control::Request;
 
-use super::moving::Telling;
+use super::bulk::Telling;
 use crate::failure::{Failure, Outcome};
-use crate::places;
+use crate::mount_lookup;
 
 /// Write dirty data to the origin, durably, and wait until it is there
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ pub(crate) struct FlushArgs {
 
 /// Flushes.
 pub(crate) fn execute(args: &FlushArgs) -> Outcome {
-    let place = places::named(&args.path)?;
+    let place = mount_lookup::named(&args.path)?;
     let request = Request::Flush { path: place.inside.clone(), dry_run: args.dry_run };
     let telling = Telling {
         doing: "flushing",

@@ -20,10 +20,10 @@ use halocline_storage::volume::{Origin, label};
 
 use self::contents::Contents;
 use self::findings::{Findings, Problem};
-use super::offline::{self, Offline};
+use super::offline_cache::{self, OfflineCache};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::say;
+use crate::print::say;
 use crate::text;
 
 /// Check a cache that is not mounted: records against objects, contents against their checksums,
@@ -46,7 +46,7 @@ pub(crate) struct FsckArgs {
 
 /// A cache that is open for checking.
 struct Cache {
-    offline: Offline,
+    offline: OfflineCache,
     problems: Vec<Problem>,
     origin_unchecked: Option<String>,
 }
@@ -56,7 +56,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     if let Some(outcome) = super::tier_fsck::execute(&args.cache, args.repair, args.json) {
         return outcome;
     }
-    let dir = offline::cache_dir(&args.cache)?;
+    let dir = offline_cache::cache_dir(&args.cache)?;
     let mut cache = Cache::open(&dir, args.repair).map_err(Failure::refused)?;
     cache.check_servers()?;
     let mut contents = Contents::new(cache.offline.dmt.usage().mapped, args.json);
@@ -92,7 +92,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
 
 impl Cache {
     fn open(dir: &Path, repair: bool) -> Result<Self> {
-        let offline = Offline::open(dir, if repair { Access::Change } else { Access::Look })?;
+        let offline = OfflineCache::open(dir, if repair { Access::Change } else { Access::Look })?;
         let lost = offline.recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0);
         let lost = lost.map(|dropped| Problem::LostAtPowerLoss {
             path: dropped.path.clone(),

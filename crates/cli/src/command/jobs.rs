@@ -18,13 +18,13 @@ use halocline_os::counted::counted;
 use halocline_tier::JOB_VARIABLE;
 use serde_json::json;
 
-use super::moving::only_on_a_tier;
+use super::bulk::only_on_a_tier;
 use super::print_json;
 use super::run::find_program;
 use crate::failure::{Failure, Outcome};
 use crate::inherited;
-use crate::places;
-use crate::say::{say, tell};
+use crate::mount_lookup;
+use crate::print::{say, tell};
 
 /// Bytes of a job file at most, as the mount takes it.
 const FILE_BYTES_MAX: u64 = 60 << 20;
@@ -110,7 +110,7 @@ pub(crate) fn execute(args: &JobsArgs) -> Outcome {
 
 fn ask(on: &On, change: JobChange) -> Outcome {
     let place = tier_at(on)?;
-    let jobs: Vec<JobInfo> = places::connect(&place)?.call(&Request::Jobs(change), |_| {})?;
+    let jobs: Vec<JobInfo> = mount_lookup::connect(&place)?.call(&Request::Jobs(change), |_| {})?;
     if on.json {
         return print_json(&jobs);
     }
@@ -125,7 +125,7 @@ fn ask(on: &On, change: JobChange) -> Outcome {
 
 /// The mount, which only a file tier can be.
 fn tier_at(on: &On) -> Result<Place, Failure> {
-    let place = places::named(&on.path)?;
+    let place = mount_lookup::named(&on.path)?;
     only_on_a_tier(true, &place, "jobs are announced to one, see `halocline mount --tier ROOT`")?;
     Ok(place)
 }
@@ -134,7 +134,7 @@ fn tier_at(on: &On) -> Result<Place, Failure> {
 fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
     find_program(&command[0], "the job stays where it is")?;
     let begin = Request::Jobs(JobChange::Begin(name.to_owned()));
-    let _: Vec<JobInfo> = places::connect(&tier_at(on)?)?.call(&begin, |_| {})?;
+    let _: Vec<JobInfo> = mount_lookup::connect(&tier_at(on)?)?.call(&begin, |_| {})?;
     inherited::restore();
     let error = Command::new(&command[0]).args(&command[1..]).env(JOB_VARIABLE, name).exec();
     let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };

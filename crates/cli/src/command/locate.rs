@@ -9,9 +9,9 @@ use halocline_os::counted::counted;
 
 use super::print_json;
 use crate::failure::Outcome;
+use crate::mount_lookup;
 use crate::options::byte_count;
-use crate::places;
-use crate::say::{self, say};
+use crate::print::{self, say};
 use crate::text;
 
 /// Show where a file is: its extents, or on a file tier which tier has it; of a directory, what of
@@ -36,11 +36,11 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
     let (place, inside) = super::demote::find(&args.path)?;
     if super::tier_text::is_tier(&place)? {
         let files: Vec<FileInfo> =
-            places::connect(&place)?.call(&Request::Files { path: inside }, |_| {})?;
+            mount_lookup::connect(&place)?.call(&Request::Files { path: inside }, |_| {})?;
         if args.json {
             return print_json(&files);
         }
-        say::lines(&super::tier_text::files(&files));
+        print::lines(&super::tier_text::files(&files));
         return Ok(ExitCode::SUCCESS);
     }
     if place.inside.as_os_str().is_empty() || (args.offset.is_none() && args.path.is_dir()) {
@@ -48,7 +48,7 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
     }
     let range = args.offset.zip(args.length);
     let request = Request::Locate { path: place.inside.clone(), range };
-    let extents: Vec<ExtentInfo> = places::connect(&place)?.call(&request, |_| {})?;
+    let extents: Vec<ExtentInfo> = mount_lookup::connect(&place)?.call(&request, |_| {})?;
     if args.json {
         return print_json(&extents);
     }
@@ -79,7 +79,7 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
 /// Shows what is on the cache of the files below a directory.
 fn below(place: &Place, json: bool) -> Outcome {
     let request = Request::Cached { path: place.inside.clone() };
-    let tree: CachedTree = places::connect(place)?.call(&request, |_| {})?;
+    let tree: CachedTree = mount_lookup::connect(place)?.call(&request, |_| {})?;
     if json {
         return print_json(&tree);
     }

@@ -15,22 +15,22 @@ use halocline_os::bounded::SMALL_FILE_BYTES_MAX;
 use halocline_os::error::Result;
 use halocline_os::private::{PrivateDir, Use};
 
-use crate::again;
+use crate::self_exec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 
-use super::moving::{conflicts, tell_left};
-use crate::assemble;
+use super::bulk::{conflicts, tell_left};
 use crate::child::Signals;
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::host::{Host, Hosted};
 use crate::mount_paths::MountPaths;
-use crate::opening::Opening;
+use crate::open_engine;
 use crate::options::ConfigArgs;
 use crate::preflight;
+use crate::print::tell;
 use crate::recording::{self, Recording};
-use crate::say::tell;
+use crate::slow_open_notice::SlowOpenNotice;
 use crate::text;
 
 /// What the background process says when the mount works.
@@ -88,32 +88,33 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
     let plan = plan(args, &config)?;
     if !args.foreground && !args.background_process {
         let common = match &plan {
-            Plan::Extents(place) => assemble::one_device(&place.origin, &place.cache, &config),
+            Plan::Extents(place) => open_engine::one_device(&place.origin, &place.cache, &config),
             Plan::Tier(..) => None,
         };
         args.config.check_lasts().map_err(Failure::refused)?;
         let code = start_in_background()?;
-        assemble::tell_notes(common.filter(|_| code == ExitCode::SUCCESS));
+        open_engine::tell_notes(common.filter(|_| code == ExitCode::SUCCESS));
         return Ok(code);
     }
     match plan {
         Plan::Extents(place) => {
             let (alone, config) = (args.cluster.is_alone(), args.cluster.fit(config));
             serve(args, &config, &place, |given_up| {
-                let claim =
-                    assemble::when_free(given_up, || assemble::claim(&place, &config, alone))?;
+                let claim = open_engine::when_free(given_up, || {
+                    open_engine::claim(&place, &config, alone)
+                })?;
                 let node = args.cluster.join((&place.origin, &place.cache), &config)?;
                 let (node, lost) = (node.as_ref(), args.cache_lost);
-                let _opening = Opening::of(&place.origin);
-                Ok((assemble::open_without_others(&place, &config, node, lost)?, claim))
+                let _opening = SlowOpenNotice::of(&place.origin);
+                Ok((open_engine::open_without_others(&place, &config, node, lost)?, claim))
             })
         }
         Plan::Tier(root, place) => {
             let config = Config { attr_timeout: config.tier_attr_timeout, ..config };
             serve(args, &config, &place, |given_up| {
-                let claim = assemble::claim_tiers(&root, &place, &config, given_up)?;
-                let _opening = Opening::of(&root);
-                Ok((assemble::open_tier(&root, &config)?, claim))
+                let claim = open_engine::claim_tiers(&root, &place, &config, given_up)?;
+                let _opening = SlowOpenNotice::of(&root);
+                Ok((open_engine::open_tier(&root, &config)?, claim))
             })
         }
     }
@@ -162,15 +163,15 @@ fn in_background(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 /// Starts this command again, waits until it says that the mount works, and leaves it alone.
 fn start_in_background() -> Outcome {
-    again::keep_descriptors().map_err(Failure::refused)?;
-    let mut child = again::command()
+    self_exec::keep_descriptors().map_err(Failure::refused)?;
+    let mut child = self_exec::command()
         .args(in_background(std::env::args_os().skip(1)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
     let mut said = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
-        again::let_go_of_descriptors(&pipe);
+        self_exec::let_go_of_descriptors(&pipe);
         pipe.by_ref().take(SMALL_FILE_BYTES_MAX).read_to_end(&mut said)?;
     }
     if said == READY {
@@ -195,7 +196,7 @@ fn serve<E: Hosted>(
     rustix::process::umask(Mode::from_raw_mode(0o077));
     let mut signals = Signals::catch()?;
     let common = match args.tier {
-        None => assemble::one_device(&place.origin, &place.cache, config),
+        None => open_engine::one_device(&place.origin, &place.cache, config),
         Some(_) => None,
     };
     let background = args.background_process;
@@ -213,7 +214,7 @@ fn serve<E: Hosted>(
     } else {
         tell!("mounted {} on {}", text::path(&place.origin), text::path(&place.mountpoint));
         // Behind the line that says that the mount works, for which others wait.
-        assemble::tell_notes(common);
+        open_engine::tell_notes(common);
     }
     let done = host.serve(|| signals.stop_requested())?;
     tell_left(&done);

@@ -12,7 +12,7 @@ use super::{print_json, simulate};
 use crate::failure::{Failure, Outcome as Ended};
 use crate::output;
 use crate::preflight;
-use crate::say::{say, tell};
+use crate::print::{say, tell};
 use crate::text;
 use clap::Args;
 use halocline_os::error::Error;

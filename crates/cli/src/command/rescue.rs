@@ -3,7 +3,7 @@
 //! What must hold: nothing leaves the cache before it is durable elsewhere, was read there again and
 //! is what its checksum says; a rescue that is killed is begun anew and finds what it had saved.
 
-mod saved;
+mod destination;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,12 +18,12 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use serde::Serialize;
 
-use self::saved::{Manifest, Saving};
-use super::offline::{self, Offline};
+use self::destination::{Manifest, Saving};
+use super::offline_cache::{self, OfflineCache};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+use crate::print::say;
 use crate::progress::Meter;
-use crate::say::say;
 use crate::text;
 
 /// Bytes that are read at once.
@@ -71,7 +71,7 @@ struct Rescued {
     #[serde(skip_serializing_if = "Option::is_none")]
     saved: Option<String>,
     /// What was saved.
-    extents: Vec<saved::Extent>,
+    extents: Vec<destination::Extent>,
 }
 
 /// Dirty bytes that stay on the cache.
@@ -112,20 +112,20 @@ struct Done {
 
 /// Rescues.
 pub(crate) fn execute(args: &RescueArgs) -> Outcome {
-    let dir = offline::cache_dir(&args.cache)?;
+    let dir = offline_cache::cache_dir(&args.cache)?;
     let to = std::path::absolute(&args.to)?;
     if to.starts_with(&dir) || to.canonicalize().is_ok_and(|real| real.starts_with(&dir)) {
         let what = format!("{} lies in the cache", to.display());
         return Err(Failure::refused(format!("{what}; name a directory on another disk")));
     }
     let target =
-        if args.dry_run { None } else { Some(saved::open(&to).map_err(Failure::refused)?) };
+        if args.dry_run { None } else { Some(destination::open(&to).map_err(Failure::refused)?) };
     let access = match args {
         RescueArgs { salvage: true, .. } => Access::Salvage,
         RescueArgs { dry_run: true, .. } => Access::Look,
         _ => Access::Change,
     };
-    let cache = Offline::open(&dir, access).map_err(Failure::refused)?;
+    let cache = OfflineCache::open(&dir, access).map_err(Failure::refused)?;
     let done = rescue(&cache, target.as_ref(), args)?;
     cache.leave()?;
     if args.json {
@@ -147,7 +147,7 @@ pub(crate) fn execute(args: &RescueArgs) -> Outcome {
     Err(Failure::dirty_left(format!("{bytes} dirty bytes stay on the cache {dir}")))
 }
 
-fn rescue(cache: &Offline, to: Option<&PrivateDir>, args: &RescueArgs) -> Result<Done> {
+fn rescue(cache: &OfflineCache, to: Option<&PrivateDir>, args: &RescueArgs) -> Result<Done> {
     let lost = cache.recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0);
     let lost = lost.map(|lost| Lost { path: lost.path.clone(), dirty_bytes: lost.dirty_bytes });
     let mut done = Done {
@@ -190,13 +190,13 @@ fn rescue(cache: &Offline, to: Option<&PrivateDir>, args: &RescueArgs) -> Result
 }
 
 /// Whether the next mount finds the file and brings its bytes to the origin.
-fn is_on_origin(cache: &Offline, file: &FileRecord) -> bool {
+fn is_on_origin(cache: &OfflineCache, file: &FileRecord) -> bool {
     cache.names.as_ref().is_some_and(|names| matches!(names.find(file), Ok(Some(_))))
 }
 
 /// Saves what is sound of a file's dirty extents, and then drops it from the cache.
 fn rescue_file(
-    cache: &Offline,
+    cache: &OfflineCache,
     to: Option<&PrivateDir>,
     file: &FileRecord,
     dirty: &[Extent],
@@ -234,7 +234,7 @@ fn rescue_file(
 /// Calls `each` with the offset and the bytes of each part of dirty extents that is on the cache and
 /// agrees with its checksum, in order.
 fn each_sound(
-    cache: &Offline,
+    cache: &OfflineCache,
     file: &FileRecord,
     dirty: &[Extent],
     each: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
@@ -291,8 +291,9 @@ fn push_joined(ranges: &mut Vec<ByteRange>, next: ByteRange) {
     }
 }
 
-fn extents(ranges: &[ByteRange]) -> Vec<saved::Extent> {
-    let extent = |range: &ByteRange| saved::Extent { offset: range.start, length: range.len() };
+fn extents(ranges: &[ByteRange]) -> Vec<destination::Extent> {
+    let extent =
+        |range: &ByteRange| destination::Extent { offset: range.start, length: range.len() };
     ranges.iter().map(extent).collect()
 }
 

@@ -8,8 +8,8 @@ use halocline_api::control::{Request, RuleChange, Rules};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::places;
-use crate::say::say;
+use crate::mount_lookup;
+use crate::print::say;
 use crate::text;
 
 /// Never evict files that match
@@ -65,7 +65,7 @@ pub(crate) fn exclude(args: &ExcludeArgs) -> Outcome {
 }
 
 fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
-    let place = match places::named(&args.on) {
+    let place = match mount_lookup::named(&args.on) {
         Err(failure) if args.on == Path::new(".") => {
             let message = failure.message();
             return Err(Failure::refused(format!(
@@ -76,7 +76,7 @@ fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
     };
     let here = std::env::current_dir().unwrap_or_default();
     let glob = relative(&args.glob, &place.mountpoint, &here);
-    let rules: Rules = places::connect(&place)?.call(&Request::Rules(how(glob)), |_| {})?;
+    let rules: Rules = mount_lookup::connect(&place)?.call(&Request::Rules(how(glob)), |_| {})?;
     if args.json {
         return print_json(&rules);
     }

@@ -19,23 +19,23 @@ use halocline_os::error::Error;
 
 use joining::Found;
 
+use super::bulk::{conflicts, tell_left};
 use super::curve::{self, Sizes};
-use super::moving::{conflicts, tell_left};
 use super::write_json;
-use crate::assemble;
 use crate::child::Signals;
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::host::{self, Flushing, Host};
+use crate::mount_lookup;
 use crate::mount_paths::MountPaths;
 use crate::mpi;
-use crate::opening::Opening;
+use crate::open_engine;
 use crate::options::ConfigArgs;
-use crate::places;
 use crate::preflight;
+use crate::print::{self, tell};
 use crate::progress::Meter;
 use crate::recording::{self, Recording};
-use crate::say::{self, tell};
+use crate::slow_open_notice::SlowOpenNotice;
 use crate::text;
 
 /// How long a flush may say nothing until it is told what it waits for.
@@ -128,14 +128,14 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
             }
             return joining::run(args, &plan, *engine);
         }
-        match assemble::claim(&plan.place, &plan.config, args.cluster.is_alone()) {
+        match open_engine::claim(&plan.place, &plan.config, args.cluster.is_alone()) {
             Ok(claim) => return run_alone(args, plan, claim),
             Err(taken) if waiting.is_worth(&found, &taken, &plan) => {}
             Err(_) => {
                 // A signal ends this process, which has nothing yet.
-                let claim = assemble::when_free(
+                let claim = open_engine::when_free(
                     || false,
-                    || assemble::claim(&plan.place, &plan.config, args.cluster.is_alone()),
+                    || open_engine::claim(&plan.place, &plan.config, args.cluster.is_alone()),
                 );
                 return run_alone(args, plan, claim.map_err(Failure::refused)?);
             }
@@ -152,16 +152,16 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let sides = (plan.place.origin.as_path(), plan.place.cache.as_path());
     let node = args.cluster.join(sides, &plan.config).map_err(Failure::refused)?;
-    let opening = Opening::of(&plan.place.origin);
+    let opening = SlowOpenNotice::of(&plan.place.origin);
     let engine =
-        assemble::open_without_others(&plan.place, &plan.config, node.as_ref(), args.cache_lost);
+        open_engine::open_without_others(&plan.place, &plan.config, node.as_ref(), args.cache_lost);
     drop(opening);
     let engine = engine.map_err(Failure::refused)?;
-    let common = assemble::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
+    let common = open_engine::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
     let host = (Arc::new(engine), claim);
     let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;
     if !args.quiet {
-        assemble::tell_notes(common);
+        open_engine::tell_notes(common);
     }
     let mut command = Command::new(&plan.program);
     command.args(&args.command[1..]);
@@ -210,7 +210,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     name_left(&mut report, &flushed);
     if !args.quiet {
         tell!("");
-        say::lines_aside(&text::report(&report));
+        print::lines_aside(&text::report(&report));
     }
     conclude(&plan, status, &report, &flushed)
 }
@@ -221,7 +221,7 @@ fn tell_curve(args: &RunArgs, recording: &Recording) {
         return;
     }
     match curve::of_trace(recording.path(), &Sizes::Footprint) {
-        Ok(curve) => say::lines_aside(&curve.table()),
+        Ok(curve) => print::lines_aside(&curve.table()),
         Err(failure) => tell!("halocline: {}", failure.message()),
     }
 }
@@ -305,7 +305,7 @@ pub(super) fn find_program(name: &OsString, undone: &str) -> Result<PathBuf, Fai
     };
     let answers = |path: &Path| {
         let hangs = |error: Error| not_started(126, &format!("cannot be looked at: {error}"));
-        places::check_answers(path).map_err(hangs)
+        mount_lookup::check_answers(path).map_err(hangs)
     };
     let path = Path::new(name);
     if path.components().count() > 1 || path.is_absolute() {

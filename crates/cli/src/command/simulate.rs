@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::say;
+use crate::print::say;
 use crate::text;
 
 use planned::{Comparison, PlannedLayouts};

@@ -12,8 +12,8 @@ use halocline_os::error::Error;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::places;
-use crate::say::{self, say, tell};
+use crate::mount_lookup;
+use crate::print::{self, say, tell};
 use crate::text;
 
 /// Show the state of a mount: space, dirty data, health, traffic
@@ -29,17 +29,19 @@ pub(crate) struct StatusArgs {
 /// Shows it.
 pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     if let Some(path) = &args.path {
-        let status = places::status(&places::named(path)?)?;
+        let status = mount_lookup::status(&mount_lookup::named(path)?)?;
         if args.json {
             return print_json(&status);
         }
-        say::lines(&describe(&status));
+        print::lines(&describe(&status));
         return Ok(ExitCode::SUCCESS);
     }
     // Side by side: one that does not answer keeps nobody from hearing of the others.
     let asked = thread::scope(|scope| {
         let ask = |mountpoint: &PathBuf| {
-            places::find(mountpoint).map_err(Failure::from).and_then(|place| places::status(&place))
+            mount_lookup::find(mountpoint)
+                .map_err(Failure::from)
+                .and_then(|place| mount_lookup::status(&place))
         };
         let asking: Vec<_> = mount::mountpoints()?
             .into_iter()
@@ -64,7 +66,7 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     }
     for (mountpoint, status) in &all {
         say!("{}", text::path(mountpoint));
-        say::lines(&describe(status));
+        print::lines(&describe(status));
     }
     Ok(ExitCode::SUCCESS)
 }

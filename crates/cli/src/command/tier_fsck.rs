@@ -10,12 +10,12 @@ use halocline_tier::{FileTier, TierSet};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::say;
-use crate::{assemble, places, text};
+use crate::print::say;
+use crate::{mount_lookup, open_engine, text};
 
 /// Checks `root` if it is the root of a file tier.
 pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> {
-    if let Err(hangs) = places::check_tiers_answer(root) {
+    if let Err(hangs) = mount_lookup::check_tiers_answer(root) {
         return Some(Err(Failure::refused(hangs)));
     }
     let mut config = Config::default();
@@ -30,7 +30,7 @@ pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> 
 
 fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
     not_mounted(root)?;
-    let set = assemble::tier_set(root, config).map_err(Failure::refused)?;
+    let set = open_engine::tier_set(root, config).map_err(Failure::refused)?;
     let found = FileTier::check(&set, repair).map_err(Failure::refused)?;
     if json {
         print_json(&found)?;
@@ -42,7 +42,7 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
         !matches!(
             problem,
             Problem::Leftover { .. }
-                | Problem::Unswitched { .. }
+                | Problem::NotCutOver { .. }
                 | Problem::Unlinked { .. }
                 | Problem::CopyGone { .. }
                 | Problem::CopyDiffers { .. }
@@ -56,11 +56,11 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
 
 /// Refuses tiers that are mounted, saying where.
 fn not_mounted(root: &Path) -> Result<(), Failure> {
-    let Ok(found) = places::find(root) else { return Ok(()) };
-    let Ok(status) = places::status(&found) else { return Ok(()) };
+    let Ok(found) = mount_lookup::find(root) else { return Ok(()) };
+    let Ok(status) = mount_lookup::status(&found) else { return Ok(()) };
     let (root, pid) = (text::path(root), status.status.pid);
     let point = Some(found.mountpoint).filter(|point| !point.as_os_str().is_empty());
-    Err(Failure::refused(match point.or_else(|| places::mountpoint_of(&found.socket)) {
+    Err(Failure::refused(match point.or_else(|| mount_lookup::mountpoint_of(&found.socket)) {
         Some(point) => {
             let point = text::path(&point);
             format!(

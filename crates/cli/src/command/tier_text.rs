@@ -11,7 +11,7 @@ use halocline_api::control::{
 use halocline_os::counted::{counted, counted_with};
 
 use crate::failure::Failure;
-use crate::places;
+use crate::mount_lookup;
 use crate::text;
 
 /// Moves under way that are told of one by one.
@@ -19,7 +19,7 @@ const MOVES_SHOWN: usize = 8;
 
 /// Whether a mount is a file tier.
 pub(super) fn is_tier(place: &Place) -> Result<bool, Failure> {
-    Ok(places::status(place)?.tier.is_some())
+    Ok(mount_lookup::status(place)?.tier.is_some())
 }
 
 /// One line a file and a sum.

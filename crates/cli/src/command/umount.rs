@@ -15,11 +15,11 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::moving::conflicts;
+use super::bulk::conflicts;
 use crate::failure::{Failure, Outcome};
-use crate::places;
+use crate::mount_lookup;
+use crate::print::{self, tell};
 use crate::progress::Meter;
-use crate::say::{self, tell};
 use crate::text;
 
 /// How long the mount process may take to end after the mount is gone.
@@ -40,16 +40,16 @@ pub(crate) struct UmountArgs {
 
 /// Unmounts.
 pub(crate) fn execute(args: &UmountArgs) -> Outcome {
-    let place = match places::find(&args.mountpoint) {
+    let place = match mount_lookup::find(&args.mountpoint) {
         Ok(place) => place,
         Err(error) if cannot_be_asked(&error) => {
-            let mountpoint = places::mountpoint_at_or_over(&args.mountpoint);
+            let mountpoint = mount_lookup::mountpoint_at_or_over(&args.mountpoint);
             let mountpoint = mountpoint.ok_or_else(|| hangs(&error))?;
             return detach_unasked(args.force, &mountpoint, &error);
         }
         Err(error) => {
-            let dead = places::dead_mount(&args.mountpoint)?;
-            let dead = dead.ok_or_else(|| places::not_found(error))?;
+            let dead = mount_lookup::dead_mount(&args.mountpoint)?;
+            let dead = dead.ok_or_else(|| mount_lookup::not_found(error))?;
             return detach_dead(&dead);
         }
     };
@@ -59,7 +59,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
             "{path} is inside the mount at {mountpoint}; unmount that"
         )));
     }
-    let mut client = match places::connect(&place) {
+    let mut client = match mount_lookup::connect(&place) {
         // It lives, as whoever found it was told.
         Err(error) if !place.mountpoint.as_os_str().is_empty() && error.errno() != libc::EACCES => {
             return detach_unasked(args.force, &place.mountpoint, &error);
@@ -76,8 +76,8 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     let ended = process.map_or(Ok(()), |process| wait_for_end(&process, status.pid));
     match tier {
         // Its files are where they are: there is nothing to flush.
-        Some(_) => say::lines(&format!("unmounted{}", text::skipped(&done))),
-        None => say::lines(&format!("unmounted; {}", text::moved("flushed", &done, false))),
+        Some(_) => print::lines(&format!("unmounted{}", text::skipped(&done))),
+        None => print::lines(&format!("unmounted; {}", text::moved("flushed", &done, false))),
     }
     if done.left_bytes > 0 {
         if let Err(lives) = &ended {

@@ -10,8 +10,8 @@ use halocline_os::error::Error;
 use halocline_storage::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
 
 use crate::failure::{Failure, Outcome};
+use crate::print::say;
 use crate::progress::Meter;
-use crate::say::say;
 use crate::text;
 
 /// Copy a file, or everything, from a striped origin to plain files

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::say;
+use crate::print::say;
 use crate::text;
 
 use measured::ServerTimes;

@@ -9,9 +9,9 @@ use halocline_api::control::Request;
 use halocline_os::bounded;
 use halocline_os::error::Error;
 
-use super::moving::Telling;
+use super::bulk::Telling;
 use crate::failure::{Failure, Outcome};
-use crate::places;
+use crate::mount_lookup;
 
 /// Bytes of a list of paths at most; a mount takes fewer at a time.
 const LIST_BYTES_MAX: u64 = 256 << 20;
@@ -39,7 +39,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     if let Some(list) = &args.list {
         paths.extend(read_list(list)?);
     }
-    let places = places::all_named(&paths)?;
+    let places = mount_lookup::all_named(&paths)?;
     let Some(first) = places.first() else {
         return Err(Failure::refused("the list names no file"));
     };

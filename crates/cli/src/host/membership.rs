@@ -17,8 +17,8 @@ use halocline_api::control::{Joined, Mounted, MoveReport, ProcessHint, ProgressS
 use halocline_fuse::{Sights, Transport};
 use halocline_os::error::{Error, Result};
 
-use super::endings::{Ending, used_by};
-use super::hanging;
+use super::forced_unmount;
+use super::unmount_requests::{UnmountRequest, used_by};
 use super::{Hosted, Untold, flushed};
 use crate::mount_paths::MountPaths;
 use crate::recording::Recording;
@@ -27,7 +27,7 @@ use crate::text;
 /// The control socket's way to the thread that owns the mount.
 pub(super) struct Membership<E> {
     pub(super) engine: Arc<E>,
-    pub(super) endings: Option<Sender<Ending>>,
+    pub(super) unmount_requests: Option<Sender<UnmountRequest>>,
     /// What runs that join are shown, once there is a mount.
     pub(super) sights: OnceLock<(Transport, Sights)>,
     /// Runs that use the mount besides its own process.
@@ -138,18 +138,18 @@ impl<E: Hosted> Mounted for Membership<E> {
         keep_dirty: bool,
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
-        let Some(endings) = &self.endings else {
+        let Some(unmount_requests) = &self.unmount_requests else {
             return Err(Error::invalid(
                 "this mount belongs to `halocline run`",
                 "it ends when its command does",
             ));
         };
         // Who lets dirty data stay waits for nobody else either.
-        let mut hangs = (force || keep_dirty) && hanging::hangs(&self.engine);
+        let mut hangs = (force || keep_dirty) && forced_unmount::hangs(&self.engine);
         let mut first = MoveReport::default();
         if !keep_dirty && !hangs {
             let flushed = if force {
-                hanging::flushed_unless_it_hangs(&self.engine, progress)
+                forced_unmount::flushed_unless_it_hangs(&self.engine, progress)
             } else {
                 Some(flushed(&*self.engine, progress))
             };
@@ -162,11 +162,11 @@ impl<E: Hosted> Mounted for Membership<E> {
             return Err(not_flushed(&first));
         }
         let (done, answer) = channel();
-        endings
-            .send(Ending { force, keep_dirty: keep_dirty || hangs, hangs, done })
-            .map_err(|_| hanging::has_ended())?;
+        unmount_requests
+            .send(UnmountRequest { force, keep_dirty: keep_dirty || hangs, hangs, done })
+            .map_err(|_| forced_unmount::has_ended())?;
         // The owner's thread may wait for the origin itself, since a signal told it to stop, or the origin hangs now.
-        let last = hanging::end(&self.engine, &answer, !force && !keep_dirty)?;
+        let last = forced_unmount::end(&self.engine, &answer, !force && !keep_dirty)?;
         Ok(joined(&first, last?))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use halocline_testkit::waiting::PATIENCE;
+use halocline_testkit::waiting::WAIT_LIMIT;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::sched_getaffinity;
@@ -70,7 +70,7 @@ fn calls_that_sleep_hold_up_no_other_program_of_their_processor() {
     let (tell, told) = channel();
     let beside = slow.path().join("beside");
     thread::spawn(move || tell.send(on_one_processor("cat", &beside).wait()));
-    let answered = told.recv_timeout(PATIENCE);
+    let answered = told.recv_timeout(WAIT_LIMIT);
     drop(stopped);
     for mut child in waiting {
         assert!(child.wait().expect("wait").success(), "it goes on when the device does");

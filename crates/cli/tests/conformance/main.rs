@@ -1,7 +1,7 @@
 //! Real programs and conformance suites on real mounts; docs/TESTING.md says how to run one.
 
-mod behind;
 mod differential;
+mod external_changes;
 mod fsx;
 mod io_uring;
 mod kill;
@@ -27,10 +27,10 @@ mod tier_jobs;
 mod tier_kill;
 mod tier_limits;
 mod tier_links;
-mod tier_mover;
+mod tier_migrations;
 mod tier_programs;
+mod tier_status;
 mod tier_suites;
 mod tier_timeouts;
-mod tier_told;
 mod tier_users;
 mod warm_passthrough;

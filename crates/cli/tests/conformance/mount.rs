@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use halocline_api::control::mount::is_mountpoint;
 use halocline_testkit::fuse_device;
-use halocline_testkit::waiting::{PATIENCE, eventually};
+use halocline_testkit::waiting::{WAIT_LIMIT, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -147,7 +147,7 @@ impl Mount {
         while !is_mountpoint(&self.path()).expect("mountinfo") || fs::metadata(self.path()).is_err()
         {
             let ended = process.try_wait().expect("wait");
-            if ended.is_some() || start.elapsed() > PATIENCE {
+            if ended.is_some() || start.elapsed() > WAIT_LIMIT {
                 let _ = process.kill();
                 panic!("the mount did not appear ({ended:?}):\n{}", self.log());
             }
@@ -180,7 +180,7 @@ impl Mount {
             // A process that another test starts holds our files between its fork and exec.
             let message = String::from_utf8_lossy(&output.stderr);
             let in_use = message.contains("programs use the mount");
-            assert!(in_use && start.elapsed() < PATIENCE, "{message}\n{}", self.log());
+            assert!(in_use && start.elapsed() < WAIT_LIMIT, "{message}\n{}", self.log());
             thread::sleep(PAUSE);
         }
     }

@@ -160,14 +160,14 @@ fn what_fusermount3_refuses_is_said() {
     }
     let scratch = scratch();
     // Not the user's: fusermount3 mounts only where the user may write.
-    let foreign = scratch.path().join("foreign");
-    fs::create_dir(&foreign).expect("directory");
-    fs::set_permissions(&foreign, Permissions::from_mode(0o755)).expect("permissions");
-    let script = format!("$h mount origin foreign --cache cache {OPTIONS}");
+    let others_dir = scratch.path().join("others");
+    fs::create_dir(&others_dir).expect("directory");
+    fs::set_permissions(&others_dir, Permissions::from_mode(0o755)).expect("permissions");
+    let script = format!("$h mount origin others --cache cache {OPTIONS}");
     let output = as_user(scratch.path(), &script);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{errors}");
-    for part in ["foreign", "write access"] {
+    for part in ["others", "write access"] {
         assert!(errors.contains(part), "{errors}");
     }
     assert!(!errors.contains("install fuse3"), "it is: {errors}");

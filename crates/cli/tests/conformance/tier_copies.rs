@@ -60,7 +60,7 @@ fn what_was_archived_outlives_the_ssd() {
     let ssd = mount.root().join("ssd");
     fs::remove_dir_all(&ssd).expect("the SSD is lost");
     fs::create_dir(&ssd).expect("a new one");
-    fs::remove_file(mount.root().join("hdd/.halocline/tier.json")).expect("the old set's mark");
+    fs::remove_file(mount.root().join("hdd/.halocline/tier.json")).expect("the old set's label");
     mount.start();
     let path = |name: &str| mount.path().join(name);
     for number in 2..20 {

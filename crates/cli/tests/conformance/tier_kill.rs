@@ -6,7 +6,7 @@ use crate::kill::{check_after_kill, kill_under_load};
 use crate::ledger::Ledger;
 use crate::mount::{self, Mount};
 use crate::programs;
-use crate::tier_mover::Mover;
+use crate::tier_migrations::Migrations;
 
 const ROUNDS: u64 = 100;
 /// The same where the disk keeps copies.
@@ -18,9 +18,9 @@ const OPTIONS: [&str; 3] = ["--passthrough=false", "--ssd-limit", "3M"];
 /// One round: work while files move, kill, check the tiers, mount again, check every byte. Returns
 /// the moves.
 fn round(mount: &mut Mount, ledgers: &mut [Ledger], number: u64) -> u64 {
-    let mover = Mover::start(mount);
+    let migrations = Migrations::start(mount);
     kill_under_load(mount, ledgers, number);
-    let count = mover.stop();
+    let count = migrations.stop();
     let root = mount.root();
     check_after_kill(mount, ledgers, number, &root);
     count
@@ -35,7 +35,7 @@ fn kill_again_and_again(options: &[&str], rounds: u64) {
     let is_attacked =
         |ledgers: &[Ledger], moved| issued(ledgers) > rounds * 10 && moved > rounds * 3 / 10;
     for number in 0..10 * rounds {
-        // More where other work leaves programs and mover little time.
+        // More where other work leaves programs and migrations little time.
         if number >= rounds && is_attacked(&ledgers, moved) {
             break;
         }

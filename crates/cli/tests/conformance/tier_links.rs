@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::kill::Random;
 use crate::mount::{self, Mount};
 use crate::programs;
-use crate::tier_mover::Mover;
+use crate::tier_migrations::Migrations;
 
 const FILES: u64 = 40;
 const KILLS: u64 = 15;
@@ -144,23 +144,23 @@ fn i10_kills_while_hard_links_move_leave_all_names_of_a_file_one() {
     (0..3).for_each(|number| snapshot(&mount.path(), number));
     let (mut random, mut total) = (Random::new(5), 0);
     for round in 0..10 * KILLS {
-        // More where other work leaves the mover little time.
+        // More where other work leaves the migrations little time.
         if round >= KILLS && total > 100 {
             break;
         }
         let before = Tree::read(&mount.path());
         let pid = u32::try_from(mount.status()["pid"].as_u64().expect("a pid")).expect("a pid");
-        let mover = Mover::start(&mount);
+        let migrations = Migrations::start(&mount);
         thread::sleep(Duration::from_millis(30 + random.below(200)));
         mount.kill(pid);
-        total += mover.stop();
+        total += migrations.stop();
         programs::run(programs::halocline().arg("fsck").arg(mount.root()));
         mount.start();
         assert!(before == Tree::read(&mount.path()), "round {round}:\n{}", mount.log());
-        let mover = Mover::start(&mount);
+        let migrations = Migrations::start(&mount);
         snapshot(&mount.path(), round + 3);
         fs::remove_dir_all(mount.path().join(format!("snap{round}"))).expect("removed");
-        total += mover.stop();
+        total += migrations.stop();
         Tree::read(&mount.path());
     }
     assert!(total > 100, "only {total} moves: nothing was attacked");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::mount::{self, Mount};
 use crate::source_tree::Checkout;
-use crate::tier_mover::Mover;
+use crate::tier_migrations::Migrations;
 use crate::{programs, sqlite};
 
 const MOVING: [&str; 1] = ["--passthrough=false"];
@@ -22,7 +22,7 @@ fn sqlite_on_a_tier_equals_sqlite_on_a_directory() {
     let plain = tempfile::tempdir().expect("scratch");
     for options in [&MOVING[..], &["--passthrough=false", "--ssd-limit", "1M"], &[]] {
         let mount = Mount::tier(options);
-        let mover = Mover::start(&mount);
+        let migrations = Migrations::start(&mount);
         for journal in ["delete", "wal"] {
             for root in [plain.path(), &mount.path()] {
                 let _ = fs::remove_file(root.join(journal));
@@ -34,7 +34,7 @@ fn sqlite_on_a_tier_equals_sqlite_on_a_directory() {
                 .map(|root| sqlite::query(&root.join(journal), ".dump"));
             assert!(left == right, "{journal}, {options:?}: the dumps differ");
         }
-        assert!(mover.stop() > 0, "nothing moved");
+        assert!(migrations.stop() > 0, "nothing moved");
     }
 }
 
@@ -44,14 +44,14 @@ fn git_and_make_on_a_tier_whose_files_move() {
         return programs::skip(reason);
     }
     let mut mount = Mount::tier(&["--passthrough=false", "--ssd-limit", "8M"]);
-    let mover = Mover::start(&mount);
+    let migrations = Migrations::start(&mount);
     let clone = Checkout::new(mount.path().join("clone"));
     let project = clone.build_project();
     programs::run(&mut Command::new(project.join("program")));
     clone.git(&["add", "project"]);
     clone.git(&["gc", "--quiet"]);
     clone.git(&["fsck", "--full"]);
-    assert!(mover.stop() > 0, "nothing moved");
+    assert!(migrations.stop() > 0, "nothing moved");
     mount.unmount();
     programs::run(programs::halocline().arg("fsck").arg(mount.root()));
 }
@@ -89,14 +89,14 @@ fn tar_of_a_large_tree_on_a_tier_whose_files_move() {
     };
     let text = |path: &std::path::Path| path.to_str().expect("text").to_owned();
     tar(&["-cf", &text(&archive), "-C", &text(plain.path()), "tree"]);
-    let mover = Mover::start(&mount);
+    let migrations = Migrations::start(&mount);
     tar(&["-xf", &text(&archive), "-C", &text(&mount.path())]);
     let compare = || {
         programs::run(Command::new("diff").arg("-r").arg(&source).arg(mount.path().join("tree")));
         tar(&["--compare", "-f", &text(&archive), "-C", &text(&mount.path())]);
     };
     compare();
-    assert!(mover.stop() > 0, "nothing moved");
+    assert!(migrations.stop() > 0, "nothing moved");
     compare();
     mount.unmount();
     programs::run(programs::halocline().arg("fsck").arg(mount.root()));

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::mount::{self, IO_URING, Mount};
-use crate::tier_mover::Mover;
+use crate::tier_migrations::Migrations;
 use crate::{differential, fsx, pjdfstest, programs};
 
 /// Every file is served by the mount process, so that open files move too.
@@ -26,11 +26,11 @@ fn exercise_on(mut mount: Mount, weights: &str, held: Option<fs::File>, seed: &s
     let Some(suite) = programs::suite("fsx") else {
         return programs::skip("fsx is not installed; make test installs it");
     };
-    let mover = Mover::start(&mount);
+    let migrations = Migrations::start(&mount);
     let aside = tempfile::tempdir().expect("scratch");
     let config = aside.path().join("fsx.toml");
     fs::write(&config, weights).expect("configuration");
-    // Again where other work leaves the mover little time.
+    // Again where other work leaves the migrations little time.
     for _ in 0..10 {
         programs::run(
             Command::new(&suite)
@@ -40,11 +40,11 @@ fn exercise_on(mut mount: Mount, weights: &str, held: Option<fs::File>, seed: &s
                 .arg(aside.path())
                 .arg(mount.path().join("file")),
         );
-        if mover.count() >= at_least {
+        if migrations.count() >= at_least {
             break;
         }
     }
-    let count = mover.stop();
+    let count = migrations.stop();
     assert!(count >= at_least, "the file moved only {count} times");
     drop(held);
     mount.unmount();
@@ -122,9 +122,9 @@ fn pjdfstest_on_a_tier_whose_files_move() {
         return programs::skip(reason);
     }
     let mount = Mount::tier(&MOVING);
-    let mover = Mover::start(&mount);
+    let migrations = Migrations::start(&mount);
     pjdfstest::passes_as_expected(&mount);
-    assert!(mover.stop() > 0, "nothing moved");
+    assert!(migrations.stop() > 0, "nothing moved");
 }
 
 #[test]
@@ -151,9 +151,9 @@ fn calls_on_a_tier_whose_files_move_answer_as_on_a_directory() {
             continue;
         }
         let mut mount = Mount::tier(options);
-        let mover = Mover::start(&mount);
+        let migrations = Migrations::start(&mount);
         let plain = differential::compare_on(seed, &mount);
-        drop(mover);
+        drop(migrations);
         mount.unmount();
         programs::run(programs::halocline().arg("fsck").arg(mount.root()));
         mount.start();

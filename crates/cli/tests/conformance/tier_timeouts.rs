@@ -15,7 +15,7 @@ use crate::programs;
 const KEPT: &str = "--tier-attr-timeout=1h";
 
 /// How long attributes that change unseen may take to be seen; a second is promised.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("stat").permissions().mode() & 0o7777
@@ -77,7 +77,7 @@ fn set_id_bits_are_not_kept_for_long() {
     assert_eq!(mode(&file), 0o4755);
     let below = mount.root().join("ssd/file");
     fs::set_permissions(&below, Permissions::from_mode(0o755)).expect("chmod below");
-    within(PATIENCE, "the end of a set-user-id bit", || mode(&file) == 0o755);
+    within(WAIT_LIMIT, "the end of a set-user-id bit", || mode(&file) == 0o755);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_store_through_a_mapping_is_seen_in_the_times() {
             if dir != mount.path() && !is_seen() {
                 return programs::skip("the file system does not note stores of mappings");
             }
-            within(PATIENCE, "the time of a store", is_seen);
+            within(WAIT_LIMIT, "the time of a store", is_seen);
         }
     }
 }

@@ -112,14 +112,14 @@ impl File {
         let mut attempts = 0;
         let waits_for = loop {
             let told = self.state.lock().told;
-            match self.attempt(want, attempts, began + self.shared.options.patience)? {
+            match self.attempt(want, attempts, began + self.shared.options.wait_limit)? {
                 Attempt::Granted(grant) => {
                     if attempts > 0 {
                         self.shared.counters.note_wait(began.elapsed());
                     }
                     return Ok(grant);
                 }
-                Attempt::Waits(what) if began.elapsed() >= self.shared.options.patience => {
+                Attempt::Waits(what) if began.elapsed() >= self.shared.options.wait_limit => {
                     break what;
                 }
                 Attempt::Waits(_) => {}
@@ -141,14 +141,14 @@ impl File {
         self.shared.counters.note_wait(began.elapsed());
         // Whoever stands behind it tells, and then it leaves the queue.
         Err(Error::Cluster {
-            what: format!("waited {} s for {waits_for}", self.shared.options.patience.as_secs()),
+            what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
             remedy: "see `halocline cluster nodes`".to_owned(),
         })
     }
 
     /// Waits until no permit is under way in a closed range; `false` if that takes too long.
     pub(super) fn wait_unused(&self, range: ByteRange) -> bool {
-        let deadline = Instant::now() + self.shared.options.patience;
+        let deadline = Instant::now() + self.shared.options.wait_limit;
         let mut state = self.state.lock();
         while state.pieces.is_used(range) {
             if self.changed.wait_until(&mut state, deadline).timed_out() || self.shared.is_stopped()

@@ -25,10 +25,10 @@ impl Queue {
         }
     }
 
-    fn pop(&self, patience: Duration) -> Option<SharedFile> {
+    fn pop(&self, wait_limit: Duration) -> Option<SharedFile> {
         let mut files = self.files.lock();
         if files.is_empty() {
-            let _ = self.filled.wait_for(&mut files, patience);
+            let _ = self.filled.wait_for(&mut files, wait_limit);
         }
         files.pop_front()
     }

@@ -233,8 +233,8 @@ impl Store for MemoryStore {
         self.told.notify_all();
     }
 
-    fn listen(&self, session: Session, patience: Duration) -> Vec<SharedFile> {
-        let deadline = Instant::now() + patience;
+    fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
+        let deadline = Instant::now() + wait_limit;
         let mut state = self.state.lock();
         loop {
             let messages = state.messages.remove(&session).unwrap_or_default();

@@ -297,18 +297,18 @@ impl Store for RedisStore {
         let _: Result<u64> = self.run(&script);
     }
 
-    fn listen(&self, session: Session, patience: Duration) -> Vec<SharedFile> {
+    fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
         let mut listening = self.listening.lock();
         if listening.is_none() {
             *listening = self.connect_once().ok();
         }
         let Some(connection) = listening.as_mut() else {
             drop(listening);
-            std::thread::sleep(patience);
+            std::thread::sleep(wait_limit);
             return Vec::new();
         };
         let list = self.keys.told(session);
-        let wait = patience.min(TIMEOUT / 2).as_secs_f64();
+        let wait = wait_limit.min(TIMEOUT / 2).as_secs_f64();
         let told: redis::RedisResult<Option<(String, String)>> =
             redis::cmd("BLPOP").arg(&list).arg(wait).query(connection);
         if let Ok(told) = told {
@@ -316,7 +316,7 @@ impl Store for RedisStore {
         }
         *listening = None;
         drop(listening);
-        std::thread::sleep(patience);
+        std::thread::sleep(wait_limit);
         Vec::new()
     }
 

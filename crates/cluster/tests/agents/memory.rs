@@ -269,8 +269,8 @@ fn i13_dirty_bytes_of_a_node_that_is_gone_are_an_error_until_it_was_recovered() 
 #[test]
 fn i14_a_node_that_is_gone_while_the_store_forgets_holds_up_all_until_it_was_ended() {
     let world = World::new(1);
-    let patience = |options: &mut Options| options.patience = Duration::from_millis(100);
-    let (one, other) = (world.node("dead-node"), world.node_with("b", patience));
+    let wait_limit = |options: &mut Options| options.wait_limit = Duration::from_millis(100);
+    let (one, other) = (world.node("dead-node"), world.node_with("b", wait_limit));
     one.request(0, Node::want(WRITE, 0, false)).unwrap();
     other.request(1, Node::want(WRITE, 0, false)).unwrap();
     let (session, cache) = (one.agent.session(), Arc::clone(&one.cache));
@@ -309,7 +309,7 @@ fn i12_a_session_that_was_given_up_never_comes_back() {
 fn a_wait_for_a_node_that_does_not_answer_ends() {
     let world = World::new(1);
     let one = world.node("a");
-    let other = world.node_with("b", |options| options.patience = Duration::from_millis(50));
+    let other = world.node_with("b", |options| options.wait_limit = Duration::from_millis(50));
     let permit = Permit::wait(one.tokens(0), Node::want(WRITE, 0, false)).unwrap();
     let error = other.request(0, Node::want(WRITE, 0, false)).unwrap_err();
     assert_eq!(error.errno(), 5);

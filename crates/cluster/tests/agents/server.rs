@@ -56,7 +56,7 @@ impl Server {
 fn nodes(server: &Server, origin: &Arc<Origin>, names: &[&str]) -> Vec<Node> {
     let registry = server.place().join("registry");
     let node = |name: &&str| {
-        let change = |options: &mut Options| options.patience = Duration::from_mins(1);
+        let change = |options: &mut Options| options.wait_limit = Duration::from_mins(1);
         Node::new(name, server.store(), &registry, origin, change)
     };
     names.iter().map(node).collect()

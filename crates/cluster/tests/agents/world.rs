@@ -123,7 +123,7 @@ impl Node {
     ) -> Self {
         let mut options = Options::new(name.to_owned(), "/ssd".into(), format!("cache of {name}"));
         options.poll = Duration::from_millis(50);
-        options.patience = Duration::from_mins(5);
+        options.wait_limit = Duration::from_mins(5);
         change(&mut options);
         let clock = options.clock.clone();
         let agent = Agent::begin(options, store, Registry::open(registry).unwrap()).unwrap();

@@ -10,7 +10,7 @@
 //!
 //! The kernel does that when it has the answer to every read of these pages that is under way. All our
 //! threads may be writing just now, so that nobody answers it: the kernel is told by a thread of its
-//! own, for which a write waits no longer than [`PATIENCE`].
+//! own, for which a write waits no longer than [`WAIT_LIMIT`].
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -23,7 +23,7 @@ use halocline_os::unpanicked::unpanicked;
 
 /// How long a write waits at most. Only where all threads wait does it last so long, and then its
 /// pages are dropped as soon as they are free again.
-const PATIENCE: Duration = Duration::from_millis(500);
+const WAIT_LIMIT: Duration = Duration::from_millis(500);
 
 /// What is known of one file.
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ impl Dropper {
         let Some((parts, _)) = self.0.get() else { return };
         let (gone, done) = sync_channel(1);
         if parts.send(Part { number, offset, len, gone }).is_ok() {
-            let waited = done.recv_timeout(PATIENCE);
+            let waited = done.recv_timeout(WAIT_LIMIT);
             if waited.is_err() {
                 tracing::debug!(number, "pages that a direct write made old are still in use");
             }

@@ -34,7 +34,7 @@ pub(super) fn mount<E: Engine>(
     options: &MountOptions,
     origin: &libc::statvfs64,
 ) -> Result<(Session<Device<E>>, Place)> {
-    // The kernel keeps strangers out unless `allow_other` is given; the library needs not.
+    // The kernel keeps other users out unless `allow_other` is given; the library needs not.
     let mut config = Config::default();
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads.max(1));

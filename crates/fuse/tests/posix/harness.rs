@@ -24,19 +24,19 @@ pub(crate) const NOBODY: u32 = 65534;
 pub(crate) struct Mounted {
     // Dropped in this order: the session unmounts before the directory is removed.
     pub(crate) session: Option<MountedSession>,
-    _mover: Option<Mover>,
+    _mover: Option<Migrations>,
     pub(crate) kind: Kind,
     pub(crate) dir: tempfile::TempDir,
 }
 
 /// Moves the files of a tier at random until it is dropped.
 #[derive(Debug)]
-struct Mover {
+struct Migrations {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<u64>>,
 }
 
-impl Mover {
+impl Migrations {
     fn start(tier: Arc<FileTier>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -66,7 +66,7 @@ impl Mover {
     }
 }
 
-impl Drop for Mover {
+impl Drop for Migrations {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let moved = self.thread.take().map(std::thread::JoinHandle::join);
@@ -123,7 +123,7 @@ pub(crate) fn mounted_with(
     options.transport = Transport::Device;
     adjust(&mut options);
     let origin = dir.path().join("origin");
-    let mut mover = None;
+    let mut migrations = None;
     let session = match kind {
         Kind::Plain => {
             mount(Arc::new(Passthrough::open(&origin, direct).expect("open the origin")), &options)
@@ -136,12 +136,12 @@ pub(crate) fn mounted_with(
             let how = TierOptions { passthrough, ..TierOptions::default() };
             let tier = FileTier::open(&set, how).expect("open the tier");
             let tier = Arc::new(tier);
-            mover = (kind == Kind::Moving).then(|| Mover::start(tier.clone()));
+            migrations = (kind == Kind::Moving).then(|| Migrations::start(tier.clone()));
             mount(tier, &options)
         }
     };
     let session = session.expect("mount");
-    Some(Mounted { session: Some(session), _mover: mover, kind, dir })
+    Some(Mounted { session: Some(session), _mover: migrations, kind, dir })
 }
 
 /// Runs a test in both cache modes and on a file tier, with each way of requests.

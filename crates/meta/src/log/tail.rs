@@ -38,7 +38,7 @@ pub(super) struct Tail {
     /// Bytes of what a snapshot replaced, and is still there.
     pub(super) dying: u64,
     /// Files may grow to this many bytes before the next try, as the last one failed.
-    pub(super) patience: u64,
+    pub(super) retry_at_bytes: u64,
     /// Nobody makes room.
     pub(super) alone: bool,
 }

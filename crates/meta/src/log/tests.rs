@@ -326,7 +326,7 @@ fn d11_damage_that_a_snapshot_finds_makes_the_log_refuse_changes() {
     let name = log_name(1);
     let file = File::options().read(true).write(true).open(live.join(name)).unwrap();
     file.write_all_at(&[0xff; 4], (HEAD + 30) as u64).unwrap();
-    log.shared.tail.lock().patience = 0;
+    log.shared.tail.lock().retry_at_bytes = 0;
     let mut pace_is_reached = Batch::default();
     pace_is_reached.put(b"k", b"v");
     log.commit(&pace_is_reached).unwrap();

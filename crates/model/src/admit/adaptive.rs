@@ -38,7 +38,7 @@ const PROBE_EVERY: u32 = 128;
 /// A write waits for room at most this many times as long as going to the origin is predicted to take longer
 /// than the cache: during a flush the origin takes longer than predicted, and one write that goes
 /// to the origin costs the flush two seeks.
-const PATIENCE: u64 = 4;
+const WAIT_PER_GAIN: u64 = 4;
 
 /// The policy with what it has learnt.
 #[derive(Debug)]
@@ -265,8 +265,8 @@ impl Admission for Adaptive {
         said.verdict(critical)
     }
 
-    fn patience_ps(&self, verdict: &Verdict) -> u64 {
-        PATIENCE * verdict.origin_ps.saturating_sub(verdict.cache_ps)
+    fn wait_limit_ps(&self, verdict: &Verdict) -> u64 {
+        WAIT_PER_GAIN * verdict.origin_ps.saturating_sub(verdict.cache_ps)
     }
 
     fn explain(&self, query: &Query) -> Explanation {

@@ -7,7 +7,7 @@ use rustix::fs::mkfifoat;
 
 use super::*;
 
-const STRANGER: u32 = 12_345;
+const OTHER_USER: u32 = 12_345;
 
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -97,20 +97,20 @@ fn what_others_may_have_put_there_is_refused() {
     if own_uid() != 0 {
         return;
     }
-    fs::create_dir(at("strange")).unwrap();
+    fs::create_dir(at("others")).unwrap();
     fs::create_dir(at("own")).unwrap();
     fs::write(at("own/file"), "x").unwrap();
-    chown(at("strange"), Some(STRANGER), None).unwrap();
-    chown(at("own/file"), Some(STRANGER), None).unwrap();
-    assert!(refusal(PrivateDir::make(&at("strange"))).contains("belongs to user 12345"));
+    chown(at("others"), Some(OTHER_USER), None).unwrap();
+    chown(at("own/file"), Some(OTHER_USER), None).unwrap();
+    assert!(refusal(PrivateDir::make(&at("others"))).contains("belongs to user 12345"));
     let own = PrivateDir::make(&at("own")).unwrap();
     assert!(refusal(own.file("file", Use::Write)).contains("belongs to user 12345"));
     if !is_initial_namespace() {
         return;
     }
     // Whoever owns a directory above could put another in its place.
-    fs::create_dir(at("strange/cache")).unwrap();
-    assert!(refusal(check_above(&at("strange/cache"))).contains("another user owns"));
+    fs::create_dir(at("others/cache")).unwrap();
+    assert!(refusal(check_above(&at("others/cache"))).contains("another user owns"));
     chmod(&at("own"), 0o777);
     fs::create_dir(at("own/cache")).unwrap();
     assert!(refusal(check_above(&at("own/cache"))).contains("others may write"));

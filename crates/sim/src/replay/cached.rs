@@ -252,11 +252,11 @@ impl Cache {
         Served::Done(done_ns)
     }
 
-    /// A write that may wait from `now_ns` on, as long as its policy has patience.
+    /// A write that may wait from `now_ns` on, as long as its policy lets it.
     fn waiter(&self, now_ns: u64, verdict: Verdict, sequential: bool) -> Waiter {
-        let patience_ns = self.admission.patience_ps(&verdict) / 1000;
+        let wait_limit_ns = self.admission.wait_limit_ps(&verdict) / 1000;
         let most_ns = u64::try_from(WAIT_MAX.as_nanos()).unwrap_or(u64::MAX);
-        Waiter { verdict, sequential, until_ns: now_ns + patience_ns.min(most_ns) }
+        Waiter { verdict, sequential, until_ns: now_ns + wait_limit_ns.min(most_ns) }
     }
 
     /// Until when a write waits for room: a flush makes some only where dirty bytes are too many.

@@ -94,7 +94,7 @@ fn i10_a_batch_moves_each_file_whole() {
             fixture.tier().fsync(handle, true).unwrap();
         }
         assert_eq!(steps.of("syncing"), COUNT);
-        assert_eq!(steps.of("syncing a switch"), 0, "all is durable");
+        assert_eq!(steps.of("syncing a cutover"), 0, "all is durable");
         fixture.check_places();
     }
 }
@@ -130,7 +130,7 @@ fn i10_a_file_that_a_batch_cannot_move_leaves_it_alone() {
             copied.store(true, Ordering::Release);
         }
         let mut seen = seen.lock();
-        if copied.load(Ordering::Acquire) && what == "syncing a switch" && seen.is_empty() {
+        if copied.load(Ordering::Acquire) && what == "syncing a cutover" && seen.is_empty() {
             let is_away = |name: &String| ssd.join(name).is_symlink();
             seen.extend(names().iter().map(is_away));
             ends.send(()).unwrap();
@@ -239,19 +239,19 @@ fn i5_a_batch_brings_no_more_than_fits() {
 /// the move that went before.
 #[test]
 fn i4_a_batch_owes_nothing_to_synchronous_writes() {
-    let marks = TierOptions { high: 0.0, low: 0.0, ..limited(4 << 20) };
-    let fixture = Arc::new(with_files(marks));
+    let watermarks = TierOptions { high: 0.0, low: 0.0, ..limited(4 << 20) };
+    let fixture = Arc::new(with_files(watermarks));
     let handle = fixture.open_file("file30", libc::O_WRONLY | libc::O_DSYNC);
     let (watched, copied) = (Arc::downgrade(&fixture), AtomicBool::new(false));
-    let switches: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
-    let seen = Arc::clone(&switches);
-    // Between the switch and the end of the batch somebody writes.
+    let cutovers: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
+    let seen = Arc::clone(&cutovers);
+    // Between the cutover and the end of the batch somebody writes.
     let steps = fixture.count(move |_, what| {
         if what == "syncing copies" {
             copied.store(true, Ordering::Release);
         }
         // The first few go alone.
-        if what != "syncing a switch" || !copied.load(Ordering::Acquire) {
+        if what != "syncing a cutover" || !copied.load(Ordering::Acquire) {
             return;
         }
         seen.lock().push(thread::current().name().map(str::to_owned));
@@ -265,9 +265,9 @@ fn i4_a_batch_owes_nothing_to_synchronous_writes() {
     assert!(fixture.work(Chore::Demote));
     fixture.unwatch();
     assert_eq!((steps.of("syncing copies"), steps.of("writing")), (1, 1), "{steps:?}");
-    let switches = switches.lock();
-    let by_writer = switches.iter().filter(|by| by.as_deref() == Some("writer")).count();
-    assert_eq!((switches.len(), by_writer), (2, 1), "the move is durable with the write");
+    let cutovers = cutovers.lock();
+    let by_writer = cutovers.iter().filter(|by| by.as_deref() == Some("writer")).count();
+    assert_eq!((cutovers.len(), by_writer), (2, 1), "the move is durable with the write");
     assert_eq!(fixture.where_is("file30"), 1);
     assert_eq!(fixture.content("file30").unwrap(), b"FILE30");
     fixture.check_places();

@@ -14,8 +14,8 @@ use halocline_os::clock::Clock;
 use halocline_tier::{Chore, FileTier, Handle, TierOptions};
 use halocline_vfs::{Allocate, Engine, SetAttr, SetTime};
 
+use crate::copy_record::{CopyRecord, Stamp};
 use crate::fixture::{AMPLE_ROOM, BY, CALLER, Fixture, files_below, limited};
-use crate::mark::{Mark, Stamp};
 
 pub(super) fn keeping() -> Fixture {
     Fixture::new(TierOptions { copies: Copies::Keep, ..limited(64 << 20) })
@@ -40,7 +40,7 @@ impl Fixture {
     }
 
     pub(super) fn archive(&self) {
-        self.work(Chore::MarkCopies);
+        self.work(Chore::RecordCopies);
         self.work(Chore::Archive);
     }
 
@@ -201,7 +201,7 @@ fn other_attributes_go_to_the_copy_when_it_is_the_file() {
     fixture.check_places();
 }
 
-/// I10: changes past the mount are seen in the stamps, whichever side they are on.
+/// I10: changes past the mount are seen in the stamps, on whichever tier.
 #[test]
 fn i10_what_was_changed_past_the_mount_is_not_believed() {
     for remount in [false, true] {
@@ -244,26 +244,26 @@ fn a_copy_that_was_changed_past_the_mount_is_left_alone() {
     }
 }
 
-/// I10: after the machine went down what marks say is compared with what is there.
+/// I10: after the machine went down what records say is compared with what is there.
 #[test]
-fn i10_marks_of_another_era_are_believed_after_a_look_at_the_bytes() {
+fn i10_copy_records_of_another_era_are_believed_after_a_look_at_the_bytes() {
     for equal in [true, false] {
         let mut fixture = keeping();
         fixture.with_copy("file", b"original");
         fixture.tier = None;
-        let marks = fixture.ssd(PRIVATE).join("copies");
-        fs::remove_file(marks.join("era")).unwrap();
-        std::os::unix::fs::symlink("1 another-boot", marks.join("era")).unwrap();
+        let records = fixture.ssd(PRIVATE).join("copies");
+        fs::remove_file(records.join("era")).unwrap();
+        std::os::unix::fs::symlink("1 another-boot", records.join("era")).unwrap();
         if !equal {
             // As if the disk had not kept what it said it had.
             fs::write(fixture.hdd("file"), b"ORIGINAL").unwrap();
-            let name = fs::read_dir(&marks).unwrap().map(|entry| entry.unwrap().file_name());
+            let name = fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().file_name());
             let mut name = name.filter_map(|name| name.into_string().ok());
             let name = name.find(|name| name != "era").unwrap();
-            let target = fs::read_link(marks.join(&name)).unwrap();
-            let mark = Mark::of(&name, &target).unwrap();
-            let lies = Mark { copy: Stamp::at(&fixture.hdd("file")), ..mark };
-            fs::rename(marks.join(&name), marks.join(lies.name())).unwrap();
+            let target = fs::read_link(records.join(&name)).unwrap();
+            let record = CopyRecord::of(&name, &target).unwrap();
+            let lies = CopyRecord { copy: Stamp::at(&fixture.hdd("file")), ..record };
+            fs::rename(records.join(&name), records.join(lies.name())).unwrap();
         }
         fixture.open();
         assert_eq!(fixture.found.copies, 1);

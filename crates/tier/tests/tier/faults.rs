@@ -225,7 +225,7 @@ impl Fixture {
             let of_copies =
                 matches!(problem, Problem::CopyGone { .. } | Problem::CopyDiffers { .. });
             let is_leftover = of_copies
-                || matches!(problem, Problem::Leftover { .. } | Problem::Unswitched { .. });
+                || matches!(problem, Problem::Leftover { .. } | Problem::NotCutOver { .. });
             assert!(is_leftover, "{}: {problem}", context());
         }
     }

@@ -22,7 +22,7 @@ use halocline_tier::{
 };
 use halocline_vfs::{Caller, Engine, Maker};
 
-use crate::mark::{Mark, marks_dir};
+use crate::copy_record::{CopyRecord, records_dir};
 
 pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 pub(crate) const BY: Maker = Maker { caller: CALLER, umask: 0 };
@@ -36,20 +36,20 @@ pub(crate) const AMPLE_ROOM: u64 = 1 << 40;
 
 /// Passes what all mounts of a fixture do on to the watcher of the moment, and says how much is free.
 #[derive(Debug, Default)]
-struct Switch {
+struct WatcherSlot {
     watcher: Mutex<Option<Arc<dyn Watcher>>>,
     /// Of tiers, where a test says it.
     room: Mutex<[Option<u64>; 3]>,
 }
 
-impl Switch {
+impl WatcherSlot {
     /// The watcher of the moment, which may itself change the tier: nothing is locked meanwhile.
     fn now(&self) -> Option<Arc<dyn Watcher>> {
         self.watcher.lock().clone()
     }
 }
 
-impl Watcher for Switch {
+impl Watcher for WatcherSlot {
     fn before(&self, tier: usize, what: &'static str) -> Result<()> {
         self.now().map_or(Ok(()), |watcher| watcher.before(tier, what))
     }
@@ -91,7 +91,7 @@ pub(crate) struct Fixture {
     pub(crate) clock: Clock,
     /// From the next mount on.
     pub(crate) own_threads: bool,
-    switch: Arc<Switch>,
+    slot: Arc<WatcherSlot>,
     pub(crate) tier: Option<FileTier>,
     /// What the last mount found.
     pub(crate) found: Found,
@@ -123,7 +123,7 @@ impl Fixture {
             options,
             clock: Clock::MACHINE,
             own_threads: false,
-            switch: Arc::default(),
+            slot: Arc::default(),
             tier: None,
             found: Found::default(),
             held: Mutex::default(),
@@ -146,9 +146,9 @@ impl Fixture {
     pub(crate) fn try_open(&mut self) -> Result<()> {
         self.held.lock().clear();
         self.tier = None;
-        *self.switch.room.lock() = Default::default();
+        *self.slot.room.lock() = Default::default();
         let around = Decorations {
-            watcher: Some(self.switch.clone()),
+            watcher: Some(self.slot.clone()),
             clock: self.clock.clone(),
             batches: BATCHES,
             own_threads: self.own_threads,
@@ -160,17 +160,17 @@ impl Fixture {
 
     /// Has all steps watched from now on.
     pub(crate) fn watch(&self, watcher: Arc<dyn Watcher>) {
-        *self.switch.watcher.lock() = Some(watcher);
+        *self.slot.watcher.lock() = Some(watcher);
     }
 
     /// Has nobody watch them any more.
     pub(crate) fn unwatch(&self) {
-        *self.switch.watcher.lock() = None;
+        *self.slot.watcher.lock() = None;
     }
 
     /// The file system of a tier has so many bytes until the next mount, all of them free.
     pub(crate) fn set_room(&self, tier: usize, bytes: u64) {
-        self.switch.room.lock()[tier] = Some(bytes);
+        self.slot.room.lock()[tier] = Some(bytes);
     }
 
     /// Whether what was to be done could be done.
@@ -275,15 +275,16 @@ impl Fixture {
         files[0].tier
     }
 
-    /// Where marks say that clean copies are.
+    /// Where records say that clean copies are.
     pub(crate) fn copies(&self) -> Vec<PathBuf> {
-        let marks = fs::read_dir(self.ssd("").join(marks_dir())).unwrap();
+        let records = fs::read_dir(self.ssd("").join(records_dir())).unwrap();
         let place = |entry: std::io::Result<fs::DirEntry>| {
             let link = entry.unwrap().path();
-            let mark = Mark::of(link.file_name()?.to_str()?, &fs::read_link(&link).unwrap())?;
-            Some(self.dir.path().join(self.tiers[mark.tier]).join(mark.place))
+            let record =
+                CopyRecord::of(link.file_name()?.to_str()?, &fs::read_link(&link).unwrap())?;
+            Some(self.dir.path().join(self.tiers[record.tier]).join(record.place))
         };
-        marks.filter_map(place).collect()
+        records.filter_map(place).collect()
     }
 
     /// I10: demoted to their clean copies files have the bytes that they had.
@@ -306,7 +307,7 @@ impl Fixture {
     /// I10 on disk: every link of ours leads to a file, every file below has one link, and nothing
     /// is left in the private directories.
     pub(crate) fn check_places(&self) {
-        self.work(Chore::MarkCopies);
+        self.work(Chore::RecordCopies);
         self.reap().unwrap();
         let mut links = links_below(&self.ssd(""));
         links.extend(self.copies());

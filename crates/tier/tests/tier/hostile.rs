@@ -14,7 +14,7 @@ use halocline_vfs::{Engine, SetAttr};
 
 use crate::fixture::{CALLER, Fixture, limited};
 
-const STRANGER: u32 = 12_345;
+const OTHER_USER: u32 = 12_345;
 
 /// Tiers with the directories of two users, and something outside.
 struct Scene {
@@ -79,7 +79,7 @@ fn a_directory_that_became_a_link_leads_nowhere() {
     assert!(fixture.hdd(PRIVATE).join("files").read_dir().unwrap().count() == 1);
     let (dir, name) = fixture.at("u/d");
     let dir = fixture.tier().lookup(&dir, name).unwrap().0;
-    let closed = SetAttr { mode: Some(0o711), uid: Some(STRANGER), ..SetAttr::default() };
+    let closed = SetAttr { mode: Some(0o711), uid: Some(OTHER_USER), ..SetAttr::default() };
     if rustix::process::geteuid().is_root() {
         fixture.tier().set_attr(&dir, None, &closed, CALLER).unwrap();
     }
@@ -103,7 +103,7 @@ fn links_that_we_did_not_make_are_not_believed() {
     let fixture = &scene.fixture;
     let forge = |path: &str| {
         symlink(fixture.hdd("bob/report"), fixture.ssd(path)).unwrap();
-        lchown(fixture.ssd(path), Some(STRANGER), Some(STRANGER)).unwrap();
+        lchown(fixture.ssd(path), Some(OTHER_USER), Some(OTHER_USER)).unwrap();
     };
     forge("u/x");
     let node = fixture.node("u/x").unwrap();
@@ -132,8 +132,8 @@ fn a_second_name_of_a_link_of_ours_is_not_believed() {
     fs::hard_link(scene.fixture.ssd("bob/report"), scene.fixture.ssd("u/x")).unwrap();
     // Not before the other name is known either.
     scene.fixture.open();
-    let strange = |found: &Problem| matches!(found, Problem::StrangeLink { path, .. } if path == Path::new("u/x"));
-    assert_eq!(scene.fixture.found.problems.iter().filter(|found| strange(found)).count(), 1);
+    let unowned = |found: &Problem| matches!(found, Problem::UnownedLink { path, .. } if path == Path::new("u/x"));
+    assert_eq!(scene.fixture.found.problems.iter().filter(|found| unowned(found)).count(), 1);
     assert_eq!(scene.fixture.found.problems.len(), 1);
     scene.unlink("u/x").unwrap();
     scene.check();
@@ -150,7 +150,7 @@ fn what_a_doubtful_link_names_is_no_leftover() {
     }
     let mut scene = Scene::new();
     symlink("1/bob/report", scene.fixture.ssd(PRIVATE).join("intents/1-1")).unwrap();
-    lchown(scene.fixture.ssd("bob/report"), Some(STRANGER), None).unwrap();
+    lchown(scene.fixture.ssd("bob/report"), Some(OTHER_USER), None).unwrap();
     scene.fixture.open();
     assert_eq!(fs::read(scene.fixture.hdd("bob/report")).unwrap(), b"bob's");
     assert_eq!(scene.fixture.found.removed, 0);
@@ -185,7 +185,7 @@ fn a_private_directory_that_is_not_ours_is_refused() {
         fs::remove_file(private.join("tmp")).unwrap();
         fs::rename(private.join("old"), private.join("tmp")).unwrap();
         if rustix::process::geteuid().is_root() {
-            chown(&private, Some(STRANGER), None).unwrap();
+            chown(&private, Some(OTHER_USER), None).unwrap();
             assert!(refused().contains("belongs to user 12345"), "{tier}: {}", refused());
             chown(&private, Some(0), None).unwrap();
         }
@@ -215,7 +215,7 @@ fn a_directory_of_somebody_else_gets_no_owner_of_ours() {
     // Moved there by somebody who may.
     fs::rename(fixture.hdd("u/d"), fixture.hdd("u/aside")).unwrap();
     fs::create_dir(fixture.hdd("u/d")).unwrap();
-    chown(fixture.hdd("u/d"), Some(STRANGER), Some(STRANGER)).unwrap();
+    chown(fixture.hdd("u/d"), Some(OTHER_USER), Some(OTHER_USER)).unwrap();
     let change = |uid: u32| {
         let dir = fixture.node("u/d").unwrap();
         let change = SetAttr { uid: Some(uid), mode: Some(0o777), ..SetAttr::default() };
@@ -223,7 +223,7 @@ fn a_directory_of_somebody_else_gets_no_owner_of_ours() {
         let now = fs::metadata(fixture.hdd("u/d")).unwrap();
         (now.uid(), now.mode() & 0o777)
     };
-    assert_eq!(change(777), (STRANGER, 0o755));
+    assert_eq!(change(777), (OTHER_USER, 0o755));
     // A true one follows from owner to owner.
     fs::remove_dir(fixture.hdd("u/d")).unwrap();
     fs::rename(fixture.hdd("u/aside"), fixture.hdd("u/d")).unwrap();

@@ -306,7 +306,7 @@ fn the_last_name_is_known_to_be_the_last() {
     assert_eq!((fixture.found.problems.len(), fixture.found.adopted.len()), (0, 0));
 }
 
-/// The SSD fails in the middle of a switch, and its being taken back fails too.
+/// The SSD fails in the middle of a cutover, and its being taken back fails too.
 #[test]
 fn i10_torn_names_are_not_changed_and_the_next_mount_mends_them() {
     let mut steps = 0;

@@ -79,9 +79,9 @@ fn a_read_only_file_that_is_still_written_moves() {
 fn closed_directories_keep_their_files_and_nobody_elses() {
     as_ordinary_user(|dir| {
         // Room for half a file more than the twelve that cannot leave.
-        let mark = 100.0 * (12.5 * 32.0) / 1024.0;
-        let marks = TierOptions { high: mark, low: mark, ..limited(1 << 20) };
-        let fixture = in_dir(dir, TierOptions { policy: "lru".into(), ..marks });
+        let share = 100.0 * (12.5 * 32.0) / 1024.0;
+        let watermarks = TierOptions { high: share, low: share, ..limited(1 << 20) };
+        let fixture = in_dir(dir, TierOptions { policy: "lru".into(), ..watermarks });
         let (root, name) = fixture.at("closed");
         let (closed, _) = fixture.tier().make((&root, name), Make::Directory(0o755), BY).unwrap();
         for number in 0..12 {

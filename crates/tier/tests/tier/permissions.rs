@@ -28,8 +28,8 @@ impl Fixture {
         self.tier().set_attr(&self.node(path)?, None, &change, CALLER).map(drop)
     }
 
-    fn mark_anew(&self) {
-        self.work(Chore::MarkCopies);
+    fn record_again(&self) {
+        self.work(Chore::RecordCopies);
     }
 }
 
@@ -45,7 +45,7 @@ fn a_copy_is_closed_with_its_file_and_stays_clean() {
             assert!(fixture.has_copy("file"), "its bytes are the same");
         }
         if anew {
-            fixture.mark_anew();
+            fixture.record_again();
             assert_eq!(fixture.copies(), [fixture.hdd("file")]);
         }
         assert_eq!(fixture.demote("file").clean_bytes, 7);
@@ -99,9 +99,9 @@ fn owners_acls_and_attributes_of_the_system_go_to_the_copy() {
     fixture.check_places();
 }
 
-/// The end of a mount marks what the background had not marked; a kill leaves no copy of it.
+/// The end of a mount records what the background had not recorded; a kill leaves no copy of it.
 #[test]
-fn a_copy_that_was_closed_is_marked_at_the_end_or_goes() {
+fn a_copy_that_was_closed_is_recorded_at_the_end_or_goes() {
     for ends in [true, false] {
         let mut fixture = keeping();
         for count in 0..20 {
@@ -222,8 +222,8 @@ fn a_change_of_permissions_waits_for_no_sync_of_the_disk() {
     assert_eq!(steps, first);
     let steps = noting(&fixture, &[], || fixture.chmod("copied", 0o400).unwrap());
     assert_eq!(steps, first[2..]);
-    let steps = noting(&fixture, &[], || fixture.mark_anew());
-    assert_eq!(steps, ["syncing a copy's permissions", "marking a clean copy anew"]);
+    let steps = noting(&fixture, &[], || fixture.record_again());
+    assert_eq!(steps, ["syncing a copy's permissions", "recording a clean copy again"]);
 }
 
 /// The directory in which the copy of a renamed file lies may let in whom the file's keeps out.

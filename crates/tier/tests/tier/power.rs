@@ -169,10 +169,10 @@ fn syncs_that_are_none_are_noticed() {
     for (lie, lose) in [
         ("syncing a copy", lose_power_at_each_step as Lose),
         ("syncing copies", lose_power_at_each_step),
-        ("syncing switches", lose_power_at_each_step),
+        ("syncing cutovers", lose_power_at_each_step),
         ("syncing the intents", lose_power_at_each_step),
         ("syncing a place", lose_power_at_each_step),
-        ("syncing a switch", lose_power_at_each_step),
+        ("syncing a cutover", lose_power_at_each_step),
         ("syncing removed names", lose_power_at_each_step),
         ("syncing what is removed", lose_power_at_each_step),
         ("syncing what is kept", lose_power_at_each_step),

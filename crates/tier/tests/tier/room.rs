@@ -137,9 +137,9 @@ fn what_is_asked_for_does_not_push_out_what_was_asked_for() {
     assert_eq!(fixture.where_is("other"), 1);
 }
 
-/// What was told to have come was demoted again at once, because it filled the SSD above the mark.
+/// What was told to have come was demoted again at once, because it filled the SSD above the watermark.
 #[test]
-fn what_is_brought_is_not_demoted_for_the_mark() {
+fn what_is_brought_is_not_demoted_for_the_watermark() {
     let fixture = Fixture::new(limited(2 << 20));
     let names: Vec<String> = (0..40).map(|number| format!("f{number}")).collect();
     for name in &names {

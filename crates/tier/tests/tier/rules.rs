@@ -358,8 +358,8 @@ fn tiers_that_do_not_belong_together_are_refused() {
     fs::rename(fixture.ssd(""), fixture.dir.path().join("elsewhere")).unwrap();
     fs::create_dir(fixture.ssd("")).unwrap();
     let refused = FileTier::open(&set, limited(1 << 20)).unwrap_err().to_string();
-    assert!(refused.contains("no mark") && refused.contains("mount its device"), "{refused}");
-    // It is lost: the files below are ordinary files, and adopted once the mark is taken away.
+    assert!(refused.contains("no label") && refused.contains("mount its device"), "{refused}");
+    // It is lost: the files below are ordinary files, and adopted once the label is taken away.
     assert_eq!(fs::read(fixture.hdd("file")).unwrap(), b"x");
     fs::remove_file(fixture.hdd(".halocline/tier.json")).unwrap();
     fixture.open();
@@ -413,7 +413,7 @@ fn what_is_no_file_below_is_adopted() {
     assert_eq!(fixture.found.problems.len(), 1);
 }
 
-/// A first mount that was killed, or whose power failed, while it marked the tiers.
+/// A first mount that was killed, or whose power failed, while it labelled the tiers.
 #[test]
 fn a_first_mount_that_was_interrupted_is_no_obstacle() {
     let mut fixture = Fixture::with(&["ssd", "hdd", "tape"], limited(1 << 20));

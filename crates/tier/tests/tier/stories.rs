@@ -19,7 +19,7 @@ use self::of_copies::{STORIES_OF_ARCHIVING, STORIES_OF_COPIES};
 use crate::fixture::{BY, CALLER, Fixture, limited};
 
 /// Files by their paths, with their contents.
-pub(super) type Tree = BTreeMap<String, Vec<u8>>;
+pub(super) type TreeWalk = BTreeMap<String, Vec<u8>>;
 
 /// Some changes, one after the other.
 pub(super) struct Story {
@@ -341,7 +341,7 @@ impl Act {
 
 impl Story {
     /// The tree after `acts` of its acts.
-    pub(super) fn tree(&self, acts: usize) -> Tree {
+    pub(super) fn tree(&self, acts: usize) -> TreeWalk {
         let files = if acts == 0 { BEGIN } else { self.acts[acts - 1].tree };
         let files = files.split(' ').map(|file| file.split_once('=').expect("path=content"));
         let bytes = |text: &str| if text == "BIG" { big() } else { text.as_bytes().to_vec() };
@@ -352,11 +352,11 @@ impl Story {
     /// between them may be torn: its bytes are those of one of the trees, or zero.
     pub(super) fn assert_between(
         &self,
-        found: &Tree,
+        found: &TreeWalk,
         (first, last): (usize, usize),
         context: &dyn Fn() -> String,
     ) {
-        let trees: Vec<Tree> = (first..=last).map(|acts| self.tree(acts)).collect();
+        let trees: Vec<TreeWalk> = (first..=last).map(|acts| self.tree(acts)).collect();
         let writes = self.acts[first..last].iter().any(|act| act.kind == Kind::Bytes);
         let torn = |path: &String, bytes: &[u8]| {
             let versions: Vec<&Vec<u8>> = trees.iter().filter_map(|tree| tree.get(path)).collect();
@@ -367,7 +367,7 @@ impl Story {
                         || (*byte == 0 && versions.iter().any(|version| at < version.len()))
                 })
         };
-        let is = |tree: &Tree| {
+        let is = |tree: &TreeWalk| {
             tree.len() == found.len()
                 && tree.iter().zip(found).all(|((path, bytes), (other, found))| {
                     path == other && (bytes == found || torn(path, found))
@@ -377,7 +377,7 @@ impl Story {
     }
 }
 
-fn shown(tree: &Tree) -> String {
+fn shown(tree: &TreeWalk) -> String {
     let short =
         |bytes: &Vec<u8>| String::from_utf8_lossy(&bytes[..bytes.len().min(8)]).into_owned();
     let files = tree.iter().map(|(path, bytes)| format!("{path}: {:?}", short(bytes)));
@@ -402,7 +402,7 @@ impl Fixture {
     }
 
     /// All files with their contents.
-    pub(super) fn tree(&self) -> Tree {
+    pub(super) fn tree(&self) -> TreeWalk {
         let files = self.tier().files(Path::new("")).unwrap();
         let paths = files.iter().map(|file| file.path.to_str().unwrap().to_owned());
         paths.map(|path| (path.clone(), self.content(&path).expect("it is there"))).collect()
@@ -434,7 +434,7 @@ impl Fixture {
     }
 
     fn archives(&self) {
-        self.work(Chore::MarkCopies);
+        self.work(Chore::RecordCopies);
         self.work(Chore::Archive);
     }
 

@@ -157,14 +157,14 @@ fn what_the_file_systems_have_left_is_told() {
     assert!(notes.iter().any(|note| note.contains(hdd) && note.contains("df")), "{notes:?}");
 }
 
-/// Lets the first step of a mover panic.
+/// Lets the first step of the demoter panic.
 #[derive(Debug, Default)]
 struct PanicsOnce(AtomicBool);
 
 impl Watcher for PanicsOnce {
     fn before(&self, tier: usize, what: &'static str) -> Result<()> {
         let goes_on =
-            thread::current().name() != Some("tier-mover") || self.0.swap(true, Ordering::AcqRel);
+            thread::current().name() != Some("tier-demoter") || self.0.swap(true, Ordering::AcqRel);
         assert!(goes_on, "on purpose, before: {what} on tier {tier}");
         Ok(())
     }
@@ -191,7 +191,7 @@ fn a_mover_that_panics_is_told_and_goes_on() {
         || matches!(status().health, Health::Degraded { reason } if reason.contains("on purpose")),
     );
     let notes = status().notes;
-    assert!(notes.iter().any(|note| note.contains("tier-mover: a defect")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("tier-demoter: a defect")), "{notes:?}");
     halocline_testkit::waiting::eventually("a demotion", || fixture.hdd("old").exists());
     assert_eq!(fixture.read(&fixture.open_file("old", libc::O_RDONLY)), vec![1; 600 << 10]);
     fixture.tier().close().unwrap();

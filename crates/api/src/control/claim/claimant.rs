@@ -53,7 +53,8 @@ impl Claimant {
 }
 
 /// How long names with a full queue are tried again, all together.
-const PATIENCE: Duration = if cfg!(test) { Duration::from_mins(2) } else { Duration::from_secs(1) };
+const WAIT_LIMIT: Duration =
+    if cfg!(test) { Duration::from_mins(2) } else { Duration::from_secs(1) };
 /// Between two rounds of trying them.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -97,7 +98,7 @@ impl<T, I: Iterator<Item = (Entry, T)>> Claimants<I, T> {
                 Reached::Nobody => continue,
                 Reached::Full => self.full.push_back((entry, about)),
             }
-            let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+            let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + WAIT_LIMIT);
             if Instant::now() >= deadline {
                 tracing::warn!(
                     "{} claims on directories are not looked at: their processes take no connection",

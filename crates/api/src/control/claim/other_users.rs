@@ -10,28 +10,28 @@ use super::names::Kind;
 use super::{ANSWER_TIMEOUT, Taken, standing, taken};
 
 /// Claims of one user listened to.
-const STRANGERS_MAX: usize = 64;
+const OTHER_USERS_MAX: usize = 64;
 
 /// Claimants that may not write to the directory that their claim is about. They may use one below
 /// it that is theirs.
 ///
 /// All say so at the same time, and nobody waits for them longer than for one: who squats names by
-/// the thousand must not keep others from their origins. More of one user than [`STRANGERS_MAX`]
+/// the thousand must not keep others from their origins. More of one user than [`OTHER_USERS_MAX`]
 /// are not listened to: only that user's own claims are lost by it.
 #[derive(Default)]
-pub(super) struct Strangers<'a> {
+pub(super) struct OtherUsers<'a> {
     listened_to: Vec<(&'a Ancestor, Claimant)>,
     /// By user: claims, one process, and what one is about.
     users: BTreeMap<u32, (usize, i32, PathBuf)>,
 }
 
-impl<'a> Strangers<'a> {
+impl<'a> OtherUsers<'a> {
     pub(super) fn add(&mut self, kind: Kind, meets: &'a Ancestor, claimant: Claimant) {
         let pid = claimant.peer.pid.as_raw_nonzero().get();
         let user = self.users.entry(claimant.peer.uid.as_raw());
         let (count, ..) = user.or_insert_with(|| (0, pid, meets.path.clone()));
         *count += 1;
-        if kind == Kind::Below && *count <= STRANGERS_MAX {
+        if kind == Kind::Below && *count <= OTHER_USERS_MAX {
             self.listened_to.push((meets, claimant));
         }
     }

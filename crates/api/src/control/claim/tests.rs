@@ -8,30 +8,31 @@ use super::super::SOCKET_NAME;
 use super::super::place::{Directly, Look};
 use super::*;
 
-const STRANGER: u32 = 54_321;
+const OTHER_USER: u32 = 54_321;
 
 fn wanted(dir: &Path) -> Result<Claim, Taken> {
     Claim::take(&Wanted { dirs: &[dir], cache: Path::new("cache"), use_as: UseAs::OnlyUser })
 }
 
 /// Claims `dir` as another user, in a thread of its own.
-fn claimed_by_a_stranger(dir: &Path) -> (mpsc::Sender<()>, JoinHandle<()>) {
+fn claimed_by_another_user(dir: &Path) -> (mpsc::Sender<()>, JoinHandle<()>) {
     let dir = dir.to_owned();
-    by_a_stranger(move |claim| {
+    by_another_user(move |claim| {
         claim.listen(&dir, &ancestors::of(&dir));
         claim.answer();
     })
 }
 
 /// Makes a claim as another user.
-fn by_a_stranger(
+fn by_another_user(
     claims: impl FnOnce(&mut Claim) + Send + 'static,
 ) -> (mpsc::Sender<()>, JoinHandle<()>) {
     let ((ready, is_ready), (end, ended)) = (mpsc::channel(), mpsc::channel());
     let thread = thread::spawn(move || {
         // The system call itself changes this thread only, the function of the C library all.
         // SAFETY: three numbers; it touches no memory of ours.
-        let done = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
+        let done =
+            unsafe { libc::syscall(libc::SYS_setresuid, OTHER_USER, OTHER_USER, OTHER_USER) };
         assert_eq!(done, 0);
         let mut claim = Claim {
             nonce: nonce(),
@@ -169,7 +170,7 @@ fn who_squats_names_keeps_nobody_waiting() {
     fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
     let (own, point) = (ancestors::of(&dir)[0].id, dir.clone());
     let device = (u64::MAX, 78);
-    let (end, thread) = by_a_stranger(move |claim| {
+    let (end, thread) = by_another_user(move |claim| {
         let nothing = Path::new("");
         for nonce in 0..300 {
             claim.nonce = nonce;
@@ -204,11 +205,11 @@ fn a_claim_counts_only_of_users_who_may_write() {
     let root = fs::canonicalize(scratch.path()).unwrap();
     let below = root.join("below");
     fs::create_dir(&below).unwrap();
-    let (end, thread) = claimed_by_a_stranger(&below);
+    let (end, thread) = claimed_by_another_user(&below);
     wanted(&below).unwrap();
     wanted(&root).unwrap();
     fs::set_permissions(&below, Permissions::from_mode(0o777)).unwrap();
-    assert_eq!(wanted(&below).unwrap_err().uid, STRANGER);
+    assert_eq!(wanted(&below).unwrap_err().uid, OTHER_USER);
     assert_eq!(wanted(&root).unwrap_err().dir, below, "one below is theirs to use");
     drop(end);
     thread.join().unwrap();
@@ -229,13 +230,13 @@ fn who_may_make_names_beside_an_origin_cannot_claim_it() {
     for dir in [&group, &own] {
         fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
     }
-    let (end, thread) = claimed_by_a_stranger(&root);
+    let (end, thread) = claimed_by_another_user(&root);
     wanted(&own).unwrap();
     wanted(&root).unwrap_err();
     for (dir, mode) in [(&own, 0o1777), (&group, 0o777), (&root, 0o777)] {
         let closed = fs::metadata(dir).unwrap().permissions();
         fs::set_permissions(dir, Permissions::from_mode(mode)).unwrap();
-        assert_eq!(wanted(&own).unwrap_err().uid, STRANGER, "{dir:?}");
+        assert_eq!(wanted(&own).unwrap_err().uid, OTHER_USER, "{dir:?}");
         fs::set_permissions(dir, closed).unwrap();
         wanted(&own).unwrap();
     }

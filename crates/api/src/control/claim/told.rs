@@ -8,7 +8,7 @@ use halocline_os::error::Error;
 impl From<Taken> for Error {
     fn from(taken: Taken) -> Self {
         let Taken { wanted, wanted_cache, dir, cache, pid, uid, .. } = taken;
-        // What a stranger says of itself may hold anything.
+        // What another user says of itself may hold anything.
         let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
         let what = match dir {
             dir if dir.as_os_str().is_empty() => "files of it".to_owned(),

@@ -40,7 +40,8 @@ pub enum Problem {
     },
     /// A link in the form of ours that the user who mounts did not make, or a second name of one: it is
     /// taken for a user's link.
-    StrangeLink {
+    #[serde(rename = "strange-link")]
+    UnownedLink {
         /// The link's path.
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
@@ -63,7 +64,8 @@ pub enum Problem {
     },
     /// A mount was killed while it moved a file with several names, of which this one still stands
     /// for the old copy, which is the same; the next mount goes on.
-    Unswitched {
+    #[serde(rename = "unswitched")]
+    NotCutOver {
         /// The name.
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
@@ -125,7 +127,7 @@ impl fmt::Display for Problem {
                 path.display(),
                 place.display()
             ),
-            Self::StrangeLink { path, place } => write!(
+            Self::UnownedLink { path, place } => write!(
                 f,
                 "{}: this link to {} was made by another user, or is a second name of a link: it is \
                  a symbolic link to programs; if it is yours, chown -h it on the SSD, or remove it",
@@ -146,7 +148,7 @@ impl fmt::Display for Problem {
                     other.display()
                 )
             }
-            Self::Unswitched { path } => write!(
+            Self::NotCutOver { path } => write!(
                 f,
                 "{}: a mount was killed while it moved the names of this file: the next one goes on",
                 path.display()

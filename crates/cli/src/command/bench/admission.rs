@@ -20,7 +20,7 @@ use self::engine::OnEngine;
 use super::plot::{self, Drawn, colour};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::say;
+use crate::print::say;
 
 /// What all others are compared with: the origin alone.
 const NEVER: &str = "never";

@@ -25,7 +25,7 @@ use crate::command::advise::decide::{Seconds, Use, gain};
 use crate::command::advise::{self, Judged};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::{say, tell};
+use crate::print::{say, tell};
 use cases::Case;
 
 /// An advised use that is so much slower than the fastest, as a share, is as good: `advise` calls such uses ties.

@@ -9,8 +9,8 @@ use halocline_os::error::Error;
 use halocline_storage::volume::origin::{Origin, OriginFile};
 
 use super::content::Content;
-use super::crew::Watch;
 use super::worker::Wrong;
+use super::worker_processes::Watch;
 use super::workload::{Instance, Workload};
 use crate::failure::Failure;
 

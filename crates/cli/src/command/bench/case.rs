@@ -15,15 +15,15 @@ use halocline_model::request::Direction;
 use halocline_os::error::Error;
 
 use super::bare_origin::BareOrigin;
-use super::crew::{self, Watch};
 use super::record::{self, Key, Phase, Run};
 use super::scratch::{self, Scratch};
 use super::worker::{Done, Job};
+use super::worker_processes::{self, Watch};
 use super::workload::{Instance, Workload};
-use crate::assemble;
 use crate::failure::Failure;
 use crate::host::Host;
 use crate::mount_paths::MountPaths;
+use crate::open_engine;
 use crate::text;
 
 /// The data is written once; a later generation would differ in every byte.
@@ -266,7 +266,7 @@ impl Case<'_> {
                 }
                 jobs.extend(self.jobs(instance, &path, direction));
             }
-            let done = crew::run(&jobs, watch)?;
+            let done = worker_processes::run(&jobs, watch)?;
             if let Some(wrong) = done.iter().find_map(|done| done.wrong.as_ref()) {
                 return Err(wrong.failure("read through the mount"));
             }
@@ -434,9 +434,9 @@ fn mounted<T, W: Watch>(
     watch: &mut W,
     work: impl FnOnce(&Arc<ExtentEngine>, &mut W) -> Result<T, Failure>,
 ) -> Result<(T, Report), Failure> {
-    let claim = assemble::claim(place, config, true)
+    let claim = open_engine::claim(place, config, true)
         .map_err(|taken| Failure::refused(Error::from(taken)))?;
-    let engine = Arc::new(assemble::open(place, config, None).map_err(Failure::refused)?);
+    let engine = Arc::new(open_engine::open(place, config, None).map_err(Failure::refused)?);
     let host = Host::start((Arc::clone(&engine), claim), config, (place, None), false)?;
     let worked = work(&engine, watch);
     // What goes to the bin need not be flushed.

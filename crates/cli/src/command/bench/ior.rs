@@ -10,21 +10,21 @@ use halocline_api::control::Progress;
 use halocline_model::admit;
 
 use super::case::{Canary, Case, Phases, Setup};
-use super::crew::Watch;
 use super::interrupted;
 use super::plot;
 use super::record::{self, Results, Run};
 use super::scratch::Scratch;
 use super::table;
+use super::worker_processes::Watch;
 use super::workload::{Pattern, Shape, Workload};
 use crate::child::Signals;
 use crate::command::write_json;
 use crate::failure::{Failure, Outcome};
+use crate::mount_lookup;
 use crate::options::{ConfigArgs, bytes_within};
-use crate::places;
 use crate::preflight;
+use crate::print::{self, say};
 use crate::progress::Meter;
-use crate::say::{self, say};
 use crate::text;
 
 /// Bytes of a request, and of all data, at most.
@@ -184,7 +184,7 @@ pub(crate) fn execute(args: &IorArgs) -> Outcome {
     if args.repeat > 1 {
         say!("medians of {}:", args.repeat);
         for run in &medians {
-            say::lines(&table::row(run));
+            print::lines(&table::row(run));
         }
     }
     let results = Results {
@@ -282,7 +282,7 @@ fn make_scratch(args: &IorArgs, plan: &Plan) -> Result<Scratch, Failure> {
     let data = plan.workloads.iter().map(Workload::bytes).max().unwrap_or(0);
     let cache = args.cache_size.iter().map(|limit| limit.bytes(data)).max().unwrap_or(0);
     let absolute = |dir: &Path| {
-        places::check_answers(dir).map_err(Failure::refused)?;
+        mount_lookup::check_answers(dir).map_err(Failure::refused)?;
         fs::canonicalize(dir).map_err(|error| Failure::unusable(dir, &error))
     };
     let dir = absolute(&args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
@@ -310,7 +310,7 @@ fn measure(
         [Setup::Origin].into_iter().chain(bare).chain(cached).collect::<Vec<_>>()
     };
     let devices = plan.config.emulate.as_ref().map(ToString::to_string);
-    say::lines(&table::heading(devices.as_deref()));
+    print::lines(&table::heading(devices.as_deref()));
     let mut runs: Vec<Run> = Vec::new();
     let each: Vec<_> = plan.workloads.iter().map(|workload| (workload, setups(workload))).collect();
     let total = args.repeat as usize * each.iter().map(|(_, setups)| setups.len()).sum::<usize>();
@@ -331,7 +331,7 @@ fn measure(
                 let name = format!("{} of {total}: {}", runs.len() + 1, describe(&case));
                 let mut run = case.run(scratch, &mut Attention::new(signals, &case, name))?;
                 run.compare(&runs[first..]);
-                say::lines(&table::row(&run));
+                print::lines(&table::row(&run));
                 runs.push(run);
             }
         }

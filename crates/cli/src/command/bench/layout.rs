@@ -22,15 +22,15 @@ use halocline_trace::Op;
 use plotters::prelude::*;
 use serde::Serialize;
 
-use super::claimed::{Claimed, clear_away_in};
 use super::plot;
+use super::scratch_dir::{ScratchDir, clear_away_in};
+use crate::bar_chart::{Bar, Bars, Drawn};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::figure::{Bar, Bars, Drawn};
 use crate::options::bytes_within;
 use crate::output;
 use crate::preflight;
-use crate::say::{say, tell};
+use crate::print::{say, tell};
 use crate::text;
 use judged::{Judged, LayoutResult, judge};
 use page::Told;
@@ -170,15 +170,15 @@ pub(super) fn execute(args: &LayoutArgs) -> Outcome {
         None
     } else {
         clear_away_in(&args.dir)?;
-        Some(Claimed::make_in(&args.dir)?)
+        Some(ScratchDir::make_in(&args.dir)?)
     };
-    let dir = scratch.as_ref().map(Claimed::path);
+    let dir = scratch.as_ref().map(ScratchDir::path);
     let ended = match (&args.figures, args.workload) {
         (Some(file), _) => figures(file, args.quick, dir),
         (None, Some(workload)) => compare(args, workload, dir),
         (None, None) => Err(Failure::refused("name a --workload")),
     };
-    let removed = scratch.map_or(Ok(()), Claimed::remove);
+    let removed = scratch.map_or(Ok(()), ScratchDir::remove);
     let ended = ended?;
     removed?;
     Ok(ended)

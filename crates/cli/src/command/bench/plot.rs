@@ -10,9 +10,9 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::record::{Phase, Results, Run};
 use super::table;
+use crate::bar_chart::Area;
+pub(crate) use crate::bar_chart::{Drawn, colour};
 use crate::failure::Failure;
-use crate::figure::Area;
-pub(crate) use crate::figure::{Drawn, colour};
 use crate::output;
 use crate::preflight;
 use crate::text;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use halocline_os::error::{Error, Result};
 use rustix::fs::{Advice, fadvise, statvfs};
 
-use super::claimed::{self, Claimed};
+use super::scratch_dir::{self, ScratchDir};
 use crate::mount_paths::MountPaths;
 use crate::text;
 
@@ -17,8 +17,8 @@ const SLACK_BYTES: u64 = 128 << 20;
 /// The directories of one benchmark; gone with it.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    origin_side: Claimed,
-    cache_side: Option<Claimed>,
+    origin_side: ScratchDir,
+    cache_side: Option<ScratchDir>,
 }
 
 impl Scratch {
@@ -26,7 +26,7 @@ impl Scratch {
     /// a look at the room for `data` and `cache` bytes.
     pub(super) fn new(dir: &Path, cache_dir: Option<&Path>, data: u64, cache: u64) -> Result<Self> {
         for side in [Some(dir), cache_dir].into_iter().flatten().filter(|side| side.is_dir()) {
-            claimed::clear_away_in(side)?;
+            scratch_dir::clear_away_in(side)?;
         }
         match cache_dir {
             Some(cache_dir) => {
@@ -36,8 +36,8 @@ impl Scratch {
             None => check_room("--dir", dir, data + cache)?,
         }
         Ok(Self {
-            origin_side: Claimed::make_in(dir)?,
-            cache_side: cache_dir.map(Claimed::make_in).transpose()?,
+            origin_side: ScratchDir::make_in(dir)?,
+            cache_side: cache_dir.map(ScratchDir::make_in).transpose()?,
         })
     }
 
@@ -59,7 +59,7 @@ impl Scratch {
     /// Removes everything.
     pub(super) fn remove(self) -> Result<()> {
         self.origin_side.remove()?;
-        self.cache_side.map_or(Ok(()), Claimed::remove)
+        self.cache_side.map_or(Ok(()), ScratchDir::remove)
     }
 }
 

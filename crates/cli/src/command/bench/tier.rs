@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::bytes_within;
-use crate::say::say;
+use crate::print::say;
 
 /// What a process that measures is told apart by; comes last.
 const INSIDE: &str = "--inside";

@@ -9,7 +9,7 @@ use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, val
 
 use super::{replace, table_of};
 use crate::failure::Failure;
-use crate::say::tell;
+use crate::print::tell;
 use crate::text;
 
 /// Writes each directory with its device, the way there, and the space that is free there.

@@ -9,7 +9,7 @@ use halocline_plan::servers::Servers;
 use serde::Serialize;
 
 use super::source::Seen;
-use crate::say::say;
+use crate::print::say;
 use crate::text;
 
 /// Files whose parts are shown to people.

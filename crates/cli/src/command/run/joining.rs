@@ -19,9 +19,9 @@ use halocline_os::error::Error;
 use super::{Plan, RunArgs, conclude};
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
+use crate::print::{self, tell};
 use crate::progress::Meter;
-use crate::say::{self, tell};
-use crate::{host, mpi, places, text};
+use crate::{host, mount_lookup, mpi, text};
 
 /// How often it is looked whether a mount has begun or ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -54,8 +54,8 @@ pub(super) fn find(plan: &Plan) -> Result<Found, Failure> {
     let socket = place.cache.join(SOCKET_NAME);
     // A socket that nobody listens on was left by a kill; one that we may not use has a claim.
     let own = rustix::process::geteuid().as_raw();
-    let Ok(mut client) = places::reach_socket(&socket, own) else { return Ok(Found::Nobody) };
-    let here = places::find(&place.origin).ok();
+    let Ok(mut client) = mount_lookup::reach_socket(&socket, own) else { return Ok(Found::Nobody) };
+    let here = mount_lookup::find(&place.origin).ok();
     let is_seen =
         here.is_some_and(|here| here.socket == socket && here.inside.as_os_str().is_empty());
     let seen =
@@ -140,7 +140,7 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
     if !args.quiet {
         tell!("");
         tell!("all that the engine served meanwhile, for this run and the others on it:");
-        say::lines_aside(&text::report(&report));
+        print::lines_aside(&text::report(&report));
     }
     conclude(plan, status, &report, &flushed)
 }
@@ -150,7 +150,7 @@ fn show(plan: &Plan, joined: &Joined, copy: Option<OwnedFd>) -> Result<(), Failu
     let mut mountpoint = plan.place.origin.clone();
     if let Some(public) = &joined.mountpoint {
         mountpoint.clone_from(&public.0);
-        let found = places::find(&mountpoint)?;
+        let found = mount_lookup::find(&mountpoint)?;
         if found.socket != plan.place.cache.join(SOCKET_NAME) {
             return Err(Failure::refused(format!(
                 "{}: the mount of process {} is not seen here",

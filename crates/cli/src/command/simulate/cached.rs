@@ -11,7 +11,7 @@ use super::SimulateArgs;
 use super::traced::{Traced, failed, tell_if_partial};
 use crate::command::print_json;
 use crate::failure::Outcome;
-use crate::say::say;
+use crate::print::say;
 
 /// What `simulate --cache-size --json` prints.
 #[derive(Debug, Serialize)]

@@ -12,7 +12,7 @@ use super::SimulateArgs;
 use super::traced::{Traced, failed, tell_if_partial};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::say;
+use crate::print::say;
 
 /// What `simulate --tier-size --json` prints.
 #[derive(Debug, Serialize)]

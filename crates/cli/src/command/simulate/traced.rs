@@ -7,7 +7,7 @@ use std::path::Path;
 use halocline_trace::{Completeness, Reader, Request};
 
 use crate::failure::Failure;
-use crate::say::tell;
+use crate::print::tell;
 use crate::text;
 
 /// The requests of a trace, until it ends or cannot be read.

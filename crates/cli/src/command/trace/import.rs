@@ -17,7 +17,7 @@ use halocline_trace::{Kind, Source, Writer};
 
 use crate::failure::{Failure, Outcome};
 use crate::output::Replacement;
-use crate::say::{say, tell};
+use crate::print::{say, tell};
 use crate::text;
 
 /// Make a trace of what another tool recorded

@@ -13,7 +13,7 @@ use halocline_trace::{Kind, Op, Process, Source, Writer};
 
 use crate::failure::{Failure, Outcome};
 use crate::output::Replacement;
-use crate::say::say;
+use crate::print::say;
 use crate::text;
 
 /// Requests of a trace that is made at most: what is more is a slip.

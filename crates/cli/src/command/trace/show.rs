@@ -16,7 +16,7 @@ use crate::command::bench::plot;
 use crate::command::curve::{self, Curve, Curves, Sizes};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::{self, say, tell};
+use crate::print::{self, say, tell};
 use crate::text;
 
 /// Files that a person is shown, the ones with the most bytes.
@@ -70,7 +70,7 @@ pub(crate) fn execute(args: &ShowArgs) -> Outcome {
     print(&report);
     if let Some(curve) = curve {
         say!("");
-        say::lines(&curve.table());
+        print::lines(&curve.table());
     }
     if report.completeness.partial {
         tell!("{name}: partial: {}", missing(&report));

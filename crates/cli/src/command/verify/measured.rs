@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::command::plan::source;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::print::say;
 use crate::text;
 
 /// Measured over predicted time from which on, or below whose inverse, a device drifted.

@@ -71,7 +71,7 @@ impl File {
     /// Gives everything up that is held.
     pub(in crate::agent) fn give_all_up(&self) -> Result<()> {
         let all = ByteRange::new(0, u64::MAX);
-        let deadline = Instant::now() + self.shared.options.patience;
+        let deadline = Instant::now() + self.shared.options.wait_limit;
         let mut failures = 0;
         while failures < TRIES && Instant::now() < deadline {
             if self.all().is_empty() || self.give(all, None) {

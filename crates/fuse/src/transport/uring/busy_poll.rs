@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a thread looks for its next request.
-const PATIENCE: Duration = Duration::from_micros(50);
+const WAIT_LIMIT: Duration = Duration::from_micros(50);
 
 /// A processor that is away for longer, when it was offered to others, went to one: then a wake-up
 /// is only a switch on the same processor, and looking costs more than it saves.
@@ -117,7 +117,7 @@ impl BusyPoll {
             if now - last > AWAY {
                 break Seen::Others;
             }
-            if now - begin > PATIENCE {
+            if now - begin > WAIT_LIMIT {
                 break Seen::Nothing;
             }
             last = now;

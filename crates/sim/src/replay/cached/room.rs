@@ -1,7 +1,7 @@
 //! Waiting for room, as critical writes do on a mount (docs/ALGORITHMS.md, section 3.6).
 
 use halocline_model::admit::Verdict;
-use halocline_model::room::DISCOURAGED;
+use halocline_model::room::BACKOFF_WRITES;
 use rustc_hash::FxHashMap;
 
 /// A write that waits.
@@ -18,7 +18,7 @@ pub(super) struct Waiter {
 pub(super) struct Room {
     waiters: FxHashMap<u32, Waiter>,
     /// Writes that shall still go to the origin without waiting.
-    discouraged: u32,
+    backoff_writes: u32,
 }
 
 impl Room {
@@ -36,15 +36,15 @@ impl Room {
         made_ns: Option<u64>,
     ) -> Option<u64> {
         if waiter.until_ns <= now_ns {
-            // One that had no patience at all did not wait.
+            // One that was given no time did not wait.
             return None;
         }
-        if self.discouraged > 0 {
-            self.discouraged -= 1;
+        if self.backoff_writes > 0 {
+            self.backoff_writes -= 1;
             return None;
         }
         let Some(made_ns) = made_ns.filter(|made_ns| *made_ns <= waiter.until_ns) else {
-            self.discouraged = DISCOURAGED;
+            self.backoff_writes = BACKOFF_WRITES;
             return None;
         };
         self.waiters.insert(process, waiter);

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use halocline_api::control::tier::PRIVATE;
 use halocline_vfs::namespace::xattr;
 
-use crate::mark::{Mark, Stamp, marks_dir};
+use crate::copy_record::{CopyRecord, Stamp, records_dir};
 
 /// An inode: what it is, and what is kept with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub(super) struct Inode {
     /// Seconds and nanoseconds; of links only, where they stand for a number.
     pub(super) time: (i64, i64),
     pub(super) attributes: BTreeMap<String, Vec<u8>>,
-    /// What marks of clean copies tell it by; of files only.
+    /// What records of clean copies tell it by; of files only.
     pub(super) stamp: Option<Stamp>,
 }
 
@@ -173,7 +173,7 @@ impl Image {
         // Numbers of inodes differ from run to run.
         for tier in &self.tiers {
             for (path, number) in tier.paths() {
-                if path.starts_with(marks_dir()) {
+                if path.starts_with(records_dir()) {
                     continue;
                 }
                 path.hash(&mut hasher);
@@ -184,8 +184,8 @@ impl Image {
                 }
             }
         }
-        for (_, mark) in self.marks() {
-            (&mark.place, self.file_of(&mark).is_some(), self.copy_of(&mark).is_some())
+        for (_, record) in self.records() {
+            (&record.place, self.file_of(&record).is_some(), self.copy_of(&record).is_some())
                 .hash(&mut hasher);
         }
         self.between.hash(&mut hasher);
@@ -206,54 +206,55 @@ impl Image {
         self.restamp(dir);
     }
 
-    /// The marks of clean copies, by their names.
-    fn marks(&self) -> Vec<(String, Mark)> {
+    /// The records of clean copies, by their names.
+    fn records(&self) -> Vec<(String, CopyRecord)> {
         let mut found = Vec::new();
         for (path, number) in self.tiers[0].paths() {
             let Body::Link(target) = &self.tiers[0].inodes[&number].body else { continue };
-            let Ok(name) = path.strip_prefix(marks_dir()) else { continue };
+            let Ok(name) = path.strip_prefix(records_dir()) else { continue };
             let name = name.to_str().unwrap();
-            let mark = Mark::of(name, target);
-            found.extend(mark.map(|mark| (name.to_owned(), mark)));
+            let record = CopyRecord::of(name, target);
+            found.extend(record.map(|record| (name.to_owned(), record)));
         }
         found
     }
 
-    /// Where the file of a mark is, if it looks as the mark says.
-    fn file_of(&self, mark: &Mark) -> Option<PathBuf> {
-        let file = self.tiers[0].inodes.get(&mark.file.inode)?;
-        let path = self.tiers[0].paths().into_iter().find(|(_, number)| *number == mark.file.inode);
-        path.filter(|_| file.stamp == Some(mark.file)).map(|(path, _)| path)
+    /// Where the file of a record is, if it looks as the record says.
+    fn file_of(&self, record: &CopyRecord) -> Option<PathBuf> {
+        let file = self.tiers[0].inodes.get(&record.file.inode)?;
+        let path =
+            self.tiers[0].paths().into_iter().find(|(_, number)| *number == record.file.inode);
+        path.filter(|_| file.stamp == Some(record.file)).map(|(path, _)| path)
     }
 
-    /// Whether the copy of a mark looks as the mark says.
-    fn copy_of(&self, mark: &Mark) -> Option<PathBuf> {
-        let number = *self.tiers[1].paths().get(&mark.place)?;
-        (self.tiers[1].inodes[&number].stamp == Some(mark.copy)).then(|| mark.place.clone())
+    /// Whether the copy of a record looks as the record says.
+    fn copy_of(&self, record: &CopyRecord) -> Option<PathBuf> {
+        let number = *self.tiers[1].paths().get(&record.place)?;
+        (self.tiers[1].inodes[&number].stamp == Some(record.copy)).then(|| record.place.clone())
     }
 
-    /// Makes marks say of the inodes that were made what they said of those that there were.
+    /// Makes records say of the inodes that were made what they said of those that there were.
     fn restamp(&self, dir: &Path) {
-        for (name, mark) in self.marks() {
+        for (name, record) in self.records() {
             let again = |was: Stamp, path: Option<PathBuf>, tier: &str| match path {
                 // Bytes that were lost may have taken the length with them.
                 Some(path) => Stamp { size: was.size, ..Stamp::at(&dir.join(tier).join(path)) },
                 None => Stamp { changed: (1, 1), ..was },
             };
-            let mut next = mark.clone();
-            next.file = again(mark.file, self.file_of(&mark), "ssd");
-            next.copy = again(mark.copy, self.copy_of(&mark), "hdd");
-            if let (None, Some(number)) = (self.file_of(&mark), self.now_at(&mark, dir)) {
+            let mut next = record.clone();
+            next.file = again(record.file, self.file_of(&record), "ssd");
+            next.copy = again(record.copy, self.copy_of(&record), "hdd");
+            if let (None, Some(number)) = (self.file_of(&record), self.now_at(&record, dir)) {
                 next.file.inode = number;
             }
-            let marks = dir.join("ssd").join(marks_dir());
-            fs::rename(marks.join(name), marks.join(next.name())).unwrap();
+            let records = dir.join("ssd").join(records_dir());
+            fs::rename(records.join(name), records.join(next.name())).unwrap();
         }
     }
 
-    /// The new number of a mark's file that looks otherwise.
-    fn now_at(&self, mark: &Mark, dir: &Path) -> Option<u64> {
-        let is = |(_, number): &(PathBuf, u64)| *number == mark.file.inode;
+    /// The new number of a record's file that looks otherwise.
+    fn now_at(&self, record: &CopyRecord, dir: &Path) -> Option<u64> {
+        let is = |(_, number): &(PathBuf, u64)| *number == record.file.inode;
         let (path, _) = self.tiers[0].paths().into_iter().find(is)?;
         Some(fs::symlink_metadata(dir.join("ssd").join(path)).unwrap().ino())
     }

@@ -15,9 +15,9 @@ const fn archives(tree: &'static str) -> Act {
     moves(does, tree)
 }
 
-const fn marks_anew(tree: &'static str) -> Act {
+const fn records_again(tree: &'static str) -> Act {
     let does = |tier: &Fixture| {
-        tier.work(Chore::MarkCopies);
+        tier.work(Chore::RecordCopies);
         Ok(())
     };
     moves(does, tree)
@@ -96,11 +96,11 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
         ],
     },
     Story {
-        name: "promoted, closed, marked anew, and demoted",
+        name: "promoted, closed, recorded again, and demoted",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             writes(|tier| tier.closes("away"), BEGIN),
-            marks_anew(BEGIN),
+            records_again(BEGIN),
             moves(|tier| tier.moves_down("away"), BEGIN),
         ],
     },

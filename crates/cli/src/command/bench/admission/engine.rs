@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Judgement, NEVER, OF_BEST, OF_NEVER, OURS, text_of};
 use crate::command::bench::timed_engine::{self, Outcome, Setup};
 use crate::failure::Failure;
-use crate::say::{say, tell};
+use crate::print::{say, tell};
 
 /// A case on the engine and in the simulator, by policy.
 #[derive(Debug, Serialize)]

@@ -27,7 +27,7 @@ use super::plot::Bar;
 use super::random::Random;
 use super::setup::Setup;
 use super::{files, median};
-use crate::say::say;
+use crate::print::say;
 
 /// How long CFQ (Linux 3.3.1, the paper's) lets one program have the disk.
 const SLICE: Duration = Duration::from_millis(100);

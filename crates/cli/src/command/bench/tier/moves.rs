@@ -86,14 +86,14 @@ struct Seconds {
 pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
     let path = setup.tier().join(NAME);
     files::open(&path, bytes)?.sync_all()?;
-    let mut mover = Mover::of(&path)?;
+    let mut migrator = Migrator::of(&path)?;
     let mut seconds = Source::ALL.map(|_| Seconds::default());
-    mover.moved(Way::Down)?;
-    mover.moved(Way::Up)?;
+    migrator.moved(Way::Down)?;
+    migrator.moved(Way::Up)?;
     for _ in 0..repetitions {
         for ((source, _), seconds) in Source::ALL.iter().zip(&mut seconds) {
             for how in How::ALL {
-                there_and_back(setup, &mut mover, (*source, how), seconds)?;
+                there_and_back(setup, &mut migrator, (*source, how), seconds)?;
             }
         }
     }
@@ -107,7 +107,7 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
 /// and blocks are, in a virtual machine above all.
 fn there_and_back(
     setup: &Setup,
-    mover: &mut Mover,
+    migrator: &mut Migrator,
     (source, how): (Source, How),
     seconds: &mut Seconds,
 ) -> Result<()> {
@@ -122,7 +122,7 @@ fn there_and_back(
             by_cp = Some(copy(&path, &copy_to, how == How::CopyAndSync)?);
             source.prepare(&path)?;
         }
-        let by_move = mover.moved(way)?;
+        let by_move = migrator.moved(way)?;
         seconds[how as usize].push(by_cp.unwrap_or(by_move));
     }
     Ok(())
@@ -136,12 +136,12 @@ enum Way {
 }
 
 /// Moves a file, or all of a directory, through the mount's control socket.
-struct Mover {
+struct Migrator {
     client: Client,
     path: PathBuf,
 }
 
-impl Mover {
+impl Migrator {
     fn of(path: &Path) -> Result<Self> {
         let place = Place::find(path)?;
         Ok(Self { client: place.connect()?, path: place.inside })

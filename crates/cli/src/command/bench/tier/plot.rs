@@ -6,8 +6,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Results;
 use super::policies::Line;
+use crate::bar_chart::Area;
 use crate::command::bench::plot::{Drawn, colour, count};
-use crate::figure::Area;
 
 const WIDTH: u32 = 880;
 /// Pixels left of the bars, where their names stand.

@@ -5,7 +5,7 @@ use halocline_model::tier::{POLICIES, Trace, by_name, optimum, replay};
 use serde::Serialize;
 
 use super::random::Random;
-use crate::say::say;
+use crate::print::say;
 
 /// Files of the workload, and times each is used.
 const FILES: usize = 100;

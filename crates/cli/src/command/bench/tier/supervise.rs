@@ -17,17 +17,17 @@ use rustix::process::{Signal, geteuid};
 
 use super::INSIDE;
 use super::setup::{DIRECTORIES, MERGED, TIER};
-use crate::again;
 use crate::child::Signals;
-use crate::command::bench::attached::Attached;
-use crate::command::bench::claimed::{Claimed, clear_away_in};
 use crate::command::bench::interrupted;
+use crate::command::bench::mount_processes::MountProcess;
+use crate::command::bench::scratch_dir::{ScratchDir, clear_away_in};
 use crate::command::umount::detach;
 use crate::failure::{Failure, Outcome};
-use crate::places;
+use crate::mount_lookup;
+use crate::self_exec;
 
 /// How long a mount may take to appear.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// How often it is looked for.
 const TICK: Duration = Duration::from_millis(5);
 /// What the mount process says.
@@ -36,7 +36,7 @@ const LOG: &str = "mount.log";
 /// Runs this command again with [`INSIDE`] and a new directory in `dir`, everything mounted.
 pub(super) fn supervise(dir: &Path) -> Outcome {
     // Mount points are known by their whole paths.
-    places::check_answers(dir).map_err(Failure::refused)?;
+    mount_lookup::check_answers(dir).map_err(Failure::refused)?;
     let dir = fs::canonicalize(dir).map_err(|error| Failure::unusable(dir, &error))?;
     let mut signals = Signals::catch()?;
     if geteuid().is_root() {
@@ -45,7 +45,7 @@ pub(super) fn supervise(dir: &Path) -> Outcome {
         halocline_fuse::private_namespace().map_err(Failure::refused)?;
     }
     clear_away_in(&dir)?;
-    let scratch = Claimed::make_in(&dir)?;
+    let scratch = ScratchDir::make_in(&dir)?;
     let measured = measure(scratch.path(), &mut signals);
     let removed = scratch.remove();
     let status = measured?;
@@ -60,7 +60,7 @@ pub(super) fn supervise(dir: &Path) -> Outcome {
 fn measure(root: &Path, signals: &mut Signals) -> Result<u8, Failure> {
     let mut mounts = Mounts { root: root.to_owned(), processes: Vec::new() };
     mounts.make(signals)?;
-    let mut again = again::command();
+    let mut again = self_exec::command();
     again.args(std::env::args_os().skip(1)).arg(INSIDE).arg(root);
     bind(&mut again, Signal::KILL);
     signals.run(again)
@@ -70,7 +70,7 @@ fn measure(root: &Path, signals: &mut Signals) -> Result<u8, Failure> {
 #[derive(Debug)]
 struct Mounts {
     root: PathBuf,
-    processes: Vec<Attached>,
+    processes: Vec<MountProcess>,
 }
 
 impl Mounts {
@@ -80,14 +80,14 @@ impl Mounts {
             fs::create_dir(at(name)).map_err(Error::at(at(name), "create the directory"))?;
         }
         let log = at(LOG);
-        let mut tier = again::command();
+        let mut tier = self_exec::command();
         tier.args(["mount", "--foreground", "--tier"]).args([&self.root, &at(TIER)]);
         tier.stdin(Stdio::null()).stderr(File::create(&log)?);
         let mut mergerfs = Command::new("mergerfs");
         mergerfs.args(["-f", "-o", "cache.files=auto-full,category.create=ff"]);
         mergerfs.arg(format!("{}:{}", at("one").display(), at("two").display())).arg(at(MERGED));
         mergerfs.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let tier = Attached::start(&mut tier)?;
+        let tier = MountProcess::start(&mut tier)?;
         if !self.has_appeared(TIER, tier, signals)? {
             let said = bounded::read_to_string(&log, SMALL_FILE_BYTES_MAX).unwrap_or_default();
             return Err(Failure::from(Error::invalid(
@@ -96,7 +96,7 @@ impl Mounts {
             )));
         }
         // It takes part where it is installed.
-        if let Ok(mergerfs) = Attached::start(&mut mergerfs) {
+        if let Ok(mergerfs) = MountProcess::start(&mut mergerfs) {
             self.has_appeared(MERGED, mergerfs, signals)?;
         }
         Ok(())
@@ -106,7 +106,7 @@ impl Mounts {
     fn has_appeared(
         &mut self,
         name: &str,
-        mut process: Attached,
+        mut process: MountProcess,
         signals: &mut Signals,
     ) -> Result<bool, Failure> {
         let begun = Instant::now();
@@ -114,7 +114,7 @@ impl Mounts {
             if let Some(signal) = signals.stop_signal() {
                 return Err(interrupted(signal));
             }
-            if begun.elapsed() > PATIENCE || process.has_ended()? {
+            if begun.elapsed() > WAIT_LIMIT || process.has_ended()? {
                 return Ok(false);
             }
             thread::sleep(TICK);

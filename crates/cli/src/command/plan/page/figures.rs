@@ -4,9 +4,9 @@ use plotters::prelude::*;
 
 use super::html::{Cell, Figure, table};
 use super::{Load, Page};
+use crate::bar_chart::{Area, Bar, Bars, Drawn, colour};
 use crate::command::plan::picture::{COLUMNS, Map, ROWS};
 use crate::failure::Failure;
-use crate::figure::{Area, Bar, Bars, Drawn, colour};
 use crate::text;
 use halocline_plan::layout::Layout;
 

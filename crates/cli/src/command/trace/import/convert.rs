@@ -21,7 +21,7 @@ use rustix::process::{
 
 use super::{ImportArgs, module};
 use crate::failure::Failure;
-use crate::say::tell;
+use crate::print::tell;
 use crate::text;
 
 /// Prints a log as `darshan-dxt-parser` does.

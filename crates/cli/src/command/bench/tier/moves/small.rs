@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use super::super::setup::Setup;
 use super::super::{Row, median};
-use super::{Mover, Way, timed};
+use super::{Migrator, Way, timed};
 
 /// The directory of the files.
 const NAME: &str = "small";
@@ -36,17 +36,17 @@ pub(in super::super) fn measure(setup: &Setup, count: u64, repetitions: u32) -> 
     for number in 0..count {
         fs::write(dir.join(format!("f{number}")), [number.to_le_bytes()[0]; BYTES])?;
     }
-    let mut mover = Mover::of(&dir)?;
+    let mut migrator = Migrator::of(&dir)?;
     let copy_to = setup.below("bare").join("copied");
     let mut ways = [("ssd", "demote", Way::Down), ("hdd", "promote", Way::Up)]
         .map(|way| (way, Seconds::default()));
     for _ in 0..repetitions {
         for ((side, _, way), seconds) in &mut ways {
             let from = setup.below(side).join(NAME);
-            settle(&mut mover, &from)?;
+            settle(&mut migrator, &from)?;
             seconds.copied.push(copy(&from, &copy_to)?);
-            settle(&mut mover, &from)?;
-            seconds.moved.push(mover.moved(*way)?);
+            settle(&mut migrator, &from)?;
+            seconds.moved.push(migrator.moved(*way)?);
         }
     }
     fs::remove_dir_all(&dir)?;
@@ -74,8 +74,8 @@ fn copy(from: &Path, to: &Path) -> Result<f64> {
 }
 
 /// Has done what earlier moves and copies left to do, so that it is not timed.
-fn settle(mover: &mut Mover, on: &Path) -> Result<()> {
+fn settle(migrator: &mut Migrator, on: &Path) -> Result<()> {
     let flush = Request::Flush { path: "".into(), dry_run: false };
-    mover.client.call::<MoveReport>(&flush, |_| {})?;
+    migrator.client.call::<MoveReport>(&flush, |_| {})?;
     Ok(rustix::fs::syncfs(File::open(on)?)?)
 }

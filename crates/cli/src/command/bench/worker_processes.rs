@@ -1,0 +1,124 @@
+//! All processes of a run from the parent's side: started, begun together, listened to, ended.
+
+use std::io::{BufRead, BufReader, PipeReader, Write};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use halocline_os::bound_process::bind;
+use rustix::process::Signal;
+
+use super::worker::{Done, Job, Word};
+use crate::failure::Failure;
+use crate::self_exec;
+
+/// How often a wish to stop is looked for.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What the parent does while it waits.
+pub(super) trait Watch {
+    /// Fails once somebody asked for the end.
+    fn go_on(&mut self) -> Result<(), Failure>;
+    /// So many more bytes were moved.
+    fn advance(&mut self, bytes: u64);
+}
+
+/// Runs one process for each job, all at once, to their ends; the answers are in the jobs' order.
+pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Failure> {
+    let (gate, mut starter) = std::io::pipe()?;
+    let (sender, words) = channel();
+    let mut crew = WorkerProcesses { children: Vec::new(), words };
+    for job in jobs {
+        crew.start(job, &gate, &sender)?;
+    }
+    drop((gate, sender));
+    let (mut ready, mut left) = (0, jobs.len());
+    let mut answers = vec![Done::default(); jobs.len()];
+    while left > 0 {
+        watch.go_on()?;
+        match crew.words.recv_timeout(TICK) {
+            Ok((_, Word::Ready)) => {
+                ready += 1;
+                if ready == jobs.len() {
+                    // One byte for each: whoever reads first takes no other's.
+                    starter.write_all(&vec![0; jobs.len()])?;
+                }
+            }
+            Ok((index, Word::Progress(bytes))) => {
+                answers[index].bytes += bytes;
+                watch.advance(bytes);
+            }
+            Ok((index, Word::Done(done))) => {
+                watch.advance(done.bytes.saturating_sub(answers[index].bytes));
+                answers[index] = done;
+                left -= 1;
+            }
+            // Ctrl-C reaches the whole group; the processes may end before we hear of it.
+            Ok((_, Word::Failed(why))) => {
+                watch.go_on()?;
+                return Err(Failure::failed(why));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::failed("a benchmark process ended without an answer"));
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// Dropping it ends processes that still run.
+struct WorkerProcesses {
+    children: Vec<Child>,
+    words: Receiver<(usize, Word)>,
+}
+
+impl WorkerProcesses {
+    fn start(
+        &mut self,
+        job: &Job,
+        gate: &PipeReader,
+        words: &Sender<(usize, Word)>,
+    ) -> Result<(), Failure> {
+        let job = serde_json::to_string(job).map_err(std::io::Error::from)?;
+        let mut worker = self_exec::command();
+        worker.args(["bench", "worker", &job]);
+        worker.stdin(Stdio::from(gate.try_clone()?)).stdout(Stdio::piped());
+        let mut child = bind(&mut worker, Signal::KILL).spawn()?;
+        let (index, said) = (self.children.len(), child.stdout.take());
+        self.children.push(child);
+        let words = words.clone();
+        thread::spawn(move || said.map(|said| listen(index, said, &words)));
+        Ok(())
+    }
+}
+
+/// Passes on what the process of job `index` says.
+fn listen(index: usize, said: ChildStdout, words: &Sender<(usize, Word)>) {
+    let mut answered = false;
+    for line in BufReader::new(said).lines() {
+        let word = line.and_then(|line| Ok(serde_json::from_str(&line)?));
+        let word = word.unwrap_or_else(|error| Word::Failed(format!("bench worker: {error}")));
+        answered |= matches!(word, Word::Done(_) | Word::Failed(_));
+        if words.send((index, word)).is_err() {
+            return;
+        }
+    }
+    if !answered {
+        let _ = words.send((index, Word::Failed("a benchmark process died".into())));
+    }
+}
+
+impl Drop for WorkerProcesses {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // An ended process is only collected; the mount must be unused afterwards.
+            if !matches!(child.try_wait(), Ok(Some(_))) {
+                thread::sleep(Duration::from_millis(1));
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What the origin has of a cache's files.
+
+use std::path::PathBuf;
+
+use halocline_api::config::Binding;
+use halocline_cache::reach;
+use halocline_meta::{FileRecord, Stamp};
+use halocline_os::error::Result;
+use halocline_storage::volume::Origin;
+use halocline_vfs::namespace::Namespace;
+
+/// The origin's tree and where it is, or why it cannot be looked at.
+pub(super) struct OriginFiles(Result<(Namespace, PathBuf), String>);
+
+impl OriginFiles {
+    /// The tree of the origin that a cache belongs to.
+    pub(super) fn of(binding: &Binding) -> Self {
+        let open = || {
+            binding.check_origin()?;
+            let dir = Origin::tree_in(&binding.origin)?;
+            Ok((Namespace::open(&dir)?, dir))
+        };
+        let opened: Result<_> = open();
+        Self(opened.map_err(|error| error.to_string()))
+    }
+
+    /// How the file of a record looks, if it is there; or why nobody knows.
+    pub(super) fn find(&self, file: &FileRecord) -> Result<Option<Stamp>, String> {
+        let (namespace, dir) = self.0.as_ref().map_err(Clone::clone)?;
+        let found = reach::find(namespace, dir, file).map_err(|error| error.to_string())?;
+        Ok(found.map(|(_, stat)| Stamp::of_stat(&stat.raw)))
+    }
+}

@@ -1,0 +1,285 @@
+//! Finding mounts without waiting for ever for one whose process is stopped, or for the server of
+//! another file system.
+//!
+//! What must hold: a look into a mount is made by a process of its own, [`execute`]. The kernel
+//! does not let go of who looks until the mount answers, whatever signal comes; so that process is
+//! left behind after a while, and ends when the mount's does or goes on.
+
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use halocline_api::control::place::{self, Directly, Look};
+use halocline_api::control::{AnyStatus, Request};
+use halocline_api::control::{Client, Place, Status, descriptors};
+use halocline_os::error::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::failure::{Failure, Outcome};
+use crate::print::tell;
+use crate::text;
+
+/// How long a look may take: far longer than a busy machine needs.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Finds the running mount that a path lies on.
+pub(crate) fn find(path: &Path) -> Result<Place> {
+    Place::find_by(path, &Aside::default())
+}
+
+/// Refuses the root of a file tier one of whose directories does not answer.
+pub(crate) fn check_tiers_answer(root: &Path) -> Result<()> {
+    check_answers(root)?;
+    place::check_tiers_answer(root, &Aside::default())
+}
+
+/// Connects to a mount's process, unless the directory with its control socket hangs. Where that is, its user says,
+/// who may let it answer a look and not what follows: the connection, too, is made by a process of its own.
+pub(crate) fn reach(place: &Place) -> Result<Client> {
+    check_answers(&place.socket)?;
+    place.connect_by(connect_aside)
+}
+
+/// Connects to the control socket of a mount process of `user`, likewise.
+pub(crate) fn reach_socket(socket: &Path, user: u32) -> Result<Client> {
+    check_answers(socket)?;
+    Client::over(connect_aside(socket), socket, user, connect_aside)
+}
+
+fn connect_aside(socket: &Path) -> io::Result<UnixStream> {
+    Aside::default().connect(socket)
+}
+
+/// The same of a path that a person named.
+pub(crate) fn named(path: &Path) -> Result<Place, Failure> {
+    find(path).map_err(not_found)
+}
+
+/// The same of many paths, with one process that looks for all.
+pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<Place>, Failure> {
+    let aside = Aside::default();
+    paths.iter().map(|path| Place::find_by(path, &aside).map_err(not_found)).collect()
+}
+
+/// Why a path that a person named is on no mount: one that is not there, or elsewhere, is a wrong argument.
+pub(crate) fn not_found(error: Error) -> Failure {
+    let is_wrong = [libc::ENOENT, libc::ENODEV].contains(&error.errno());
+    if is_wrong { Failure::refused(error) } else { error.into() }
+}
+
+/// The mount point at `path` if its process has ended.
+pub(crate) fn dead_mount(path: &Path) -> Result<Option<PathBuf>> {
+    place::dead_mount(path, &Aside::default())
+}
+
+/// The mount of ours on top at `path`, or else the one whose cache or first tier is there or below it: told also where
+/// neither answers.
+pub(crate) fn mountpoint_at_or_over(path: &Path) -> Option<PathBuf> {
+    let look = Aside::default();
+    place::mountpoint_at(path, &look).or_else(|| place::mountpoint_over(path, &look))
+}
+
+/// Where the mount with this control socket is.
+pub(crate) fn mountpoint_of(socket: &Path) -> Option<PathBuf> {
+    place::mountpoint_of(socket, &Aside::default())
+}
+
+/// Refuses a path that leads into a mount whose process or server does not answer.
+pub(crate) fn check_answers(path: &Path) -> Result<()> {
+    place::check_answers(path, &Aside::default())
+}
+
+/// Refuses paths one of which leads into such a mount.
+pub(crate) fn all_answer(paths: &[PathBuf]) -> Result<()> {
+    let look = Aside::default();
+    paths.iter().try_for_each(|path| place::check_answers(path, &look))
+}
+
+/// Look into mounts for another process of ours
+#[derive(Debug, Args)]
+pub(crate) struct LookArgs {}
+
+/// Connects to a mount's process. Once that has worked on a request for a while without a word, this says so: it
+/// waits as long as a disk or a server lets it wait, and a signal ends this wait.
+pub(crate) fn connect(place: &Place) -> Result<Client> {
+    let tell = |socket: &Path, status: &Status| {
+        let socket = text::path(socket);
+        if let Some(users) = &status.detached {
+            return tell!(
+                "halocline: {socket}: the mount is detached, {}; what was asked for goes on when that ends (`halocline umount \
+                 --force {}` takes it from them; interrupt this to stop waiting)",
+                text::line(users),
+                text::path(&status.cache)
+            );
+        }
+        tell!(
+            "halocline: {socket}: the mount process works, and waits for a disk or a server, such as the origin's; what was \
+             asked for goes on when that answers (interrupt this to stop waiting)"
+        );
+    };
+    Ok(reach(place)?.telling_silence(tell))
+}
+
+/// What is looked for, the first byte of a question; the rest is the path.
+const RESOLVE: u8 = b'r';
+const SOCKET: u8 = b's';
+const ANSWER: u8 = b'a';
+const LINK: u8 = b'l';
+/// A connection, which comes before the answer.
+const CONNECT: u8 = b'c';
+/// The end of a question, and of an answer: no path has it.
+const END: u8 = 0;
+
+/// Answers each question of standard input with `=PATH`, nothing where there is none, or `!ERRNO`.
+pub(crate) fn execute(_: &LookArgs) -> Outcome {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut out = stream.try_clone()?;
+    for question in io::BufReader::new(stream).split(END) {
+        let question = question?;
+        let Some((what, path)) = question.split_first() else { break };
+        let path = Path::new(OsStr::from_bytes(path));
+        let found = match *what {
+            SOCKET => Directly.socket(path),
+            ANSWER => Directly.wait_for(path).map(|()| None),
+            LINK => Directly.link(path),
+            CONNECT => {
+                let connected = Directly.connect(path);
+                descriptors::send(&out, connected.as_ref().ok().map(AsFd::as_fd))?;
+                connected.map(|_| None)
+            }
+            _ => Directly.resolve(path).map(Some),
+        };
+        let mut answer = match found {
+            Ok(Some(path)) => [b"=", path.as_os_str().as_bytes()].concat(),
+            Ok(None) => Vec::new(),
+            Err(error) => format!("!{}", error.raw_os_error().unwrap_or(libc::EIO)).into_bytes(),
+        };
+        answer.push(END);
+        out.write_all(&answer)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks by a process of its own, which answers one question after the other.
+#[derive(Debug, Default)]
+struct Aside(RefCell<Option<Looker>>);
+
+/// That process.
+#[derive(Debug)]
+struct Looker {
+    process: Child,
+    stream: UnixStream,
+}
+
+impl Looker {
+    fn start() -> io::Result<Self> {
+        let (stream, its) = UnixStream::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        let silent = command.arg("look").stdin(OwnedFd::from(its)).stderr(Stdio::null());
+        Ok(Self { process: silent.stdout(Stdio::null()).spawn()?, stream })
+    }
+
+    fn ask(&mut self, what: u8, path: &Path) -> io::Result<(Option<OwnedFd>, Vec<u8>)> {
+        let path = path.as_os_str().as_bytes();
+        if path.contains(&END) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.stream.write_all(&[&[what], path, &[END]].concat())?;
+        let deadline = Instant::now() + LOOK_TIMEOUT;
+        let mut connection = None;
+        if what == CONNECT {
+            self.wait(deadline)?;
+            let received = descriptors::receive(&self.stream);
+            connection = received.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        }
+        let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+        while said.last() != Some(&END) {
+            self.wait(deadline)?;
+            match self.stream.read(&mut piece)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => said.extend_from_slice(&piece[..len]),
+            }
+        }
+        said.pop();
+        Ok((connection, said))
+    }
+
+    /// Waits until it says something.
+    fn wait(&self, deadline: Instant) -> io::Result<()> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).ok();
+            match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], timeout.as_ref()) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl Aside {
+    fn look(&self, what: u8, path: &Path) -> io::Result<Option<PathBuf>> {
+        self.ask(what, path).map(|(_, found)| found)
+    }
+
+    fn ask(&self, what: u8, path: &Path) -> io::Result<(Option<OwnedFd>, Option<PathBuf>)> {
+        let kept = self.0.take();
+        let mut looker = kept.map_or_else(Looker::start, Ok)?;
+        // One that does not answer is left behind: it may never end.
+        let (connection, said) = looker.ask(what, path)?;
+        self.0.replace(Some(looker));
+        match said.split_first() {
+            None => Ok((connection, None)),
+            Some((b'=', path)) => Ok((connection, Some(OsString::from_vec(path.to_vec()).into()))),
+            Some((_, errno)) => {
+                let errno = std::str::from_utf8(errno).ok().and_then(|errno| errno.parse().ok());
+                Err(io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO)))
+            }
+        }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let Some(Looker { mut process, stream }) = self.0.take() else { return };
+        drop(stream);
+        let _ended = process.wait();
+    }
+}
+
+impl Look for Aside {
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.look(RESOLVE, path)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>> {
+        self.look(SOCKET, root)
+    }
+
+    fn wait_for(&self, point: &Path) -> io::Result<()> {
+        self.look(ANSWER, point).map(drop)
+    }
+
+    fn link(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        self.look(LINK, path)
+    }
+
+    fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        let (connection, _) = self.ask(CONNECT, path)?;
+        connection.map(UnixStream::from).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// Asks a mount for its state.
+pub(crate) fn status(place: &Place) -> Result<AnyStatus, Failure> {
+    Ok(reach(place)?.call(&Request::Status {}, |_| {})?)
+}

@@ -1,0 +1,263 @@
+//! Opens what a mount serves.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_api::config::{Config, Mode};
+use halocline_api::control::{AnyStatus, Claim, Request, SOCKET_NAME, Taken, UseAs, Wanted};
+use halocline_cache::Decorations;
+use halocline_cache::ExtentEngine;
+use halocline_cache::coherence::Coherence;
+use halocline_meta::origin_mark;
+use halocline_model::tier;
+use halocline_os::error::{Error, Result};
+use halocline_os::one_device::{Common, common};
+use halocline_os::reserves::leave_to_root;
+use halocline_tier::{FileTier, TierOptions, TierSet};
+
+use crate::host::Hosted;
+use crate::mount_paths::MountPaths;
+use crate::print::tell;
+use crate::{inherited, mount_lookup, text};
+
+impl Hosted for ExtentEngine {
+    const BOUND: bool = false;
+    const JOINED: bool = true;
+
+    fn close(&self) -> Result<()> {
+        Self::close(self)
+    }
+}
+
+impl Hosted for FileTier {
+    const BOUND: bool = true;
+    const JOINED: bool = false;
+
+    fn close(&self) -> Result<()> {
+        Self::close(self)
+    }
+}
+
+/// The tiers below `root`.
+pub(crate) fn tier_set(root: &Path, config: &Config) -> Result<TierSet> {
+    let names: Vec<&str> = config.tiers.iter().map(String::as_str).collect();
+    TierSet::below(root, &names)
+}
+
+/// How a configuration wants a file tier to behave.
+pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
+    let own = Config::default();
+    let names: Vec<&str> = tier::POLICIES.iter().map(|policy| policy.name).collect();
+    let policy = match config.policy.as_str() {
+        name if names.contains(&name) => name.to_owned(),
+        name if name == own.policy => TierOptions::default().policy,
+        name => {
+            return Err(Error::invalid(
+                format!(
+                    "{} {name:?} decides about requests, not about files",
+                    config.named("policy")
+                ),
+                format!("with --tier, choose one of {}", names.join(", ")),
+            ));
+        }
+    };
+    if config.tier_low > config.tier_high {
+        return Err(Error::invalid(
+            format!(
+                "{} {}% is above {} {}%",
+                config.named("tier_low"),
+                config.tier_low,
+                config.named("tier_high"),
+                config.tier_high
+            ),
+            "give a lower tier_low, or a higher tier_high",
+        ));
+    }
+    Ok(TierOptions {
+        limit: config.ssd_limit,
+        high: config.tier_high,
+        low: config.tier_low,
+        policy,
+        passthrough: config.passthrough && !config.direct,
+        passthrough_writes: config.passthrough_writes,
+        pin: config.pin.clone(),
+        exclude: config.exclude.clone(),
+        copies: config.copies,
+        archive_after: config.archive_after,
+    })
+}
+
+/// Opens the file tier of a mount.
+pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
+    let set = tier_set(root, config)?;
+    leave_to_root()?;
+    let tier = FileTier::open(&set, tier_options(config)?)?;
+    if let [first, second, ..] = set.roots.as_slice()
+        && let Some(common) = common(first, second)
+    {
+        tier.note_of_tiers(common.of_tiers());
+    }
+    Ok(tier)
+}
+
+/// How often it is looked whether a mount that ends has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How long another user's process is waited for, who may say for ever that it ends.
+const OTHER_USER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often it is looked for the end of one whose control socket is gone already.
+const LAST_LOOKS: u32 = 100;
+
+/// Repeats `claim` until it succeeds, while the mount that is in its way ends by itself: it was
+/// unmounted, and flushes; and until `given_up`.
+///
+/// # Errors
+/// The origin is used by somebody who goes on; `EINTR` where the wait was given up.
+pub(crate) fn when_free(
+    mut given_up: impl FnMut() -> bool,
+    mut claim: impl FnMut() -> Result<Claim, Taken>,
+) -> Result<Claim> {
+    let (mut told, mut last_looks, begun) = (false, 0, Instant::now());
+    let own = rustix::process::geteuid().as_raw();
+    loop {
+        let taken = match claim() {
+            Ok(claim) => return Ok(claim),
+            Err(taken) if taken.cache.as_os_str().is_empty() => return Err(taken.into()),
+            Err(taken) => taken,
+        };
+        if taken.uid != own && begun.elapsed() > OTHER_USER_TIMEOUT {
+            return Err(taken.into());
+        }
+        match mount_lookup::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
+            Ok(mut client) => {
+                if !matches!(client.call(&Request::Ending {}, |_| {}), Ok(true)) {
+                    return Err(taken.into());
+                }
+                if !told {
+                    let status = client.call::<AnyStatus>(&Request::Status {}, |_| {});
+                    let users = status.ok().and_then(|told| told.status.detached);
+                    tell_wait(&taken, users.as_deref());
+                    told = true;
+                }
+            }
+            // It says so itself, and has closed its socket.
+            Err(error) if taken.answers && error.errno() == libc::EINVAL => {
+                last_looks += 1;
+                if last_looks > LAST_LOOKS {
+                    return Err(taken.into());
+                }
+            }
+            Err(_) => return Err(taken.into()),
+        }
+        if given_up() {
+            let (dir, pid) = (text::path(&taken.wanted), taken.pid);
+            let message =
+                format!("{dir}: told to stop waiting for process {pid}; nothing was mounted");
+            return Err(Error::Refused { message, errno: libc::EINTR });
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Says for whom is waited.
+fn tell_wait(taken: &Taken, users: Option<&str>) {
+    let (dir, pid) = (text::path(&taken.wanted), taken.pid);
+    let Some(users) = users else {
+        return tell!("halocline: {dir}: waiting for process {pid}, which ends");
+    };
+    let (users, cache) = (text::line(users), text::path(&taken.cache));
+    tell!(
+        "halocline: {dir}: waiting for process {pid}, whose mount is detached, {users}; `halocline umount --force {cache}` \
+         takes it from them"
+    );
+}
+
+/// Claims the origin of a mount for itself. Before a private namespace is entered: from inside one,
+/// who else claims it cannot be told.
+pub(crate) fn claim(place: &MountPaths, config: &Config, alone: bool) -> Result<Claim, Taken> {
+    let use_as = match config.mode {
+        _ if !alone => UseAs::Node,
+        Mode::ReadOnly => UseAs::Reader,
+        _ => UseAs::OnlyUser,
+    };
+    Claim::take(&Wanted { dirs: &[&place.origin], cache: &place.cache, use_as })
+}
+
+/// Claims all tiers of a file tier; waits as [`when_free`] does.
+pub(crate) fn claim_tiers(
+    root: &Path,
+    place: &MountPaths,
+    config: &Config,
+    given_up: impl FnMut() -> bool,
+) -> Result<Claim> {
+    let set = tier_set(root, config)?;
+    let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
+    let wanted = Wanted { dirs: &dirs, cache: &place.cache, use_as: UseAs::OnlyUser };
+    when_free(given_up, || Claim::take(&wanted))
+}
+
+/// [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost` goes on without them. Caches of
+/// nodes that are coherent do not keep each other away.
+pub(crate) fn open_without_others(
+    place: &MountPaths,
+    config: &Config,
+    node: Option<&Arc<dyn Coherence>>,
+    others_are_lost: bool,
+) -> Result<ExtentEngine> {
+    if node.is_none() && !others_are_lost {
+        origin_mark::check(&place.origin, &place.cache)?;
+    }
+    let engine = open(place, config, node)?;
+    if others_are_lost {
+        origin_mark::forget_others(&place.origin, &place.cache);
+    }
+    Ok(engine)
+}
+
+/// Opens the engine of a mount.
+pub(crate) fn open(
+    place: &MountPaths,
+    config: &Config,
+    node: Option<&Arc<dyn Coherence>>,
+) -> Result<ExtentEngine> {
+    if !halocline_model::admit::POLICIES.iter().any(|policy| policy.name == config.policy) {
+        return Err(Error::invalid(
+            format!(
+                "{} {:?} decides about files, not about requests",
+                config.named("policy"),
+                config.policy
+            ),
+            "use it with `mount --tier`, or choose an admission policy",
+        ));
+    }
+    leave_to_root()?;
+    let around = Decorations { coherence: node, ..Decorations::NONE };
+    let engine = ExtentEngine::open_decorated(&place.origin, &place.cache, config, around)?;
+    if let Some(note) = one_device(&place.origin, &place.cache, config) {
+        engine.note_of_sides(note.of_a_cache());
+    }
+    Ok(engine)
+}
+
+/// Says in a line each that a cache is of no use on its origin's device: else nothing says why little is
+/// cached; and that longer files than this process may write can be read only, or stay dirty. `common` is what [`one_device`] found before the mount, which may lie over the origin; it is
+/// told behind all that may refuse the mount, because in front it looks like the reason.
+pub(crate) fn tell_notes(common: Option<Common>) {
+    if let Some(bytes) = inherited::file_bytes_max() {
+        let bytes = text::bytes(bytes);
+        tell!(
+            "halocline: note: files of more than {bytes} cannot be written through this mount: raise the hard limit \
+             (ulimit -Hf) before you mount"
+        );
+    }
+    if let Some(common) = common {
+        tell!("halocline: note: {}", common.of_a_cache());
+    }
+}
+
+/// What origin and cache have in common, where that makes the cache useless; emulated devices are
+/// two wherever they lie.
+pub(crate) fn one_device(origin: &Path, cache: &Path, config: &Config) -> Option<Common> {
+    common(origin, cache).filter(|_| config.emulate.is_none())
+}

@@ -1,0 +1,344 @@
+//! Which files on the SSD have a clean copy on a lower tier: the records that say so.
+//!
+//! A copy record is a symbolic link on the SSD, `.halocline/copies/STAMPS -> TIER/PLACE`. Its name says what
+//! file and copy looked like when they were equal, and in which era that was known. What must hold:
+//! - A record is made after the copy is durable, while nobody can change the file, and is gone durably
+//!   before a change of the file's bytes is let through. So after a crash a recorded file has the bytes
+//!   of its copy, whichever of its own changes were durable.
+//! - A record is believed only while both stamps are what is there, so that changes behind the mount
+//!   are seen; one of another era only after all bytes were compared. An era ends where the machine
+//!   went down while the tiers were mounted.
+//! - From before a copy is none until it is gone durably something names it: the record, or the intent
+//!   ([`super::intents`]) that the record becomes by one rename, which needs no room on a full SSD.
+
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, RenameFlags, readlinkat, renameat, renameat_with, symlinkat, unlinkat};
+use rustix::io::Errno;
+
+use super::intents::{self, Intent, Intents};
+use super::stamp::Stamp;
+use super::steps::Steps;
+use halocline_os::boot::boot_id;
+use halocline_os::error::Result;
+use halocline_os::private::PrivateDir;
+
+const NAME: &str = "copies";
+/// The link that names the era.
+const ERA: &str = "era";
+/// The same before it has its name.
+const NEW_ERA: &str = "era.new";
+
+/// A copy that had the bytes of its file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CopyRecord {
+    /// The file on the SSD.
+    pub(super) file: Stamp,
+    pub(super) copy: Stamp,
+    pub(super) era: u64,
+    pub(super) tier: usize,
+    /// Relative to the tier's root.
+    pub(super) place: PathBuf,
+    /// Bytes of the copy's blocks; only known of live ones.
+    pub(super) disk_bytes: u64,
+    /// It became this intent.
+    pub(super) retired: Option<Intent>,
+    /// That is durable, and the file may have other bytes by now: the copy is what it was before.
+    pub(super) stale: bool,
+    /// That is durable, and the copy is clean all the same: it is recorded again once its permissions
+    /// are durable ([`super::permissions`]), which have changed so often since.
+    pub(super) unrecorded: Option<u32>,
+}
+
+impl CopyRecord {
+    /// The copy as an intent of this name names it.
+    pub(super) fn as_intent(&self, name: String) -> Intent {
+        Intent { name, tier: self.tier, place: self.place.clone() }
+    }
+
+    /// Whether file and copy are equal, as far as we know.
+    pub(super) const fn is_live(&self) -> bool {
+        self.unrecorded.is_some() || self.retired.is_none()
+    }
+
+    /// The name of its link: 190 bytes at most.
+    pub(super) fn name(&self) -> String {
+        format!("{}-{}-{:x}", self.file, self.copy, self.era)
+    }
+
+    /// The one that a link is.
+    pub(super) fn parse(name: &str, target: &[u8]) -> Option<Self> {
+        let mut parts = name.split('-');
+        let (file, copy) = (Stamp::parse(parts.next()?)?, Stamp::parse(parts.next()?)?);
+        let era = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let (tier, place) = intents::parse(target)?;
+        let record = Self {
+            file,
+            copy,
+            era,
+            tier,
+            place,
+            disk_bytes: 0,
+            retired: None,
+            stale: false,
+            unrecorded: None,
+        };
+        parts.next().is_none().then_some(record)
+    }
+}
+
+/// What a file on the SSD knows of its clean copy.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// Told without the lock: there is a copy, and it is clean.
+    has_copy: AtomicBool,
+    is_clean: AtomicBool,
+    is_unrecorded: AtomicBool,
+    /// The file waits to be archived.
+    pub(super) waits: AtomicBool,
+    record: Mutex<Option<CopyRecord>>,
+    /// The last copy that ended: by when it is removed is left to the background.
+    pub(super) ended: Mutex<Option<Box<(Intent, Stamp)>>>,
+}
+
+impl Slot {
+    /// Whether there is a copy, clean or from before the last change.
+    pub(super) fn has_copy(&self) -> bool {
+        self.has_copy.load(Ordering::Acquire)
+    }
+
+    /// Whether there is a clean one. One is recorded only while nobody else has the file's `place`.
+    pub(super) fn is_clean(&self) -> bool {
+        self.is_clean.load(Ordering::Acquire)
+    }
+
+    /// Whether the copy is to be recorded again.
+    pub(super) fn is_unrecorded(&self) -> bool {
+        self.is_unrecorded.load(Ordering::Acquire)
+    }
+
+    /// The record, while nobody else looks at it or changes it.
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Option<CopyRecord>) -> T) -> T {
+        let mut record = self.record.lock();
+        let done = act(&mut record);
+        self.has_copy.store(record.is_some(), Ordering::Release);
+        self.is_clean.store(record.as_ref().is_some_and(|record| !record.stale), Ordering::Release);
+        self.is_unrecorded.store(
+            record.as_ref().is_some_and(|record| record.unrecorded.is_some()),
+            Ordering::Release,
+        );
+        done
+    }
+}
+
+/// The records of one set.
+#[derive(Debug)]
+pub(super) struct CopyRecords {
+    dir: PrivateDir,
+    /// Changes of the SSD.
+    steps: Arc<Steps>,
+    /// Records of other eras are doubted.
+    era: AtomicU64,
+    /// Bytes that copies have on each tier.
+    bytes: Vec<AtomicU64>,
+}
+
+impl CopyRecords {
+    /// Opens the directory of records below `private`, for so many tiers.
+    pub(super) fn open(private: &PrivateDir, steps: Arc<Steps>, tiers: usize) -> Result<Self> {
+        let bytes = (0..tiers).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { dir: private.sub(NAME)?, steps, era: AtomicU64::new(0), bytes })
+    }
+
+    /// Goes on with the era, or begins another where the machine went down during it; `fresh` is no
+    /// era that was. Durable before a record of it can be believed.
+    pub(super) fn begin_era(&self, fresh: u64) -> Result<()> {
+        let boot = boot_id()?;
+        let known = readlinkat(&self.dir, ERA, Vec::new()).ok();
+        let known = known.as_ref().and_then(|target| target.to_str().ok()).and_then(parse_era);
+        let era = match known {
+            Some((era, during)) if during == boot || during.is_empty() => era,
+            _ => fresh,
+        };
+        self.era.store(era, Ordering::Release);
+        if known != Some((era, &boot)) {
+            self.write_era(era, &boot)?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// The mount ends: the machine may go down.
+    pub(super) fn end_era(&self) -> Result<()> {
+        let era = self.era();
+        if era == 0 { Ok(()) } else { self.write_era(era, "") }
+    }
+
+    /// The era that is not doubted.
+    pub(super) fn era(&self) -> u64 {
+        self.era.load(Ordering::Acquire)
+    }
+
+    fn write_era(&self, era: u64, boot: &str) -> Result<()> {
+        match unlinkat(&self.dir, NEW_ERA, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let target = format!("{era:x} {boot}");
+        self.steps.step("noting the era", || Ok(symlinkat(target, &self.dir, NEW_ERA)?))?;
+        let rename = || Ok(renameat(&self.dir, NEW_ERA, &self.dir, ERA)?);
+        self.steps.step("beginning the era", rename)
+    }
+
+    /// Records a copy.
+    pub(super) fn note(&self, record: &CopyRecord) -> Result<()> {
+        let target = intents::target(record.tier, &record.place);
+        let make = || Ok(symlinkat(&target, &self.dir, record.name())?);
+        self.steps.step("recording a clean copy", make)?;
+        self.count(record);
+        Ok(())
+    }
+
+    /// A record that was found counts from now on.
+    pub(super) fn count(&self, record: &CopyRecord) {
+        self.bytes[record.tier].fetch_add(record.disk_bytes, Ordering::AcqRel);
+    }
+
+    /// File or copy look otherwise since a change of attributes that we made.
+    pub(super) fn restamp(&self, from: &CopyRecord, to: &CopyRecord) -> Result<()> {
+        let rename = || Ok(renameat(&self.dir, from.name(), &self.dir, to.name())?);
+        self.steps.step("stamping a clean copy", rename)
+    }
+
+    /// The copy is none any more: it is a leftover, as the intent that the record becomes says.
+    pub(super) fn retire(
+        &self,
+        record: &CopyRecord,
+        intents: &Intents,
+        id: String,
+    ) -> Result<Intent> {
+        let flags = RenameFlags::NOREPLACE;
+        let rename = || Ok(renameat_with(&self.dir, record.name(), intents.dir(), &id, flags)?);
+        let retired = match self.steps.step("giving up a clean copy", rename) {
+            // Somebody took the record away.
+            Err(error) if error.errno() == libc::ENOENT => {
+                intents.note(id, record.tier, &record.place)?
+            }
+            other => other.map(|()| record.as_intent(id))?,
+        };
+        Ok(retired)
+    }
+
+    /// The intent that a record became is a record again.
+    pub(super) fn revive(
+        &self,
+        intent: &Intent,
+        intents: &Intents,
+        record: &CopyRecord,
+    ) -> Result<()> {
+        let from = intents.dir();
+        let rename = || Ok(renameat(from, &intent.name, &self.dir, record.name())?);
+        self.steps.step("recording a clean copy again", rename)
+    }
+
+    /// Takes a record away and leaves what it names alone.
+    pub(super) fn forget(&self, record: &CopyRecord) -> Result<()> {
+        let forget = || Ok(unlinkat(&self.dir, record.name(), AtFlags::empty())?);
+        self.steps.step("forgetting a clean copy", forget)
+    }
+
+    /// A copy is none any more.
+    pub(super) fn discount(&self, record: &CopyRecord) {
+        self.bytes[record.tier].fetch_sub(record.disk_bytes, Ordering::AcqRel);
+    }
+
+    /// Bytes that copies have on a tier.
+    pub(super) fn bytes_on(&self, tier: usize) -> u64 {
+        self.bytes[tier].load(Ordering::Acquire)
+    }
+
+    /// All records.
+    pub(super) fn list(&self) -> Result<Vec<CopyRecord>> {
+        let mut found = Vec::new();
+        for name in self.dir.names()? {
+            let Some(name) = name.to_str().filter(|name| *name != ERA) else { continue };
+            let Ok(target) = readlinkat(&self.dir, name, Vec::new()) else { continue };
+            let record = CopyRecord::parse(name, target.as_bytes());
+            found.extend(record.filter(|record| (1..self.bytes.len()).contains(&record.tier)));
+        }
+        Ok(found)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.steps.sync("syncing the era", &self.dir)
+    }
+}
+
+fn parse_era(target: &str) -> Option<(u64, &str)> {
+    let (era, boot) = target.split_once(' ')?;
+    Some((u64::from_str_radix(era, 16).ok()?, boot))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_records_are_none() {
+        for name in ["", "era", "1.2.3.4.5.6", "1.2.3.4.5.6-1.2.3.4.5.6", "x-y-z", "1-2-3"] {
+            assert_eq!(CopyRecord::parse(name, b"1/a"), None, "{name}");
+        }
+        let name = "1.2.3.4.5.6-1.2.3.4.5.6-7";
+        assert!(CopyRecord::parse(name, b"1/a").is_some());
+        assert_eq!(CopyRecord::parse(name, b"a"), None);
+        assert_eq!(CopyRecord::parse(&format!("{name}-8"), b"1/a"), None);
+    }
+
+    proptest! {
+        /// Also numbers that are none, or larger than any, and places that lead elsewhere: whatever is taken
+        /// for a record is one and the same record when it is written again.
+        #[test]
+        fn hostile_links_are_no_records_or_whole_ones(
+            name in "[0-9a-fx+.-]{0,60}|([0-9a-f]{1,17}[.-]){12}[0-9a-f]{1,17}",
+            target in proptest::collection::vec(prop_oneof![Just(b'/'), Just(b'1'), any::<u8>()], 0..12),
+            era in "[0-9 a-fx-]{0,24}",
+        ) {
+            if let Some(record) = CopyRecord::parse(&name, &target) {
+                let again = intents::target(record.tier, &record.place);
+                prop_assert_eq!(CopyRecord::parse(&record.name(), again.as_encoded_bytes()), Some(record));
+            }
+            let _ = parse_era(&era);
+        }
+
+        #[test]
+        fn records_come_back_from_their_names(
+            one: (u64, u64, (i64, i64), (i64, i64)),
+            other: (u64, u64, (i64, i64), (i64, i64)),
+            era: u64,
+        ) {
+            let stamp = |(inode, size, modified, changed)| Stamp { inode, size, modified, changed };
+            let record = CopyRecord {
+                file: stamp(one),
+                copy: stamp(other),
+                era,
+                tier: 1,
+                place: "dir/file".into(),
+                disk_bytes: 0,
+                retired: None,
+                stale: false,
+                unrecorded: None,
+            };
+            prop_assert!(record.name().len() < 255);
+            let target = intents::target(record.tier, &record.place);
+            prop_assert_eq!(CopyRecord::parse(&record.name(), target.as_encoded_bytes()), Some(record));
+        }
+    }
+}

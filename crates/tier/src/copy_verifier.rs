@@ -1,0 +1,158 @@
+//! What the records of clean copies are worth when the tiers are mounted or checked.
+//!
+//! What must hold: a copy of which anything is doubtful is not believed. It is removed where it still
+//! is what we made and its file is there. A copy that somebody changed, or whose file is gone
+//! although no mount removed it, is a file of its own, as whatever else was put there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::archive_queue::ArchiveQueue;
+use super::copy_records::{CopyRecord, CopyRecords};
+use super::foundation::Foundation;
+use super::intents::{Intent, Intents};
+use super::options::TierOptions;
+use super::residents::Residents;
+use super::stamp::is_closed;
+use super::survey::Survey;
+use super::tiers::Tiers;
+use halocline_api::config::Copies;
+use halocline_api::control::tier::Problem;
+use halocline_os::error::Result;
+use halocline_vfs::namespace::stat_descriptor;
+
+/// A copy that is clean.
+struct CleanCopy {
+    /// On disk.
+    bytes: u64,
+    /// It lies elsewhere than at the path of its file's name, or is closed because it did.
+    astray: bool,
+}
+
+/// What a record is worth.
+enum Verdict {
+    /// Both are what they were.
+    Clean(CleanCopy),
+    /// The file is not what it was, or has another copy.
+    Stale,
+    /// The copy is gone.
+    Gone,
+    /// The copy is not ours any more.
+    Void,
+    /// Its tier does not answer.
+    Unknown,
+}
+
+/// Says what records are worth.
+#[derive(Debug)]
+pub(super) struct CopyVerifier {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    intents: Arc<Intents>,
+    copy_records: Arc<CopyRecords>,
+    options: Arc<TierOptions>,
+    archive_queue: Arc<ArchiveQueue>,
+}
+
+impl CopyVerifier {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation, archive_queue: &Arc<ArchiveQueue>) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            intents: base.intents.clone(),
+            copy_records: base.copy_records.clone(),
+            options: base.options.clone(),
+            archive_queue: archive_queue.clone(),
+        }
+    }
+
+    /// Judges records; with `mend` gives files the copies that are clean and ends the others' being
+    /// recorded. Returns what is leftover now.
+    pub(super) fn verify(
+        &self,
+        records: Vec<CopyRecord>,
+        survey: &mut Survey,
+        mend: bool,
+    ) -> Result<Vec<Intent>> {
+        if mend && (self.options.copies != Copies::None || !records.is_empty()) {
+            let fresh = self.tiers.next_name();
+            self.copy_records.begin_era(fresh)?;
+        }
+        let mut leftovers = Vec::new();
+        for record in records {
+            let place = (record.tier, record.place.clone());
+            let other = self.tiers.dirs()[record.tier].path.join(&record.place);
+            let verdict = self.judge(&record, survey);
+            let path = || {
+                let file = survey.recorded.get(&record.file.inode).and_then(Option::as_ref);
+                file.map_or_else(PathBuf::new, |file| file.path.clone())
+            };
+            match verdict {
+                Verdict::Clean(CleanCopy { bytes: disk_bytes, astray }) => {
+                    survey.copies.insert(place);
+                    if let Some(Some(file)) = survey.recorded.get_mut(&record.file.inode) {
+                        file.has_copy = true;
+                    }
+                    if mend {
+                        self.attach(CopyRecord { disk_bytes, ..record }, astray);
+                    }
+                }
+                // Gone is what may not be gone durably.
+                Verdict::Stale | Verdict::Gone if mend => {
+                    let id = format!("{}-stale", self.tiers.fresh_name());
+                    leftovers.push(self.copy_records.retire(&record, &self.intents, id)?);
+                }
+                Verdict::Stale => {
+                    let problem = Problem::CopyDiffers { path: path(), other };
+                    survey.found.problems.push(problem);
+                    survey.copies.insert(place);
+                }
+                Verdict::Void if mend => self.copy_records.forget(&record)?,
+                Verdict::Gone => {
+                    let problem = Problem::CopyGone { path: path(), other };
+                    survey.found.problems.push(problem);
+                }
+                Verdict::Void | Verdict::Unknown => {}
+            }
+        }
+        Ok(leftovers)
+    }
+
+    fn judge(&self, record: &CopyRecord, survey: &Survey) -> Verdict {
+        let place = (record.tier, record.place.clone());
+        if survey.named.contains_key(&place) || survey.copies.contains(&place) {
+            return Verdict::Void;
+        }
+        let copy = match self.tiers.dirs()[record.tier].look(&record.place) {
+            Ok(fd) => stat_descriptor(&fd),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Verdict::Gone,
+            Err(errno) => Err(errno.into()),
+        };
+        let Ok(copy) = copy else { return Verdict::Unknown };
+        let file = survey.recorded.get(&record.file.inode).and_then(Option::as_ref);
+        match file {
+            None => Verdict::Void,
+            Some(_) if !record.copy.is(&copy) => Verdict::Void,
+            Some(file) if record.file.is(&file.stat) && !file.has_copy => {
+                let astray = file.path != record.place || is_closed(&copy);
+                Verdict::Clean(CleanCopy { bytes: copy.disk_bytes(), astray })
+            }
+            Some(_) => Verdict::Stale,
+        }
+    }
+
+    /// Gives a file its copy.
+    fn attach(&self, record: CopyRecord, astray: bool) {
+        let entry = (self.tiers.ssd().device, record.file.inode);
+        let Some(resident) = self.residents.get(entry) else { return };
+        self.copy_records.count(&record);
+        resident.clean.with(|slot| *slot = Some(record));
+        self.archive_queue.done(entry, &resident);
+        if astray {
+            self.archive_queue.strayed(entry);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The file tier as an engine: what a front end asks of it.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+
+use super::FileTier;
+use super::files::Handle;
+use super::inode::{Node, Place};
+use super::lost_files;
+use super::statfs;
+use super::tier_links::Target;
+use halocline_api::control::SOCKET_XATTR;
+use halocline_os::error::Result;
+use halocline_storage::volume::origin::{hidden_xattr, shown_xattrs};
+use halocline_vfs::Allocate;
+use halocline_vfs::namespace::{self, Directory, Namespace, contents, xattr};
+use halocline_vfs::{Caller, DirEntry, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
+
+impl Engine for FileTier {
+    type Node = Node;
+    type Handle = Handle;
+
+    fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, namespace::Node>) {
+        (self.components.base.tiers.tree(), Cow::Owned(node.0.entry()))
+    }
+
+    fn root(&self) -> Node {
+        let root = self.components.base.tiers.tree().root();
+        let number = root.key().1;
+        Node(self.components.base.table.intern(&root, || (number, None, None)))
+    }
+
+    fn key(&self, node: &Node) -> (u64, u64) {
+        (node.0.id, node.0.number)
+    }
+
+    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+        self.components.inodes.lookup(&parent.0.entry(), name)
+    }
+
+    fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
+        self.components.inodes.stat(&node.0)
+    }
+
+    fn set_attr(
+        &self,
+        node: &Node,
+        handle: Option<&Handle>,
+        change: &SetAttr,
+        _caller: Caller,
+    ) -> Result<Stat> {
+        self.components.files.set_attr(&node.0, handle, change)
+    }
+
+    fn read_link(&self, node: &Node) -> Result<OsString> {
+        let place = node.0.place.read();
+        if place.away.is_some() {
+            return Err(Errno::INVAL.into());
+        }
+        let stored = self.components.base.tiers.tree().read_link(&place.entry)?;
+        Ok(match self.components.base.tiers.links().read(stored.as_bytes()) {
+            Target::Users(target) => target,
+            // Not ours, whatever it looks like.
+            Target::Away(..) => stored,
+        })
+    }
+
+    fn make(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        what: Make<'_>,
+        by: Maker,
+    ) -> Result<(Node, Stat)> {
+        let (components, dir) = (&self.components, parent.0.entry());
+        if components.base.tiers.is_private(&dir, name) {
+            return Err(Errno::PERM.into());
+        }
+        let stored;
+        let what = match what {
+            Make::Symlink(target) => {
+                stored = components.base.tiers.links().stored(target);
+                Make::Symlink(&stored)
+            }
+            other => other,
+        };
+        components.executor.with_room(|| {
+            let _names = components.base.names.read();
+            let make = || components.base.tiers.tree().make((&dir, name), what, by);
+            let (entry, stat) = components.base.tiers.ssd().steps.step("making a name", make)?;
+            let inode = components.base.table.intern(&entry, || {
+                let number =
+                    components.base.inode_numbers.here(&components.base.tiers, &entry, &stat);
+                let regular = stat.kind() == libc::S_IFREG;
+                let resident = regular.then(|| {
+                    let name = (dir.clone(), name.to_owned());
+                    components.base.residents.add(entry.key(), number, name, 0)
+                });
+                (number, None, resident)
+            });
+            components.archive_queue.add_made(&inode);
+            Ok((Node(inode), stat))
+        })
+    }
+
+    fn create(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        mode: u32,
+        flags: i32,
+        by: Maker,
+    ) -> Result<(Node, Stat, Handle)> {
+        let dir = parent.0.entry();
+        if self.components.base.tiers.is_private(&dir, name) {
+            return Err(Errno::PERM.into());
+        }
+        self.components
+            .executor
+            .with_room(|| self.components.files.create((&dir, name), mode, flags, by))
+    }
+
+    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        let dir = parent.0.entry();
+        self.components
+            .executor
+            .with_room(|| self.components.name_changes.link(&node.0, &dir, name))
+    }
+
+    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        let dir = parent.0.entry();
+        self.components.executor.with_room(|| self.components.name_changes.unlink(&dir, name))
+    }
+
+    fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        let dir = parent.0.entry();
+        if self.components.base.tiers.is_private(&dir, name) {
+            return Err(Errno::NOENT.into());
+        }
+        let path = self.components.base.tiers.tree().path_of(&dir).join(name);
+        self.components.executor.with_room(|| {
+            let _names = self.components.base.names.read();
+            let remove = || self.components.base.tiers.tree().remove_dir(&dir, name).map(drop);
+            self.components.base.tiers.ssd().steps.step("removing a directory", remove)
+        })?;
+        self.components.base.tiers.directory_gone(&path);
+        Ok(())
+    }
+
+    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+        let (from_dir, to_dir) = (from.0.0.entry(), to.0.0.entry());
+        self.components.executor.with_room(|| {
+            self.components.name_changes.rename((&from_dir, from.1), (&to_dir, to.1), flags)
+        })
+    }
+
+    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
+        self.components.files.open_file(&node.0, flags, caller.pid)
+    }
+
+    fn passes_through(&self) -> bool {
+        self.components.base.options.passthrough
+    }
+
+    fn pass_through(
+        &self,
+        handle: &Handle,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
+    ) -> bool {
+        let (components, opened) = (&self.components, &handle.0);
+        let ready = |place: &Place| components.files.ready_for_kernel(&opened.inode, place);
+        components.base.passthrough.pass_through(
+            (opened, must),
+            (&components.base.tiers, &components.base.residents),
+            ready,
+            register,
+        )
+    }
+
+    fn open_mode(&self, handle: &Handle) -> OpenMode {
+        let direct = handle.0.maps_only.load(Ordering::Acquire);
+        OpenMode { direct, keep_cache: true }
+    }
+
+    fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
+        self.components.files.with_file(&handle.0, |place, file| {
+            let steps = self.components.base.tiers.steps(place.tier());
+            let read = steps.step("reading", || contents::read(file, offset, buf))?;
+            self.components.base.counters.read(place.tier(), read);
+            Ok(read)
+        })
+    }
+
+    fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
+        self.components.files.write(&handle.0, offset, data)
+    }
+
+    fn sync_dir(&self, dir: &Directory) -> Result<()> {
+        dir.sync()?;
+        self.components.archiver.remove_given_up();
+        Ok(())
+    }
+
+    fn reports_at_close(&self) -> bool {
+        false
+    }
+
+    fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+        self.components.files.with_file(&handle.0, |place, file| {
+            let steps = self.components.base.tiers.steps(place.tier());
+            if data_only {
+                steps.sync_data("syncing", file)?;
+            } else {
+                steps.sync("syncing", file)?;
+            }
+            self.components
+                .base
+                .pending_syncs
+                .sync(handle.0.inode.number, &self.components.base.tiers)?;
+            if let Some(resident) = place.resident.as_ref().filter(|_| !data_only) {
+                self.components.permissions.record_one_again(resident);
+            }
+            Ok(())
+        })
+    }
+
+    fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        self.components.files.allocate(&handle.0, offset, len, how)
+    }
+
+    fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+        self.components.files.with_file(&handle.0, |_, file| contents::seek(file, offset, what))
+    }
+
+    fn read_dir(
+        &self,
+        dir: &Directory,
+        offset: u64,
+        take: &mut dyn FnMut(DirEntry) -> bool,
+    ) -> Result<()> {
+        let (components, node) = (&self.components, dir.node());
+        dir.read(offset, &mut |entry| {
+            components.base.tiers.is_private(node, &entry.name)
+                || take(components.inodes.shown(node, entry))
+        })
+    }
+
+    fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
+        statfs::of_all(
+            &self.components.base.tiers,
+            &self.components.base.residents,
+            &self.components.base.copy_records,
+        )
+    }
+
+    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        if name == SOCKET_XATTR {
+            return Ok(self.components.base.tiers.socket().into_os_string().into_encoded_bytes());
+        }
+        if hidden_xattr(name) {
+            return Err(Errno::NODATA.into());
+        }
+        let place = node.0.place.read();
+        // Whoever lists a directory asks for these, too, and a lost name is to be seen there.
+        let file = lost_files::found(&self.components.base.tiers, &node.0, &place)?
+            .ok_or(Errno::NODATA)?;
+        xattr::get_on(&*file, name)
+    }
+
+    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
+        let place = node.0.place.read();
+        let file = lost_files::found(&self.components.base.tiers, &node.0, &place)?;
+        file.map_or(Ok(Vec::new()), |file| Ok(shown_xattrs(&xattr::list_on(&*file)?)))
+    }
+
+    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        if hidden_xattr(name) {
+            return Err(Errno::PERM.into());
+        }
+        let set = |fd: &OwnedFd| xattr::set_on(fd, name, value, flags);
+        self.components.files.change_attribute(&node.0, ("setting an attribute", name), set)
+    }
+
+    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+        if hidden_xattr(name) {
+            return Err(Errno::NODATA.into());
+        }
+        let remove = |fd: &OwnedFd| xattr::remove_on(fd, name);
+        self.components.files.change_attribute(&node.0, ("removing an attribute", name), remove)
+    }
+}

@@ -1,0 +1,100 @@
+//! When files were opened, and why they stayed where they are: for `explain`.
+//!
+//! The policies keep their own account; nothing decides by this one. It is bounded: what was noted
+//! long ago may be forgotten.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use halocline_os::clock::Clock;
+
+/// Files whose opens are known at most.
+const OPENED_MAX: usize = 1 << 17;
+/// Files whose failed moves are known at most.
+const NOT_MOVED_MAX: usize = 1 << 10;
+
+/// Opens of one file since the mount began.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct OpenCount {
+    pub(super) opens: u64,
+    /// Milliseconds since 1970.
+    pub(super) last_ms: u64,
+}
+
+/// Of all files.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    clock: Clock,
+    opened: Mutex<FxHashMap<u64, OpenCount>>,
+    not_moved: Mutex<FxHashMap<u64, (u64, Arc<str>)>>,
+}
+
+impl History {
+    /// Nothing is known yet.
+    pub(super) fn new(clock: &Clock) -> Self {
+        Self { clock: clock.clone(), ..Self::default() }
+    }
+
+    /// File `number` was opened or made.
+    pub(super) fn opened(&self, number: u64) {
+        let mut opened = self.opened.lock();
+        if opened.len() >= OPENED_MAX && !opened.contains_key(&number) {
+            opened.clear();
+        }
+        let count = opened.entry(number).or_default();
+        (count.opens, count.last_ms) = (count.opens + 1, self.clock.now_ms());
+    }
+
+    /// What is known of its opens.
+    pub(super) fn of(&self, number: u64) -> OpenCount {
+        self.opened.lock().get(&number).copied().unwrap_or_default()
+    }
+
+    /// It should have moved, and did not.
+    pub(super) fn not_moved(&self, number: u64, why: &str) {
+        let mut not_moved = self.not_moved.lock();
+        if not_moved.len() >= NOT_MOVED_MAX && !not_moved.contains_key(&number) {
+            not_moved.clear();
+        }
+        not_moved.insert(number, (self.clock.now_ms(), why.into()));
+    }
+
+    /// It moved.
+    pub(super) fn moved(&self, number: u64) {
+        self.not_moved.lock().remove(&number);
+    }
+
+    /// When it was last to move and did not, in milliseconds since 1970, and why.
+    pub(super) fn last_not_moved(&self, number: u64) -> Option<(u64, Arc<str>)> {
+        self.not_moved.lock().get(&number).cloned()
+    }
+
+    /// It is no more.
+    pub(super) fn removed(&self, number: u64) {
+        self.opened.lock().remove(&number);
+        self.moved(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_files_is_bounded() {
+        let all = History::default();
+        let last = 2 * OPENED_MAX as u64;
+        for number in 0..=last {
+            all.opened(number);
+            all.not_moved(number, "why");
+        }
+        assert!(all.opened.lock().len() <= OPENED_MAX);
+        assert!(all.not_moved.lock().len() <= NOT_MOVED_MAX);
+        assert_eq!(all.of(last).opens, 1);
+        assert_eq!(&*all.last_not_moved(last).unwrap().1, "why");
+        all.removed(last);
+        assert_eq!((all.of(last).opens, all.last_not_moved(last)), (0, None));
+    }
+}

@@ -1,0 +1,63 @@
+//! Answers about tiers whose directory may hang: its device, or the server of a network file system.
+//!
+//! What must hold: who asks is answered in time, and told which directory does not answer. Whoever takes the state of
+//! a tier may wait for a look at it, or for a lock of one who does.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::foundation::Foundation;
+use super::tier_dir::TierDir;
+use super::tiers::Tiers;
+use halocline_os::error::Result;
+use halocline_os::looks::Looks;
+
+/// How long the state of tiers may take to be told without a look at them.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Asks the tiers, each look in a thread of its own.
+#[derive(Debug)]
+pub(super) struct Liveness {
+    tiers: Arc<Tiers>,
+    looks: Looks,
+}
+
+impl Liveness {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation) -> Self {
+        Self { tiers: base.tiers.clone(), looks: Looks::default() }
+    }
+
+    /// Whether all tiers answer.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT`, with the first that does not.
+    fn check_answers(&self) -> Result<()> {
+        thread::scope(|scope| {
+            let ask = |tier_dir| scope.spawn(move || TierDir::check_answers(tier_dir));
+            let asked: Vec<_> = self.tiers.dirs().iter().map(ask).collect();
+            // A look has no panics of its own.
+            asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
+        })
+    }
+
+    /// What `act` finds, however long it takes while all tiers answer.
+    ///
+    /// # Errors
+    /// Those of `act`, and `ETIMEDOUT` where a tier does not answer; `act` goes on by itself then.
+    pub(super) fn while_alive<T: Send + 'static>(
+        &self,
+        act: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.looks.while_answered(|| self.check_answers(), act)?
+    }
+
+    /// What `look` finds without a look at the tiers; `None` where that lasts.
+    pub(super) fn remembered<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.looks.within(MEMORY_TIMEOUT, || Some(look()))
+    }
+}

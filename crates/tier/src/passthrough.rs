@@ -1,0 +1,273 @@
+//! Kernel passthrough: which open files the kernel serves by itself, and why others are not.
+//!
+//! What must hold: a file that is passed through is on the SSD and stays there until its last such
+//! handle is closed (`passed` is counted while `place` is shared, and looked at while it is held
+//! exclusively). Programs write such files without asking for room, and nobody can take them back
+//! before they are closed (I5): so a handle that may write is ours. Beside handles that were passed
+//! through it must be, too; then the kernel serves its mappings alone, and reads and writes come to
+//! us. With `passthrough_writes` it is passed through where it is not expected to make the file
+//! grow, and while the SSD has ample room. Mappings outlive handles: see [`super::mmap`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::inode::{Inode, Opened, Place};
+use super::mmap;
+use super::options::TierOptions;
+use super::residents::{Resident, Residents};
+use super::tiers::Tiers;
+use halocline_api::control::tier::PassthroughStatus;
+use halocline_os::bounded::PATH_BYTES_MAX;
+use halocline_os::clock::Clock;
+use halocline_storage::device::passing;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::{stat_descriptor, xattr};
+
+/// What must be free where a handle may write: this part of the limit, or so many bytes. The demoter
+/// counts such files each second, and no SSD fills that many bytes in a second.
+const AMPLE_PART: u64 = 4;
+const AMPLE_BYTES: u64 = 8 << 30;
+/// How long the room on the SSD's file system is taken for what it was: a small part of the time
+/// that the ample room lasts.
+const ROOM_IS_KNOWN: Duration = Duration::from_millis(100);
+/// Open files that `status` names at most.
+const NAMED_MAX: usize = 100;
+
+/// Which files the kernel serves.
+#[derive(Debug)]
+pub(super) struct Passthrough {
+    /// Files may be handed to it.
+    wanted: bool,
+    /// So may handles that write.
+    writes: bool,
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+/// What is known of passthrough so far.
+#[derive(Debug, Default)]
+struct State {
+    /// Whether the kernel takes files; not known before one was offered.
+    works: Option<bool>,
+    /// Why it does not.
+    reason: Option<String>,
+    /// Opens that were not passed through, by reason.
+    refused: BTreeMap<&'static str, u64>,
+    /// Files handed over, and some whose last such handle is closed by now.
+    files: HashMap<u64, Weak<Inode>>,
+    /// When the room on the SSD was looked at, and whether it was ample.
+    room: Option<(Instant, bool)>,
+}
+
+impl Passthrough {
+    /// Nothing is handed over yet.
+    pub(super) fn new(options: &TierOptions, clock: &Clock) -> Self {
+        Self {
+            wanted: options.passthrough,
+            writes: options.passthrough_writes,
+            clock: clock.clone(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`. Before it may
+    /// write, `ready` makes the file ready for changes that nobody tells us, or tells why not.
+    pub(super) fn pass_through(
+        &self,
+        (handle, must): (&Opened, bool),
+        (tiers, residents): (&Tiers, &Residents),
+        ready: impl FnOnce(&Place) -> std::result::Result<(), &'static str>,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> bool {
+        let place = handle.inode.place.read();
+        let Ok(file) = handle.current(tiers, &place) else { return false };
+        // A mapping that is left of an earlier handle goes past us: so must this one.
+        let must = must || mmap::may_be_mapped(&handle.inode, &file);
+        let refused = |why| {
+            *self.state.lock().refused.entry(why).or_default() += 1;
+            false
+        };
+        let Some(resident) = &place.resident else {
+            return refused("on a lower tier");
+        };
+        if self.state.lock().works == Some(false) && !must {
+            return refused("the kernel takes no files");
+        }
+        if !handle.writes() && !must && resident.bytes() < passing::SMALL_BYTES {
+            return refused("small and opened for reading");
+        }
+        // Also where nothing comes of it below: the front end may hand it over all the same.
+        let maps_only = must && handle.writes() && !self.writes;
+        handle.maps_only.store(maps_only, Ordering::Release);
+        if !must && let Some(why) = self.why_ours((handle, resident, &file), (tiers, residents)) {
+            return refused(why);
+        }
+        if handle.writes()
+            && let Err(why) = ready(&place)
+        {
+            return refused(why);
+        }
+        match register(file.as_fd()) {
+            Ok(()) => {
+                if handle.passed.set(resident.clone()).is_ok() {
+                    handle.inode.passed.fetch_add(1, Ordering::AcqRel);
+                    handle.inode.was_passed.store(true, Ordering::Release);
+                    if handle.writes() {
+                        handle.inode.wrote_past.store(true, Ordering::Release);
+                    }
+                }
+                let mut state = self.state.lock();
+                state.works = Some(true);
+                state.files.insert(handle.inode.id, Arc::downgrade(&handle.inode));
+                true
+            }
+            Err(error) => {
+                let mut state = self.state.lock();
+                if state.works.is_none() {
+                    tracing::info!(%error, "no kernel passthrough");
+                    state.works = Some(false);
+                    state.reason = Some(passing::explain(&error));
+                }
+                drop(state);
+                refused("the kernel takes no files")
+            }
+        }
+    }
+
+    /// Why reads and writes of a handle must come to us, if they must.
+    fn why_ours(
+        &self,
+        (handle, resident, file): (&Opened, &Resident, &File),
+        ssd: (&Tiers, &Residents),
+    ) -> Option<&'static str> {
+        if handle.writes() && !self.writes {
+            Some("opened for writing: it may grow (see --passthrough-writes)")
+        } else if handle.writes() && may_grow(handle, resident, file) {
+            Some("opened for writing, and new, appended to or with holes: it may grow")
+        } else if handle.writes() && !self.has_ample_room(ssd) {
+            Some("opened for writing without ample room on the SSD")
+        } else if handle.flags & libc::O_DIRECT != 0 {
+            // The kernel would ask the device's alignment of the program.
+            Some("opened with O_DIRECT")
+        } else if has_privileges(file) {
+            // A write takes them away, and the kernel leaves that to us.
+            Some("has set-id bits or capabilities")
+        } else {
+            None
+        }
+    }
+
+    fn has_ample_room(&self, (tiers, residents): (&Tiers, &Residents)) -> bool {
+        let ample = (residents.account.limit / AMPLE_PART).min(AMPLE_BYTES);
+        residents.free() >= ample && self.has_room(ample, tiers)
+    }
+
+    fn has_room(&self, ample: u64, tiers: &Tiers) -> bool {
+        let known = self.state.lock().room;
+        if let Some((_, room)) =
+            known.filter(|(looked, _)| self.clock.elapsed(*looked) < ROOM_IS_KNOWN)
+        {
+            return room;
+        }
+        let room = tiers.ssd().room().is_ok_and(|room| room >= ample);
+        self.state.lock().room = Some((self.clock.instant(), room));
+        room
+    }
+
+    /// Files that the kernel serves by itself now.
+    fn passed_through(&self) -> Vec<Arc<Inode>> {
+        let mut live = Vec::new();
+        self.state.lock().files.retain(|_, inode| {
+            let inode = inode.upgrade();
+            let passed = inode.filter(|inode| inode.passed.load(Ordering::Relaxed) > 0);
+            let keep = passed.is_some();
+            live.extend(passed);
+            keep
+        });
+        live
+    }
+
+    /// Counts files that programs write without us.
+    pub(super) fn count(&self, tiers: &Tiers) {
+        for inode in self.passed_through() {
+            let place = inode.place.read();
+            if let Some(resident) = &place.resident
+                && let Ok(fd) = tiers.tree().descriptor(&place.entry)
+            {
+                resident.settle(&*fd);
+            }
+        }
+    }
+
+    /// For people.
+    pub(super) fn status(&self, tiers: &Tiers) -> PassthroughStatus {
+        let mut files: Vec<String> = self
+            .passed_through()
+            .iter()
+            .take(NAMED_MAX)
+            .map(|inode| end_of(&tiers.tree().path_of(&inode.entry()).display().to_string()))
+            .collect();
+        files.sort();
+        let state = self.state.lock();
+        let reason = state
+            .reason
+            .clone()
+            .or_else(|| (!self.wanted).then(|| "switched off (--passthrough=false)".to_owned()));
+        let refused = state.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
+        PassthroughStatus { works: state.works, reason, files, refused: refused.collect() }
+    }
+}
+
+/// A path, or the end of a longer one than system calls take: whoever makes directories very deep would make a
+/// status longer than clients read.
+fn end_of(path: &str) -> String {
+    let from = path.len().saturating_sub(PATH_BYTES_MAX);
+    match (from..path.len()).find(|at| path.is_char_boundary(*at)) {
+        Some(at) if at > 0 => format!("...{}", &path[at..]),
+        _ => path.to_owned(),
+    }
+}
+
+/// Whether a program that opened a file so is expected to make it larger, by its end or in holes. A
+/// file that outgrew the SSD with nobody to move it would fail with ENOSPC.
+fn may_grow(handle: &Opened, resident: &Resident, file: &File) -> bool {
+    let is_whole = |stat: Stat| {
+        let size = stat.raw.st_size.unsigned_abs();
+        size > 0 && stat.disk_bytes() >= size
+    };
+    // A new file is known by its account.
+    handle.flags & libc::O_APPEND != 0
+        || resident.bytes() == 0
+        || !stat_descriptor(file).is_ok_and(is_whole)
+}
+
+/// Whether a change of the contents takes something away from the file.
+fn has_privileges(file: &File) -> bool {
+    let set_id = libc::S_ISUID | libc::S_ISGID;
+    stat_descriptor(file).is_ok_and(|stat| stat.raw.st_mode & set_id != 0)
+        || xattr::is_set(file, "security.capability".as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_any_length_is_told_in_short() {
+        assert_eq!(end_of("a/b"), "a/b");
+        assert_eq!(end_of(""), "");
+        // Two bytes a letter: whatever the end begins in.
+        for letters in [PATH_BYTES_MAX, PATH_BYTES_MAX + 1] {
+            let told = end_of(&format!("{}b", "\u{e4}".repeat(letters)));
+            assert!(told.starts_with("...\u{e4}") && told.ends_with('b'), "{told}");
+            assert!(told.len() <= PATH_BYTES_MAX + 3, "{}", told.len());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a policy may see: what is known in memory of the files on the SSD: which there are, their bytes and their paths.
+
+use std::path::PathBuf;
+
+use super::linked_nodes::LinkedNodes;
+use super::residents::{Resident, Residents};
+use halocline_vfs::namespace::{Namespace, Node};
+
+/// What a policy may see of the tiers. Nothing of it asks a disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PolicyView<'a> {
+    /// The files on the SSD.
+    pub(super) residents: &'a Residents,
+    tree: &'a Namespace,
+    linked_nodes: &'a LinkedNodes,
+}
+
+impl<'a> PolicyView<'a> {
+    pub(super) const fn new(
+        residents: &'a Residents,
+        tree: &'a Namespace,
+        linked_nodes: &'a LinkedNodes,
+    ) -> Self {
+        Self { residents, tree, linked_nodes }
+    }
+
+    /// Paths of all names of a file that the mount knows; one at least.
+    pub(super) fn paths_of(self, entry: &Node) -> Vec<PathBuf> {
+        let known =
+            self.linked_nodes.node(entry.key()).map(|node| node.names()).unwrap_or_default();
+        if known.len() < 2 {
+            return vec![self.tree.path_of(entry)];
+        }
+        known.iter().map(|(parent, name)| self.tree.path_of(parent).join(name)).collect()
+    }
+
+    /// The same of a file on the SSD.
+    pub(super) fn paths_of_resident(self, resident: &Resident) -> Vec<PathBuf> {
+        let entry = self.residents.numbered(resident.number).map(|(entry, _)| entry);
+        match entry.and_then(|entry| self.linked_nodes.node(entry)) {
+            Some(node) => self.paths_of(&node),
+            None => vec![self.path_of(resident)],
+        }
+    }
+
+    /// A path of a file on the SSD, relative to the root.
+    pub(super) fn path_of(self, resident: &Resident) -> PathBuf {
+        let (parent, name) = resident.name.lock().clone();
+        self.tree.path_of(&parent).join(name)
+    }
+}

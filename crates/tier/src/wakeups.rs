@@ -1,0 +1,120 @@
+//! What the background threads are told, and their wait for it.
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use halocline_os::clock::Clock;
+
+/// How often the SSD is looked at without being told to.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What the background threads are told.
+#[derive(Debug, Default)]
+pub(super) struct Wakeups {
+    clock: Clock,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: bool,
+    reap: bool,
+    demote: bool,
+}
+
+impl Wakeups {
+    /// Nobody was told anything yet.
+    pub(super) fn new(clock: &Clock) -> Self {
+        Self { clock: clock.clone(), ..Self::default() }
+    }
+
+    /// There is data of removed files.
+    pub(super) fn wake_reaper(&self) {
+        self.set(|state| state.reap = true);
+    }
+
+    /// The SSD may be fuller than it should be.
+    pub(super) fn wake_demoter(&self) {
+        self.set(|state| state.demote = true);
+    }
+
+    /// Waits until data of removed files is due; `false` when it is time to stop.
+    pub(super) fn wait_to_reap(&self) -> bool {
+        self.wait(|state| std::mem::take(&mut state.reap))
+    }
+
+    /// Waits until the SSD is due to be looked at, for the whole tick where the last look was
+    /// `in_vain`; `false` when it is time to stop.
+    pub(super) fn wait_to_demote(&self, in_vain: bool) -> bool {
+        self.wait(|state| std::mem::take(&mut state.demote) && !in_vain)
+    }
+
+    /// Waits for a tick; `false` when it is time to stop.
+    pub(super) fn wait_a_tick(&self) -> bool {
+        self.wait(|_| false)
+    }
+
+    /// Ends the threads after what they are doing.
+    pub(super) fn stop(&self) {
+        self.set(|state| state.stop = true);
+    }
+
+    fn set(&self, what: impl FnOnce(&mut State)) {
+        what(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `due` says so, or for [`TICK`], however often others call; `false` when it is
+    /// time to stop.
+    fn wait(&self, due: impl Fn(&mut State) -> bool) -> bool {
+        let mut state = self.state.lock();
+        let tick = self.clock.instant() + TICK;
+        let waits = |state: &mut State| !state.stop && !due(state);
+        self.clock.wait_while(&self.changed, &mut state, waits, tick);
+        !state.stop
+    }
+
+    /// Rests after `panics` rounds in a row that panicked, however often others call: what panics is likely to
+    /// do so again, and each time is told in the log.
+    pub(super) fn rest(&self, panics: u32) {
+        for _ in 0..(1_u32 << panics.min(6)) {
+            if !self.wait_a_tick() {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.state.lock().stop
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Programs that write call all the time; who heeds them no more still gets its tick.
+    #[test]
+    fn calls_that_are_not_heeded_do_not_put_the_tick_off() {
+        let (wakeups, enough) = (Wakeups::default(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let calls = scope.spawn(|| {
+                let begun = Instant::now();
+                while !enough.load(Ordering::Relaxed) && begun.elapsed() < 20 * TICK {
+                    wakeups.set(|state| state.demote = true);
+                    thread::sleep(TICK / 100);
+                }
+                enough.load(Ordering::Relaxed)
+            });
+            assert!(wakeups.wait(|_| false));
+            enough.store(true, Ordering::Relaxed);
+            assert!(calls.join().unwrap(), "the tick came only after the last call");
+        });
+    }
+}
