@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_written_back_is_known() {
+    fn the_machine_tells_its_dirty_bytes() {
         assert!(dirty_bytes().is_some());
     }
 }
