@@ -9,7 +9,25 @@ use crate::tidy;
 /// How long each target runs where nothing is said.
 const SECONDS: u64 = 60;
 
-/// Runs all targets for `seconds` each, and names those that found something.
+/// How cargo-fuzz is called.
+struct Compiler {
+    environment: Vec<(&'static str, &'static str)>,
+    /// Finds wrong use of memory; `none` where the compiler has none.
+    sanitizer: &'static str,
+}
+
+impl Compiler {
+    /// `cargo fuzz COMMAND`.
+    fn fuzz(&self, command: &str) -> Command {
+        let mut fuzz = Command::new("cargo");
+        fuzz.args(["fuzz", command, "--sanitizer", self.sanitizer]);
+        // The toolchain of this program is not that of the targets.
+        fuzz.envs(self.environment.iter().copied()).env_remove("CARGO").current_dir(tidy::root());
+        fuzz
+    }
+}
+
+/// Builds all targets, runs them for `seconds` each, and names those that found something.
 pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
     let seconds = match seconds.map(str::parse::<u64>) {
         None => SECONDS,
@@ -18,25 +36,21 @@ pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
     };
     let compiler = compiler()?;
     let targets = targets(&tidy::root().join("fuzz/fuzz_targets"))?;
+    let started = |error| format!("cargo fuzz cannot be started: {error}");
+    if !compiler.fuzz("build").status().map_err(started)?.success() {
+        return Err("fuzz: the targets cannot be built; nothing was run".to_owned());
+    }
     let mut failed = Vec::new();
     for target in &targets {
         eprintln!("fuzz: {target} for {seconds} s");
         // Found inputs are kept from run to run; the seeds are only read.
         let corpus = tidy::root().join("fuzz/corpus").join(target);
         fs::create_dir_all(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
-        let status = Command::new("cargo")
-            .args(["fuzz", "run", target])
-            .arg(&corpus)
-            .arg(tidy::root().join("fuzz/seeds").join(target))
-            .args(["--", &format!("-max_total_time={seconds}"), "-max_len=65536", "-timeout=30"])
-            .args(["-rss_limit_mb=2048", "-print_final_stats=1"])
-            .envs(compiler.iter().copied())
-            // The toolchain of this program is not that of the targets.
-            .env_remove("CARGO")
-            .current_dir(tidy::root())
-            .status()
-            .map_err(|error| format!("cargo fuzz cannot be started: {error}"))?;
-        if !status.success() {
+        let mut fuzz = compiler.fuzz("run");
+        fuzz.arg(target).arg(&corpus).arg(tidy::root().join("fuzz/seeds").join(target));
+        fuzz.args(["--", &format!("-max_total_time={seconds}"), "-max_len=65536", "-timeout=30"]);
+        fuzz.args(["-rss_limit_mb=2048", "-print_final_stats=1"]);
+        if !fuzz.status().map_err(started)?.success() {
             failed.push(target.as_str());
         }
     }
@@ -45,9 +59,7 @@ pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
         return Ok(());
     }
     let failed = failed.join(", ");
-    Err(format!(
-        "fuzz: something was found, or it could not be built: {failed}; inputs are in fuzz/artifacts"
-    ))
+    Err(format!("fuzz: something was found by {failed}; inputs are in fuzz/artifacts"))
 }
 
 /// The names of the targets.
@@ -62,23 +74,26 @@ fn targets(dir: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// What has cargo use a compiler that can instrument, or what is missing.
-fn compiler() -> Result<Vec<(&'static str, &'static str)>, String> {
+/// A compiler that can instrument: a nightly one, or the usual one without the address sanitizer; or what is missing.
+fn compiler() -> Result<Compiler, String> {
     if !answers(&["fuzz", "--version"], &[]) {
         return Err("cargo-fuzz is not installed: cargo install cargo-fuzz --locked".to_owned());
     }
+    let with_sanitizer = |environment| Compiler { environment, sanitizer: "address" };
     if env::var_os("RUSTUP_TOOLCHAIN")
         .is_some_and(|name| name.to_string_lossy().contains("nightly"))
     {
-        return Ok(Vec::new());
+        return Ok(with_sanitizer(Vec::new()));
     }
     let nightly = vec![("RUSTUP_TOOLCHAIN", "nightly")];
     if answers(&["--version"], &nightly) {
-        return Ok(nightly);
+        return Ok(with_sanitizer(nightly));
     }
-    Err("the address sanitizer needs a nightly compiler: rustup toolchain install nightly --profile minimal; or, with \
-         the usual one and without the sanitizer, RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET"
-        .to_owned())
+    eprintln!(
+        "fuzz: there is no nightly compiler, which the address sanitizer needs (rustup toolchain install nightly --profile \
+         minimal): coverage and assertions only"
+    );
+    Ok(Compiler { environment: vec![("RUSTC_BOOTSTRAP", "1")], sanitizer: "none" })
 }
 
 fn answers(arguments: &[&str], environment: &[(&str, &str)]) -> bool {

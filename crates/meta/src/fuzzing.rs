@@ -152,7 +152,7 @@ pub fn identity(bytes: &[u8]) {
 }
 
 /// What must not be trusted, behind the header of the lock file: what is understood means one thing, and takes more.
-pub fn distrust(bytes: &[u8]) {
+pub fn invalidations(bytes: &[u8]) {
     let header = vec![b' '; usize::try_from(HEADER_BYTES).expect("small")];
     let file = memory_file(&[&header[..], bytes].concat());
     let again = file.try_clone().expect("a second descriptor");

@@ -14,7 +14,7 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Longest glob, policy name or other text of a rule or a hint, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
-/// Bytes of a small file that we wrote ourselves: a marker, a binding, a mark.
+/// Bytes of a small file that we wrote ourselves: a label, a binding, a mark of an origin.
 pub const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads at most `bytes_max` bytes from `source`.

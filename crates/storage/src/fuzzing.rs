@@ -1,7 +1,7 @@
 //! Bodies of this crate's fuzz targets (`fuzz/`): each takes bytes that anybody may have written. They are called by
 //! cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
-pub use crate::volume::origin::fuzzing::{layout, object_name, volume_mark};
+pub use crate::volume::origin::fuzzing::{layout, object_name, volume_label};
 
 #[cfg(test)]
 mod tests {

@@ -96,7 +96,7 @@ fn local_files(dir: &Path, root: &str) -> Vec<PathBuf> {
     files.map(|entry| entry.unwrap().path()).collect()
 }
 
-fn mark(dir: &Path) -> String {
+fn label(dir: &Path) -> String {
     fs::read_to_string(dir.join("halocline-volume.toml")).unwrap()
 }
 
@@ -111,12 +111,12 @@ fn a_moved_file_has_its_bytes_its_attributes_and_its_layout() {
     fs::hard_link(&path, origin.namespace_dir().join("other name")).unwrap();
     drop(origin);
     let before = fs::metadata(&path).unwrap();
-    assert!(mark(dir).contains("format = 2"));
+    assert!(label(dir).contains("format = 2"));
     let now = moved(dir, &two_parts());
     assert!(now.agrees());
     // Blocks at the ends of the hole count whole.
     assert!((60_000..90_000).contains(&now.data_bytes()), "{now:?}");
-    assert!(mark(dir).contains("format = 3"), "earlier versions do not know layouts");
+    assert!(label(dir).contains("format = 3"), "earlier versions do not know layouts");
     let after = fs::metadata(&path).unwrap();
     let kept = |found: &fs::Metadata| {
         (found.ino(), found.mode(), found.mtime_nsec(), found.len(), found.nlink(), found.uid())
@@ -216,7 +216,7 @@ fn a_copied_volume_has_the_layouts_of_its_files() {
     assert!(done.success());
     let origin = mounted(&copy);
     assert_eq!(read(&origin, "file"), content());
-    assert!(mark(&copy).contains("format = 3"));
+    assert!(label(&copy).contains("format = 3"));
     drop(origin);
     assert!(moved(&copy, &two_parts()).agrees());
 }

@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, XattrFlags, flock};
 
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
 const OBJECT: &str = "user.halocline.object";
-const MARK: &str = "halocline-volume.toml";
+const LABEL: &str = "halocline-volume.toml";
 
 /// What somebody does with a file that names the object of another.
 type Attack<'a> = &'a dyn Fn(&OriginFile);
@@ -209,7 +209,7 @@ fn a_volume_of_an_earlier_version_is_bound() {
         let name = file.file_name().unwrap().to_str().unwrap().to_owned();
         fs::rename(&file, file.with_file_name(&name[..32])).unwrap();
     }
-    fs::write(dir.path().join(MARK), "format = 1\nservers = 3\nstripe = 4096\n").unwrap();
+    fs::write(dir.path().join(LABEL), "format = 1\nservers = 3\nstripe = 4096\n").unwrap();
     let ctime = |path: &Path| fs::metadata(path).map(|stat| (stat.ctime(), stat.ctime_nsec()));
     let before = ctime(&tree.join("file")).unwrap();
     // A check changes nothing.
@@ -224,7 +224,7 @@ fn a_volume_of_an_earlier_version_is_bound() {
     assert_eq!(ctime(&tree.join("file")).unwrap(), before, "the tree is only read");
     let bound = |file: &PathBuf| file.to_str().unwrap().ends_with(&format!("-{inode}"));
     assert_eq!(local_files(dir.path()).iter().filter(|file| bound(file)).count(), 3);
-    assert!(fs::read_to_string(dir.path().join(MARK)).unwrap().contains("format = 2"));
+    assert!(fs::read_to_string(dir.path().join(LABEL)).unwrap().contains("format = 2"));
     // Objects without a name, of both versions, are found and removed.
     let orphans = origin.orphans().unwrap();
     assert_eq!(orphans.len(), 1);
@@ -234,13 +234,13 @@ fn a_volume_of_an_earlier_version_is_bound() {
     assert_eq!(local_files(dir.path()).len(), 3);
 }
 
-/// Any user can open the mark, and whoever has a file open can lock it.
+/// Any user can open the label, and whoever has a file open can lock it.
 #[test]
-fn who_locks_the_mark_keeps_nobody_waiting() {
+fn who_locks_the_label_keeps_nobody_waiting() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     drop(open_volume(dir.path()));
-    let readable = [dir.path().to_owned(), dir.path().join(MARK), dir.path().join("namespace")];
+    let readable = [dir.path().to_owned(), dir.path().join(LABEL), dir.path().join("namespace")];
     let _locks: Vec<File> = readable
         .iter()
         .map(|path| {

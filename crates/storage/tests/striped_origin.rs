@@ -248,10 +248,10 @@ fn opening_keeps_what_is_there() {
     let other = VolumeShape { servers: 4, ..SHAPE };
     assert!(open(other).unwrap_err().to_string().contains("3 servers"));
 
-    let mark = dir.path().join("halocline-volume.toml");
+    let label = dir.path().join("halocline-volume.toml");
     for (text, says) in [("format = 9\nservers = 1\nstripe = 1\n", "format 9"), ("form", "restore")]
     {
-        fs::write(&mark, text).unwrap();
+        fs::write(&label, text).unwrap();
         let error = open(SHAPE).unwrap_err().to_string();
         assert!(error.contains(says) && error.contains("halocline-volume.toml"), "{error}");
     }
@@ -280,7 +280,7 @@ fn what_others_prepared_is_not_followed() {
         assert!(refused(&dir).contains(name));
         assert_eq!(victim(), (0o700, 0), "{name}");
     }
-    let dir = at("with-mark");
+    let dir = at("with-label");
     fs::create_dir(&dir).unwrap();
     symlink(at("precious"), dir.join("halocline-volume.toml.new")).unwrap();
     drop(striped(&dir));
@@ -295,32 +295,32 @@ fn what_others_prepared_is_not_followed() {
         fs::rename(dir.join("aside"), dir.join(name)).unwrap();
     }
     drop(striped(&dir));
-    // A link to somebody else's mark would be read.
-    fs::rename(dir.join("halocline-volume.toml"), at("mark")).unwrap();
-    symlink(at("mark"), dir.join("halocline-volume.toml")).unwrap();
+    // A link to somebody else's label would be read.
+    fs::rename(dir.join("halocline-volume.toml"), at("label")).unwrap();
+    symlink(at("label"), dir.join("halocline-volume.toml")).unwrap();
     assert!(refused(&dir).contains("halocline-volume.toml"));
 }
 
 /// A pipe was waited for, for ever, by each mount of the directory.
 #[test]
-fn a_mark_that_is_no_file_or_another_users_is_refused() {
+fn a_label_that_is_no_file_or_another_users_is_refused() {
     let scratch = tempfile::tempdir().unwrap();
-    let mark = scratch.path().join("halocline-volume.toml");
+    let label = scratch.path().join("halocline-volume.toml");
     let refused = || {
         let plain = Origin::open_or_create(scratch.path(), PLAIN, &undecorated).map(drop);
         assert!(Origin::open_alone(scratch.path()).is_err());
         plain.unwrap_err().to_string()
     };
     let mode = rustix::fs::Mode::from_raw_mode(0o666);
-    rustix::fs::mknodat(rustix::fs::CWD, &mark, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &label, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     assert!(refused().contains("halocline-volume.toml"));
-    fs::remove_file(&mark).unwrap();
-    fs::create_dir(&mark).unwrap();
+    fs::remove_file(&label).unwrap();
+    fs::create_dir(&label).unwrap();
     assert!(refused().contains("halocline-volume.toml"));
-    fs::remove_dir(&mark).unwrap();
+    fs::remove_dir(&label).unwrap();
     if rustix::process::geteuid().is_root() {
-        fs::write(&mark, "format = 1\nservers = 1\nstripe = 4096\n").unwrap();
-        std::os::unix::fs::chown(&mark, Some(54_321), None).unwrap();
+        fs::write(&label, "format = 1\nservers = 1\nstripe = 4096\n").unwrap();
+        std::os::unix::fs::chown(&label, Some(54_321), None).unwrap();
         assert!(refused().contains("54321"));
     }
 }

@@ -144,7 +144,7 @@ impl Archiver {
         &self,
         entry: Entry,
         resident: &Arc<Resident>,
-        told: super::copy::Told<'_>,
+        on_progress: super::copy::OnProgress<'_>,
     ) -> Result<Outcome, NotMoved> {
         let Some(inode) = self.inodes.inode_of(entry, resident) else {
             return Ok(Outcome::Needless);
@@ -163,12 +163,12 @@ impl Archiver {
         }
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
         let active_move = self.active_moves.begin(source.entry.clone(), (0, tier), bytes);
-        let told: super::copy::Told<'_> = &mut |more| {
+        let on_progress: super::copy::OnProgress<'_> = &mut |more| {
             active_move.copied(more);
             // A program that writes may need to have the file moved.
-            told(more) && inode.changes.load(Ordering::Acquire) == source.changes
+            on_progress(more) && inode.changes.load(Ordering::Acquire) == source.changes
         };
-        let copied = self.staging.copy(&inode, &source, (tier, Expected::NotSoon), told);
+        let copied = self.staging.copy(&inode, &source, (tier, Expected::NotSoon), on_progress);
         let mut copied = match copied {
             Err(NotMoved::Failed(error)) if error.errno() == libc::ECANCELED => {
                 return Ok(Outcome::Later(self.options.archive_after));

@@ -53,7 +53,7 @@ const BATCH_BYTES: u64 = 32 << 20;
 const WORKERS: usize = 4;
 
 /// What is told of bytes copied of the file with this index; `false` stops the batch.
-pub(super) type ToldOf<'a> = &'a (dyn Fn(usize, u64) -> bool + Sync);
+pub(super) type OnFileProgress<'a> = &'a (dyn Fn(usize, u64) -> bool + Sync);
 
 /// What became of each file; `None` for one that is to be moved alone.
 pub(super) type Outcomes = Vec<Option<Result<u64, NotMoved>>>;
@@ -115,7 +115,7 @@ impl Batches {
         &self,
         inodes: &[&Arc<Inode>],
         tier: usize,
-        told: ToldOf<'_>,
+        on_progress: OnFileProgress<'_>,
     ) -> Outcomes {
         let mut outcomes: Outcomes = inodes.iter().map(|_| None).collect();
         if inodes.len() < self.bounds.files_min
@@ -137,7 +137,7 @@ impl Batches {
             .filter_map(|at| Some((at, inodes[at], self.source_of_member(inodes[at], tier)?)))
             .collect();
         let copied = spread(sources, self.tiers.one_by_one(), |(at, inode, source)| {
-            self.copy_member((at, inode), source, tier, told)
+            self.copy_member((at, inode), source, tier, on_progress)
         });
         let mut members: Vec<_> = copied.into_iter().flatten().collect();
         if tier > 0 {
@@ -190,14 +190,14 @@ impl Batches {
         (at, inode): (usize, &'a Arc<Inode>),
         source: Source,
         tier: usize,
-        told: ToldOf<'_>,
+        on_progress: OnFileProgress<'_>,
     ) -> Option<Member<'a>> {
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
         let active_move = self.active_moves.begin(source.entry.clone(), (source.from, tier), bytes);
         let expected = if tier == 0 { Expected::Soon } else { Expected::NotSoon };
         let copied = self.staging.copy_for_now(inode, &source, (tier, expected), &mut |more| {
             active_move.copied(more);
-            told(at, more)
+            on_progress(at, more)
         });
         let copied = copied.ok()?;
         Some(Member { at, inode, source, copied, bytes, _active_move: active_move })
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_written_back_is_known() {
+    fn the_machine_tells_its_dirty_bytes() {
         assert!(dirty_bytes().is_some());
     }
 }

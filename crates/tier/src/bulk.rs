@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use parking_lot::Mutex;
 
-use super::batch::{Outcomes, ToldOf, batch_of};
+use super::batch::{OnFileProgress, Outcomes, batch_of};
 use super::not_moved::NotMoved;
 use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::tree_walk::Named;
@@ -60,7 +60,7 @@ impl BulkMove<'_> {
     fn many<A, B>(&mut self, files: &[&Named], by: &MoveBy<A, B>) -> ControlFlow<()>
     where
         A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
-        B: Fn(&[&Named], ToldOf<'_>) -> Outcomes,
+        B: Fn(&[&Named], OnFileProgress<'_>) -> Outcomes,
     {
         let shared = Mutex::new(&mut *self);
         let outcomes = (by.many)(files, &|at, bytes| shared.lock().tell(files[at], bytes));
@@ -125,7 +125,7 @@ pub(super) fn move_all<A, B>(
 ) -> MoveReport
 where
     A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
-    B: Fn(&[&Named], ToldOf<'_>) -> Outcomes,
+    B: Fn(&[&Named], OnFileProgress<'_>) -> Outcomes,
 {
     let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
     let already_files = files.iter().filter(|file| !wanted(file)).count() as u64;
@@ -188,7 +188,7 @@ mod tests {
             Err(NotMoved::NoRoom)
         };
         let sink = &mut |_| ControlFlow::Continue(());
-        let alone = |files: &[&Named], _: ToldOf<'_>| files.iter().map(|_| None).collect();
+        let alone = |files: &[&Named], _: OnFileProgress<'_>| files.iter().map(|_| None).collect();
         let by = MoveBy { one: act, many: alone, one_by_one: false };
         let report = move_all(&files, false, |_| true, |_| None, &by, sink);
         assert_eq!((report.files, report.skipped.len()), (3, 0), "{report:?}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use halocline_model::request::ByteRange;
 
 use super::FileTier;
-use super::batch::ToldOf;
+use super::batch::OnFileProgress;
 use super::bulk::{MoveBy, move_all};
 use super::components::Components;
 use super::inode::Inode;
@@ -26,7 +26,7 @@ use halocline_os::error::{Error, Result};
 impl Controlled for FileTier {
     fn status(&self) -> Status {
         let components = &self.components;
-        let told = components.reporter.told();
+        let summary = components.reporter.summary();
         // In front of it what was freed would count.
         let used = components.base.residents.used();
         Status {
@@ -45,24 +45,24 @@ impl Controlled for FileTier {
             mapped_bytes: used,
             dirty_bytes: 0,
             oldest_dirty_age_ms: None,
-            extents: told.files,
+            extents: summary.files,
             dirty_extents: 0,
             wanted_ranges: 0,
             damaged_bytes: 0,
             repaired_bytes: 0,
             warm_opens: 0,
             detached: None,
-            health: told.health,
+            health: summary.health,
             rebuilder: Rebuilder::Idle,
             servers: Vec::new(),
-            rules: told.rules,
+            rules: summary.rules,
             report: self.report(),
-            notes: told.notes,
+            notes: summary.notes,
         }
     }
 
     fn tier_status(&self) -> Option<TierStatus> {
-        Some(self.components.reporter.told_of_tiers())
+        Some(self.components.reporter.tiers())
     }
 
     fn report(&self) -> Report {
@@ -131,12 +131,12 @@ impl Controlled for FileTier {
         let asked = &|other| asked.contains(&other);
         let by = MoveBy {
             one_by_one: components.base.tiers.one_by_one(),
-            one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-                components.executor.bring(&file.inode, kept, asked, told)
+            one: |file: &Named, on_progress: &mut dyn FnMut(u64) -> bool| {
+                components.executor.bring(&file.inode, kept, asked, on_progress)
             },
-            many: |files: &[&Named], told: ToldOf<'_>| {
+            many: |files: &[&Named], on_progress: OnFileProgress<'_>| {
                 let need = files.iter().map(|file| file.disk_bytes + COPY_SLACK).sum();
-                components.executor.bring_batch((&inodes_of(files), need), kept, asked, told)
+                components.executor.bring_batch((&inodes_of(files), need), kept, asked, on_progress)
             },
         };
         Ok(timed(components, || move_all(&files, dry_run, |file| file.tier > 0, stays, &by, sink)))
@@ -155,11 +155,11 @@ impl Controlled for FileTier {
         };
         let by = MoveBy {
             one_by_one: components.base.tiers.one_by_one(),
-            one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-                components.migrator.move_down(&file.inode, Manner::Yielding, told)
+            one: |file: &Named, on_progress: &mut dyn FnMut(u64) -> bool| {
+                components.migrator.move_down(&file.inode, Manner::Yielding, on_progress)
             },
-            many: |files: &[&Named], told: ToldOf<'_>| {
-                components.batches.migrate_batch(&inodes_of(files), 1, told)
+            many: |files: &[&Named], on_progress: OnFileProgress<'_>| {
+                components.batches.migrate_batch(&inodes_of(files), 1, on_progress)
             },
         };
         Ok(timed(components, || move_all(&files, dry_run, |file| file.tier == 0, stays, &by, sink)))

@@ -28,8 +28,8 @@ const PIECE: u64 = 8 << 20;
 /// Buffer where the kernel cannot copy by itself: it stays in the processor's cache.
 const BUFFER: usize = 256 << 10;
 
-/// What is told of `bytes` more bytes; `false` stops the copy.
-pub(super) type Told<'a> = &'a mut dyn FnMut(u64) -> bool;
+/// Called with how many more bytes were copied; `false` stops the copy.
+pub(super) type OnProgress<'a> = &'a mut dyn FnMut(u64) -> bool;
 
 /// A file that is read or written by a copy, and the tier that it is on.
 #[derive(Debug, Clone, Copy)]
@@ -67,7 +67,7 @@ pub(super) fn contents(
     to: End<'_>,
     size: u64,
     expected: Expected,
-    told: Told<'_>,
+    on_progress: OnProgress<'_>,
 ) -> Result<()> {
     to.steps.step("sizing a copy", || Ok(to.file.set_len(size)?))?;
     let try_direct = expected == Expected::NotSoon;
@@ -105,7 +105,7 @@ pub(super) fn contents(
                 return Ok(());
             }
             at += done;
-            if !told(done) {
+            if !on_progress(done) {
                 return Err(io::Error::from_raw_os_error(libc::ECANCELED).into());
             }
         }

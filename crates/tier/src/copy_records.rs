@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_no_records_are_none() {
+    fn other_names_are_no_copy_records() {
         for name in ["", "era", "1.2.3.4.5.6", "1.2.3.4.5.6-1.2.3.4.5.6", "x-y-z", "1-2-3"] {
             assert_eq!(CopyRecord::parse(name, b"1/a"), None, "{name}");
         }

@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    struct Story {
+    struct Run {
         policy: Box<dyn Keep>,
         view: PolicyView,
         orders: [EvictionOrder; 2],
@@ -181,11 +181,11 @@ mod tests {
         random: u64,
     }
 
-    impl Story {
+    impl Run {
         fn new(policy: &Policy, root: &Node) -> Self {
             let view = PolicyView::default();
             let limit = (0..FILES / 2).map(|file| view.size(file)).sum();
-            let mut story = Self {
+            let mut run = Self {
                 policy: (policy.make)(),
                 view,
                 orders: Default::default(),
@@ -197,9 +197,9 @@ mod tests {
                 asked: 0,
                 random: 0x9e37_79b9_7f4a_7c15,
             };
-            story.policy.holds(limit);
-            (0..FILES / 2).for_each(|file| story.moved(file, true));
-            story
+            run.policy.holds(limit);
+            (0..FILES / 2).for_each(|file| run.moved(file, true));
+            run
         }
 
         fn any(&mut self, below: u64) -> u64 {
@@ -318,63 +318,63 @@ mod tests {
     }
 
     /// Lets every policy go through `step` often.
-    fn every_policy(step: impl Fn(&mut Story)) {
+    fn every_policy(step: impl Fn(&mut Run)) {
         let dir = tempfile::tempdir().unwrap();
         let root = Namespace::open(dir.path()).unwrap().root();
         for policy in POLICIES {
-            let mut story = Story::new(policy, &root);
-            (0..STEPS).for_each(|_| step(&mut story));
-            let (made, asked) = (story.made, story.asked);
+            let mut run = Run::new(policy, &root);
+            (0..STEPS).for_each(|_| step(&mut run));
+            let (made, asked) = (run.made, run.asked);
             assert!(asked > 500 && made < asked / 5, "{}: {made} of {asked}", policy.name);
         }
     }
 
     #[test]
     fn every_policy_decides_among_the_first_as_among_all() {
-        every_policy(|story| {
-            let file = story.any(FILES);
-            match story.any(97) {
-                0..3 => story.removed(file),
-                _ => story.used(file),
+        every_policy(|run| {
+            let file = run.any(FILES);
+            match run.any(97) {
+                0..3 => run.removed(file),
+                _ => run.used(file),
             }
         });
     }
 
     #[test]
-    fn pins_that_come_and_go_change_nothing_in_that() {
-        every_policy(|story| {
-            let file = story.any(FILES);
-            match story.any(97) {
+    fn decisions_stay_those_among_all_while_pins_come_and_go() {
+        every_policy(|run| {
+            let file = run.any(FILES);
+            match run.any(97) {
                 // A file is renamed so that a glob matches it, or not any more.
                 0..10 => {
-                    if !story.pinned.remove(&file) {
-                        story.pinned.insert(file);
+                    if !run.pinned.remove(&file) {
+                        run.pinned.insert(file);
                     }
-                    story.tell(file);
+                    run.tell(file);
                 }
                 // A glob goes.
-                10 if story.asked.is_multiple_of(8) => {
-                    story.pinned.clear();
-                    story.orders.iter_mut().for_each(EvictionOrder::forget);
+                10 if run.asked.is_multiple_of(8) => {
+                    run.pinned.clear();
+                    run.orders.iter_mut().for_each(EvictionOrder::forget);
                 }
-                _ => story.used(file),
+                _ => run.used(file),
             }
         });
     }
 
     #[test]
-    fn jobs_that_go_on_change_nothing_in_that() {
-        every_policy(|story| match story.any(97) {
+    fn decisions_stay_those_among_all_while_jobs_go_on() {
+        every_policy(|run| match run.any(97) {
             0..3 => {
-                let file = story.any(FILES);
-                story.removed(file);
+                let file = run.any(FILES);
+                run.removed(file);
             }
             // Files that no job names.
             3..20 => {
-                let file = FILES - 1 - story.any(FILES / 5);
-                story.used(file);
+                let file = FILES - 1 - run.any(FILES / 5);
+                run.used(file);
             }
-            _ => story.follow(),
+            _ => run.follow(),
         });
     }
 

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::batch::{Batches, Outcomes, ToldOf, batch_of};
+use super::batch::{Batches, OnFileProgress, Outcomes, batch_of};
 use super::catalog::Catalog;
 use super::foundation::Foundation;
 use super::history::History;
@@ -192,13 +192,13 @@ impl Executor {
         inode: &Arc<Inode>,
         kept: u64,
         stays: Except<'_>,
-        told: super::copy::Told<'_>,
+        on_progress: super::copy::OnProgress<'_>,
     ) -> Result<u64, NotMoved> {
         for _ in 0..BRING_ATTEMPTS {
             let need = self.room_needed(inode)?.saturating_add(kept);
             let room = self.make_room(need, &|number| number == inode.number || stays(number));
             if room.enough {
-                match self.migrator.migrate(inode, 0, Manner::Yielding, told) {
+                match self.migrator.migrate(inode, 0, Manner::Yielding, on_progress) {
                     // Somebody else took the room that was made.
                     Err(NotMoved::NoRoom) => {}
                     other => return other,
@@ -217,12 +217,12 @@ impl Executor {
         (inodes, need): (&[&Arc<Inode>], u64),
         kept: u64,
         stays: Except<'_>,
-        told: ToldOf<'_>,
+        on_progress: OnFileProgress<'_>,
     ) -> Outcomes {
         let numbers: HashSet<u64> = inodes.iter().map(|inode| inode.number).collect();
         let except = |number| numbers.contains(&number) || stays(number);
         if self.make_room(need.saturating_add(kept), &except).enough {
-            self.batches.migrate_batch(inodes, 0, told)
+            self.batches.migrate_batch(inodes, 0, on_progress)
         } else {
             inodes.iter().map(|_| None).collect()
         }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_job_files() {
+    fn hostile_job_files_are_refused_or_within_bounds() {
         let here = r#"{"job":"j","references":["a/b",{"path":"c","repeat":3},{"path":"d"}]}"#;
         let nodes = r#"{"job":"j","nodes":{"n1":["a"],"*":["b","b"]}}"#;
         let seeds = [("here", here.into()), ("nodes", nodes.into())];
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_links() {
+    fn hostile_links_mean_a_place_of_a_tier_or_are_a_users() {
         let seeds = [
             ("record", "1.2.3.4.5.6-1.2.3.4.5.6-7\n1/d/copied"),
             ("away", "\n/t/hdd/d/file"),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_trees() {
+    fn hostile_trees_never_lead_outside_the_tiers() {
         let ssd = r#"{"set":"s","tier":0,"roots":[["/t/hdd",1]]}"#;
         let hdd = r#"{"set":"s","tier":1}"#;
         let links = "a 1/file\n.halocline/intents/77 1/file\n.halocline/copies/era 1f 0e1c2d3f\n\

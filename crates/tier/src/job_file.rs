@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_those_of_this_node() {
+    fn a_job_file_gives_the_references_of_this_node_or_of_all() {
         let both =
             r#"{"job": "a", "nodes": {"here": ["x", {"file": "./y", "repeat": 2}], "*": ["z"]}}"#;
         assert_eq!(parse(both).unwrap().references, [("x".into(), 1), ("y".into(), 2)]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn job_files_with_unknown_or_double_keys_and_bad_paths_are_refused() {
         let long = format!(r#"{{"job": "{}", "references": ["x"]}}"#, "j".repeat(200));
         let deep = format!(r#"{{"job": "a", "references": ["{}"]}}"#, "d/".repeat(4000));
         for (wrong, part) in [

@@ -11,7 +11,7 @@ use parking_lot::RwLockWriteGuard;
 
 use super::active_moves::ActiveMoves;
 use super::clean_copies::CleanCopies;
-use super::copy::{Expected, Told};
+use super::copy::{Expected, OnProgress};
 use super::counters::Counters;
 use super::cutover::Cutover;
 use super::foundation::Foundation;
@@ -88,9 +88,9 @@ impl Migrator {
         inode: &Arc<Inode>,
         tier: usize,
         manner: Manner,
-        told: Told<'_>,
+        on_progress: OnProgress<'_>,
     ) -> Result<u64, NotMoved> {
-        let moved = self.try_migrate(inode, tier, manner, told);
+        let moved = self.try_migrate(inode, tier, manner, on_progress);
         match &moved {
             Ok(moved) => {
                 self.history.moved(inode.number);
@@ -109,7 +109,7 @@ impl Migrator {
         inode: &Arc<Inode>,
         tier: usize,
         manner: Manner,
-        told: Told<'_>,
+        on_progress: OnProgress<'_>,
     ) -> Result<Moved, NotMoved> {
         let _moving = inode.moving.lock();
         let early = (manner == Manner::Forcing).then(|| inode.place.write());
@@ -141,11 +141,11 @@ impl Migrator {
             return Ok(Moved { bytes: 0, strayed: true });
         }
         let active_move = self.active_moves.begin(source.entry.clone(), (source.from, tier), bytes);
-        let told: Told<'_> = &mut |more| {
+        let on_progress: OnProgress<'_> = &mut |more| {
             active_move.copied(more);
-            told(more)
+            on_progress(more)
         };
-        let mut copied = self.staging.copy(inode, &source, (tier, expected), told)?;
+        let mut copied = self.staging.copy(inode, &source, (tier, expected), on_progress)?;
         copied.keep = self.clean.keeps(&source, tier);
         if let Err(why) = self.staging.settle(&source, &mut copied) {
             copied.undo(&self.tiers, &self.intents);
@@ -184,9 +184,9 @@ impl Migrator {
         &self,
         inode: &Arc<Inode>,
         manner: Manner,
-        told: Told<'_>,
+        on_progress: OnProgress<'_>,
     ) -> Result<u64, NotMoved> {
-        let demoted = self.move_down(inode, manner, told)?;
+        let demoted = self.move_down(inode, manner, on_progress)?;
         self.leftovers.free_old_copies();
         Ok(demoted)
     }
@@ -196,14 +196,14 @@ impl Migrator {
         &self,
         inode: &Arc<Inode>,
         manner: Manner,
-        told: Told<'_>,
+        on_progress: OnProgress<'_>,
     ) -> Result<u64, NotMoved> {
         let mut last = NotMoved::NoRoom;
         for tier in 1..self.tiers.dirs().len() {
-            match self.migrate(inode, tier, manner, told) {
+            match self.migrate(inode, tier, manner, on_progress) {
                 // More than was thought: metadata needs room, too.
                 Err(NotMoved::NoRoom) if self.clean.give_way(tier, ROOM_FOR_NAMES) => {
-                    match self.migrate(inode, tier, manner, told) {
+                    match self.migrate(inode, tier, manner, on_progress) {
                         Err(NotMoved::NoRoom) => last = NotMoved::NoRoom,
                         other => return other,
                     }

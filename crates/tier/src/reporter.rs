@@ -28,7 +28,7 @@ use halocline_vfs::namespace::stat_descriptor;
 
 /// What a status tells that may take a look at the tiers.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Summary {
     pub(super) health: Health,
     pub(super) rules: Rules,
     pub(super) files: u64,
@@ -82,18 +82,18 @@ impl Reporter {
     }
 
     /// What a status tells; where a tier does not answer that, and nothing that might wait for it.
-    pub(super) fn told(self: &Arc<Self>) -> Told {
+    pub(super) fn summary(self: &Arc<Self>) -> Summary {
         let reporter = Arc::clone(self);
-        let told = self.liveness.while_alive(move || {
+        let answer = self.liveness.while_alive(move || {
             reporter.leftovers.free_old_copies();
-            Ok(Told {
+            Ok(Summary {
                 health: reporter.health(),
                 rules: reporter.rules(),
                 files: reporter.residents.len() as u64,
                 notes: reporter.notes(),
             })
         });
-        told.unwrap_or_else(|error| Told {
+        answer.unwrap_or_else(|error| Summary {
             health: Health::Silent { reason: error.to_string() },
             rules: Rules { pin: Vec::new(), exclude: Vec::new() },
             files: 0,
@@ -108,14 +108,14 @@ impl Reporter {
     }
 
     /// The state of the tiers; without what is free on them where one does not answer.
-    pub(super) fn told_of_tiers(self: &Arc<Self>) -> TierStatus {
+    pub(super) fn tiers(self: &Arc<Self>) -> TierStatus {
         let reporter = Arc::clone(self);
-        let told = self.liveness.while_alive(move || Ok(reporter.tier_status(true)));
+        let answer = self.liveness.while_alive(move || Ok(reporter.tier_status(true)));
         let known = || {
             let reporter = Arc::clone(self);
             self.liveness.remembered(move || reporter.tier_status(false))
         };
-        told.ok().or_else(known).unwrap_or_else(|| TierStatus {
+        answer.ok().or_else(known).unwrap_or_else(|| TierStatus {
             tiers: self.states(false),
             high_bytes: self.watermarks.high(),
             low_bytes: self.watermarks.low(),

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::clean_copies::CleanCopies;
 use super::copy;
-use super::copy::{End, Expected, Told};
+use super::copy::{End, Expected, OnProgress};
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inode::{Inode, Place};
@@ -117,9 +117,9 @@ impl Staging {
         inode: &Inode,
         source: &Source,
         to: (usize, Expected),
-        told: Told<'_>,
+        on_progress: OnProgress<'_>,
     ) -> Result<StagedCopy, NotMoved> {
-        let copied = self.copy_for_now(inode, source, to, told)?;
+        let copied = self.copy_for_now(inode, source, to, on_progress)?;
         match self.tiers.dirs()[copied.tier].steps.sync("syncing a copy", &copied.file) {
             Ok(()) => Ok(copied),
             Err(error) => {
@@ -135,7 +135,7 @@ impl Staging {
         inode: &Inode,
         source: &Source,
         (tier, expected): (usize, Expected),
-        told: Told<'_>,
+        on_progress: OnProgress<'_>,
     ) -> Result<StagedCopy, NotMoved> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
         let reserved = match tier {
@@ -149,7 +149,7 @@ impl Staging {
         let file = self.tiers.dirs()[tier].temporary(&temporary)?;
         let copied =
             StagedCopy { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
-        match self.fill(inode, source, (&copied, expected), told) {
+        match self.fill(inode, source, (&copied, expected), on_progress) {
             Ok(()) => Ok(copied),
             Err(error) => {
                 copied.undo(&self.tiers, &self.intents);
@@ -163,13 +163,13 @@ impl Staging {
         inode: &Inode,
         source: &Source,
         (copied, expected): (&StagedCopy, Expected),
-        told: Told<'_>,
+        on_progress: OnProgress<'_>,
     ) -> halocline_os::error::Result<()> {
         let steps = &self.tiers.dirs()[copied.tier].steps;
         let from = End { file: &source.file, steps: &self.tiers.dirs()[source.from].steps };
         let to = End { file: &copied.file, steps };
         let size = source.stat.raw.st_size.unsigned_abs();
-        copy::contents(from, to, size, expected, told)?;
+        copy::contents(from, to, size, expected, on_progress)?;
         steps.step("giving a copy its attributes", || {
             copy::attributes(&source.file, &source.stat, &copied.file)
         })?;

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_told_from_users_links() {
+    fn a_users_link_is_never_taken_for_a_place() {
         let read = |target: &str| links().read(target.as_bytes());
         assert_eq!(read("/data/hdd/a/b"), Target::Away(1, "a/b".into()));
         assert_eq!(read("/data/hdd/deep/b"), Target::Away(2, "b".into()));

@@ -101,7 +101,7 @@ mod tests {
 
     /// Programs that write call all the time; who heeds them no more still gets its tick.
     #[test]
-    fn calls_that_are_not_heeded_do_not_put_the_tick_off() {
+    fn wakeups_that_are_not_due_do_not_delay_the_tick() {
         let (wakeups, enough) = (Wakeups::default(), AtomicBool::new(false));
         thread::scope(|scope| {
             let calls = scope.spawn(|| {

@@ -142,7 +142,12 @@ fn hostile_identities() {
 #[test]
 fn hostile_lists_of_what_is_not_trusted() {
     let lines = "clean\nbytes 7 10 20\nbytes 7 30 18446744073709551615\nbytes 8 0 1\n\n\n";
-    run("meta_distrust", &[("lines", lines.into()), ("all", b"all\n".to_vec())], 3_000, distrust);
+    run(
+        "meta_invalidations",
+        &[("lines", lines.into()), ("all", b"all\n".to_vec())],
+        3_000,
+        invalidations,
+    );
 }
 
 #[test]

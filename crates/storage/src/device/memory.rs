@@ -28,7 +28,7 @@ pub struct MemoryServer(Arc<Files>);
 #[derive(Debug, Default)]
 struct Files {
     by_path: Mutex<BTreeMap<PathBuf, ServerFile>>,
-    marks: Mutex<BTreeMap<String, Vec<u8>>>,
+    labels: Mutex<BTreeMap<String, Vec<u8>>>,
     made: AtomicU64,
 }
 
@@ -211,11 +211,11 @@ impl Directory for MemoryServer {
     }
 
     fn label(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        Ok(self.0.marks.lock().get(name).cloned())
+        Ok(self.0.labels.lock().get(name).cloned())
     }
 
     fn set_label(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.0.marks.lock().insert(name.to_owned(), bytes.to_vec());
+        self.0.labels.lock().insert(name.to_owned(), bytes.to_vec());
         Ok(())
     }
 }

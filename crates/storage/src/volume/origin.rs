@@ -267,7 +267,7 @@ impl Origin {
 }
 
 /// Makes an empty directory a striped volume, or goes on with what an interrupted creation left.
-/// The mark comes last: without it there is none.
+/// The label comes last: without it there is none.
 fn create_striped(home: &Home, shape: VolumeShape) -> Result<VolumeLabel> {
     home.check_empty(|name| {
         let is_ours = name == label::NAMESPACE || name.starts_with("server-");

@@ -238,7 +238,7 @@ fn i5_a_batch_brings_no_more_than_fits() {
 /// The background has room made in batches, too, and writes that are synchronous are durable with
 /// the move that went before.
 #[test]
-fn i4_a_batch_owes_nothing_to_synchronous_writes() {
+fn i4_a_synchronous_write_makes_its_files_batched_move_durable() {
     let watermarks = TierOptions { high: 0.0, low: 0.0, ..limited(4 << 20) };
     let fixture = Arc::new(with_files(watermarks));
     let handle = fixture.open_file("file30", libc::O_WRONLY | libc::O_DSYNC);

@@ -8,7 +8,7 @@ use halocline_os::error::Result;
 use halocline_tier::{Chore, TierOptions, Watcher};
 
 use crate::fixture::{Fixture, limited};
-use crate::stories::{Ended, Story, kill, stories};
+use crate::scenarios::{Ended, Scenario, kill, scenarios};
 
 /// Kills the mount after some more steps.
 #[derive(Debug)]
@@ -51,17 +51,17 @@ impl Watcher for KillAll {
     }
 }
 
-/// Goes through a story; how many acts were done before the mount was killed, and after which step
+/// Goes through a scenario; how many acts were done before the mount was killed, and after which step
 /// it was.
-fn until_killed(story: &Story, fixture: &Fixture) -> (usize, Option<&'static str>) {
-    for (done, act) in story.acts.iter().enumerate() {
+fn until_killed(scenario: &Scenario, fixture: &Fixture) -> (usize, Option<&'static str>) {
+    for (done, act) in scenario.acts.iter().enumerate() {
         match act.run(fixture) {
             Ended::Well => {}
-            Ended::Failed(error) => panic!("{}, act {done}: {error}", story.name),
+            Ended::Failed(error) => panic!("{}, act {done}: {error}", scenario.name),
             Ended::Killed(step) => return (done, Some(step)),
         }
     }
-    (story.acts.len(), None)
+    (scenario.acts.len(), None)
 }
 
 /// I4 and I10: after a kill at any step the next mount has every file, whole, in one place, and
@@ -69,18 +69,18 @@ fn until_killed(story: &Story, fixture: &Fixture) -> (usize, Option<&'static str
 #[test]
 fn i10_a_kill_at_any_step_leaves_one_whole_copy() {
     let mut steps = 0;
-    for (story, copies) in stories() {
+    for (scenario, copies) in scenarios() {
         for count in 0.. {
-            let mut fixture = Fixture::of_stories(copies);
+            let mut fixture = Fixture::of_scenarios(copies);
             fixture.watch(Countdown::of(count));
-            let (done, killed) = until_killed(story, &fixture);
+            let (done, killed) = until_killed(scenario, &fixture);
             fixture.unwatch();
             let Some(step) = killed else { break };
             steps += 1;
             fixture.open();
-            let context = || format!("{}, act {done}, killed after {step}", story.name);
+            let context = || format!("{}, act {done}, killed after {step}", scenario.name);
             fixture.assert_in_order(&context);
-            story.assert_between(&fixture.tree(), (done, done + 1), &context);
+            scenario.assert_between(&fixture.tree(), (done, done + 1), &context);
             fixture.assert_copies_are_equal(&context);
         }
     }

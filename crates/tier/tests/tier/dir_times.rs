@@ -59,7 +59,7 @@ fn moves_leave_the_times_of_directories_alone() {
 }
 
 #[test]
-fn what_programs_change_they_see() {
+fn programs_see_the_directory_times_of_their_own_changes() {
     let fixture = in_a_directory();
     let tier = fixture.tier();
     fixture.demote("d/file");
@@ -101,7 +101,7 @@ fn a_change_in_the_tick_of_a_move_is_seen() {
 
 /// Never an older time after a newer change, and none but that of a change.
 #[test]
-fn moves_and_programs_race_for_a_directory() {
+fn a_directorys_time_never_goes_back_while_files_move() {
     let fixture = in_a_directory();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {

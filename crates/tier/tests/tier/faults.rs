@@ -14,7 +14,7 @@ use halocline_tier::{Chore, FileTier, TierOptions, Watcher};
 use halocline_vfs::Engine;
 
 use crate::fixture::{CALLER, Fixture, limited};
-use crate::stories::{Act, Ended, Kind, Story, stories};
+use crate::scenarios::{Act, Ended, Kind, Scenario, scenarios};
 
 /// A step that fails, and perhaps all later ones of its tier.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +63,7 @@ impl Watcher for Injected {
 
 /// Whether a program must see that a step of an act failed: it asked for just that, or there is no
 /// other way to do what it asked for.
-fn is_unavoidable(story: &Story, act: &Act, fault: &Fault) -> bool {
+fn is_unavoidable(scenario: &Scenario, act: &Act, fault: &Fault) -> bool {
     let Some((tier, what)) = fault.hit else { return false };
     let is_full_once = fault.errno == Errno::NOSPC && !fault.for_good;
     match act.kind {
@@ -71,7 +71,7 @@ fn is_unavoidable(story: &Story, act: &Act, fault: &Fault) -> bool {
         // Names are on the SSD, and others move down where it is full.
         Kind::Names => tier == 0 && !is_full_once,
         // The file does not fit the SSD, and the other tier fails.
-        Kind::Bytes if story.name.starts_with("spill") => true,
+        Kind::Bytes if scenario.name.starts_with("spill") => true,
         // A file that the SSD has no room for goes down.
         Kind::Bytes if is_full_once && (tier, what) == (0, "writing") => false,
         Kind::Bytes => {
@@ -82,21 +82,21 @@ fn is_unavoidable(story: &Story, act: &Act, fault: &Fault) -> bool {
     }
 }
 
-/// Goes through a story until an act fails; how many were done, and whether one failed.
-fn until_failed(story: &Story, fixture: &Fixture, injected: &Injected) -> (usize, bool) {
-    for (done, act) in story.acts.iter().enumerate() {
+/// Goes through a scenario until an act fails; how many were done, and whether one failed.
+fn until_failed(scenario: &Scenario, fixture: &Fixture, injected: &Injected) -> (usize, bool) {
+    for (done, act) in scenario.acts.iter().enumerate() {
         match act.run(fixture) {
             Ended::Well => {}
             Ended::Killed(step) => unreachable!("nobody kills after {step}"),
             Ended::Failed(error) => {
                 let fault = injected.fault();
-                let avoidable = !is_unavoidable(story, act, &fault);
-                assert!(!avoidable, "{}, act {done}: {error}, from {fault:?}", story.name);
+                let avoidable = !is_unavoidable(scenario, act, &fault);
+                assert!(!avoidable, "{}, act {done}: {error}, from {fault:?}", scenario.name);
                 return (done, true);
             }
         }
     }
-    (story.acts.len(), false)
+    (scenario.acts.len(), false)
 }
 
 /// I4, I10: whichever step fails, with whatever, once or for good: no file is lost or changed, what
@@ -107,23 +107,23 @@ fn i10_a_step_that_fails_costs_no_file() {
     for (errno, for_good) in
         [(Errno::IO, false), (Errno::IO, true), (Errno::NOSPC, false), (Errno::NOSPC, true)]
     {
-        for (story, copies) in stories() {
+        for (scenario, copies) in scenarios() {
             for after in 0.. {
-                let mut fixture = Fixture::of_stories(copies);
+                let mut fixture = Fixture::of_scenarios(copies);
                 let injected = Injected::of(Fault { after, errno, for_good, hit: None });
                 fixture.watch(injected.clone());
-                let (done, failed) = until_failed(story, &fixture, &injected);
+                let (done, failed) = until_failed(scenario, &fixture, &injected);
                 fixture.unwatch();
                 let fault = injected.fault();
                 if fault.hit.is_none() {
                     break;
                 }
                 steps += 1;
-                let context = || format!("{}, act {done}: {fault:?}", story.name);
+                let context = || format!("{}, act {done}: {fault:?}", scenario.name);
                 let between = (done, done + usize::from(failed));
-                story.assert_between(&fixture.tree(), between, &context);
+                scenario.assert_between(&fixture.tree(), between, &context);
                 fixture.assert_known(errno, &context);
-                match story.name {
+                match scenario.name {
                     "demote" => assert!(fixture.demote("here").skipped.is_empty(), "{}", context()),
                     "promote" => assert!(fixture.warm("away").skipped.is_empty(), "{}", context()),
                     _ => {}
@@ -165,7 +165,7 @@ fn programs_are_told_of_errors_of_their_own_requests() {
 
 /// A disk that takes nothing is not given every file of the SSD, again and again.
 #[test]
-fn a_failing_disk_is_left_in_peace() {
+fn a_demotion_gives_up_after_a_few_errors_of_the_disk() {
     let fixture = Fixture::new(TierOptions { high: 0.0, low: 0.0, ..limited(1 << 20) });
     for number in 0..40 {
         fixture.write(&format!("file{number}"), &vec![1; 8 << 10]);
@@ -183,7 +183,7 @@ fn a_failing_disk_is_left_in_peace() {
 
 #[test]
 fn one_file_that_cannot_be_removed_does_not_keep_the_others() {
-    let fixture = Fixture::of_stories(Copies::None);
+    let fixture = Fixture::of_scenarios(Copies::None);
     for path in ["away", "dir/deep"] {
         let (dir, name) = fixture.at(path);
         fixture.tier().unlink(&dir, name).unwrap();

@@ -15,7 +15,7 @@ use halocline_testkit::hostile::{Random, changed};
 use halocline_tier::FileTier;
 use halocline_vfs::Engine;
 
-use crate::clean::keeping;
+use crate::clean_copies::keeping;
 use crate::fixture::Fixture;
 
 /// The attribute of a migrated copy that keeps the number programs know the file by.

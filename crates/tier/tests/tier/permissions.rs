@@ -12,8 +12,8 @@ use halocline_tier::Chore;
 use halocline_vfs::namespace::xattr;
 use halocline_vfs::{Engine, SetAttr};
 
-use crate::clean::{archiving, keeping};
-use crate::copies::noting;
+use crate::clean_copies::{archiving, keeping};
+use crate::copying::noting;
 use crate::fixture::{BY, CALLER, Fixture};
 
 const ACL: &str = "system.posix_acl_access";

@@ -18,9 +18,9 @@ use halocline_tier::FileTier;
 use self::image::Image;
 use self::record::Recording;
 use crate::fixture::Fixture;
-use crate::stories::{Ended, Kind, Story, stories};
+use crate::scenarios::{Ended, Kind, Scenario, scenarios};
 
-/// What happens in a story besides.
+/// What happens in a scenario besides.
 #[derive(Debug, Clone, Copy, Default)]
 struct Trouble {
     /// The mount is killed after so many steps.
@@ -31,7 +31,7 @@ struct Trouble {
     lie: Option<&'static str>,
 }
 
-/// A story that was gone through under a recording.
+/// A scenario that was gone through under a recording.
 struct Run {
     fixture: Fixture,
     recording: Recording,
@@ -41,12 +41,12 @@ struct Run {
 
 impl Run {
     /// Until the end, or until the mount is killed or an act fails.
-    fn new((story, copies): (&Story, Copies), trouble: Trouble) -> Self {
-        let fixture = Fixture::of_stories(copies);
+    fn new((scenario, copies): (&Scenario, Copies), trouble: Trouble) -> Self {
+        let fixture = Fixture::of_scenarios(copies);
         let recording = Recording::of(&fixture, trouble);
         recording.start(&fixture);
         let (mut done, mut killed) = (0, None);
-        for act in story.acts {
+        for act in scenario.acts {
             recording.begins(done);
             match act.run(&fixture) {
                 Ended::Well => {}
@@ -55,7 +55,7 @@ impl Run {
                     break;
                 }
                 Ended::Failed(error) => {
-                    assert!(recording.has_failed(), "{}, act {done}: {error}", story.name);
+                    assert!(recording.has_failed(), "{}, act {done}: {error}", scenario.name);
                     break;
                 }
             }
@@ -71,51 +71,53 @@ impl Run {
 }
 
 /// Mounts what a power loss left and looks at it.
-fn survives(story: &Story, fixture: &mut Fixture, image: &Image) {
+fn survives(scenario: &Scenario, fixture: &mut Fixture, image: &Image) {
     fixture.tier = None;
     image.build(fixture.dir.path());
     fixture.open();
-    let context = || format!("{}, power lost {}", story.name, image.when);
+    let context = || format!("{}, power lost {}", scenario.name, image.when);
     fixture.assert_in_order(&context);
-    story.assert_between(&fixture.tree(), image.between, &context);
+    scenario.assert_between(&fixture.tree(), image.between, &context);
     fixture.assert_copies_are_equal(&context);
     fixture.tier = None;
     let found = FileTier::check(&fixture.set(), false).unwrap();
     assert_eq!((found.problems, found.removed), (Vec::new(), 0), "{}: fsck", context());
 }
 
-/// Loses power at each step of each story; how many images there were.
+/// Loses power at each step of each scenario; how many images there were.
 fn lose_power_at_each_step(lie: Option<&'static str>) -> usize {
     let mut images = 0;
-    for (story, copies) in stories() {
+    for (scenario, copies) in scenarios() {
         let trouble = Trouble { lie, ..Trouble::default() };
-        let Run { mut fixture, recording, done, killed } = Run::new((story, copies), trouble);
-        assert_eq!((done, killed), (story.acts.len(), None));
+        let Run { mut fixture, recording, done, killed } = Run::new((scenario, copies), trouble);
+        assert_eq!((done, killed), (scenario.acts.len(), None));
         for image in recording.images() {
-            survives(story, &mut fixture, &image);
+            survives(scenario, &mut fixture, &image);
             images += 1;
         }
     }
     images
 }
 
-/// Kills the mount after each step of each story, and loses power while the next one recovers.
+/// Kills the mount after each step of each scenario, and loses power while the next one recovers.
 fn lose_power_in_recovery(lie: Option<&'static str>) -> usize {
     let mut images = 0;
-    for (story, copies) in stories() {
+    for (scenario, copies) in scenarios() {
         let mut seen = HashSet::new();
         for count in 0.. {
             let trouble = Trouble { kill_at: Some(count), lie, ..Trouble::default() };
-            let Run { mut fixture, recording, done, killed } = Run::new((story, copies), trouble);
+            let Run { mut fixture, recording, done, killed } =
+                Run::new((scenario, copies), trouble);
             let Some(step) = killed else { break };
             recording.recovers(step);
             recording.start(&fixture);
             fixture.open();
             fixture.unwatch();
-            story.assert_between(&fixture.tree(), (done, done + 1), &|| story.name.to_owned());
+            scenario
+                .assert_between(&fixture.tree(), (done, done + 1), &|| scenario.name.to_owned());
             for image in recording.images() {
                 if seen.insert(image.digest()) {
-                    survives(story, &mut fixture, &image);
+                    survives(scenario, &mut fixture, &image);
                     images += 1;
                 }
             }
@@ -139,21 +141,21 @@ fn i10_a_power_loss_during_recovery_loses_nothing() {
     assert!(images > 600, "only {images} images");
 }
 
-/// Each sync of each story fails once, and then the power: whatever was durable before is there.
+/// Each sync of each scenario fails once, and then the power: whatever was durable before is there.
 #[test]
 fn i4_a_power_loss_after_a_failed_sync_loses_nothing() {
     let mut images = 0;
-    for (story, copies) in stories() {
+    for (scenario, copies) in scenarios() {
         let mut seen = HashSet::new();
         for count in 0.. {
             let trouble = Trouble { fail_at: Some(count), ..Trouble::default() };
-            let Run { mut fixture, recording, .. } = Run::new((story, copies), trouble);
+            let Run { mut fixture, recording, .. } = Run::new((scenario, copies), trouble);
             if !recording.has_failed() {
                 break;
             }
             for image in recording.images() {
                 if seen.insert(image.digest()) {
-                    survives(story, &mut fixture, &image);
+                    survives(scenario, &mut fixture, &image);
                     images += 1;
                 }
             }
@@ -164,7 +166,7 @@ fn i4_a_power_loss_after_a_failed_sync_loses_nothing() {
 
 /// Each sync is needed: without it something is lost, and the tests above notice.
 #[test]
-fn syncs_that_are_none_are_noticed() {
+fn a_power_loss_after_a_sync_that_was_none_loses_a_file() {
     type Lose = fn(Option<&'static str>) -> usize;
     for (lie, lose) in [
         ("syncing a copy", lose_power_at_each_step as Lose),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::identity::{ObjectId, ObjectNumber, hidden_xattr, shown_xattrs};
 use crate::volume::object_paths;
 
-pub use super::label::fuzzing::volume_mark;
+pub use super::label::fuzzing::volume_label;
 pub use super::layouts::fuzzing::layout;
 
 /// Names of objects, and names of extended attributes: a name that is understood is the only one of its object, and

@@ -1,7 +1,7 @@
 //! The directory of a striped volume, where others may have put things.
 //!
 //! What must hold: nothing in it is opened, made, emptied or given away through a symbolic link; a
-//! mark, a server and the tree are believed only of the user we act as, of root, and of the
+//! label, a server and the tree are believed only of the user we act as, of root, and of the
 //! directory's own owner, whose data it is.
 
 use std::fs::{File, Permissions};

@@ -1,4 +1,4 @@
-//! `halocline-volume.toml`: the mark of a striped origin with its geometry, and the lock that says
+//! `halocline-volume.toml`: the label of a striped origin with its geometry, and the lock that says
 //! that a volume is in use.
 
 #[cfg(any(test, fuzzing))]
@@ -32,7 +32,7 @@ const FORMAT_UNBOUND: u32 = 1;
 /// open it: whoever may read a file may lock it.
 const LOCK: &str = "halocline.lock";
 
-/// Name of the mark in the origin's directory.
+/// Name of the label in the origin's directory.
 pub(super) const NAME: &str = "halocline-volume.toml";
 
 /// Name of the directory with the tree that programs see.
@@ -82,7 +82,7 @@ pub(super) fn relock(home: &Home, file: &File, how: Use) -> Result<()> {
     }
 }
 
-/// What the mark says.
+/// What the label says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VolumeLabel {
@@ -114,7 +114,7 @@ impl TryFrom<String> for Inode {
 }
 
 impl VolumeLabel {
-    /// The mark of a volume whose objects are bound to the files below the directory with inode number
+    /// The label of a volume whose objects are bound to the files below the directory with inode number
     /// `tree`.
     pub(super) const fn new(servers: u32, stripe: u64, tree: u64) -> Self {
         Self { format: FORMAT, servers, stripe, tree: Some(Inode(tree)) }
@@ -140,14 +140,14 @@ impl VolumeLabel {
         Striping::new(self.servers, self.stripe)
     }
 
-    /// The mark of the origin in `home`, if it has one.
+    /// The label of the origin in `home`, if it has one.
     pub(super) fn read(home: &Home) -> Result<Option<Self>> {
         let path = home.path().join(NAME);
         let Some(text) = home.read(NAME)? else { return Ok(None) };
         Self::parse(&text, &path).map(Some)
     }
 
-    /// The mark in `text`, which stood at `path`.
+    /// The label in `text`, which stood at `path`.
     fn parse(text: &str, path: &Path) -> Result<Self> {
         let damaged = |what: String| {
             let what = format!("{}: {what}", path.display());
@@ -171,7 +171,7 @@ impl VolumeLabel {
         Ok(label)
     }
 
-    /// Makes the mark durable: it is whole or not there.
+    /// Makes the label durable: it is whole or not there.
     pub(super) fn write(self, home: &Home) -> Result<()> {
         let body = toml::to_string(&self).expect("numbers are TOML");
         home.write(NAME, &format!("{HEAD}{body}"))
@@ -184,17 +184,17 @@ mod tests {
 
     use super::*;
 
-    /// Whatever stands in a mark, it is refused or a geometry that all of a file fits.
+    /// Whatever stands in a label, it is refused or a geometry that all of a file fits.
     #[test]
-    fn hostile_marks_of_volumes_are_refused_or_can_be_counted_with() {
+    fn hostile_labels_of_volumes_are_refused_or_can_be_counted_with() {
         let made = VolumeLabel::new(8, 64 << 10, 131);
         let layouts = made.with_layouts();
         let unbound = VolumeLabel { format: FORMAT_UNBOUND, tree: None, ..made };
         let seeds = [("now", made), ("layouts", layouts), ("unbound", unbound)];
-        let text = |mark| format!("{HEAD}{}", toml::to_string(&mark).unwrap()).into_bytes();
+        let text = |label| format!("{HEAD}{}", toml::to_string(&label).unwrap()).into_bytes();
         let mut accepted = 0;
         let count = |bytes: &[u8]| accepted += usize::from(fuzzing::check(bytes));
-        run("storage_volume_mark", &seeds.map(|(name, mark)| (name, text(mark))), 20_000, count);
+        run("storage_volume_label", &seeds.map(|(name, label)| (name, text(label))), 20_000, count);
         assert!(accepted > 1000, "{accepted} were accepted");
     }
 }

@@ -150,7 +150,7 @@ fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
 pub(super) struct Image {
     tiers: [Tier; 2],
     engine: Arc<Vec<(PathBuf, Vec<u8>)>>,
-    /// After how many acts of the story its trees may be what is left.
+    /// After how many acts of the scenario its trees may be what is left.
     pub(super) between: (usize, usize),
     /// For people: at which step, and what was lost.
     pub(super) when: String,

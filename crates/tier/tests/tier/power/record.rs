@@ -18,7 +18,7 @@ use halocline_vfs::namespace::stat_descriptor;
 use super::Trouble;
 use super::image::{Body, Image, Inode, Tier};
 use crate::fixture::Fixture;
-use crate::stories::kill;
+use crate::scenarios::kill;
 
 /// A change that is made wholly or not at all.
 #[derive(Debug)]
@@ -247,7 +247,7 @@ impl Recording {
         fixture.watch(Arc::new(self.clone()));
     }
 
-    /// The next of the story's acts begins, `done` were done.
+    /// The next of the scenario's acts begins, `done` were done.
     pub(super) fn begins(&self, done: usize) {
         let mut state = self.0.lock();
         state.between.1 = done + 1;

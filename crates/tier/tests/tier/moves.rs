@@ -218,7 +218,7 @@ fn a_file_that_loses_its_name_while_it_is_copied_has_no_place() {
 }
 
 #[test]
-fn users_links_are_users_links() {
+fn a_users_link_to_a_file_below_stays_a_link_and_keeps_its_target() {
     let fixture = Fixture::new(limited(1 << 20));
     fixture.write("file", b"x");
     fixture.demote("file");
@@ -369,7 +369,7 @@ fn tiers_that_do_not_belong_together_are_refused() {
 
 /// Symbolic links, special files and empty directories of a lower tier stayed there unseen.
 #[test]
-fn what_is_no_file_below_is_adopted() {
+fn links_and_special_files_below_are_adopted() {
     let dir = tempfile::tempdir().unwrap();
     for path in ["ssd/taken", "hdd/deep/empty"] {
         fs::create_dir_all(dir.path().join(path)).unwrap();

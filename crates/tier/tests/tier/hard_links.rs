@@ -183,7 +183,7 @@ fn a_name_outside_the_tier_keeps_a_file_where_it_is() {
 }
 
 #[test]
-fn as_many_names_as_are_said_move_and_no_more() {
+fn a_file_with_more_names_than_move_together_stays() {
     let fixture = Fixture::new(limited(1 << 20));
     fixture.write("file", b"content");
     for number in 1..NAMES_MAX {
@@ -219,7 +219,7 @@ fn one_pinned_name_keeps_all_and_all_must_be_excluded() {
 
 /// Names come, go and are renamed by one thread, bytes are written by another, while the file moves.
 #[test]
-fn programs_may_do_what_they_like_meanwhile() {
+fn names_may_change_while_a_file_with_several_moves() {
     let mut fixture = three_names();
     let (done, rounds) = (AtomicBool::new(false), 200);
     // A file that changes while it is copied stays: now and then the others wait, so that some moves
@@ -274,7 +274,7 @@ fn programs_may_do_what_they_like_meanwhile() {
 /// Two programs remove the last two names, or one does while the other makes another: the data goes
 /// with the last of them, and not before.
 #[test]
-fn the_last_name_is_known_to_be_the_last() {
+fn a_files_data_goes_with_its_last_name_whoever_removes_it() {
     let mut fixture = Fixture::new(limited(1 << 20));
     for round in 0..300 {
         let below = round % 2 == 0;

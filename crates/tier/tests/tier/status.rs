@@ -43,7 +43,7 @@ fn requests_are_counted_where_they_were_served() {
 }
 
 #[test]
-fn what_moves_is_told_while_it_does() {
+fn status_names_a_file_while_it_moves() {
     let fixture = Fixture::new(limited(64 << 20));
     fixture.write("file", &vec![1; 12 << 20]);
     let status = || fixture.tier().tier_status().unwrap();
@@ -144,7 +144,7 @@ fn a_move_that_failed_is_remembered_until_one_succeeds() {
 
 /// `explain` told of the limit only, and `status` nothing of a disk that takes no file.
 #[test]
-fn what_the_file_systems_have_left_is_told() {
+fn status_tells_what_each_tiers_file_system_has_free() {
     let fixture = Fixture::new(limited(1 << 30));
     fixture.write("file", &[1; 5000]);
     fixture.set_room(0, 1 << 20);
@@ -176,7 +176,7 @@ impl Watcher for PanicsOnce {
 
 /// The thread ended, nothing was demoted any more, and `status` said that all was well.
 #[test]
-fn a_mover_that_panics_is_told_and_goes_on() {
+fn a_demoter_that_panics_is_told_and_goes_on() {
     use halocline_api::control::Health;
 
     let mut fixture = Fixture::new(limited(1 << 20));

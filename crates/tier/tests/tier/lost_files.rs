@@ -55,7 +55,7 @@ fn lost_names_can_be_removed_replaced_and_restored() {
 
 /// What is behind a link on a lower tier cannot be looked at, which does not make it lost.
 #[test]
-fn what_cannot_be_looked_at_is_not_lost() {
+fn a_file_behind_a_link_on_its_tier_is_not_taken_for_lost() {
     let fixture = with_lost(&[]);
     fixture.write("dir/file", b"content");
     fixture.demote("dir/file");

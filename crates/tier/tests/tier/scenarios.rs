@@ -1,7 +1,7 @@
 //! Changes of places and names that the tests of kills, power losses and failing devices go
 //! through.
 
-mod of_copies;
+mod clean_copies;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,14 +15,14 @@ use halocline_os::error::{Error, Result};
 use halocline_tier::{Chore, TierOptions};
 use halocline_vfs::{Engine, Make};
 
-use self::of_copies::{STORIES_OF_ARCHIVING, STORIES_OF_COPIES};
+use self::clean_copies::{STORIES_OF_ARCHIVING, STORIES_OF_COPIES};
 use crate::fixture::{BY, CALLER, Fixture, limited};
 
 /// Files by their paths, with their contents.
 pub(super) type TreeWalk = BTreeMap<String, Vec<u8>>;
 
 /// Some changes, one after the other.
-pub(super) struct Story {
+pub(super) struct Scenario {
     pub(super) name: &'static str,
     pub(super) acts: &'static [Act],
 }
@@ -67,10 +67,10 @@ pub(super) enum Ended {
     Killed(&'static str),
 }
 
-/// Length of a large content: it does not fit beside what stories begin with.
+/// Length of a large content: it does not fit beside what scenarios begin with.
 const BIG_BYTES: usize = 40 << 10;
 
-/// What all stories begin with: one file on the SSD and two below.
+/// What all scenarios begin with: one file on the SSD and two below.
 const BEGIN: &str = "away=away dir/deep=deep here=here";
 
 /// That with a second name of a file.
@@ -105,10 +105,10 @@ const fn cleans(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
     Act { kind: Kind::CleanUp, does, tree }
 }
 
-pub(super) const STORIES: &[Story] = &[
-    Story { name: "demote", acts: &[moves(|tier| tier.moves_down("here"), BEGIN)] },
-    Story { name: "promote", acts: &[moves(|tier| tier.moves_up("away"), BEGIN)] },
-    Story {
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "demote", acts: &[moves(|tier| tier.moves_down("here"), BEGIN)] },
+    Scenario { name: "promote", acts: &[moves(|tier| tier.moves_up("away"), BEGIN)] },
+    Scenario {
         name: "batches go up and down, then one of the files is written and synced",
         acts: &[
             moves(|tier| tier.moves_up(""), BEGIN),
@@ -117,21 +117,21 @@ pub(super) const STORIES: &[Story] = &[
             syncs(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
         ],
     },
-    Story {
+    Scenario {
         name: "open",
         acts: &[moves(
             |tier| tier.tier().open(&tier.node("away")?, libc::O_RDONLY, CALLER).map(drop),
             BEGIN,
         )],
     },
-    Story {
+    Scenario {
         name: "unlink",
         acts: &[
             names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
             cleans(Fixture::reap, "dir/deep=deep here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "unlink, and another of that name goes down",
         acts: &[
             names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
@@ -140,7 +140,7 @@ pub(super) const STORIES: &[Story] = &[
             cleans(Fixture::reap, "away=here dir/deep=deep"),
         ],
     },
-    Story {
+    Scenario {
         name: "a directory goes with its file",
         acts: &[
             names(|tier| tier.unlinks("dir/deep"), "away=away here=here"),
@@ -151,28 +151,28 @@ pub(super) const STORIES: &[Story] = &[
             cleans(Fixture::reap, "away=away here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "rename",
         acts: &[names(
             |tier| tier.renames("away", "dir/new"),
             "dir/deep=deep dir/new=away here=here",
         )],
     },
-    Story {
+    Scenario {
         name: "rename over",
         acts: &[
             names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
             cleans(Fixture::reap, "away=here dir/deep=deep"),
         ],
     },
-    Story {
+    Scenario {
         name: "rename of a lower file over another",
         acts: &[
             names(|tier| tier.renames("away", "dir/deep"), "dir/deep=away here=here"),
             cleans(Fixture::reap, "dir/deep=away here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "names exchanged",
         acts: &[names(
             |tier| {
@@ -183,7 +183,7 @@ pub(super) const STORIES: &[Story] = &[
             "away=here dir/deep=deep here=away",
         )],
     },
-    Story {
+    Scenario {
         name: "directory renamed, then its file promoted and demoted",
         acts: &[
             names(|tier| tier.renames("dir", "other"), "away=away here=here other/deep=deep"),
@@ -192,7 +192,7 @@ pub(super) const STORIES: &[Story] = &[
             cleans(Fixture::reap, "away=away here=here other/deep=deep"),
         ],
     },
-    Story {
+    Scenario {
         name: "truncating open",
         acts: &[writes(
             |tier| {
@@ -202,14 +202,14 @@ pub(super) const STORIES: &[Story] = &[
             "away= dir/deep=deep here=here",
         )],
     },
-    Story {
+    Scenario {
         name: "spill",
         acts: &[
             writes(|tier| tier.overwrites("here", &big()), "away=away dir/deep=deep here=BIG"),
             syncs(Fixture::syncs, "away=away dir/deep=deep here=BIG"),
         ],
     },
-    Story {
+    Scenario {
         name: "written and synced wherever it is",
         acts: &[
             writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
@@ -222,7 +222,7 @@ pub(super) const STORIES: &[Story] = &[
             syncs(Fixture::syncs, "away=away dir/deep=deep here=above"),
         ],
     },
-    Story {
+    Scenario {
         name: "moved while nobody has it open, then written and synced",
         acts: &[
             moves(|tier| tier.moves_down("here"), BEGIN),
@@ -230,7 +230,7 @@ pub(super) const STORIES: &[Story] = &[
             syncs(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
         ],
     },
-    Story {
+    Scenario {
         name: "made, synced and sent down into a new directory",
         acts: &[
             names(
@@ -250,7 +250,7 @@ pub(super) const STORIES: &[Story] = &[
             ),
         ],
     },
-    Story {
+    Scenario {
         name: "a second name for a lower file",
         acts: &[
             names(|tier| tier.links("away", "twin"), "away=away dir/deep=deep here=here twin=away"),
@@ -263,7 +263,7 @@ pub(super) const STORIES: &[Story] = &[
             cleans(Fixture::reap, "dir/deep=deep dir/twin=away here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "two names go down and up",
         acts: &[
             names(|tier| tier.links("here", "dir/twin"), TWINS),
@@ -271,7 +271,7 @@ pub(super) const STORIES: &[Story] = &[
             moves(|tier| tier.moves_up("dir/twin"), TWINS),
         ],
     },
-    Story {
+    Scenario {
         name: "two names of a lower file go up and down",
         acts: &[
             names(|tier| tier.links("away", "dir/twin"), LOWER_TWINS),
@@ -279,7 +279,7 @@ pub(super) const STORIES: &[Story] = &[
             moves(|tier| tier.moves_down("dir/twin"), LOWER_TWINS),
         ],
     },
-    Story {
+    Scenario {
         name: "both names of a lower file go",
         acts: &[
             names(|tier| tier.links("here", "dir/twin"), TWINS),
@@ -289,7 +289,7 @@ pub(super) const STORIES: &[Story] = &[
             cleans(Fixture::reap, "away=away here=deep"),
         ],
     },
-    Story {
+    Scenario {
         name: "written below by one of two names, and synced",
         acts: &[
             names(|tier| tier.links("here", "dir/twin"), TWINS),
@@ -301,7 +301,7 @@ pub(super) const STORIES: &[Story] = &[
             syncs(Fixture::syncs, "away=away dir/deep=deep dir/twin=WRIT here=WRIT"),
         ],
     },
-    Story {
+    Scenario {
         name: "spill of two names",
         acts: &[
             names(|tier| tier.links("here", "dir/twin"), TWINS),
@@ -314,11 +314,11 @@ pub(super) const STORIES: &[Story] = &[
     },
 ];
 
-/// All stories, and which copies are kept in each.
-pub(super) fn stories() -> impl Iterator<Item = (&'static Story, Copies)> {
-    let of_copies = STORIES_OF_COPIES.iter().map(|story| (story, Copies::Keep));
-    let of_archiving = STORIES_OF_ARCHIVING.iter().map(|story| (story, Copies::Archive));
-    STORIES.iter().map(|story| (story, Copies::None)).chain(of_copies).chain(of_archiving)
+/// All scenarios, and which copies are kept in each.
+pub(super) fn scenarios() -> impl Iterator<Item = (&'static Scenario, Copies)> {
+    let of_copies = STORIES_OF_COPIES.iter().map(|scenario| (scenario, Copies::Keep));
+    let of_archiving = STORIES_OF_ARCHIVING.iter().map(|scenario| (scenario, Copies::Archive));
+    SCENARIOS.iter().map(|scenario| (scenario, Copies::None)).chain(of_copies).chain(of_archiving)
 }
 
 impl Act {
@@ -339,7 +339,7 @@ impl Act {
     }
 }
 
-impl Story {
+impl Scenario {
     /// The tree after `acts` of its acts.
     pub(super) fn tree(&self, acts: usize) -> TreeWalk {
         let files = if acts == 0 { BEGIN } else { self.acts[acts - 1].tree };
@@ -385,8 +385,8 @@ fn shown(tree: &TreeWalk) -> String {
 }
 
 impl Fixture {
-    /// What all stories begin with, on a file system that is quick to sync if there is one.
-    pub(super) fn of_stories(copies: Copies) -> Self {
+    /// What all scenarios begin with, on a file system that is quick to sync if there is one.
+    pub(super) fn of_scenarios(copies: Copies) -> Self {
         let archive_after = Duration::ZERO;
         let options = TierOptions { copies, archive_after, ..limited(48 << 10) };
         let fixture = Self::quick(options);

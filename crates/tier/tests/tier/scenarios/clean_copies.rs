@@ -1,6 +1,6 @@
-//! Stories of clean copies.
+//! Scenarios of clean copies.
 
-use super::{Act, BEGIN, Story, cleans, copies_go, moves, names, syncs, writes};
+use super::{Act, BEGIN, Scenario, cleans, copies_go, moves, names, syncs, writes};
 use halocline_os::error::Result;
 use halocline_tier::Chore;
 use halocline_vfs::{Engine, SetAttr};
@@ -32,15 +32,15 @@ impl Fixture {
 }
 
 /// Those in which copies are kept.
-pub(crate) const STORIES_OF_COPIES: &[Story] = &[
-    Story {
+pub(crate) const STORIES_OF_COPIES: &[Scenario] = &[
+    Scenario {
         name: "promoted and demoted to what it was",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             moves(|tier| tier.moves_down("away"), BEGIN),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted, written, and demoted before anybody syncs it",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -48,7 +48,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_down("away"), "away=WRIT dir/deep=deep here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted, written and synced",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -57,7 +57,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             cleans(Fixture::reap, "away=WRIT dir/deep=deep here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "written below, then promoted and demoted",
         acts: &[
             writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
@@ -68,7 +68,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=below"),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted and emptied",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -81,7 +81,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             ),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted, given another mode, and demoted",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -95,7 +95,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_down("away"), BEGIN),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted, closed, recorded again, and demoted",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -104,7 +104,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_down("away"), BEGIN),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted, closed, and synced",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -119,7 +119,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             syncs(Fixture::syncs, BEGIN),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted, written, and closed before its copy is removed",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -128,7 +128,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             copies_go(Fixture::reap, "away=WRIT dir/deep=deep here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted and removed",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -136,7 +136,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             copies_go(Fixture::reap, "dir/deep=deep here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted, renamed and demoted",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -145,7 +145,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             cleans(Fixture::reap, "dir/deep=deep dir/new=away here=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted and replaced",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -154,7 +154,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             cleans(Fixture::reap, "away=here dir/deep=deep"),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted and given a second name",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -167,7 +167,7 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
             ),
         ],
     },
-    Story {
+    Scenario {
         name: "promoted, and its copy gives way",
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
@@ -187,12 +187,12 @@ pub(crate) const STORIES_OF_COPIES: &[Story] = &[
 ];
 
 /// Those in which copies are made.
-pub(crate) const STORIES_OF_ARCHIVING: &[Story] = &[
-    Story {
+pub(crate) const STORIES_OF_ARCHIVING: &[Scenario] = &[
+    Scenario {
         name: "archived and demoted",
         acts: &[archives(BEGIN), moves(|tier| tier.moves_down("here"), BEGIN)],
     },
-    Story {
+    Scenario {
         name: "archived, written, and demoted before anybody syncs it",
         acts: &[
             archives(BEGIN),
@@ -200,7 +200,7 @@ pub(crate) const STORIES_OF_ARCHIVING: &[Story] = &[
             moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
         ],
     },
-    Story {
+    Scenario {
         name: "archived, written, archived again and demoted",
         acts: &[
             archives(BEGIN),
@@ -209,7 +209,7 @@ pub(crate) const STORIES_OF_ARCHIVING: &[Story] = &[
             moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
         ],
     },
-    Story {
+    Scenario {
         name: "archived, written, closed, and archived again",
         acts: &[
             archives(BEGIN),
@@ -218,7 +218,7 @@ pub(crate) const STORIES_OF_ARCHIVING: &[Story] = &[
             archives("away=away dir/deep=deep here=WRIT"),
         ],
     },
-    Story {
+    Scenario {
         name: "archived, closed, renamed, and straightened",
         acts: &[
             archives(BEGIN),
@@ -227,7 +227,7 @@ pub(crate) const STORIES_OF_ARCHIVING: &[Story] = &[
             archives("away=away dir/deep=deep dir/new=here"),
         ],
     },
-    Story {
+    Scenario {
         name: "written, archived, and removed",
         acts: &[
             writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
@@ -236,7 +236,7 @@ pub(crate) const STORIES_OF_ARCHIVING: &[Story] = &[
             copies_go(Fixture::reap, "away=away dir/deep=deep"),
         ],
     },
-    Story {
+    Scenario {
         name: "archived, renamed, straightened and demoted",
         acts: &[
             archives(BEGIN),

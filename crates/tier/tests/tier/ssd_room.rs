@@ -157,7 +157,7 @@ fn what_is_brought_is_not_demoted_for_the_watermark() {
 
 /// A glob that matched directories only was answered with nothing done, and success.
 #[test]
-fn a_glob_without_files_is_told() {
+fn a_glob_that_matches_no_file_is_refused() {
     let fixture = Fixture::new(limited(1 << 20));
     let (root, name) = fixture.at("dir");
     fixture.tier().make((&root, name), halocline_vfs::Make::Directory(0o755), BY).unwrap();
@@ -172,7 +172,7 @@ fn a_glob_without_files_is_told() {
 
 /// A sparse file takes the room of its data.
 #[test]
-fn holes_are_no_bytes() {
+fn holes_take_no_room_of_the_limit() {
     let fixture = Fixture::new(limited(1 << 20));
     let handle = fixture.create("sparse");
     fixture.tier().write(&handle, 1 << 40, b"end", CALLER).unwrap();
@@ -278,7 +278,7 @@ fn the_heuristic_keeps_what_the_papers_example_keeps() {
 
 /// The SSD was emptied where it held more than the limit: what was above it was asked for twice.
 #[test]
-fn of_content_above_the_limit_what_fits_stays() {
+fn where_the_ssd_holds_more_than_the_limit_only_the_excess_leaves() {
     let mut fixture = Fixture::new(TierOptions { policy: "lru".into(), ..limited(2 << 20) });
     let names: Vec<String> = (0..8).map(|number| format!("f{number}")).collect();
     for name in &names {

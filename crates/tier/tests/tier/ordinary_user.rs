@@ -9,7 +9,7 @@ use halocline_api::control::{Controlled, RuleChange};
 use halocline_tier::{Chore, Handle, TierOptions};
 use halocline_vfs::{Engine, Make, SetAttr};
 
-use crate::copies::noting;
+use crate::copying::noting;
 use crate::fixture::{BY, CALLER, Fixture, limited};
 
 const NOBODY: u32 = 65_534;

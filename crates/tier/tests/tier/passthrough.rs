@@ -102,7 +102,7 @@ fn i5_what_may_grow_is_not_handed_over() {
 /// I5: a file that was there grew past the limit, and failed with ENOSPC beside an empty HDD, where a
 /// program opened it again and wrote behind its end: the kernel did.
 #[test]
-fn i5_what_is_written_comes_to_us() {
+fn i5_writes_beside_the_kernels_readers_come_to_the_mount() {
     let fixture = Fixture::new(TierOptions { passthrough: true, ..limited(1 << 20) });
     let tier = fixture.tier();
     fixture.write("file", &vec![1; 128 << 10]);

@@ -303,7 +303,7 @@ fn a_copy_whose_file_is_gone_is_the_file() {
 }
 
 #[test]
-fn copies_go_with_their_files() {
+fn a_copy_is_removed_with_its_file() {
     let fixture = keeping();
     for path in ["removed", "replaced", "linked"] {
         fixture.with_copy(path, b"content");
@@ -336,7 +336,7 @@ fn a_removal_that_is_durable_is_one_of_the_copy_too() {
 }
 
 #[test]
-fn copies_give_way() {
+fn copies_give_way_to_files_that_need_their_room() {
     let fixture = keeping();
     fixture.with_copy("file", &vec![1; 100_000]);
     fixture.write("other", b"other");

@@ -10,7 +10,7 @@ use crate::fixture::{Fixture, limited};
 
 /// A mount of two of its three tiers went down with the first link to the third.
 #[test]
-fn a_set_is_mounted_whole() {
+fn a_set_is_refused_without_one_of_its_tiers() {
     let mut fixture = Fixture::with(&["fast", "ssd", "hdd"], limited(1 << 20));
     fixture.write("file", b"x");
     fixture.set_room(1, 0);
