@@ -59,8 +59,7 @@ pub type ReadObject<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
 pub struct Checked {
     /// Bytes that have a sum.
     pub known_bytes: u64,
-    /// Bytes that are not what was written, in order. All that one sum is of are named, also those
-    /// that were not asked for.
+    /// Ranges that fail their checksum, in order, each widened to all that the checksum covers.
     pub damaged: Vec<ByteRange>,
 }
 

@@ -408,7 +408,7 @@ fn read(
     // What nobody can read says as little of the origin as a copy does.
     let text = Text::decode(&bytes[..len]);
     let Some(text) = text else { return Ok((Evidence::Copy, None)) };
-    // A copy's original goes on, and what tells of its end is its own.
+    // The original of a copied cache keeps running; its exit time is not the copy's.
     let exit = text.exit.filter(|_| text.home == whose.0);
     Ok((text.evidence(whose, boot_id), exit))
 }

@@ -1,7 +1,7 @@
-//! Looks that may last for ever: at a directory whose device or server hangs, at a process whose owner can make a look
-//! at it last. Each is in a thread of its own, which is left behind where it does not end, and few are at once.
+//! Look-ups that may block indefinitely: of a directory whose device or server hangs, of a process whose owner can make
+//! them last. Each runs in its own thread, which is abandoned after a timeout; few run at once.
 //!
-//! What must hold: who asks goes on, whatever is looked at.
+//! What must hold: the caller goes on, whatever is looked at.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::unpanicked::caught;
 
-/// Looks at once, at most. While so many last, what is to be looked at counts as not answering.
+/// At most this many at once; further look-ups count as unanswered.
 const LOOKS_MAX: usize = 16;
-/// How long something may last until it is asked whether what it needs answers.
+/// How long a call may take before what it depends on is asked whether it answers.
 const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The looks of one asker that last.
+/// The look-ups of one caller that have not ended.
 #[derive(Debug, Default)]
 pub struct Looks(Arc<AtomicUsize>);
 

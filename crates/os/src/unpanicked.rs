@@ -1,4 +1,4 @@
-//! Panics, caught: a defect that one request or one round of work meets costs that, not the thread that did it.
+//! Catches panics: one fails the request or the round of work that met it, not the thread.
 //!
 //! A thread that ends leaves its mount as it is: nothing is flushed any more, or nobody answers, and nobody is told. So
 //! whatever lasts as long as a mount does its work through here. Locks are released as the stack unwinds.

@@ -93,7 +93,7 @@ impl CleanCopies {
         resident.clean.with(|slot| self.end(&resident, slot, Until::Next))
     }
 
-    /// Ends that a copy is clean. Where it is to be archived anew it stays what it was before.
+    /// Marks a copy as no longer clean. Where it is to be archived anew it stays what it was before.
     fn end(&self, resident: &Resident, slot: &mut Option<CopyRecord>, until: Until) -> Result<()> {
         let Some(record) = slot else { return Ok(()) };
         let retired = self.retire(record).and_then(|intent| match until {

@@ -8,7 +8,7 @@
 //! - A record is believed only while both stamps are what is there, so that changes behind the mount
 //!   are seen; one of another era only after all bytes were compared. An era ends where the machine
 //!   went down while the tiers were mounted.
-//! - From before a copy is none until it is gone durably something names it: the record, or the intent
+//! - From before a copy stops being valid until it is durably gone, something names it: the record, or the intent
 //!   ([`super::intents`]) that the record becomes by one rename, which needs no room on a full SSD.
 
 #[cfg(any(test, fuzzing))]

@@ -121,7 +121,7 @@ impl DirTimes {
     }
 }
 
-/// By name, because descriptors of directories are ones that read nothing.
+/// By name: descriptors of directories are `O_PATH` here.
 fn set_modified(dir: BorrowedFd<'_>, (seconds, nanoseconds): (i64, i64)) -> Result<()> {
     let times = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },

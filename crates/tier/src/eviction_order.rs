@@ -3,8 +3,8 @@
 //! The order in which files leave changes only for those that are told of (`Keep`'s contract). So
 //! an order that was made once stays good for all others: who must leave now is among the first of
 //! it and those told of since, and is the same as if the policy had been asked about everything.
-//! It is made anew when those told of are about as many as make looking at them as dear, spread
-//! over the uses, as making it: the square root of all.
+//! It is rebuilt once about the square root of all files were reported: beyond that, checking them
+//! costs as much as rebuilding, spread over the uses.
 //!
 //! Rules and jobs are part of it: who is pinned is not in the order, and who has another name, or
 //! announced references that were skipped, is told of. What changes that for many (a rule, a job,
@@ -21,10 +21,10 @@ use rustc_hash::FxHashSet;
 use super::residents::{Resident, Residents};
 use super::tiers::Entry;
 
-/// Those told of may be as many as this even where few files are on the SSD.
+/// At least this many reported files are allowed, even where few files are on the SSD.
 const TOLD_MIN: usize = 64;
 
-/// An order, and whom it does not tell about any more.
+/// An order, and the files whose position in it is stale.
 #[derive(Debug, Default)]
 pub(super) struct EvictionOrder {
     /// There is an order; nothing has made it void.

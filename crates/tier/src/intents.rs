@@ -1,4 +1,4 @@
-//! Which files on lower tiers no link names although nobody put them there: leftovers-to-be.
+//! Data on lower tiers that no link names yet, or any more: leftovers once nobody claims it.
 //!
 //! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`, or the link of a
 //! removed file, which was renamed there. Making one is a single atomic metadata operation: file

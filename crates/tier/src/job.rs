@@ -145,7 +145,7 @@ enum Fit {
     Reference(u32),
     /// A file in work was opened once more.
     Again,
-    /// It is none that is to come soon.
+    /// It is not one of the next references.
     None,
 }
 

@@ -1,7 +1,7 @@
 //! Answers about tiers whose directory may hang: its device, or the server of a network file system.
 //!
-//! What must hold: who asks is answered in time, and told which directory does not answer. Whoever takes the state of
-//! a tier may wait for a look at it, or for a lock of one who does.
+//! What must hold: callers are answered in time, and told which directory hangs. Whoever takes the state of a tier may
+//! wait for a look at it, or for a lock of somebody who does.
 
 use std::sync::Arc;
 use std::thread;
@@ -53,7 +53,7 @@ impl Liveness {
         self.looks.while_answered(|| self.check_answers(), act)?
     }
 
-    /// What `look` finds without a look at the tiers; `None` where that lasts.
+    /// What `look` finds without touching the tiers; `None` if that takes too long.
     pub(super) fn remembered<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> T + Send + 'static,

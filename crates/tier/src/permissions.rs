@@ -98,8 +98,8 @@ impl Permissions {
     /// attribute of this name, which [`guards`] it. The caller holds `place`.
     ///
     /// # Errors
-    /// That of the change; or that of the tier below where a copy can neither be closed nor
-    /// removed: then nothing was changed.
+    /// The change's own error; or the lower tier's where a copy can be neither closed nor removed: nothing was
+    /// changed then.
     pub(super) fn changing_permissions<T>(
         &self,
         place: &Place,

@@ -20,8 +20,8 @@ use halocline_os::error::Result;
 ///   people: "renaming".
 ///
 /// What a watcher promises the tier:
-/// - an error of `before` stands for that of the call, which is not made, and so has an errno that the call
-///   could have had.
+/// - an error of `before` replaces the call's result; the call is not made. Its errno must be one that the call
+///   can return.
 /// - it may wait, which keeps the step waiting, and may unwind, which the tier takes for the death of that
 ///   thread in the midst of its work: the set is fit for the next mount, and this tier for nothing more but
 ///   being dropped, unless one of its own threads was the one.

@@ -12,8 +12,8 @@ thread_local! {
     static WORKS_BY: RefCell<Option<Clock>> = const { RefCell::new(None) };
 }
 
-/// Work beside that of the calling thread, where a simulated clock waits for that: for a part of it that another thread
-/// does.
+/// Work that another thread does for the calling one, which the simulated clock must wait for; `None` where the calling
+/// thread does not work by a simulated clock.
 pub fn part_of_work() -> Option<Work> {
     WORKS_BY.with_borrow(|clock| clock.as_ref().map(Clock::work))
 }
@@ -56,8 +56,8 @@ impl Drop for Work {
     }
 }
 
-/// Threads that work beside each other, and whose end another one waits for: from the end of the last one on that one
-/// works, even before it runs. No simulated time passes between.
+/// Parallel workers that another thread joins. When the last one ends, the thread that joins counts as running at once,
+/// even before it is scheduled: no simulated time passes between.
 #[derive(Debug)]
 pub struct Team {
     clock: Clock,
