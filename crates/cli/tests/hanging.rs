@@ -107,6 +107,9 @@ fn a_tier_that_hangs_is_told_of_and_the_mount_is_ended_by_force() {
         serde_json::from_str(&written(&stack.bounded(&["status", "tiers", "--json"]))).unwrap();
     assert_eq!(json["health"]["state"], "silent", "{json}");
     assert_eq!(json["tier"]["tiers"].as_array().unwrap().len(), 2, "{json}");
+    // The SSD answers, and is not said to hang with the disk.
+    assert!(json["tier"]["tiers"][0]["free_bytes"].is_u64(), "{json}");
+    assert!(json["tier"]["tiers"][1]["free_bytes"].is_null(), "{json}");
     let commands: [&[&str]; 3] =
         [&["where", "tiers"], &["where", "mnt/cold"], &["explain", "mnt/cold"]];
     for (args, output) in commands.iter().zip(stack.all_bounded(&commands)) {

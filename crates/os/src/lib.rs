@@ -16,5 +16,6 @@ pub mod looks;
 pub mod one_device;
 pub mod open_files;
 pub mod private;
+pub mod rename_new;
 pub mod reserves;
 pub mod unpanicked;

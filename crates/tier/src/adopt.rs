@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, RenameFlags, Timespec, Timestamps, Uid, chmodat, chownat,
-    mknodat, readlinkat, renameat_with, utimensat,
+    AtFlags, FileType, Gid, Mode, Timespec, Timestamps, Uid, chmodat, chownat, mknodat, readlinkat,
+    utimensat,
 };
 use rustix::io::Errno;
 
@@ -22,6 +22,7 @@ use super::tier_dir::check_new;
 use super::tiers::Tiers;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
+use halocline_os::rename_new::rename_new;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::statx::stat_at;
 use halocline_vfs::namespace::{Namespace, Node};
@@ -112,8 +113,7 @@ fn make_special(
         return Ok(Adopted::Refused);
     }
     let (to, name) = (tiers.tree().descriptor(&dir)?, path.file_name().unwrap_or_default());
-    let place =
-        || Ok(renameat_with(tier_dir.tmp(), &temporary, &*to, name, RenameFlags::NOREPLACE)?);
+    let place = || Ok(rename_new(tier_dir.tmp(), &temporary, &*to, name)?);
     tier_dir.steps.step("adopting a file", place)?;
     // Before it goes below.
     tiers.sync_directory(&dir)?;

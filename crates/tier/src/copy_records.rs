@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, RenameFlags, readlinkat, renameat, renameat_with, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
 use super::intents::{self, Intent, Intents};
@@ -28,6 +28,7 @@ use super::steps::Steps;
 use halocline_os::boot::boot_id;
 use halocline_os::error::Result;
 use halocline_os::private::PrivateDir;
+use halocline_os::rename_new::rename_new;
 
 const NAME: &str = "copies";
 /// The link that names the era.
@@ -223,8 +224,7 @@ impl CopyRecords {
         intents: &Intents,
         id: String,
     ) -> Result<Intent> {
-        let flags = RenameFlags::NOREPLACE;
-        let rename = || Ok(renameat_with(&self.dir, record.name(), intents.dir(), &id, flags)?);
+        let rename = || Ok(rename_new(&self.dir, record.name(), intents.dir(), &id)?);
         let retired = match self.steps.step("giving up a clean copy", rename) {
             // Somebody took the record away.
             Err(error) if error.errno() == libc::ENOENT => {

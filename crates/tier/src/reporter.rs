@@ -1,6 +1,7 @@
 //! What a status and a list of files tell.
 
 use std::sync::Arc;
+use std::thread;
 
 use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
@@ -107,31 +108,37 @@ impl Reporter {
         self.notes.all().into_iter().chain(self.lost_files.note()).chain(full).collect()
     }
 
-    /// The state of the tiers; without what is free on them where one does not answer.
+    /// The state of the tiers; without what is free on those that do not answer.
     pub(super) fn tiers(self: &Arc<Self>) -> TierStatus {
         let reporter = Arc::clone(self);
-        let answer = self.liveness.while_alive(move || Ok(reporter.tier_status(true)));
-        let known = || {
-            let reporter = Arc::clone(self);
-            self.liveness.remembered(move || reporter.tier_status(false))
-        };
-        answer.ok().or_else(known).unwrap_or_else(|| TierStatus {
-            tiers: self.states(false),
+        let answer = self.liveness.while_alive(move || Ok(reporter.tier_status(reporter.states())));
+        if let Ok(told) = answer {
+            return told;
+        }
+        let states = self.states();
+        let (reporter, told) = (Arc::clone(self), states.clone());
+        let known = self.liveness.remembered(move || reporter.tier_status(told));
+        known.unwrap_or_else(|| TierStatus {
+            tiers: states,
             high_bytes: self.watermarks.high(),
             low_bytes: self.watermarks.low(),
             ..TierStatus::default()
         })
     }
 
-    /// Each tier, with what is free on it where that is to be looked at.
-    fn states(&self, free: bool) -> Vec<TierState> {
-        let dirs = self.tiers.dirs().iter();
-        let state = |tier_dir: &TierDir| TierState {
-            path: tier_dir.path.clone(),
-            name: tier_dir.name(),
-            free_bytes: free.then(|| tier_dir.room().ok()).flatten(),
-        };
-        dirs.map(state).collect()
+    /// Each tier, with what is free on it. All are asked at once: one that hangs says nothing of the others.
+    fn states(&self) -> Vec<TierState> {
+        thread::scope(|scope| {
+            let ask = |tier_dir: &'_ TierDir| TierState {
+                path: tier_dir.path.clone(),
+                name: tier_dir.name(),
+                free_bytes: tier_dir.room_in_time(),
+            };
+            let dirs = self.tiers.dirs().iter();
+            let asked: Vec<_> = dirs.map(|tier_dir| scope.spawn(move || ask(tier_dir))).collect();
+            // A look has no panics of its own.
+            asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
+        })
     }
 
     /// Bytes that the SSD's file system has left, whoever uses it.
@@ -178,10 +185,10 @@ impl Reporter {
         Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
     }
 
-    /// The state of the tiers, with what is free on them where that is to be looked at.
-    pub(super) fn tier_status(&self, free: bool) -> TierStatus {
+    /// The state of the tiers.
+    fn tier_status(&self, tiers: Vec<TierState>) -> TierStatus {
         TierStatus {
-            tiers: self.states(free),
+            tiers,
             ssd_files: self.residents.len() as u64,
             high_bytes: self.watermarks.high(),
             low_bytes: self.watermarks.low(),

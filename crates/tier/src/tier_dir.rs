@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, fstatfs, linkat, mkdirat, openat, renameat,
-    renameat_with, unlinkat,
+    AtFlags, CWD, Mode, OFlags, fstatfs, linkat, mkdirat, openat, renameat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -22,6 +21,7 @@ use halocline_os::beneath::{self, Parent};
 use halocline_os::error::{Error, Result};
 use halocline_os::looks::Looks;
 use halocline_os::private::{PrivateDir, own_uid};
+use halocline_os::rename_new::rename_new;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::statfs;
@@ -152,7 +152,7 @@ impl TierDir {
     pub(super) fn settle(&self, name: &str, place: &Path) -> Result<()> {
         self.steps.step("placing a copy", || {
             let (dir, to) = self.parent(place)?;
-            Ok(renameat_with(&self.tmp, name, &dir, to, RenameFlags::NOREPLACE)?)
+            Ok(rename_new(&self.tmp, name, &dir, to)?)
         })
     }
 
@@ -168,7 +168,7 @@ impl TierDir {
     pub(super) fn shift(&self, from: &Path, to: &Path) -> Result<()> {
         self.steps.step("moving a copy", || {
             let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
-            Ok(renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE)?)
+            Ok(rename_new(&from_dir, from, &to_dir, to)?)
         })
     }
 
@@ -305,10 +305,45 @@ impl TierDir {
         })
     }
 
+    /// Refuses a file system on which nothing can be given a name without the risk that it replaces something: no file
+    /// could come here.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]. Where this cannot be told, as on a full or read-only file system, it is no error.
+    pub(super) fn check_renames(&self) -> Result<()> {
+        let (from, to) = ("rename-from", "rename-to");
+        let made = openat(&self.tmp, from, OFlags::CREATE | OFlags::CLOEXEC, Mode::RUSR);
+        if made.is_err() {
+            return Ok(());
+        }
+        let renamed = rename_new(&self.tmp, from, &self.tmp, to);
+        for name in [from, to] {
+            // What stays goes with the other temporary files, at the next mount.
+            let _dropped = unlinkat(&self.tmp, name, AtFlags::empty());
+        }
+        if renamed != Err(Errno::INVAL) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!(
+                "{}: its file system knows neither renames that replace nothing (RENAME_NOREPLACE) nor hard links, so \
+                 no file can come to this tier safely",
+                self.path.display()
+            ),
+            "use a directory on another file system for it",
+        ))
+    }
+
+    /// Bytes that can still be written here, or `None` where its file system does not tell within [`ANSWER_TIMEOUT`].
+    pub(super) fn room_in_time(&self) -> Option<u64> {
+        let root = self.root.try_clone().ok()?;
+        let totals = self.looks.within(ANSWER_TIMEOUT, move || statfs(root.as_fd()).ok())?;
+        Some(room_of(&self.steps.room(totals)))
+    }
+
     /// Bytes that can still be written here.
     pub(super) fn room(&self) -> Result<u64> {
-        let totals = self.totals()?;
-        Ok(totals.f_bavail.saturating_mul(totals.f_frsize).saturating_sub(MARGIN))
+        Ok(room_of(&self.totals()?))
     }
 
     /// Totals of its file system.
@@ -326,6 +361,11 @@ impl TierDir {
         }
         Ok(count)
     }
+}
+
+/// Bytes that can still be written to a file system with these totals.
+const fn room_of(totals: &libc::statvfs64) -> u64 {
+    totals.f_bavail.saturating_mul(totals.f_frsize).saturating_sub(MARGIN)
 }
 
 /// Refuses a directory that is not the one just made: somebody put another in its place.

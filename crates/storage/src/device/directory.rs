@@ -10,13 +10,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{SECTOR, ServerFile};
 use halocline_os::beneath;
 use halocline_os::error::Result;
 use halocline_os::private::{self, PrivateDir};
+use halocline_os::rename_new::rename_new;
 
 /// The names of one server. Paths are relative to it, and lead through no links.
 pub trait Directory: Send + Sync + Debug {
@@ -135,7 +136,7 @@ impl Directory for LocalDirectory {
         debug_assert_eq!(from.parent(), to.parent(), "one directory");
         let (parent, name) = beneath::parent(self.root.as_fd(), from)?;
         let to = to.file_name().ok_or(Errno::INVAL)?;
-        Ok(renameat_with(&parent, name, &parent, to, RenameFlags::NOREPLACE)?)
+        Ok(rename_new(&parent, name, &parent, to)?)
     }
 
     fn names(&self, path: &Path) -> io::Result<Vec<OsString>> {

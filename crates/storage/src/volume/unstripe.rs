@@ -20,8 +20,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
-    linkat, mkdirat, mknodat, openat, readlinkat, renameat_with, symlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, linkat,
+    mkdirat, mknodat, openat, readlinkat, symlinkat,
 };
 use rustix::io::Errno;
 
@@ -31,6 +31,7 @@ use super::origin::{Origin, hidden_xattr};
 use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::own_uid;
+use halocline_os::rename_new::rename_new;
 
 /// Whatever has a name, without opening it.
 const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -119,7 +120,7 @@ impl Copy {
                 return Err(io::Error::other("somebody put something else in its place"));
             }
             let name = out.file_name().ok_or(Errno::INVAL)?;
-            renameat_with(&dir, &self.name, &dir, name, RenameFlags::NOREPLACE)?;
+            rename_new(&dir, &self.name, &dir, name)?;
             dir.sync_all()
         };
         finish().map_err(Error::at(out, "give the finished copy its name"))

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::{Namespace, Node, proc_path, statx};
 use crate::Stat;
 use halocline_os::error::Result;
+use halocline_os::rename_new::rename_new;
 
 /// What a name stood for that is gone now.
 #[derive(Debug, Clone)]
@@ -67,7 +68,7 @@ impl Namespace {
         to: (BorrowedFd<'_>, &OsStr),
     ) -> Result<Removed> {
         let dir = self.descriptor(parent)?;
-        renameat_with(&dir, name, to.0, to.1, RenameFlags::NOREPLACE)?;
+        rename_new(&dir, name, to.0, to.1)?;
         self.forget_name(&mut seen, parent, name);
         Ok(seen)
     }

@@ -1,0 +1,109 @@
+//! Renames that replace nothing, also on file systems whose rename knows no flags: NFS, and many FUSE servers.
+//!
+//! What must hold: something that has the new name already stays as it is. A process that is killed in between leaves the
+//! file with both names, never with neither.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+
+use rustix::fs::{
+    AtFlags, FileType, RenameFlags, linkat, renameat, renameat_with, statat, unlinkat,
+};
+use rustix::io::{Errno, Result};
+
+/// Renames `from` to `to`.
+///
+/// Where rename knows no flags, a file gets the new name as a second one and loses the old one then. A directory, which
+/// can have one name only, is renamed after a look: an empty directory that somebody makes at that very moment is replaced.
+///
+/// # Errors
+/// `EEXIST` where something has the new name; `EINVAL` where the file system knows neither such renames nor second names;
+/// and those of `renameat2(2)`.
+pub fn rename_new(
+    from_dir: impl AsFd,
+    from: impl AsRef<OsStr>,
+    to_dir: impl AsFd,
+    to: impl AsRef<OsStr>,
+) -> Result<()> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    match renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            rename_without_flags(&from_dir, from, &to_dir, to)
+        }
+        other => other,
+    }
+}
+
+fn rename_without_flags(
+    from_dir: &impl AsFd,
+    from: &OsStr,
+    to_dir: &impl AsFd,
+    to: &OsStr,
+) -> Result<()> {
+    let stat = statat(from_dir, from, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        return match statat(to_dir, to, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => renameat(from_dir, from, to_dir, to),
+            Ok(_) => Err(Errno::EXIST),
+            Err(errno) => Err(errno),
+        };
+    }
+    match linkat(from_dir, from, to_dir, to, AtFlags::empty()) {
+        Ok(()) => {}
+        Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
+            return Err(Errno::INVAL);
+        }
+        Err(errno) => return Err(errno),
+    }
+    unlinkat(from_dir, from, AtFlags::empty()).inspect_err(|_| {
+        // The new name was made just now, and the file keeps the old one.
+        let _undone = unlinkat(to_dir, to, AtFlags::empty());
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    type Rename = fn(&fs::File, &OsStr, &fs::File, &OsStr) -> Result<()>;
+
+    /// Both ways, so that they cannot part.
+    const WAYS: [Rename; 2] = [
+        |from_dir, from, to_dir, to| rename_new(from_dir, from, to_dir, to),
+        |from_dir, from, to_dir, to| rename_without_flags(from_dir, from, to_dir, to),
+    ];
+
+    #[test]
+    fn what_has_the_new_name_stays_as_it_is() {
+        for rename in WAYS {
+            let scratch = tempfile::tempdir().unwrap();
+            let at = |name: &str| scratch.path().join(name);
+            let dir = fs::File::open(scratch.path()).unwrap();
+            let go = |from: &str, to: &str| rename(&dir, from.as_ref(), &dir, to.as_ref());
+            fs::write(at("a"), "a").unwrap();
+            fs::write(at("b"), "b").unwrap();
+            fs::create_dir(at("empty")).unwrap();
+            fs::create_dir(at("dir")).unwrap();
+            fs::write(at("dir/inside"), "inside").unwrap();
+            std::os::unix::fs::symlink("nowhere", at("link")).unwrap();
+            for (from, to) in
+                [("a", "b"), ("a", "link"), ("a", "empty"), ("dir", "empty"), ("dir", "b")]
+            {
+                assert_eq!(go(from, to), Err(Errno::EXIST), "{from} to {to}");
+            }
+            assert_eq!(fs::read(at("b")).unwrap(), b"b");
+            go("a", "new").unwrap();
+            assert_eq!(fs::read(at("new")).unwrap(), b"a");
+            go("link", "new link").unwrap();
+            assert_eq!(fs::read_link(at("new link")).unwrap().as_os_str(), "nowhere");
+            go("dir", "new dir").unwrap();
+            assert_eq!(fs::read(at("new dir/inside")).unwrap(), b"inside");
+            for gone in ["a", "link", "dir"] {
+                assert!(at(gone).symlink_metadata().is_err(), "{gone}");
+                assert_eq!(go(gone, "other"), Err(Errno::NOENT));
+            }
+        }
+    }
+}
