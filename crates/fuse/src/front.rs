@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo};
+use halocline_os::catch_panic::Panicked;
 use halocline_os::error::Error;
-use halocline_os::unpanicked::Panicked;
 use halocline_vfs::namespace::Directory;
 use halocline_vfs::{Engine, OpenMode, Stat};
 

@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::Stamp;
 use super::exit_time::{self, ExitTime};
-use halocline_os::boot::boot_id;
+use halocline_os::boot_id::boot_id;
 use halocline_os::clock::coarse_ms;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};

@@ -28,19 +28,19 @@ use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
 use super::batch::Batch;
+use super::block_accounting::Space;
 use super::cdt::Cdt;
 use super::checksums::Checksums;
+use super::eviction_queue::EvictionQueue;
 use super::files::{Busy, FileState, Files};
 use super::identity::CacheIdentity;
 use super::invalidations::Invalidation;
 use super::log::Pace;
-use super::order::Order;
 use super::owner::Owner;
 use super::record::State;
 use super::records::RecordStore;
 use super::records::unrecorded::Unrecorded;
 use super::recover::{self, Counts, Left, Recovery, Source};
-use super::space::Space;
 use super::{Extent, FileId, FileRecord, OriginKey, Segment, Usage, record};
 use halocline_os::error::{Error, Result};
 
@@ -87,7 +87,7 @@ pub struct ExtentTable {
     names: Mutex<()>,
     files: RwLock<Files>,
     busy: Busy,
-    order: Mutex<Order>,
+    order: Mutex<EvictionQueue>,
     cdt: Mutex<Cdt>,
     sums: Sums,
     epochs: Epochs,
@@ -112,7 +112,7 @@ impl fmt::Debug for ExtentTable {
 impl ExtentTable {
     /// Takes the cache directory `dir` and opens its tables, or makes them if it is empty.
     pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
-        Self::open_on_boot(dir, options, &halocline_os::boot::boot_id()?)
+        Self::open_on_boot(dir, options, &halocline_os::boot_id::boot_id()?)
     }
 
     /// The same on a machine whose boot id is `boot_id`: how a power loss is told from a crash.
@@ -162,7 +162,7 @@ impl ExtentTable {
         let looks = access != Access::Change;
         let records = if looks { Arc::new(Unrecorded(records)) } else { records };
         let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
-        let order = Order::new(options.eviction);
+        let order = EvictionQueue::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
         let path = &owner.dir().join(STORE_DIR);
         let source = Source { records: &*records, path, space: &space };

@@ -9,8 +9,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use crate::catch_panic::caught;
 use crate::error::Result;
-use crate::unpanicked::caught;
 
 /// Looks at once, at most. While so many last, what is to be looked at counts as not answering.
 const LOOKS_MAX: usize = 16;

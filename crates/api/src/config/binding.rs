@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 use super::bounds::{SERVERS_MAX, STRIPE_BYTES_MAX};
-use halocline_os::born::born_ns;
+use halocline_os::birth_time::born_ns;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{self, PrivateDir};

@@ -8,8 +8,8 @@ use halocline_model::request::ByteRange;
 use super::replace::{Piece, Replace, write_replace};
 use super::{ExtentTable, write_intents};
 use crate::batch::Batch;
+use crate::eviction_queue::EvictionQueue;
 use crate::files::{FileState, Mapped};
-use crate::order::Order;
 use crate::rangemap::Entry;
 use crate::record::{self, ExtentRecord};
 use crate::write_intent::{HELD, WriteIntent, outside};
@@ -327,7 +327,7 @@ impl ExtentTable {
         &self,
         file: FileId,
         mapped: &mut Mapped,
-        order: &mut Order,
+        order: &mut EvictionQueue,
         replace: Replace,
     ) {
         let old = mapped.extents.remove(replace.start).expect("planned under `change`");
