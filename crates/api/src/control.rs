@@ -48,7 +48,8 @@ pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, Totals};
 pub use server::Server;
 pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
-pub use wire::{path_as_json, path_or_null_as_json, paths_as_json};
+pub(crate) use wire::paths_as_json;
+pub use wire::{path_as_json, path_or_null_as_json};
 
 /// Name of the extended attribute of a mount's root that tells the path of its control socket.
 pub const SOCKET_XATTR: &str = "user.halocline.socket";

@@ -29,7 +29,7 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 
 /// Name of the file in the cache directory.
-pub const LEASE_FILE: &str = "halocline-lease";
+pub(crate) const LEASE_FILE: &str = "halocline-lease";
 
 /// Bytes of the file: within one sector, so that a power loss leaves the old or the new ones.
 const LENGTH: usize = 256;

@@ -37,14 +37,15 @@ use super::identity::CacheIdentity;
 use super::invalidations::Invalidation;
 use super::log::Pace;
 use super::owner::Owner;
-use super::record::State;
+use super::record::{ExtentRecord, State};
 use super::records::RecordStore;
 use super::records::unrecorded::Unrecorded;
 use super::recover::{self, Counts, Left, Recovery, Source};
+use super::write_intent::HELD;
 use super::{Extent, FileId, FileRecord, OriginKey, Segment, Usage, record};
 use halocline_os::error::{Error, Result};
 
-pub use options::{Access, Clock, Options, system_clock};
+pub use options::{Access, Clock, Options};
 
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
@@ -256,6 +257,20 @@ impl ExtentTable {
     /// Commits a batch, if there is anything in it.
     fn commit_unless_empty(&self, batch: &Batch) -> Result<()> {
         if batch.is_empty() { Ok(()) } else { self.records.commit(batch) }
+    }
+
+    /// Adds an extent to the sums (`sign` 1) or takes it out (-1).
+    fn count(&self, record: &ExtentRecord, sign: i64) {
+        let bytes = sign.cast_unsigned().wrapping_mul(record.range.len());
+        let one = sign.cast_unsigned();
+        self.sums.mapped.fetch_add(bytes, Relaxed);
+        self.sums.extents.fetch_add(one, Relaxed);
+        if record.dirty {
+            self.sums.dirty.fetch_add(bytes, Relaxed);
+            self.sums.dirty_extents.fetch_add(one, Relaxed);
+        } else if record.epoch == HELD {
+            self.sums.held.fetch_add(bytes, Relaxed);
+        }
     }
 }
 

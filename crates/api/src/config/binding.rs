@@ -18,7 +18,7 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::{self, PrivateDir};
 
 /// Name of the file in the cache directory.
-pub const BINDING_FILE: &str = "halocline-binding.toml";
+pub(crate) const BINDING_FILE: &str = "halocline-binding.toml";
 
 /// An origin and a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -359,20 +359,6 @@ impl ExtentTable {
             mapped.extents.insert(start, Entry::new(&piece.record, piece.generation, slot));
         }
     }
-
-    /// Adds an extent to the sums (`sign` 1) or takes it out (-1).
-    pub(super) fn count(&self, record: &ExtentRecord, sign: i64) {
-        let bytes = sign.cast_unsigned().wrapping_mul(record.range.len());
-        let one = sign.cast_unsigned();
-        self.sums.mapped.fetch_add(bytes, Relaxed);
-        self.sums.extents.fetch_add(one, Relaxed);
-        if record.dirty {
-            self.sums.dirty.fetch_add(bytes, Relaxed);
-            self.sums.dirty_extents.fetch_add(one, Relaxed);
-        } else if record.epoch == HELD {
-            self.sums.held.fetch_add(bytes, Relaxed);
-        }
-    }
 }
 
 /// Lets the blocks of an unmapped range wait for `epoch`. Blocks that a clean neighbour still

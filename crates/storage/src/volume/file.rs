@@ -224,7 +224,7 @@ impl VolumeFile {
     }
 
     /// Whether there is a local file on any server; one that cannot be opened is there, too.
-    pub fn is_anywhere(&self) -> bool {
+    pub(crate) fn is_anywhere(&self) -> bool {
         self.slots.iter().any(|slot| !matches!(slot.existing(), Ok(None)))
     }
 

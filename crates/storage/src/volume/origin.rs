@@ -39,7 +39,6 @@ use halocline_vfs::Stat;
 pub use file::OriginFile;
 pub use identity::shown_xattrs;
 pub use identity::{ObjectId, hidden_xattr};
-pub use orphans::Orphans;
 
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};
