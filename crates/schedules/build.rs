@@ -73,8 +73,8 @@ const SOURCES: [Source; 5] = [
         ],
     },
     Source {
-        name: "room",
-        path: "cache/src/room.rs",
+        name: "backpressure",
+        path: "cache/src/backpressure.rs",
         smaller: &[],
         canaries: &[
             ("nobody_is_told", "        self.more.notify_all();\n", ""),

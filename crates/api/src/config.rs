@@ -25,7 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use halocline_os::error::{Error, Result};
 
-pub use binding::{BINDING_FILE, Binding};
+#[cfg(any(test, fuzzing))]
+pub(crate) use binding::BINDING_FILE;
+pub use binding::Binding;
 pub use bounds::{Bounds, SERVERS_MAX, STRIPE_BYTES_MAX};
 pub use device::DeviceProfiles;
 pub use document::markdown;
@@ -34,7 +36,7 @@ pub use halocline_model::emulated::{EmulatedDevice, EmulatedHdd, EmulatedSsd};
 pub use options::{OPTIONS, OptionSpec};
 pub use scope::Scope;
 pub use shares::{SIZE_MIN, Shares};
-pub use units::{HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration};
+pub use units::{HourWindow, Kind, format_bytes, parse_bytes};
 
 /// When a write is on the origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -18,8 +18,8 @@ pub mod joining;
 mod look;
 pub mod metrics;
 pub mod mount;
+pub mod mount_lookup;
 mod mounted;
-pub mod place;
 pub mod report;
 pub mod server;
 #[cfg(test)]
@@ -42,13 +42,14 @@ pub use claim::{Claim, Taken, UseAs, Wanted};
 pub use client::Client;
 pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;
+pub use mount_lookup::Place;
 pub use mounted::Mounted;
-pub use place::Place;
 pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, Totals};
 pub use server::Server;
 pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
-pub use wire::{path_as_json, path_or_null_as_json, paths_as_json};
+pub(crate) use wire::paths_as_json;
+pub use wire::{path_as_json, path_or_null_as_json};
 
 /// Name of the extended attribute of a mount's root that tells the path of its control socket.
 pub const SOCKET_XATTR: &str = "user.halocline.socket";

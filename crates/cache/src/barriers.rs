@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bon::Builder;
+
 use crate::counters::Counters;
-use crate::degrade::Relief;
+use crate::degraded_mode::Relief;
 use crate::discard::Discards;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::flush::Sweeper;
-use crate::foundation::Foundation;
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use halocline_meta::FileId;
@@ -17,7 +18,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
 
 /// What makes the cache durable.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Barriers {
     store: Arc<ExtentStore>,
     counters: Arc<Counters>,
@@ -28,32 +29,11 @@ pub(crate) struct Barriers {
     sweeper: Arc<Sweeper>,
     discards: Arc<Discards>,
     /// Sum of the moving counters at the last barrier.
+    #[builder(skip)]
     barrier_mark: AtomicU64,
 }
 
 impl Barriers {
-    /// Nothing was written yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        mappings: &Arc<Mappings>,
-        known: &Arc<KnownFiles>,
-        relief: &Arc<Relief>,
-        sweeper: &Arc<Sweeper>,
-        discards: &Arc<Discards>,
-    ) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            counters: Arc::clone(&base.counters),
-            namespace: Arc::clone(&base.namespace),
-            mappings: Arc::clone(mappings),
-            known: Arc::clone(known),
-            relief: Arc::clone(relief),
-            sweeper: Arc::clone(sweeper),
-            discards: Arc::clone(discards),
-            barrier_mark: AtomicU64::new(0),
-        }
-    }
-
     /// A barrier. Objects that their device refused to sync are replaced first: a second sync
     /// that succeeds would not mean that their bytes are there. The caller holds no lock of a file.
     pub(crate) fn barrier(&self) -> Result<()> {

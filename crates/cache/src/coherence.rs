@@ -128,7 +128,7 @@ impl<'a> Permit<'a> {
     }
 
     /// Takes it, if that needs no waiting.
-    pub fn try_take(tokens: &'a dyn FileTokens, want: Want) -> Option<Self> {
+    pub(crate) fn try_take(tokens: &'a dyn FileTokens, want: Want) -> Option<Self> {
         Some(Self { tokens, grant: tokens.try_begin(want)? })
     }
 

@@ -1,139 +1,264 @@
 //! The components of an extent engine, wired together from the bottom up.
 //!
-//! Each knows only those that are made before it: calls go one way.
+//! Each is handed what it uses by name, and knows only those that are made before it: calls go one way. What it has beside
+//! that is its own.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::attributes::Attributes;
+use crate::backpressure::Backpressure;
 use crate::barriers::Barriers;
-use crate::degrade::Relief;
+use crate::bulk_operations::BulkOperations;
+use crate::coherence::Coherence;
+use crate::counters::Counters;
+use crate::damage::Damage;
+use crate::defects::Defects;
+use crate::degraded_mode::Relief;
+use crate::dirty_pressure::DirtyPressure;
 use crate::discard::Discards;
+use crate::explain::Explainer;
+use crate::extent::flush_handle::FlushHandles;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
 use crate::external_changes::ExternalChanges;
 use crate::fetch::Fetcher;
 use crate::fill::Fills;
-use crate::flush::Flusher;
-use crate::flush::Sweeper;
-use crate::foundation::Foundation;
+use crate::flush::{Flusher, Snapshots, Sweeper};
+use crate::glob_rules::GlobRules;
 use crate::globs::Globs;
 use crate::handle::Opener;
+use crate::hang_detection::HangDetector;
+use crate::health::Health;
 use crate::identify::Identifier;
 use crate::known_files::KnownFiles;
 use crate::lifecycle::Lifecycle;
 use crate::mappings::Mappings;
+use crate::modification_times::ModificationTimes;
+use crate::name_changes::NameChanges;
+use crate::origin_access::OriginAccess;
+use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
-use crate::page_cache_passthrough::PageCachePassthrough;
+use crate::page_cache_passthrough::{self, PageCachePassthrough};
 use crate::permits::Permits;
 use crate::rebuild::Rounds;
 use crate::recover::Recoverer;
 use crate::redirect::Redirector;
 use crate::repair::Repair;
 use crate::resize::Resizer;
-use crate::space::OriginSpace;
-use crate::times::Times;
-use crate::yields::Yields;
+use crate::revocation::Revocation;
+use crate::servers::{Meters, ServerStates};
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::status::StatusReporter;
+use crate::status_notes::Notes;
 use halocline_meta::lease::{Evidence, Lease};
+use halocline_os::clock::Clock;
+use halocline_storage::volume::origin::Origin;
+use halocline_vfs::namespace::Namespace;
+use parking_lot::{Mutex, RwLock};
 
-/// The components that a front end and commands call, over their foundation.
+/// The lowest parts, which know none of the others.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub(crate) namespace: Arc<Namespace>,
+    pub(crate) origin: Arc<OriginAccess>,
+    pub(crate) store: Arc<ExtentStore>,
+    pub(crate) files: Arc<FileTable>,
+    /// Files that can be flushed.
+    pub(crate) flush_handles: Arc<FlushHandles>,
+    pub(crate) pressure: Arc<DirtyPressure>,
+    /// Where writes wait for room.
+    pub(crate) room: Arc<Backpressure>,
+    pub(crate) damage: Arc<Damage>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) notes: Arc<Notes>,
+    pub(crate) defects: Arc<Defects>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Clock,
+    /// The agent of this node, where other nodes cache the same origin.
+    pub(crate) coherence: Option<Arc<dyn Coherence>>,
+    /// Whether other nodes use the origin.
+    pub(crate) shared: bool,
+    /// When the engine began.
+    pub(crate) begun: Instant,
+}
+
+impl Base {
+    /// Both sides, which were just opened.
+    pub(crate) fn new(
+        (namespace, origin): (Namespace, Origin),
+        (store, flush_handles): (ExtentStore, Arc<FlushHandles>),
+        settings: Settings,
+        clock: &Clock,
+        coherence: Option<&Arc<dyn Coherence>>,
+    ) -> Self {
+        let (namespace, store, settings) =
+            (Arc::new(namespace), Arc::new(store), Arc::new(settings));
+        let dir = &settings.origin_dir;
+        let origin = OriginAccess::new(Arc::clone(&namespace), origin, dir, clock.clone());
+        let health = Arc::new(Health::new(settings.config.health_retry));
+        let notes = Arc::<Notes>::default();
+        Self {
+            namespace,
+            origin: Arc::new(origin),
+            files: Arc::default(),
+            pressure: Arc::new(DirtyPressure::new(&store, &flush_handles, &settings)),
+            room: Arc::new(Backpressure::new(clock.clone())),
+            damage: Arc::default(),
+            counters: Arc::default(),
+            defects: Arc::new(Defects::new(&health, &notes, clock.clone())),
+            shared: coherence.is_some(),
+            coherence: coherence.cloned(),
+            begun: clock.instant(),
+            clock: clock.clone(),
+            store,
+            flush_handles,
+            settings,
+            health,
+            notes,
+        }
+    }
+}
+
+/// What answers a front end. Each component is reached by its own name only.
 #[derive(Debug)]
 pub(crate) struct Components {
-    base: Foundation,
     pub(crate) identifier: Arc<Identifier>,
     pub(crate) mappings: Arc<Mappings>,
+    pub(crate) permits: Arc<Permits>,
     /// What tells our own changes of the origin from those of others (I9).
     pub(crate) own: Arc<OwnChanges>,
-    pub(crate) external: Arc<ExternalChanges>,
     pub(crate) repair: Arc<Repair>,
+    pub(crate) external: Arc<ExternalChanges>,
     pub(crate) known: Arc<KnownFiles>,
     pub(crate) space: Arc<OriginSpace>,
-    pub(crate) times: Arc<Times>,
     pub(crate) relief: Arc<Relief>,
     pub(crate) sweeper: Arc<Sweeper>,
     pub(crate) discards: Arc<Discards>,
     pub(crate) barriers: Arc<Barriers>,
+    pub(crate) revocation: Arc<Revocation>,
     pub(crate) fetcher: Arc<Fetcher>,
     pub(crate) fills: Arc<Fills>,
     pub(crate) recoverer: Arc<Recoverer>,
     pub(crate) rounds: Arc<Rounds>,
     pub(crate) resizer: Arc<Resizer>,
-    pub(crate) redirector: Redirector,
+    pub(crate) redirector: Arc<Redirector>,
     pub(crate) warm: Arc<PageCachePassthrough>,
     pub(crate) lifecycle: Arc<Lifecycle>,
-    pub(crate) opener: Opener,
-    /// What other nodes leave us to do, and what gives up what they want.
-    pub(crate) permits: Arc<Permits>,
-    pub(crate) yields: Arc<Yields>,
-    /// When the engine began.
-    pub(crate) begun: Instant,
+    pub(crate) opener: Arc<Opener>,
+    pub(crate) attributes: Arc<Attributes>,
+    pub(crate) names: Arc<NameChanges>,
+    pub(crate) session: Arc<Session>,
 }
 
-impl Deref for Components {
-    type Target = Foundation;
+/// What answers commands.
+#[derive(Debug)]
+pub(crate) struct Controls {
+    pub(crate) bulk: Arc<BulkOperations>,
+    pub(crate) rules: Arc<GlobRules>,
+    pub(crate) explainer: Arc<Explainer>,
+    pub(crate) status: Arc<StatusReporter>,
+}
 
-    fn deref(&self) -> &Foundation {
-        &self.base
-    }
+/// A component, which gets a clone of what it uses of the parts below and of others by their names, and what follows the
+/// arrow for good.
+macro_rules! wire {
+    (
+        $component:ty: $($below:ident { $($part:ident),+ })+
+        $(; $($other:ident),+)? $(=> $($own:ident = $value:expr),+)?
+    ) => {
+        Arc::new(
+            <$component>::builder()
+                $($(.$part(Clone::clone(&$below.$part)))+)+
+                $($(.$other(Clone::clone(&$other)))+)?
+                $($(.$own($value))+)?
+                .build(),
+        )
+    };
 }
 
 impl Components {
-    /// The components over a foundation, before anything runs.
-    pub(crate) fn new(
-        base: Foundation,
+    /// The components over the lowest parts, before anything runs.
+    pub(crate) fn wire(
+        base: &Base,
         lease: (Lease, Evidence),
         identifier: Identifier,
         globs: Globs,
     ) -> Self {
-        let (identifier, begun) = (Arc::new(identifier), base.clock.instant());
-        let mappings = Arc::new(Mappings::new(&base));
-        let permits = Arc::new(Permits::new(&base, &mappings));
-        let own = Arc::new(OwnChanges::tell(&base, &mappings, lease));
-        let repair = Arc::new(Repair::new(&base, &mappings));
-        let external = Arc::new(ExternalChanges::new(&base, &own, &mappings));
-        let known = Arc::new(KnownFiles::new(&base, &own, &external, globs));
-        let space = Arc::new(OriginSpace::new(&base));
-        let times = Arc::new(Times::new(&base, &own));
-        let (known_files, changes) = ((&known, &times), (&own, &external));
-        let relief = Relief::new(&base, (&mappings, &repair), changes, &known, &times);
-        let relief = Arc::new(relief);
-        let flusher = Flusher::new(&base, known_files, (&own, &space), &repair, &mappings);
-        let flusher = Arc::new(flusher);
-        let flushing = (&relief, &flusher);
-        let sweeper = Sweeper::new(&base, &mappings, changes, known_files, &space, flushing);
-        let sweeper = Arc::new(sweeper);
-        let discards = Arc::new(Discards::new(&base));
-        let barriers = Barriers::new(&base, &mappings, &known, &relief, &sweeper, &discards);
-        let barriers = Arc::new(barriers);
-        let yields = Arc::new(Yields::new(&base, known_files, &sweeper, &mappings));
-        let fetcher = Arc::new(Fetcher::new(&base, known_files, &mappings, &permits));
-        let fills = Arc::new(Fills::new(&base, &known, &fetcher));
-        let recoverer = Arc::new(Recoverer::new(&base, known_files, changes, &mappings));
-        let rounds = Arc::new(Rounds::new(
-            &base,
-            (&known, &own),
-            (&repair, &space),
-            (&relief, &sweeper),
-            (&discards, &barriers),
-            (&fetcher, &recoverer),
-        ));
-        let resizer = Arc::new(Resizer::new(&base, &own, &mappings, &space));
-        let redirector = Redirector::new(
-            &base,
-            (&mappings, &own),
-            (&repair, &space),
-            (&known, &resizer),
-            (&fills, &identifier),
-            &permits,
-        );
-        let warm = Arc::new(PageCachePassthrough::new(&base, &known, &mappings));
-        let lifecycle = Lifecycle::new(&base, changes, known_files, &mappings, (&relief, &warm));
-        let lifecycle = Arc::new(lifecycle);
-        let opener = Opener::new(&base, &known, &warm, &lifecycle);
+        let identifier = Arc::new(identifier);
+        let mappings = wire!(Mappings: base { store, damage, origin, health, counters, clock });
+        let permits = wire!(Permits: base { coherence, origin, store }; mappings);
+        let (lease, evidence) = lease;
+        let own = wire!(OwnChanges: base { namespace, store, files, clock, shared }; mappings => lease = lease,
+            evidence = Mutex::new(evidence));
+        let repair = wire!(Repair: base { store, files, damage, origin, namespace, counters, notes, settings };
+            mappings);
+        let external = wire!(ExternalChanges: base { namespace, store, damage, counters, notes, settings, clock,
+            shared }; own, mappings);
+        let known = wire!(KnownFiles: base { namespace, origin, store, files, flush_handles }; own, external => globs
+            = RwLock::new(globs));
+        let space = wire!(OriginSpace: base { health, store, files, origin, namespace, notes, settings, clock });
+        let times = wire!(ModificationTimes: base { namespace, store }; own);
+        let relief = wire!(Relief: base { store, damage, counters, notes, settings }; mappings, repair, own,
+            external, known, times);
+        let snapshots = wire!(Snapshots: base { store, damage, clock });
+        let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, room, coherence }; known,
+            times, own, space, repair, mappings, snapshots);
+        let sweeper = wire!(Sweeper: base { store, damage, namespace, pressure, origin, room, settings, defects,
+            clock }; mappings, own, external, known, times, space, relief, flusher);
+        let discards = wire!(Discards: base { store, files });
+        let barriers = wire!(Barriers: base { store, counters, namespace }; mappings, known, relief, sweeper,
+            discards);
+        let revocation = wire!(Revocation: base { store, files }; known, times, sweeper, mappings);
+        let fetcher = wire!(Fetcher: base { store, files, counters, namespace }; permits, known, times, mappings);
+        let fills = wire!(Fills: base { store, counters, health, defects, namespace, clock }; known, fetcher =>
+            enabled = base.settings.config.fill);
+        let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes }; known, times, own,
+            external, mappings);
+        let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, room, damage,
+            health, counters, notes, defects, settings, clock }; known, own, repair, space, relief, sweeper,
+            discards, barriers, fetcher, recoverer);
+        let resizer = wire!(Resizer: base { store, origin, clock }; own, mappings, space);
+        let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure, room,
+            settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits);
+        let warm = wire!(PageCachePassthrough: base { store, notes, origin }; known, mappings => wanted =
+            page_cache_passthrough::is_wanted(&base.settings.config, &base.origin).into());
+        let lifecycle = wire!(Lifecycle: base { namespace, origin, store, files }; own, external, known, times,
+            mappings, relief, warm);
+        let opener =
+            wire!(Opener: base { namespace, origin, settings, shared }; known, warm, lifecycle);
+        let attributes = wire!(Attributes: base { namespace, origin, store, files }; own, permits, known, times,
+            relief, resizer, lifecycle);
+        let names = wire!(NameChanges: base { namespace, origin, store, files }; mappings, own, permits, known,
+            space, relief, sweeper, lifecycle);
+        let session = wire!(Session: base { store, notes, settings }; own, permits, space, relief, discards,
+            barriers, fetcher, recoverer);
         #[rustfmt::skip]
-        let parts = Self {
-            base, identifier, mappings, own, external, repair, known, space, times, relief, sweeper,
-            discards, barriers, fetcher, fills, recoverer, rounds, resizer, redirector, warm,
-            lifecycle, opener, permits, yields, begun,
+        let components = Self {
+            identifier, mappings, permits, own, repair, external, known, space, relief, sweeper,
+            discards, barriers, revocation, fetcher, fills, recoverer, rounds, resizer, redirector,
+            warm, lifecycle, opener, attributes, names, session,
         };
-        parts
+        components
+    }
+}
+
+impl Controls {
+    /// What answers commands, over the components of the same engine.
+    pub(crate) fn wire(base: &Base, below: &Components, meters: Meters) -> Self {
+        let bulk = wire!(BulkOperations: base { namespace, origin, store, counters, notes, defects, clock } below {
+            mappings, external, repair, known, sweeper, discards, barriers, fetcher, recoverer });
+        let rules = wire!(GlobRules: base { store, files, settings } below { known }; bulk);
+        let explainer = wire!(Explainer: base { namespace, origin, store, health, notes, settings, clock } below {
+            identifier, known, fetcher, fills });
+        let hangs = wire!(HangDetector: base { namespace, origin, store, settings });
+        let origin = base.origin.data.servers();
+        let cache = base.store.objects.volume().servers();
+        let servers = Arc::new(ServerStates::new(meters, &base.settings.config, origin, cache));
+        let status = wire!(StatusReporter: base { origin, store, damage, health, counters, notes, settings, clock,
+            begun } below { identifier, fetcher, fills, warm }; servers, hangs);
+        Self { bulk, rules, explainer, status }
     }
 }

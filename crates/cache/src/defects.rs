@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::health::Health;
-use super::notes::Notes;
+use super::status_notes::Notes;
+use halocline_os::catch_panic::caught;
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
-use halocline_os::unpanicked::caught;
 
 /// Where panics of background work are told.
 #[derive(Debug)]

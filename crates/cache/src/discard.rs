@@ -1,25 +1,21 @@
 //! Discarding: blocks whose mapping is durably gone return to the cache's file system.
 
+use bon::Builder;
+
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::fetch::Fetcher;
-use crate::foundation::Foundation;
 use halocline_os::error::Result;
 use std::sync::Arc;
 
 /// What frees blocks and forgets files that have nothing on the cache.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Discards {
     store: Arc<ExtentStore>,
     files: Arc<FileTable>,
 }
 
 impl Discards {
-    /// Nothing is to be freed yet.
-    pub(crate) fn new(base: &Foundation) -> Self {
-        Self { store: Arc::clone(&base.store), files: Arc::clone(&base.files) }
-    }
-
     /// Frees the queued ranges; what was claimed again meanwhile stays.
     pub(crate) fn discard_queued(&self) -> Result<u64> {
         let mut freed = 0;

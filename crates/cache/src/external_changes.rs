@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 use serde::{Deserialize, Serialize};
 
@@ -19,11 +20,10 @@ use crate::damage::{Damage, named};
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::last_seen::LastSeen;
 use crate::extent::store::ExtentStore;
-use crate::foundation::Foundation;
 use crate::mappings::Mappings;
-use crate::notes::Notes;
 use crate::own_changes::OwnChanges;
 use crate::settings::Settings;
+use crate::status_notes::Notes;
 use halocline_api::control::Skipped;
 use halocline_api::control::wire;
 use halocline_meta::lease::{Evidence, Verdict};
@@ -61,7 +61,7 @@ pub(crate) fn close_saved(cache_dir: &Path) {
 }
 
 /// What deals with changes that others made behind the mount.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct ExternalChanges {
     namespace: Arc<Namespace>,
     store: Arc<ExtentStore>,
@@ -73,29 +73,13 @@ pub(crate) struct ExternalChanges {
     settings: Arc<Settings>,
     clock: Clock,
     /// Conflicts that no command was told of yet.
+    #[builder(skip)]
     conflicts: Mutex<Vec<Skipped>>,
     /// Whether other nodes use the origin: then tokens say what may be believed, not how files look.
     shared: bool,
 }
 
 impl ExternalChanges {
-    /// No conflict is known yet.
-    pub(crate) fn new(base: &Foundation, own: &Arc<OwnChanges>, mappings: &Arc<Mappings>) -> Self {
-        Self {
-            namespace: Arc::clone(&base.namespace),
-            store: Arc::clone(&base.store),
-            damage: Arc::clone(&base.damage),
-            counters: Arc::clone(&base.counters),
-            notes: Arc::clone(&base.notes),
-            settings: Arc::clone(&base.settings),
-            clock: base.clock.clone(),
-            own: Arc::clone(own),
-            mappings: Arc::clone(mappings),
-            conflicts: Mutex::default(),
-            shared: base.coherence.is_some(),
-        }
-    }
-
     /// The conflicts that no command was told of yet, for one that tells of them.
     pub(crate) fn take_conflicts(&self) -> Vec<Skipped> {
         std::mem::take(&mut *self.conflicts.lock())

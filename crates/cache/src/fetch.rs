@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
@@ -12,11 +13,10 @@ use crate::counters::Counters;
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
-use crate::foundation::Foundation;
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
+use crate::modification_times::ModificationTimes;
 use crate::permits::Permits;
-use crate::times::Times;
 use halocline_meta::{Segment, Wanted};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
@@ -40,7 +40,7 @@ pub(crate) enum Fetched {
 const WANTS_MAX: usize = 16 << 10;
 
 /// What brings wanted ranges to the cache.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Fetcher {
     permits: Arc<Permits>,
     store: Arc<ExtentStore>,
@@ -48,43 +48,24 @@ pub(crate) struct Fetcher {
     counters: Arc<Counters>,
     namespace: Arc<Namespace>,
     known: Arc<KnownFiles>,
-    times: Arc<Times>,
+    times: Arc<ModificationTimes>,
     mappings: Arc<Mappings>,
     /// What programs wanted and the CDT does not have yet.
+    #[builder(skip)]
     wants: Mutex<Vec<Wanted>>,
     /// Held while wants are recorded: who looks into the CDT meanwhile would miss some.
+    #[builder(skip)]
     noting: Mutex<()>,
     /// Ranges that programs wanted so far.
+    #[builder(skip = AtomicU64::new(1))]
     wants_noted: AtomicU64,
     /// `wants_noted` when fetching last ran out of room: until programs want more, fetching
     /// evicts nothing, or two halves of a working set would push each other out for ever.
+    #[builder(skip)]
     wants_without_room: AtomicU64,
 }
 
 impl Fetcher {
-    /// Nothing is wanted yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
-        mappings: &Arc<Mappings>,
-        permits: &Arc<Permits>,
-    ) -> Self {
-        Self {
-            permits: Arc::clone(permits),
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            counters: Arc::clone(&base.counters),
-            namespace: Arc::clone(&base.namespace),
-            known: Arc::clone(known),
-            times: Arc::clone(times),
-            mappings: Arc::clone(mappings),
-            wants: Mutex::default(),
-            noting: Mutex::default(),
-            wants_noted: AtomicU64::new(1),
-            wants_without_room: AtomicU64::new(0),
-        }
-    }
-
     /// Whether fetching ran out of room, and nobody wanted more since.
     pub(crate) fn lacks_room(&self) -> bool {
         let noted = self.wants_noted.load(Ordering::Relaxed);

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
+use bon::Builder;
 use halocline_model::fill::Allowance;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
@@ -29,7 +30,6 @@ use crate::defects::Defects;
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::fetch::Fetcher;
-use crate::foundation::Foundation;
 use crate::health::Health;
 use crate::known_files::KnownFiles;
 use crate::range_lock::Watch;
@@ -84,7 +84,7 @@ struct Fill {
 }
 
 /// What waits to be filled.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Fills {
     store: Arc<ExtentStore>,
     counters: Arc<Counters>,
@@ -94,12 +94,17 @@ pub(crate) struct Fills {
     clock: Clock,
     known: Arc<KnownFiles>,
     fetcher: Arc<Fetcher>,
+    #[builder(skip = Seen::for_cache(store.dmt.limit()))]
     seen: Seen,
     enabled: bool,
+    #[builder(skip)]
     queue: Mutex<Queue>,
+    #[builder(skip)]
     more: Condvar,
+    #[builder(skip)]
     filled: AtomicU64,
     /// Whether the last fill that needed room found none.
+    #[builder(skip)]
     without_room: AtomicBool,
 }
 
@@ -111,26 +116,6 @@ struct Queue {
 }
 
 impl Fills {
-    /// Nothing waits yet, nor ever will where nothing moves by itself.
-    pub(crate) fn new(base: &Foundation, known: &Arc<KnownFiles>, fetcher: &Arc<Fetcher>) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            counters: Arc::clone(&base.counters),
-            health: Arc::clone(&base.health),
-            defects: Arc::clone(&base.defects),
-            namespace: Arc::clone(&base.namespace),
-            clock: base.clock.clone(),
-            known: Arc::clone(known),
-            fetcher: Arc::clone(fetcher),
-            seen: Seen::for_cache(base.store.dmt.limit()),
-            enabled: base.settings.config.fill,
-            queue: Mutex::default(),
-            more: Condvar::new(),
-            filled: AtomicU64::new(0),
-            without_room: AtomicBool::new(false),
-        }
-    }
-
     /// Bytes put on the cache so far.
     pub(crate) fn filled_bytes(&self) -> u64 {
         self.filled.load(Ordering::Relaxed)

@@ -11,26 +11,26 @@ mod sweep;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 use halocline_model::sieve::OriginCost;
 
-use self::snapshot::Snapshots;
+pub(crate) use self::snapshot::Snapshots;
 pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept, Which};
+use crate::backpressure::Backpressure;
 use crate::coherence::Coherence;
 use crate::counters::Counters;
+use crate::dirty_pressure::DirtyPressure;
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
-use crate::foundation::Foundation;
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
+use crate::modification_times::ModificationTimes;
 use crate::origin_access::OriginAccess;
+use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
-use crate::pressure::Pressure;
 use crate::repair::Repair;
-use crate::room::Room;
 use crate::settings::Settings;
-use crate::space::OriginSpace;
-use crate::times::Times;
 use halocline_meta::{Extent, FileId};
 use halocline_os::error::Result;
 
@@ -62,51 +62,26 @@ pub(crate) enum Held {
 }
 
 /// What writes dirty regions to the origin.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Flusher {
     store: Arc<ExtentStore>,
     origin: Arc<OriginAccess>,
-    pressure: Arc<Pressure>,
+    pressure: Arc<DirtyPressure>,
     settings: Arc<Settings>,
     counters: Arc<Counters>,
-    room: Arc<Room>,
+    room: Arc<Backpressure>,
     known: Arc<KnownFiles>,
-    times: Arc<Times>,
+    times: Arc<ModificationTimes>,
     own: Arc<OwnChanges>,
     space: Arc<OriginSpace>,
     repair: Arc<Repair>,
     mappings: Arc<Mappings>,
-    snapshots: Snapshots,
+    snapshots: Arc<Snapshots>,
+    #[builder(required)]
     coherence: Option<Arc<dyn Coherence>>,
 }
 
 impl Flusher {
-    /// Nothing is under way yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
-        (own, space): (&Arc<OwnChanges>, &Arc<OriginSpace>),
-        repair: &Arc<Repair>,
-        mappings: &Arc<Mappings>,
-    ) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            origin: Arc::clone(&base.origin),
-            pressure: Arc::clone(&base.pressure),
-            settings: Arc::clone(&base.settings),
-            counters: Arc::clone(&base.counters),
-            room: Arc::clone(&base.room),
-            known: Arc::clone(known),
-            times: Arc::clone(times),
-            own: Arc::clone(own),
-            space: Arc::clone(space),
-            repair: Arc::clone(repair),
-            mappings: Arc::clone(mappings),
-            snapshots: Snapshots::new(base),
-            coherence: base.coherence.clone(),
-        }
-    }
-
     /// Length in bytes of a region: a long sequential piece on each of the origin's servers.
     pub(crate) fn region_bytes(&self) -> u64 {
         REGION_BYTES_PER_SERVER * u64::from(self.origin.data.striping().servers())

@@ -4,7 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::foundation::Foundation;
+use bon::Builder;
+
 use crate::hints::Hints;
 use crate::known_files::KnownFiles;
 use crate::lifecycle::Lifecycle;
@@ -34,7 +35,7 @@ impl Deref for Handle {
 }
 
 /// What opens files for front ends.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Opener {
     namespace: Arc<Namespace>,
     origin: Arc<OriginAccess>,
@@ -45,29 +46,11 @@ pub(crate) struct Opener {
     /// Whether other nodes use the origin.
     shared: bool,
     /// What programs said of files before they opened them.
+    #[builder(skip)]
     pub(crate) hints: Hints,
 }
 
 impl Opener {
-    /// Nothing is open yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        known: &Arc<KnownFiles>,
-        warm: &Arc<PageCachePassthrough>,
-        lifecycle: &Arc<Lifecycle>,
-    ) -> Self {
-        Self {
-            namespace: Arc::clone(&base.namespace),
-            origin: Arc::clone(&base.origin),
-            settings: Arc::clone(&base.settings),
-            known: Arc::clone(known),
-            warm: Arc::clone(warm),
-            lifecycle: Arc::clone(lifecycle),
-            shared: base.coherence.is_some(),
-            hints: Hints::default(),
-        }
-    }
-
     /// Opens `node` with `open(2)`'s `flags`; `O_TRUNC` must have been dealt with.
     pub(crate) fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
         // The engine writes at offsets; O_APPEND below would send them elsewhere. The node is

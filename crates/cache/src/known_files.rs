@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bon::Builder;
 use parking_lot::RwLock;
 
 use super::globs::Globs;
@@ -11,7 +12,6 @@ use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::external_changes::ExternalChanges;
-use crate::foundation::Foundation;
 use crate::origin_access::OriginAccess;
 use crate::own_changes::OwnChanges;
 use halocline_meta::{FileId, FileRecord, OriginKey, Stamp};
@@ -29,7 +29,7 @@ pub(crate) struct Seen {
 }
 
 /// The one [`CachedFile`] of each file, and how it is reached.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct KnownFiles {
     namespace: Arc<Namespace>,
     origin: Arc<OriginAccess>,
@@ -43,25 +43,6 @@ pub(crate) struct KnownFiles {
 }
 
 impl KnownFiles {
-    /// Nothing is open yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        own: &Arc<OwnChanges>,
-        external: &Arc<ExternalChanges>,
-        globs: Globs,
-    ) -> Self {
-        Self {
-            namespace: Arc::clone(&base.namespace),
-            origin: Arc::clone(&base.origin),
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            flush_handles: Arc::clone(&base.flush_handles),
-            own: Arc::clone(own),
-            external: Arc::clone(external),
-            globs: RwLock::new(globs),
-        }
-    }
-
     /// The one [`CachedFile`] of `node`. What the store maps beyond the file's end (a crash
     /// between a truncate and its records) is dropped here, before anybody can read it. The caller
     /// holds no lock of a file.

@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::reach::origin_key;
-use crate::degrade::Relief;
+use bon::Builder;
+
+use super::path_lookup::origin_key;
+use crate::degraded_mode::Relief;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::external_changes::ExternalChanges;
-use crate::foundation::Foundation;
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
+use crate::modification_times::ModificationTimes;
 use crate::origin_access::OriginAccess;
 use crate::own_changes::OwnChanges;
 use crate::page_cache_passthrough::PageCachePassthrough;
-use crate::times::Times;
 use halocline_meta::{FileId, OriginKey, Stamp};
 use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
@@ -23,7 +24,7 @@ use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::{Node, Removed};
 
 /// What follows names that change, and forgets what is gone.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Lifecycle {
     namespace: Arc<Namespace>,
     origin: Arc<OriginAccess>,
@@ -32,36 +33,13 @@ pub(crate) struct Lifecycle {
     own: Arc<OwnChanges>,
     external: Arc<ExternalChanges>,
     known: Arc<KnownFiles>,
-    times: Arc<Times>,
+    times: Arc<ModificationTimes>,
     mappings: Arc<Mappings>,
     relief: Arc<Relief>,
     warm: Arc<PageCachePassthrough>,
 }
 
 impl Lifecycle {
-    /// Nothing is open yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
-        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
-        mappings: &Arc<Mappings>,
-        (relief, warm): (&Arc<Relief>, &Arc<PageCachePassthrough>),
-    ) -> Self {
-        Self {
-            namespace: Arc::clone(&base.namespace),
-            origin: Arc::clone(&base.origin),
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            own: Arc::clone(own),
-            external: Arc::clone(external),
-            known: Arc::clone(known),
-            times: Arc::clone(times),
-            mappings: Arc::clone(mappings),
-            relief: Arc::clone(relief),
-            warm: Arc::clone(warm),
-        }
-    }
-
     /// Our own change of names or attributes moved the file's ctime: what we know of it follows, so that
     /// it is not taken for somebody else's change (I9). The caller holds a `Naming`.
     pub(crate) fn restamp(&self, node: &Node) -> Result<()> {
@@ -268,14 +246,14 @@ mod tests {
             drop(settling);
             drop(written.join().unwrap());
         });
-        assert_eq!(engine.components.store.dmt.usage().dirty, 4096);
+        assert_eq!(engine.base.store.dmt.usage().dirty, 4096);
         assert!(file.flush_handle.lock().is_some());
         drop((node, file));
         // As a kill does.
         drop(engine);
         let engine = open(&dirs);
         assert_eq!(engine.status().notes, Vec::<String>::new());
-        assert_eq!(engine.components.store.dmt.usage().dirty, 4096);
+        assert_eq!(engine.base.store.dmt.usage().dirty, 4096);
     }
 
     /// A file was looked at, then grown, flushed and let go of by others, and only then found: it had
@@ -297,7 +275,7 @@ mod tests {
         let key = handle.file.key;
         drop(handle);
         flush();
-        assert!(engine.components.files.by_key(key).is_none(), "let go of");
+        assert!(engine.base.files.by_key(key).is_none(), "let go of");
 
         let (file, _) = engine.components.known.file_seen(&node, seen).unwrap().unwrap();
         assert_eq!(file.size(), 8192);

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 
 use super::counters::Counters;
 use super::damage::Damage;
-use super::foundation::Foundation;
 use super::health::Health;
 use super::origin_access::OriginAccess;
 use crate::extent::store::ExtentStore;
@@ -20,7 +20,7 @@ use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
 
 /// The mappings of a store that may fail.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Mappings {
     store: Arc<ExtentStore>,
     damage: Arc<Damage>,
@@ -29,23 +29,11 @@ pub(crate) struct Mappings {
     counters: Arc<Counters>,
     clock: Clock,
     /// How often it could not be stated that bytes are outdated.
+    #[builder(skip)]
     unstated: AtomicU64,
 }
 
 impl Mappings {
-    /// The mappings of the store.
-    pub(crate) fn new(base: &Foundation) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            damage: Arc::clone(&base.damage),
-            origin: Arc::clone(&base.origin),
-            health: Arc::clone(&base.health),
-            counters: Arc::clone(&base.counters),
-            clock: base.clock.clone(),
-            unstated: AtomicU64::new(0),
-        }
-    }
-
     /// How often it could not be stated that bytes are outdated.
     pub(crate) fn unstated(&self) -> u64 {
         self.unstated.load(Ordering::Acquire)

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::request::ByteRange;
 
-use super::reach;
+use super::path_lookup;
 use halocline_meta::{FileRecord, OriginKey};
 use halocline_os::clock::{Clock, age_ms};
 use halocline_os::error::{Error, Result};
@@ -43,7 +43,7 @@ impl OriginAccess {
     /// Identity of `node` on the origin.
     pub(crate) fn key_of(&self, node: &Node) -> Result<(OriginKey, libc::stat64)> {
         let stat = self.namespace.stat(node)?;
-        Ok((reach::origin_key(&stat), stat.raw))
+        Ok((path_lookup::origin_key(&stat), stat.raw))
     }
 
     /// Opens the origin's data of a node; `flags` are `open(2)`'s.
@@ -70,23 +70,23 @@ impl OriginAccess {
     /// The node at a path below the origin, if there is one. An error says that nobody knows, and what
     /// could not be looked at.
     pub(crate) fn node_at(&self, path: &Path) -> Result<Option<Node>> {
-        reach::node_at(&self.namespace, &self.dir, path)
+        path_lookup::node_at(&self.namespace, &self.dir, path)
     }
 
-    /// The node that a record means, see [`reach::find`].
+    /// The node that a record means, see [`path_lookup::find`].
     pub(crate) fn node_of(&self, record: &FileRecord) -> Result<Option<Node>> {
-        let found = reach::find(&self.namespace, &self.dir, record)?;
+        let found = path_lookup::find(&self.namespace, &self.dir, record)?;
         Ok(found.map(|(node, _)| node))
     }
 
     /// The mount that a file lies on, for its record.
     pub(crate) fn mount_of(&self, node: &Node) -> Option<OriginKey> {
-        reach::known_mount_of(&self.namespace, node)
+        path_lookup::known_mount_of(&self.namespace, node)
     }
 
     /// An error of a look at a path below the origin, with the path.
     pub(crate) fn cannot_look(&self, path: &Path, error: &Error) -> Error {
-        reach::cannot_look(&self.dir, path, error)
+        path_lookup::cannot_look(&self.dir, path, error)
     }
 
     /// Reads for a program; what the origin does not have is a hole. Whether it had all.

@@ -13,11 +13,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bon::Builder;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::changes_under_way::ChangesUnderWay;
-use super::foundation::Foundation;
 use super::mappings::Mappings;
 use crate::extent::file::CachedFile;
 use crate::extent::last_seen::{LastSeen, Since};
@@ -34,7 +34,7 @@ use halocline_vfs::namespace::{Namespace, stat_of};
 const REST_MS: u64 = 100;
 
 /// What tells our own changes from those of others.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct OwnChanges {
     namespace: Arc<Namespace>,
     store: Arc<ExtentStore>,
@@ -44,40 +44,20 @@ pub(crate) struct OwnChanges {
     /// Until when we may be making some.
     pub(crate) lease: Lease,
     /// What is being changed now, for which the lease is renewed.
+    #[builder(skip)]
     pub(crate) under_way: ChangesUnderWay,
     /// What the last session left to tell its own by, until all that it left is judged.
     pub(crate) evidence: Mutex<Evidence>,
     /// Files whose records are to say how they look as soon as they rest.
+    #[builder(skip)]
     restless: Mutex<Vec<FileId>>,
     /// Changes of names and attributes that were begun, and those of them that have ended.
+    #[builder(skip)]
     pub(crate) names_changing: AtomicU64,
+    #[builder(skip)]
     names_changed: AtomicU64,
     /// Whether other nodes use the origin.
     shared: bool,
-}
-
-impl OwnChanges {
-    /// Tells them by what the last session on the cache left; see [`Lease::open`].
-    pub(crate) fn tell(
-        base: &Foundation,
-        mappings: &Arc<Mappings>,
-        (lease, evidence): (Lease, Evidence),
-    ) -> Self {
-        Self {
-            namespace: Arc::clone(&base.namespace),
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            clock: base.clock.clone(),
-            mappings: Arc::clone(mappings),
-            lease,
-            under_way: ChangesUnderWay::default(),
-            evidence: Mutex::new(evidence),
-            restless: Mutex::default(),
-            names_changing: AtomicU64::new(0),
-            names_changed: AtomicU64::new(0),
-            shared: base.coherence.is_some(),
-        }
-    }
 }
 
 /// A change of an origin's file while it is under way.

@@ -19,26 +19,34 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use bon::Builder;
 use parking_lot::Mutex;
 
 use super::open_file::OpenFile;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
-use crate::foundation::Foundation;
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
-use crate::notes::Notes;
 use crate::origin_access::OriginAccess;
+use crate::status_notes::Notes;
+use halocline_api::config::Config;
 use halocline_os::error::Result;
-use halocline_storage::device::lease::is_exclusive;
-use halocline_storage::device::passing;
+use halocline_storage::device::passthrough;
+use halocline_storage::device::write_lease::is_exclusive;
 use halocline_storage::volume::origin::OriginFile;
 
 /// One page in so many may be missing from memory.
 const MISSING_SHARE: u64 = 64;
 
+/// Whether the configuration wants it, and the kernel can read the origin as we do: a plain one, without emulated
+/// devices.
+pub(crate) fn is_wanted(config: &Config, origin: &OriginAccess) -> bool {
+    let plain = !origin.data.is_striped();
+    config.warm_passthrough && plain && config.emulate.is_none() && !config.direct
+}
+
 /// What is known of passthrough so far.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct PageCachePassthrough {
     store: Arc<ExtentStore>,
     notes: Arc<Notes>,
@@ -46,34 +54,14 @@ pub(crate) struct PageCachePassthrough {
     known: Arc<KnownFiles>,
     mappings: Arc<Mappings>,
     wanted: AtomicBool,
+    #[builder(skip)]
     opens: AtomicU64,
     /// Files that nobody has open, but somebody may have mapped.
+    #[builder(skip)]
     mapped: Mutex<VecDeque<Weak<CachedFile>>>,
 }
 
 impl PageCachePassthrough {
-    /// As the configuration wants it, where the kernel can read the origin as we do: a plain one, without
-    /// emulated devices.
-    pub(crate) fn new(
-        base: &Foundation,
-        known: &Arc<KnownFiles>,
-        mappings: &Arc<Mappings>,
-    ) -> Self {
-        let config = &base.settings.config;
-        let plain = !base.origin.data.is_striped();
-        let can = plain && config.emulate.is_none() && !config.direct;
-        Self {
-            store: Arc::clone(&base.store),
-            notes: Arc::clone(&base.notes),
-            origin: Arc::clone(&base.origin),
-            known: Arc::clone(known),
-            mappings: Arc::clone(mappings),
-            wanted: AtomicBool::new(config.warm_passthrough && can),
-            opens: AtomicU64::new(0),
-            mapped: Mutex::default(),
-        }
-    }
-
     /// Whether files are offered to the kernel.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
@@ -99,7 +87,7 @@ impl PageCachePassthrough {
         let taken = if must || file.read_below.load(Ordering::Acquire) {
             take()
         } else if reads
-            && file.size() >= passing::SMALL_BYTES
+            && file.size() >= passthrough::SMALL_BYTES
             && is_in_memory(handle.origin.node())
             && let Some(_range) = self.with_readers_only(file)
         {
@@ -109,7 +97,8 @@ impl PageCachePassthrough {
         };
         if let Err(error) = taken {
             if self.wanted.swap(false, Ordering::Relaxed) {
-                self.notes.note(format!("warm_passthrough is off: {}", passing::explain(&error)));
+                self.notes
+                    .note(format!("warm_passthrough is off: {}", passthrough::explain(&error)));
             }
             return false;
         }

@@ -7,19 +7,20 @@
 
 use std::sync::Arc;
 
+use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 
-use super::foundation::Foundation;
 use super::mappings::Mappings;
 use super::origin_access::OriginAccess;
-use crate::coherence::{Coherence, FileTokens, Permit, SharedFile, Want};
+use crate::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
 use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
 use halocline_os::error::Result;
 
 /// Asks the node's agent, if there are other nodes.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Permits {
+    #[builder(required)]
     coherence: Option<Arc<dyn Coherence>>,
     origin: Arc<OriginAccess>,
     store: Arc<ExtentStore>,
@@ -40,16 +41,6 @@ impl Held<'_> {
 }
 
 impl Permits {
-    /// Asks the agent that the engine was given.
-    pub(crate) fn new(base: &Foundation, mappings: &Arc<Mappings>) -> Self {
-        Self {
-            coherence: base.coherence.clone(),
-            origin: Arc::clone(&base.origin),
-            store: Arc::clone(&base.store),
-            mappings: Arc::clone(mappings),
-        }
-    }
-
     /// Whether other nodes use the origin.
     pub(crate) fn are_needed(&self) -> bool {
         self.coherence.is_some()
@@ -58,6 +49,13 @@ impl Permits {
     /// The agent, if there are other nodes.
     pub(crate) fn coherence(&self) -> Option<&Arc<dyn Coherence>> {
         self.coherence.as_ref()
+    }
+
+    /// Says who gives up what other nodes ask for.
+    pub(crate) fn attach(&self, holder: &Arc<dyn Holder>) {
+        if let Some(coherence) = &self.coherence {
+            coherence.attach(Arc::downgrade(holder));
+        }
     }
 
     fn tokens<'f>(&self, file: &'f CachedFile) -> Result<Option<&'f dyn FileTokens>> {

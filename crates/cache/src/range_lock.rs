@@ -126,7 +126,7 @@ impl RangeLock {
     }
 
     /// Holds `range` against writers, or returns `None` where it would have to wait.
-    pub fn try_shared(&self, range: ByteRange) -> Option<RangeGuard<'_>> {
+    pub(crate) fn try_shared(&self, range: ByteRange) -> Option<RangeGuard<'_>> {
         self.try_acquire(range, false)
     }
 
@@ -136,7 +136,10 @@ impl RangeLock {
     }
 
     /// As [`RangeLock::try_exclusive`], with a guard that is bound to no scope.
-    pub fn try_exclusive_owned(self: &Arc<Self>, range: ByteRange) -> Option<OwnedRangeGuard> {
+    pub(crate) fn try_exclusive_owned(
+        self: &Arc<Self>,
+        range: ByteRange,
+    ) -> Option<OwnedRangeGuard> {
         let ticket = self.try_enter(range, true)?;
         Some(OwnedRangeGuard { lock: Arc::clone(self), ticket })
     }

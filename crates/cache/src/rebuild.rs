@@ -14,15 +14,18 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use bon::Builder;
 use parking_lot::Mutex;
 
 use self::missing::Missing;
 use self::signal::Signal;
+use crate::backpressure::Backpressure;
 use crate::barriers::Barriers;
 use crate::counters::Counters;
 use crate::damage::Damage;
 use crate::defects::Defects;
-use crate::degrade::Relief;
+use crate::degraded_mode::Relief;
+use crate::dirty_pressure::DirtyPressure;
 use crate::discard::Discards;
 use crate::extent::file::CachedFile;
 use crate::extent::flush_handle::FlushHandles;
@@ -31,18 +34,15 @@ use crate::extent::table::FileTable;
 use crate::fetch::Fetcher;
 use crate::flush::Sweeper;
 use crate::flush::{Swept, Which};
-use crate::foundation::Foundation;
 use crate::health::Health;
 use crate::known_files::KnownFiles;
-use crate::notes::Notes;
 use crate::origin_access::OriginAccess;
+use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
-use crate::pressure::Pressure;
 use crate::recover::Recoverer;
 use crate::repair::Repair;
-use crate::room::Room;
 use crate::settings::Settings;
-use crate::space::OriginSpace;
+use crate::status_notes::Notes;
 use halocline_meta::FileId;
 use halocline_os::clock::{Clock, Work, age_ms};
 use halocline_os::error::{Error, Result};
@@ -78,7 +78,7 @@ pub(crate) enum Doing {
 /// The rebuilder's thread.
 #[derive(Debug)]
 pub(crate) struct Rebuilder {
-    pressure: Arc<Pressure>,
+    pressure: Arc<DirtyPressure>,
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -148,15 +148,15 @@ struct Pace {
 }
 
 /// What the rebuilder does in its rounds.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Rounds {
     namespace: Arc<Namespace>,
     store: Arc<ExtentStore>,
     files: Arc<FileTable>,
     flush_handles: Arc<FlushHandles>,
-    pressure: Arc<Pressure>,
+    pressure: Arc<DirtyPressure>,
     origin: Arc<OriginAccess>,
-    room: Arc<Room>,
+    room: Arc<Backpressure>,
     damage: Arc<Damage>,
     health: Arc<Health>,
     counters: Arc<Counters>,
@@ -175,48 +175,11 @@ pub(crate) struct Rounds {
     fetcher: Arc<Fetcher>,
     recoverer: Arc<Recoverer>,
     /// Dirty files that a flush did not find.
+    #[builder(skip)]
     missing: Missing,
 }
 
 impl Rounds {
-    /// No round was made yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        (known, own): (&Arc<KnownFiles>, &Arc<OwnChanges>),
-        (repair, space): (&Arc<Repair>, &Arc<OriginSpace>),
-        (relief, sweeper): (&Arc<Relief>, &Arc<Sweeper>),
-        (discards, barriers): (&Arc<Discards>, &Arc<Barriers>),
-        (fetcher, recoverer): (&Arc<Fetcher>, &Arc<Recoverer>),
-    ) -> Self {
-        Self {
-            namespace: Arc::clone(&base.namespace),
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            flush_handles: Arc::clone(&base.flush_handles),
-            pressure: Arc::clone(&base.pressure),
-            origin: Arc::clone(&base.origin),
-            room: Arc::clone(&base.room),
-            damage: Arc::clone(&base.damage),
-            health: Arc::clone(&base.health),
-            counters: Arc::clone(&base.counters),
-            notes: Arc::clone(&base.notes),
-            defects: Arc::clone(&base.defects),
-            settings: Arc::clone(&base.settings),
-            clock: base.clock.clone(),
-            known: Arc::clone(known),
-            own: Arc::clone(own),
-            repair: Arc::clone(repair),
-            space: Arc::clone(space),
-            relief: Arc::clone(relief),
-            sweeper: Arc::clone(sweeper),
-            discards: Arc::clone(discards),
-            barriers: Arc::clone(barriers),
-            fetcher: Arc::clone(fetcher),
-            recoverer: Arc::clone(recoverer),
-            missing: Missing::default(),
-        }
-    }
-
     fn run(&self, signal: &Signal, work: Work) {
         let _working = work.begin();
         let mut pace = Pace { barrier: self.clock.instant(), fetch: self.clock.instant() };

@@ -5,19 +5,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::reach::origin_key;
-use super::reach::says_not_there;
+use bon::Builder;
+
+use super::path_lookup::origin_key;
+use super::path_lookup::says_not_there;
 use crate::extent::file::WHOLE;
 use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::external_changes::ExternalChanges;
-use crate::foundation::Foundation;
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
-use crate::notes::Notes;
+use crate::modification_times::ModificationTimes;
 use crate::origin_access::OriginAccess;
 use crate::own_changes::OwnChanges;
-use crate::times::Times;
+use crate::status_notes::Notes;
 use halocline_meta::{FileId, FileRecord, Stamp};
 use halocline_os::counted::counted_with;
 use halocline_os::error::{Error, Result};
@@ -35,7 +36,7 @@ pub(crate) struct Unfound {
 }
 
 /// What finds dirty files that are not under their names.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Recoverer {
     namespace: Arc<Namespace>,
     origin: Arc<OriginAccess>,
@@ -43,34 +44,13 @@ pub(crate) struct Recoverer {
     flush_handles: Arc<FlushHandles>,
     notes: Arc<Notes>,
     known: Arc<KnownFiles>,
-    times: Arc<Times>,
+    times: Arc<ModificationTimes>,
     own: Arc<OwnChanges>,
     external: Arc<ExternalChanges>,
     mappings: Arc<Mappings>,
 }
 
 impl Recoverer {
-    /// Nothing was looked for yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
-        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
-        mappings: &Arc<Mappings>,
-    ) -> Self {
-        Self {
-            namespace: Arc::clone(&base.namespace),
-            origin: Arc::clone(&base.origin),
-            store: Arc::clone(&base.store),
-            flush_handles: Arc::clone(&base.flush_handles),
-            notes: Arc::clone(&base.notes),
-            known: Arc::clone(known),
-            times: Arc::clone(times),
-            own: Arc::clone(own),
-            external: Arc::clone(external),
-            mappings: Arc::clone(mappings),
-        }
-    }
-
     /// Finds every file with dirty extents. A file that was renamed while the mount was down, or
     /// in the instant before it was killed, is searched for by its inode in the whole tree. One that cannot
     /// be looked at, or whose bytes cannot be saved, keeps them and stands in nobody's way.

@@ -6,30 +6,32 @@
 
 use std::sync::Arc;
 
+use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 
+use crate::backpressure::Backpressure;
 use crate::counters::Counters;
 use crate::damage::Damage;
+use crate::dirty_pressure::DirtyPressure;
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::fill::Fills;
-use crate::foundation::Foundation;
 use crate::health::Health;
 use crate::identify::{Identified, Identifier};
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use crate::open_file::OpenFile;
 use crate::origin_access::OriginAccess;
+use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::permits::Permits;
-use crate::pressure::Pressure;
 use crate::repair::Repair;
+use crate::request_split::{
+    index, missing_spans, run, segments_of, slice, slice_mut, with_segments,
+};
 use crate::resize::Resizer;
-use crate::room::Room;
-use crate::segments::{index, missing_spans, run, segments_of, slice, slice_mut, with_segments};
 use crate::settings::Settings;
-use crate::space::OriginSpace;
 use halocline_api::config::Mode;
 use halocline_meta::{Extent, FileId, Segment};
 use halocline_os::clock::Clock;
@@ -45,7 +47,7 @@ struct Served {
 }
 
 /// What serves the reads and writes of programs.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Redirector {
     store: Arc<ExtentStore>,
     files: Arc<FileTable>,
@@ -53,8 +55,8 @@ pub(crate) struct Redirector {
     damage: Arc<Damage>,
     counters: Arc<Counters>,
     health: Arc<Health>,
-    pressure: Arc<Pressure>,
-    room: Arc<Room>,
+    pressure: Arc<DirtyPressure>,
+    room: Arc<Backpressure>,
     settings: Arc<Settings>,
     clock: Clock,
     mappings: Arc<Mappings>,
@@ -69,38 +71,6 @@ pub(crate) struct Redirector {
 }
 
 impl Redirector {
-    /// Over both sides.
-    pub(crate) fn new(
-        base: &Foundation,
-        (mappings, own): (&Arc<Mappings>, &Arc<OwnChanges>),
-        (repair, space): (&Arc<Repair>, &Arc<OriginSpace>),
-        (known, resizer): (&Arc<KnownFiles>, &Arc<Resizer>),
-        (fills, identifier): (&Arc<Fills>, &Arc<Identifier>),
-        permits: &Arc<Permits>,
-    ) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            origin: Arc::clone(&base.origin),
-            damage: Arc::clone(&base.damage),
-            counters: Arc::clone(&base.counters),
-            health: Arc::clone(&base.health),
-            pressure: Arc::clone(&base.pressure),
-            room: Arc::clone(&base.room),
-            settings: Arc::clone(&base.settings),
-            clock: base.clock.clone(),
-            mappings: Arc::clone(mappings),
-            own: Arc::clone(own),
-            repair: Arc::clone(repair),
-            space: Arc::clone(space),
-            known: Arc::clone(known),
-            resizer: Arc::clone(resizer),
-            fills: Arc::clone(fills),
-            identifier: Arc::clone(identifier),
-            permits: Arc::clone(permits),
-        }
-    }
-
     /// Serves a write of thread `tid`. On success every byte is on the side that the records name,
     /// handed to the operating system there (I4).
     pub(crate) fn write(

@@ -3,17 +3,17 @@
 use std::io;
 use std::sync::Arc;
 
+use bon::Builder;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use super::counters::Counters;
 use super::damage::{Damage, named};
-use super::foundation::Foundation;
 use super::mappings::Mappings;
-use super::notes::Notes;
 use super::open_file::OpenFile;
 use super::origin_access::OriginAccess;
 use super::settings::Settings;
+use super::status_notes::Notes;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
@@ -22,7 +22,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
 
 /// Reads of the cache with what makes their damage good.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Repair {
     store: Arc<ExtentStore>,
     files: Arc<FileTable>,
@@ -36,21 +36,6 @@ pub(crate) struct Repair {
 }
 
 impl Repair {
-    /// Nothing is known to be damaged yet.
-    pub(crate) fn new(base: &Foundation, mappings: &Arc<Mappings>) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            damage: Arc::clone(&base.damage),
-            origin: Arc::clone(&base.origin),
-            namespace: Arc::clone(&base.namespace),
-            counters: Arc::clone(&base.counters),
-            notes: Arc::clone(&base.notes),
-            settings: Arc::clone(&base.settings),
-            mappings: Arc::clone(mappings),
-        }
-    }
-
     /// Reads cached bytes for a program; what of them is damaged, as far as anybody looks.
     pub(crate) fn read_cache(
         &self,

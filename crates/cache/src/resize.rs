@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 
 use super::open_file::OpenFile;
 use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
-use crate::foundation::Foundation;
 use crate::mappings::Mappings;
 use crate::origin_access::OriginAccess;
+use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
-use crate::space::OriginSpace;
 use halocline_meta::Segment;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -24,7 +24,7 @@ use halocline_vfs::Seek;
 const SEEK_WINDOW_BYTES: u64 = 64 << 20;
 
 /// What changes sizes and holes of files, and finds holes.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Resizer {
     store: Arc<ExtentStore>,
     origin: Arc<OriginAccess>,
@@ -35,23 +35,6 @@ pub(crate) struct Resizer {
 }
 
 impl Resizer {
-    /// Over both sides.
-    pub(crate) fn new(
-        base: &Foundation,
-        own: &Arc<OwnChanges>,
-        mappings: &Arc<Mappings>,
-        space: &Arc<OriginSpace>,
-    ) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            origin: Arc::clone(&base.origin),
-            clock: base.clock.clone(),
-            own: Arc::clone(own),
-            mappings: Arc::clone(mappings),
-            space: Arc::clone(space),
-        }
-    }
-
     /// Sets a file's size; cached bytes past a smaller size are dropped, dirty or not.
     pub(crate) fn truncate(
         &self,

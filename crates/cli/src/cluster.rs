@@ -19,7 +19,7 @@ use halocline_cluster::alone::Alone;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::redis::RedisStore;
-use halocline_os::boot::boot_id;
+use halocline_os::boot_id::boot_id;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 

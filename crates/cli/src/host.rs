@@ -23,8 +23,8 @@ use halocline_api::control::{
     Claim, Controlled, MoveReport, ProgressSink, Report, Server, Skipped,
 };
 use halocline_fuse::{MountOptions, MountedSession, Transport, Unmounted};
+use halocline_os::catch_panic::unpanicked;
 use halocline_os::error::{Error, Result};
-use halocline_os::unpanicked::unpanicked;
 use halocline_vfs::Engine;
 use parking_lot::Mutex;
 

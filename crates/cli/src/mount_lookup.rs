@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use halocline_api::control::place::{self, Directly, Look};
+use halocline_api::control::mount_lookup::{self, Directly, Look};
 use halocline_api::control::{AnyStatus, Request};
 use halocline_api::control::{Client, Place, Status, descriptors};
 use halocline_os::error::{Error, Result};
@@ -37,7 +37,7 @@ pub(crate) fn find(path: &Path) -> Result<Place> {
 /// Refuses the root of a file tier one of whose directories does not answer.
 pub(crate) fn check_tiers_answer(root: &Path) -> Result<()> {
     check_answers(root)?;
-    place::check_tiers_answer(root, &Aside::default())
+    mount_lookup::check_tiers_answer(root, &Aside::default())
 }
 
 /// Connects to a mount's process, unless the directory with its control socket hangs. Where that is, its user says,
@@ -76,30 +76,30 @@ pub(crate) fn not_found(error: Error) -> Failure {
 
 /// The mount point at `path` if its process has ended.
 pub(crate) fn dead_mount(path: &Path) -> Result<Option<PathBuf>> {
-    place::dead_mount(path, &Aside::default())
+    mount_lookup::dead_mount(path, &Aside::default())
 }
 
 /// The mount of ours on top at `path`, or else the one whose cache or first tier is there or below it: told also where
 /// neither answers.
 pub(crate) fn mountpoint_at_or_over(path: &Path) -> Option<PathBuf> {
     let look = Aside::default();
-    place::mountpoint_at(path, &look).or_else(|| place::mountpoint_over(path, &look))
+    mount_lookup::mountpoint_at(path, &look).or_else(|| mount_lookup::mountpoint_over(path, &look))
 }
 
 /// Where the mount with this control socket is.
 pub(crate) fn mountpoint_of(socket: &Path) -> Option<PathBuf> {
-    place::mountpoint_of(socket, &Aside::default())
+    mount_lookup::mountpoint_of(socket, &Aside::default())
 }
 
 /// Refuses a path that leads into a mount whose process or server does not answer.
 pub(crate) fn check_answers(path: &Path) -> Result<()> {
-    place::check_answers(path, &Aside::default())
+    mount_lookup::check_answers(path, &Aside::default())
 }
 
 /// Refuses paths one of which leads into such a mount.
 pub(crate) fn all_answer(paths: &[PathBuf]) -> Result<()> {
     let look = Aside::default();
-    paths.iter().try_for_each(|path| place::check_answers(path, &look))
+    paths.iter().try_for_each(|path| mount_lookup::check_answers(path, &look))
 }
 
 /// Look into mounts for another process of ours

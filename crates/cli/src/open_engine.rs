@@ -14,7 +14,7 @@ use halocline_meta::origin_mark;
 use halocline_model::tier;
 use halocline_os::error::{Error, Result};
 use halocline_os::one_device::{Common, common};
-use halocline_os::reserves::leave_to_root;
+use halocline_os::root_reserve::leave_to_root;
 use halocline_tier::{FileTier, TierOptions, TierSet};
 
 use crate::host::Hosted;

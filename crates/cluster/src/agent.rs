@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use halocline_cache::coherence::{Coherence, FileTokens, Holder, SharedFile};
 use halocline_model::token::{Epoch, Session, Tokens};
-use halocline_os::boot::boot_id;
+use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use parking_lot::{Condvar, Mutex, RwLock};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use halocline_fuse::{MountOptions, mount};
 use halocline_os::error::{Error, Result};
-use halocline_vfs::passthrough::Passthrough;
+use halocline_vfs::uncached::Uncached;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +25,6 @@ fn main() -> Result<()> {
             _ => return Err(Error::invalid(format!("unknown switch {switch}"), "leave it out")),
         }
     }
-    let engine = Passthrough::open(Path::new(origin), options.direct)?;
+    let engine = Uncached::open(Path::new(origin), options.direct)?;
     mount(Arc::new(engine), &options)?.wait()
 }

@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo};
+use halocline_os::catch_panic::Panicked;
 use halocline_os::error::Error;
-use halocline_os::unpanicked::Panicked;
 use halocline_vfs::namespace::Directory;
 use halocline_vfs::{Engine, OpenMode, Stat};
 
@@ -42,16 +42,16 @@ use open_files::{Handles, OpenFile};
 
 /// How a front end serves its engine.
 #[derive(Debug, Clone, Copy)]
-pub struct FrontOptions {
+pub(crate) struct FrontOptions {
     /// How long the kernel may answer from its own copy of attributes and names.
-    pub attr_timeout: Duration,
+    pub(crate) attr_timeout: Duration,
     /// Every file bypasses the kernel's page cache, whatever the engine says.
-    pub direct: bool,
+    pub(crate) direct: bool,
 }
 
 /// The front end of one mount.
 #[derive(Debug)]
-pub struct Front<E: Engine> {
+pub(crate) struct Front<E: Engine> {
     engine: Arc<E>,
     options: FrontOptions,
     pub(crate) connection: Connection,
@@ -106,7 +106,7 @@ impl From<Panicked> for Refused {
 
 impl<E: Engine> Front<E> {
     /// A front end of `engine`.
-    pub fn new(engine: Arc<E>, options: FrontOptions) -> Self {
+    pub(crate) fn new(engine: Arc<E>, options: FrontOptions) -> Self {
         let root = engine.root();
         Self {
             inodes: InodeTable::new(engine.key(&root), root),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fuser::{BackgroundSession, Notifier};
+use fuser::BackgroundSession;
 use halocline_api::control::mount::MountCopy;
 use halocline_os::error::{Error, Result};
 use halocline_trace::record::Recorder;
@@ -259,11 +259,6 @@ fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<uring::Prepared<E>
 }
 
 impl MountedSession {
-    /// Tells the kernel what changed behind its back.
-    pub fn notifier(&self) -> Notifier {
-        self.serving.as_ref().expect("taken only when the session ends").device.notifier()
-    }
-
     /// Which way requests take.
     pub fn transport(&self) -> Transport {
         self.transport

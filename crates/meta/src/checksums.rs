@@ -52,7 +52,7 @@ const NEIGHBOURS: u64 = 64;
 const TRIES: usize = 8;
 
 /// Reads bytes of an object, all of them, at an offset.
-pub type ReadObject<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
+pub(crate) type ReadObject<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
 
 /// What was found when bytes were compared with their sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -160,11 +160,6 @@ impl Checksums {
             table.add(at, key);
         }
         Ok(Self { table: Some(table) })
-    }
-
-    /// Whether sums are kept.
-    pub fn are_kept(&self) -> bool {
-        self.table.is_some()
     }
 
     /// Before bytes of an object change: forgets their sums. The caller holds the bytes

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
+use super::block_accounting::Blocks;
 use super::rangemap::RangeMap;
-use super::space::Blocks;
 use super::write_intent::WriteIntents;
 use super::{FileId, FileRecord, OriginKey};
 

@@ -11,17 +11,17 @@ use halocline_os::error::Result;
 use halocline_os::private::PrivateDir;
 
 use crate::batch::Batch;
+use crate::block_accounting::Space;
 use crate::cdt::Cdt;
+use crate::eviction_queue::EvictionQueue;
 use crate::fuzz_input::{memory_file, pieces, scratch};
 use crate::identity::{CACHE_FILE, FORMAT, FORMAT_NOW, identity_in, write_identity};
 use crate::invalidations::{HEADER_BYTES, Invalidation, InvalidationList};
 use crate::log::fuzzing::rebuilt;
-use crate::order::Order;
 use crate::owner::{LOCK_FILE, Owner};
 use crate::record;
 use crate::records::{RecordStore, Visit};
 use crate::recover::{self, Source};
-use crate::space::Space;
 
 pub use crate::checksums::fuzzing::checksum_slot;
 pub use crate::lease::fuzzing::lease;
@@ -118,7 +118,7 @@ impl RecordStore for Given {
 fn load(records: &dyn RecordStore) {
     let nothing = std::sync::Arc::new(Given::default());
     let space = Space::new(1 << 40, nothing, 1 << 20);
-    let order = Order::new((evict::POLICIES[0].make)());
+    let order = EvictionQueue::new((evict::POLICIES[0].make)());
     let source = Source { records, path: Path::new("records"), space: &space };
     let Ok(loaded) = recover::load(source, order, Cdt::new(64), "boot") else { return };
     let (mut extents, mut bytes, mut dirty) = (0, 0, 0);

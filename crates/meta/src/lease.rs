@@ -23,13 +23,13 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::Stamp;
 use super::exit_time::{self, ExitTime};
-use halocline_os::boot::boot_id;
+use halocline_os::boot_id::boot_id;
 use halocline_os::clock::coarse_ms;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 
 /// Name of the file in the cache directory.
-pub const LEASE_FILE: &str = "halocline-lease";
+pub(crate) const LEASE_FILE: &str = "halocline-lease";
 
 /// Bytes of the file: within one sector, so that a power loss leaves the old or the new ones.
 const LENGTH: usize = 256;

@@ -11,8 +11,10 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 mod batch;
+mod block_accounting;
 mod cdt;
 pub mod checksums;
+mod eviction_queue;
 mod exit_time;
 mod files;
 #[cfg(any(test, fuzzing))]
@@ -25,7 +27,6 @@ pub mod lease;
 mod log;
 mod mapping;
 mod migrate;
-mod order;
 mod origin_attribute;
 pub mod origin_mark;
 pub mod owner;
@@ -33,7 +34,6 @@ mod rangemap;
 mod record;
 mod records;
 pub mod recover;
-mod space;
 pub mod table;
 mod write_intent;
 

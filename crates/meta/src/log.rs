@@ -19,7 +19,7 @@ mod recover;
 mod salvage;
 mod segment;
 mod snapshot;
-mod synced;
+mod sync_point;
 mod tail;
 #[cfg(test)]
 pub(super) mod tests;
@@ -45,7 +45,7 @@ use recover::Found;
 pub(super) use salvage::salvage;
 use segment::{HEAD, Segment};
 use snapshot::Head;
-use synced::Synced;
+use sync_point::Synced;
 use tail::{Sealed, Tail};
 
 /// A file of the log takes one part in this many of what is set aside for records.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::OriginKey;
 use super::identity::identity_of;
 use super::origin_attribute::OriginAttribute;
-use halocline_os::born::born_ns;
+use halocline_os::birth_time::born_ns;
 use halocline_os::clock::coarse_ms;
 use halocline_os::error::{Error, Result};
 

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::batch::Batch;
+use super::block_accounting::Space;
 use super::cdt::Cdt;
+use super::eviction_queue::{EvictionQueue, LoadedUse};
 use super::files::{FileState, Files};
-use super::order::{LoadedUse, Order};
 use super::rangemap::{Entry, RangeMap};
 use super::record::{self, ExtentRecord, Malformed, State};
 use super::records::{self, RecordStore};
-use super::space::Space;
 use super::{FileId, FileRecord};
 use halocline_os::error::{Error, Result};
 
@@ -73,7 +73,7 @@ pub struct Recovery {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) files: Files,
-    pub(crate) order: Order,
+    pub(crate) order: EvictionQueue,
     pub(crate) cdt: Cdt,
     pub(crate) counts: Counts,
     pub(crate) generation: u64,
@@ -109,7 +109,12 @@ impl Source<'_> {
 }
 
 /// Loads everything and makes what is kept durable; `boot_id` tells a crash from a power loss.
-pub(crate) fn load(source: Source<'_>, order: Order, cdt: Cdt, boot_id: &str) -> Result<Loaded> {
+pub(crate) fn load(
+    source: Source<'_>,
+    order: EvictionQueue,
+    cdt: Cdt,
+    boot_id: &str,
+) -> Result<Loaded> {
     let mut loader = Loader::new(source, order, cdt, boot_id);
     source.records.scan(&mut |key, value| loader.take(key, value))?;
     let (found, lost) = loader.end()?;
@@ -161,7 +166,7 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn new(source: Source<'a>, order: Order, cdt: Cdt, boot_id: &'a str) -> Self {
+    fn new(source: Source<'a>, order: EvictionQueue, cdt: Cdt, boot_id: &'a str) -> Self {
         let loaded = Loaded {
             files: Files::default(),
             order,

@@ -28,23 +28,24 @@ use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
 use super::batch::Batch;
+use super::block_accounting::Space;
 use super::cdt::Cdt;
 use super::checksums::Checksums;
+use super::eviction_queue::EvictionQueue;
 use super::files::{Busy, FileState, Files};
 use super::identity::CacheIdentity;
 use super::invalidations::Invalidation;
 use super::log::Pace;
-use super::order::Order;
 use super::owner::Owner;
-use super::record::State;
+use super::record::{ExtentRecord, State};
 use super::records::RecordStore;
 use super::records::unrecorded::Unrecorded;
 use super::recover::{self, Counts, Left, Recovery, Source};
-use super::space::Space;
+use super::write_intent::HELD;
 use super::{Extent, FileId, FileRecord, OriginKey, Segment, Usage, record};
 use halocline_os::error::{Error, Result};
 
-pub use options::{Access, Clock, Options, system_clock};
+pub use options::{Access, Clock, Options};
 
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
@@ -87,7 +88,7 @@ pub struct ExtentTable {
     names: Mutex<()>,
     files: RwLock<Files>,
     busy: Busy,
-    order: Mutex<Order>,
+    order: Mutex<EvictionQueue>,
     cdt: Mutex<Cdt>,
     sums: Sums,
     epochs: Epochs,
@@ -112,7 +113,7 @@ impl fmt::Debug for ExtentTable {
 impl ExtentTable {
     /// Takes the cache directory `dir` and opens its tables, or makes them if it is empty.
     pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
-        Self::open_on_boot(dir, options, &halocline_os::boot::boot_id()?)
+        Self::open_on_boot(dir, options, &halocline_os::boot_id::boot_id()?)
     }
 
     /// The same on a machine whose boot id is `boot_id`: how a power loss is told from a crash.
@@ -162,7 +163,7 @@ impl ExtentTable {
         let looks = access != Access::Change;
         let records = if looks { Arc::new(Unrecorded(records)) } else { records };
         let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
-        let order = Order::new(options.eviction);
+        let order = EvictionQueue::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
         let path = &owner.dir().join(STORE_DIR);
         let source = Source { records: &*records, path, space: &space };
@@ -256,6 +257,20 @@ impl ExtentTable {
     /// Commits a batch, if there is anything in it.
     fn commit_unless_empty(&self, batch: &Batch) -> Result<()> {
         if batch.is_empty() { Ok(()) } else { self.records.commit(batch) }
+    }
+
+    /// Adds an extent to the sums (`sign` 1) or takes it out (-1).
+    fn count(&self, record: &ExtentRecord, sign: i64) {
+        let bytes = sign.cast_unsigned().wrapping_mul(record.range.len());
+        let one = sign.cast_unsigned();
+        self.sums.mapped.fetch_add(bytes, Relaxed);
+        self.sums.extents.fetch_add(one, Relaxed);
+        if record.dirty {
+            self.sums.dirty.fetch_add(bytes, Relaxed);
+            self.sums.dirty_extents.fetch_add(one, Relaxed);
+        } else if record.epoch == HELD {
+            self.sums.held.fetch_add(bytes, Relaxed);
+        }
     }
 }
 

@@ -15,10 +15,10 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
-pub use adaptive::Adaptive;
-pub use s4d::S4d;
-pub use sla::Sla;
-pub use unconditional::Unconditional;
+pub(crate) use adaptive::Adaptive;
+pub(crate) use s4d::S4d;
+pub(crate) use sla::Sla;
+pub(crate) use unconditional::Unconditional;
 
 use crate::cost::Cost;
 use crate::cost::sla::Mode;

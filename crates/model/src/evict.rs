@@ -12,7 +12,7 @@ mod suite;
 use std::fmt::Debug;
 
 pub use lru::Lru;
-pub use s3fifo::S3Fifo;
+pub(crate) use s3fifo::S3Fifo;
 
 use crate::policy::UnknownPolicy;
 

@@ -36,7 +36,7 @@ impl Exact {
     }
 
     /// Numerator and denominator in lowest terms.
-    pub const fn reduced(self) -> (i128, i128) {
+    pub(crate) const fn reduced(self) -> (i128, i128) {
         let (mut a, mut b) = (self.num.unsigned_abs(), self.den.unsigned_abs());
         while b != 0 {
             (a, b) = (b, a % b);
@@ -46,13 +46,13 @@ impl Exact {
     }
 
     /// Rounded to the nearest picosecond that fits, 0 when negative.
-    pub fn to_ps(self) -> u64 {
+    pub(crate) fn to_ps(self) -> u64 {
         u64::try_from(((self.num + self.den / 2) / self.den).max(0)).unwrap_or(u64::MAX)
     }
 
     /// As a floating-point number: for people only.
     #[expect(clippy::cast_precision_loss, reason = "for people only; never compared")]
-    pub fn to_f64(self) -> f64 {
+    pub(crate) fn to_f64(self) -> f64 {
         self.num as f64 / self.den as f64
     }
 

@@ -41,7 +41,8 @@ impl FileLayout {
     }
 
     /// `rounds` rounds of `first`, then `rest`.
-    pub fn two_part(first: Vec<u64>, rounds: u64, rest: Vec<u64>) -> Result<Self, String> {
+    #[cfg(test)]
+    pub(crate) fn two_part(first: Vec<u64>, rounds: u64, rest: Vec<u64>) -> Result<Self, String> {
         Self::new(&[Region { offset: 0, stripes: vec![(Some(rounds), first), (None, rest)] }])
     }
 

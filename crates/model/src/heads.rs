@@ -27,7 +27,7 @@ impl Heads {
     /// Whether `range` begins where the last request on its first server ended. Requests in the order of the file stay in
     /// that order on all servers, so that the first one stands for the others.
     #[must_use]
-    pub fn are_at(&self, striping: Striping, range: ByteRange) -> bool {
+    pub(crate) fn are_at(&self, striping: Striping, range: ByteRange) -> bool {
         if range.is_empty() {
             return false;
         }
@@ -47,13 +47,13 @@ impl Heads {
 
     /// Whether the origin serves reads in the file, whatever becomes of its writes.
     #[must_use]
-    pub const fn serve_reads(&self) -> bool {
+    pub(crate) const fn serve_reads(&self) -> bool {
         self.near_read > 0
     }
 
     /// Whether most of what goes to the origin needs no seek.
     #[must_use]
-    pub const fn mostly_stay(&self) -> bool {
+    pub(crate) const fn mostly_stay(&self) -> bool {
         self.without_seek.count_ones() >= MOSTLY
     }
 

@@ -120,7 +120,7 @@ impl DeviceProfile {
 }
 
 /// The built-in profiles by name.
-pub const PROFILES: &[(&str, DeviceProfile)] = &[
+pub(crate) const PROFILES: &[(&str, DeviceProfile)] = &[
     ("hdd-7200", DeviceProfile::hdd_7200()),
     ("revodrive-x2", DeviceProfile::ssd_revodrive_x2()),
     ("generic-ssd", DeviceProfile::ssd_generic()),

@@ -66,7 +66,7 @@ pub enum Kind {
 }
 
 /// Kind of the request at `offset` when the first `j` requests' worth of bytes is heterogeneous.
-pub fn classify(offset: u64, length: u64, j: u64, size: u64) -> Kind {
+pub(crate) fn classify(offset: u64, length: u64, j: u64, size: u64) -> Kind {
     let border = u128::from(j) * u128::from(size);
     if u128::from(offset) + u128::from(length) <= border {
         Kind::Heterogeneous
@@ -84,7 +84,7 @@ fn product<const N: usize>(factors: [u64; N]) -> i128 {
 impl Params {
     /// Cost of a request of `size` bytes with stripes `h` and `s` (Table 3). A class with a zero
     /// stripe is charged nothing: no connection, no startup, no transfer.
-    pub fn heterogeneous_ps(&self, size: u64, h: u64, s: u64) -> Exact {
+    pub(crate) fn heterogeneous_ps(&self, size: u64, h: u64, s: u64) -> Exact {
         let servers = if h > 0 { self.m } else { 0 } + if s > 0 { self.n } else { 0 };
         let connect = product([self.e_ps]) * product([self.c, servers]).max(product([self.p]));
         let network = product([self.c, size, self.t_ps_per_byte])
@@ -103,7 +103,7 @@ impl Params {
     }
 
     /// Cost of a request of `size` bytes on `HServers` alone with stripe `size / m` (Table 4).
-    pub fn homogeneous_ps(&self, size: u64) -> Exact {
+    pub(crate) fn homogeneous_ps(&self, size: u64) -> Exact {
         let connect = product([self.e_ps]) * product([self.c, self.m]).max(product([self.p]));
         let all = Exact::whole(product([self.c, size, self.t_ps_per_byte]));
         let part = Exact::new(product([self.p, size, self.t_ps_per_byte]), product([self.m]));

@@ -8,7 +8,7 @@ use crate::turns::Turns;
 use rustc_hash::FxHashMap;
 
 /// A process counts towards p for this long after its last request on the file.
-pub const WINDOW_MS: u64 = 10_000;
+pub(crate) const WINDOW_MS: u64 = 10_000;
 
 /// Processes remembered per file; idle ones leave first.
 const PROCESSES_MAX: usize = 4096;

@@ -89,7 +89,7 @@ impl VariedStriping {
 
     /// The inverse of [`VariedStriping::place`]: the offset of the byte at `local` of `server`'s local file, and how
     /// many bytes from it on are in the same stripe. `None` where the server has no bytes, or not so many.
-    pub fn offset_of(&self, server: usize, local: u64) -> Option<(u64, u64)> {
+    pub(crate) fn offset_of(&self, server: usize, local: u64) -> Option<(u64, u64)> {
         let width = self.widths[server];
         let (row, within) = (local.checked_div(width)?, local % width);
         let offset = row.checked_mul(self.round)?.checked_add(self.offsets[server])?;
@@ -208,7 +208,7 @@ impl Striping {
 
     /// What the papers print instead: m from `E = floor((f+r)/str)`, `s_m` from Table 2 with it.
     /// `s_m` is signed and may differ from any real part size (mode `paper`).
-    pub const fn shape_as_printed(self, range: ByteRange) -> (u64, i128) {
+    pub(crate) const fn shape_as_printed(self, range: ByteRange) -> (u64, i128) {
         if range.is_empty() {
             return (0, 0);
         }

@@ -28,7 +28,7 @@ use crate::request::{ByteRange, Direction};
 
 pub use heat::{Heat, REGION};
 pub use members::{Life, Members};
-pub use table::{Answer, CROWD, Tokens};
+pub use table::{Answer, Tokens};
 
 /// One life of a node's mount, from its start to its end or its recovery; never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

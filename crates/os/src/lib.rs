@@ -5,10 +5,11 @@
 //! from outside read only so far ([`bounded`]).
 
 pub mod beneath;
-pub mod boot;
-pub mod born;
+pub mod birth_time;
+pub mod boot_id;
 pub mod bound_process;
 pub mod bounded;
+pub mod catch_panic;
 pub mod clock;
 pub mod counted;
 pub mod error;
@@ -17,5 +18,4 @@ pub mod one_device;
 pub mod open_files;
 pub mod private;
 pub mod rename_new;
-pub mod reserves;
-pub mod unpanicked;
+pub mod root_reserve;

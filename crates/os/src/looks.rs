@@ -9,8 +9,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use crate::catch_panic::caught;
 use crate::error::Result;
-use crate::unpanicked::caught;
 
 /// At most this many at once; further look-ups count as unanswered.
 const LOOKS_MAX: usize = 16;

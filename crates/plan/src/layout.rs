@@ -9,10 +9,10 @@ use halocline_model::striping::VariedStriping;
 use serde::{Deserialize, Serialize};
 
 /// The stripe of file systems that nobody has tuned, bytes.
-pub const DEFAULT_STRIPE: u64 = 64 << 10;
+pub(crate) const DEFAULT_STRIPE: u64 = 64 << 10;
 
 /// The narrowest stripe of a striped volume, bytes: no plan has one that nobody can apply.
-pub const STRIPE_BYTES_MIN: u64 = 512;
+pub(crate) const STRIPE_BYTES_MIN: u64 = 512;
 
 /// A stretch of a file with one stripe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -150,7 +150,7 @@ pub fn choose(
 
 /// The files laid out by a scheme, and the ties of PSA. The outer error is that they do not fit, the inner one that
 /// the scheme has no answer.
-pub fn lay_out(
+pub(crate) fn lay_out(
     scheme: Scheme,
     servers: &Servers,
     workload: &Workload,

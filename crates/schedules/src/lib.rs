@@ -7,11 +7,11 @@
 
 mod sync;
 
+mod backpressure;
 mod bell;
 mod changes;
 mod queue;
 mod range_lock;
-mod room;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

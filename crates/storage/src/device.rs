@@ -13,17 +13,17 @@ use rustix::io::Errno;
 
 use self::memory::MemoryFile;
 
+pub mod calibration_drift;
 pub mod directory;
-pub mod drift;
 pub mod emulate;
 pub mod fault;
-pub mod lease;
 pub mod local;
 pub mod memory;
 pub mod meter;
 pub mod null;
-pub mod passing;
-pub mod pieces;
+pub mod passthrough;
+pub mod piecewise;
+pub mod write_lease;
 
 pub use directory::Directory;
 

@@ -18,24 +18,24 @@ use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
+pub mod distribution;
 pub mod file;
 pub mod label;
+mod lazy_file;
 mod object_paths;
 pub mod objects;
 pub mod origin;
 mod queue;
-pub mod rewrite;
+pub mod run_writes;
 pub mod server;
-mod slot;
-pub mod spread;
 pub mod unstripe;
 
+pub use distribution::Distribution;
 pub use file::VolumeFile;
 pub use object_paths::ObjectKey;
 pub use objects::CacheObjects;
 pub use origin::{Origin, OriginFile};
 pub use server::Server;
-pub use spread::Spread;
 
 /// Puts decorators around the device of the server with the given index.
 pub type Decorate<'a> = &'a dyn Fn(usize, Arc<dyn Device>) -> Arc<dyn Device>;

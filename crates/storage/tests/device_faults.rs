@@ -8,7 +8,7 @@ use halocline_model::striping::Striping;
 use halocline_storage::device::fault::{Effect, Faults, FaultyDevice, Operation, When};
 use halocline_storage::device::local::LocalDevice;
 use halocline_storage::device::meter::{Meter, MeteredDevice};
-use halocline_storage::device::pieces::PiecewiseDevice;
+use halocline_storage::device::piecewise::PiecewiseDevice;
 use halocline_storage::device::{Device, ServerFile};
 use halocline_storage::volume::{Volume, VolumeFile};
 

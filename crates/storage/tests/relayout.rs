@@ -13,7 +13,7 @@ use halocline_os::error::{Error, Result};
 use halocline_storage::device::Device;
 use halocline_storage::volume::origin::relayout::{Standing, Step, Wish};
 use halocline_storage::volume::unstripe::unstripe;
-use halocline_storage::volume::{Origin, OriginFile, Spread};
+use halocline_storage::volume::{Distribution, Origin, OriginFile};
 use proptest::prelude::*;
 use rustix::fs::XattrFlags;
 
@@ -144,7 +144,7 @@ fn a_moved_file_has_its_bytes_its_attributes_and_its_layout() {
     unstripe(dir, Path::new("file"), &dir.join("plain"), &mut |_| {}).unwrap();
     assert_eq!(fs::read(dir.join("plain")).unwrap(), want);
     let back = moved(dir, &wish("file", &[(0, [4096; 3])]));
-    assert!(matches!(back.now, Spread::Even(_)), "the volume's own stripe is no layout");
+    assert!(matches!(back.now, Distribution::Even(_)), "the volume's own stripe is no layout");
     assert_eq!(local_files(dir, "layouts").len(), 0);
     assert_eq!(read(&mounted(dir), "file"), want);
 }

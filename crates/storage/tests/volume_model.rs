@@ -7,7 +7,7 @@ use halocline_model::file_layout::FileLayout;
 use halocline_model::request::ByteRange;
 use halocline_model::striping::Striping;
 use halocline_storage::device::Device;
-use halocline_storage::volume::{Spread, Volume, VolumeFile};
+use halocline_storage::volume::{Distribution, Volume, VolumeFile};
 use proptest::prelude::*;
 
 const STRIPE: u64 = 48;
@@ -54,12 +54,12 @@ fn index(position: u64) -> usize {
     usize::try_from(position).unwrap()
 }
 
-fn check(spread: &Spread, ops: &[Op]) {
-    let servers = spread.servers();
+fn check(distribution: &Distribution, ops: &[Op]) {
+    let servers = distribution.servers();
     let dir = tempfile::tempdir().unwrap();
     let plain = |_: usize, device: Arc<dyn Device>| device;
     let volume = Volume::in_directory(dir.path(), servers, STRIPE, &plain).unwrap();
-    let open = || VolumeFile::lazy(&volume, 0, spread.clone(), "objects/ab/one".as_ref());
+    let open = || VolumeFile::lazy(&volume, 0, distribution.clone(), "objects/ab/one".as_ref());
     let (mut file, mut model) = (open(), Vec::new());
     for op in ops {
         match *op {

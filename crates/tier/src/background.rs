@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use super::components::Components;
 use super::wakeups::Wakeups;
+use halocline_os::catch_panic::caught;
 use halocline_os::error::Result;
-use halocline_os::unpanicked::caught;
 
 /// What is done for a tier beside the requests of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

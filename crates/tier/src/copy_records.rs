@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use super::intents::{self, Intent, Intents};
 use super::stamp::Stamp;
 use super::steps::Steps;
-use halocline_os::boot::boot_id;
+use halocline_os::boot_id::boot_id;
 use halocline_os::error::Result;
 use halocline_os::private::PrivateDir;
 use halocline_os::rename_new::rename_new;

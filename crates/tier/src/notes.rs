@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
-use halocline_os::unpanicked::Panicked;
+use halocline_os::catch_panic::Panicked;
 
 /// Notes of panics are added to fewer notes than these.
 const NOTES_MAX: usize = 100;

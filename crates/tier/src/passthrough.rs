@@ -26,7 +26,7 @@ use super::tiers::Tiers;
 use halocline_api::control::tier::PassthroughStatus;
 use halocline_os::bounded::PATH_BYTES_MAX;
 use halocline_os::clock::Clock;
-use halocline_storage::device::passing;
+use halocline_storage::device::passthrough;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
@@ -100,7 +100,7 @@ impl Passthrough {
         if self.state.lock().works == Some(false) && !must {
             return refused("the kernel takes no files");
         }
-        if !handle.writes() && !must && resident.bytes() < passing::SMALL_BYTES {
+        if !handle.writes() && !must && resident.bytes() < passthrough::SMALL_BYTES {
             return refused("small and opened for reading");
         }
         // Also where nothing comes of it below: the front end may hand it over all the same.
@@ -133,7 +133,7 @@ impl Passthrough {
                 if state.works.is_none() {
                     tracing::info!(%error, "no kernel passthrough");
                     state.works = Some(false);
-                    state.reason = Some(passing::explain(&error));
+                    state.reason = Some(passthrough::explain(&error));
                 }
                 drop(state);
                 refused("the kernel takes no files")

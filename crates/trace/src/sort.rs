@@ -18,7 +18,7 @@ const RUNS_MAX: usize = 64;
 
 /// Sorts requests.
 #[derive(Debug)]
-pub struct Sorter {
+pub(crate) struct Sorter {
     dir: PathBuf,
     run: Vec<Request>,
     run_max: usize,
@@ -27,7 +27,7 @@ pub struct Sorter {
 
 impl Sorter {
     /// Sorts with temporary files in `dir`; they have no names there.
-    pub fn new(dir: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         Self::with_run(dir, RUN_DEFAULT)
     }
 
@@ -36,7 +36,7 @@ impl Sorter {
     }
 
     /// Takes a request.
-    pub fn push(&mut self, request: Request) -> Result<(), Error> {
+    pub(crate) fn push(&mut self, request: Request) -> Result<(), Error> {
         self.run.push(request);
         if self.run.len() < self.run_max {
             return Ok(());
@@ -51,7 +51,7 @@ impl Sorter {
     }
 
     /// Gives all requests, in order.
-    pub fn drain(
+    pub(crate) fn drain(
         mut self,
         mut give: impl FnMut(&Request) -> Result<(), Error>,
     ) -> Result<(), Error> {

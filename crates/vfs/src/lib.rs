@@ -2,15 +2,15 @@
 //!
 //! [`engine`] is the contract: a front end (`crates/fuse`) calls it, the extent cache (`crates/cache`) and the file
 //! tier (`crates/tier`) implement it. [`namespace`] is a directory tree by descriptors, which has the names of either;
-//! [`passthrough`] is an engine that is nothing but such a tree.
+//! [`uncached`] is an engine that is nothing but such a tree.
 
 mod allocate;
 mod caller;
 pub mod engine;
 pub mod namespace;
-pub mod passthrough;
 mod seek;
 mod stat;
+pub mod uncached;
 
 pub use allocate::Allocate;
 pub use caller::{Caller, Make, Maker};

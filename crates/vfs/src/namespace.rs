@@ -15,10 +15,10 @@
 
 mod act_as;
 mod attributes;
-mod change;
 pub mod contents;
 mod directory;
 mod make;
+mod names;
 mod node;
 pub mod statx;
 pub mod xattr;
@@ -36,8 +36,8 @@ use crate::Stat;
 use halocline_os::error::{Error, Result};
 use halocline_os::open_files::OpenFiles;
 
-pub use change::Removed;
 pub use directory::{DirEntry, Directory};
+pub use names::Removed;
 pub use node::{Node, Pin};
 pub use statx::stat_descriptor;
 pub use statx::stat_of;

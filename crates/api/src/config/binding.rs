@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 use super::bounds::{SERVERS_MAX, STRIPE_BYTES_MAX};
-use halocline_os::born::born_ns;
+use halocline_os::birth_time::born_ns;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{self, PrivateDir};
 
 /// Name of the file in the cache directory.
-pub const BINDING_FILE: &str = "halocline-binding.toml";
+pub(crate) const BINDING_FILE: &str = "halocline-binding.toml";
 
 /// An origin and a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// Whether `number` is within them.
-    pub const fn contain(self, number: u64) -> bool {
+    pub(crate) const fn contain(self, number: u64) -> bool {
         self.least <= number && number <= self.most
     }
 }

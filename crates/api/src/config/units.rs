@@ -172,7 +172,7 @@ const TIME_UNITS: [(&str, u64); 5] =
 const TIME_MAX: Duration = Duration::from_hours(100 * 366 * 24);
 
 /// Reads a time of at most a hundred years: `250ms`, `30s`, `1.5h`.
-pub fn parse_duration(text: &str) -> Option<Duration> {
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split_number(text)?;
     let (_, ms) = TIME_UNITS.iter().find(|(name, _)| *name == unit)?;
     #[expect(clippy::cast_precision_loss, reason = "a unit's length is far below 2^53")]
@@ -181,7 +181,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// Writes a time exactly, to the millisecond: what [`parse_duration`] reads.
-pub fn format_duration(time: Duration) -> String {
+pub(crate) fn format_duration(time: Duration) -> String {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     if ms == 0 {
         return "0s".into();

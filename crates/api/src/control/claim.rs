@@ -8,17 +8,17 @@
 //! names after its own are there: of two at the same moment at least one sees the other.
 //!
 //! Anybody may listen on such names, so a claim counts only where its user could write to the
-//! directory ([`standing`]): who may only read an origin cannot keep others from it. Claims are
+//! directory ([`write_permission`]): who may only read an origin cannot keep others from it. Claims are
 //! seen within a network namespace (`docs/decisions/0012-claims-on-origins.md`).
 
 mod ancestors;
+mod claim_request;
 mod claimant;
 mod names;
 mod other_users;
 mod owner;
-mod standing;
-mod told;
-mod wanted;
+mod refusal;
+mod write_permission;
 
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
@@ -40,10 +40,10 @@ use claimant::{Claimant, Claimants, read_answer};
 use names::{Access, Entry, Kind};
 use other_users::OtherUsers;
 
+pub use claim_request::{UseAs, Wanted};
 #[cfg(any(test, fuzzing))]
 pub(crate) use names::fuzzing;
 pub(super) use owner::{Owner, owner_of};
-pub use wanted::{UseAs, Wanted};
 
 /// How often a claim is tried against one that does not answer: its process may be trying, too, or
 /// ending.
@@ -217,7 +217,7 @@ impl Claim {
         while let Some((entry, meets, Claimant { peer, stream })) = claimants.next() {
             let between = above.iter().take_while(|ancestor| *ancestor != meets);
             let way = between.chain([meets]).map(|ancestor| &*ancestor.path);
-            if standing::may_change(&peer, way) {
+            if write_permission::may_change(&peer, way) {
                 let told = read_answer(stream, Instant::now() + ANSWER_TIMEOUT);
                 return Some(taken((dir, &self.cache), &peer, told));
             }

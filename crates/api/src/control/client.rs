@@ -68,7 +68,7 @@ impl Client {
     /// # Errors
     /// Where nobody listens, the process does not answer (`ETIMEDOUT`), or is another user's
     /// (`EPERM`).
-    pub fn connect_to(socket: &Path, user: u32) -> Result<Self> {
+    pub(crate) fn connect_to(socket: &Path, user: u32) -> Result<Self> {
         Self::over(connect(socket), socket, user, connect)
     }
 
@@ -257,7 +257,7 @@ impl Client {
 
 /// Connects to a socket. What it lies on may not answer: an implementation with a time limit answers
 /// [`ErrorKind::TimedOut`] then.
-pub type Connect = fn(&Path) -> std::io::Result<UnixStream>;
+pub(crate) type Connect = fn(&Path) -> std::io::Result<UnixStream>;
 
 /// Connects without a time limit.
 ///

@@ -15,7 +15,7 @@ const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// Whether the kernel answers a request with `errno` because the mount's process has ended. Its
 /// connection ends some milliseconds after it: requests that come in between are cancelled or aborted.
-pub fn tells_of_end(errno: i32) -> bool {
+pub(crate) fn tells_of_end(errno: i32) -> bool {
     matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
 }
 

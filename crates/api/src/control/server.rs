@@ -24,9 +24,9 @@ use super::address::Address;
 use super::bounds::{self, REQUEST_BYTES_MAX, SHORT_LINE_BYTES};
 use super::mounted::{self, Mounted};
 use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
+use halocline_os::catch_panic::{caught, unpanicked};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
-use halocline_os::unpanicked::{caught, unpanicked};
 
 /// What a longer line may ask, as it begins: lists of paths and job files.
 const LONG_REQUESTS: [&[u8]; 2] = [b"{\"warm\"", b"{\"jobs\""];

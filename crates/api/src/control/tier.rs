@@ -1,7 +1,7 @@
 //! What a mount of the file tier is asked and answers besides the common requests.
 
-mod found;
 mod problem;
+mod scan_result;
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::{Status, wire};
 use crate::config::Copies;
 
-pub use found::Found;
 pub use problem::Problem;
+pub use scan_result::Found;
 
 /// Directory of the file tier's own in each tier; programs do not see it.
 pub const PRIVATE: &str = ".halocline";

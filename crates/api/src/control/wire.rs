@@ -110,7 +110,7 @@ pub fn path_or_null_as_json<S: Serializer>(
 ///
 /// # Errors
 /// Those of `out`.
-pub fn paths_as_json<S: Serializer>(paths: &[PathBuf], out: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn paths_as_json<S: Serializer>(paths: &[PathBuf], out: S) -> Result<S::Ok, S::Error> {
     paths::serialize(paths, out)
 }
 

@@ -9,21 +9,18 @@ use halocline_model::layout::CacheGeometry;
 
 use super::ExtentEngine;
 use crate::coherence::{Holder, REGISTRY};
-use crate::components::Components;
+use crate::components::{Base, Components, Controls};
 use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
-use crate::external_changes;
 use crate::fill::Filler;
-use crate::foundation::Foundation;
 use crate::globs::Globs;
 use crate::identify::Identifier;
 use crate::lease_renewal::LeaseRenewal;
 use crate::rebuild::Rebuilder;
+use crate::servers::{self, Decorations, Meters};
 use crate::settings::Settings;
-use crate::sides::{self, Decorations, Meters};
-use crate::sight::Sight;
 use halocline_api::config::{Binding, Config, Mode, Shares};
-use halocline_meta::lease::{Evidence, Lease};
+use halocline_meta::lease::Lease;
 use halocline_meta::recover::Recovery;
 use halocline_meta::table::{self, ExtentTable};
 use halocline_os::clock::Clock;
@@ -37,7 +34,7 @@ impl ExtentEngine {
     /// Says what a person should know of the two sides together, in status and explanations. Only the
     /// first time counts.
     pub fn note_of_sides(&self, note: &'static str) {
-        self.components.notes.set_of_sides(note);
+        self.base.notes.set_of_sides(note);
     }
 
     /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an
@@ -61,33 +58,32 @@ impl ExtentEngine {
         let binding = Binding::of(origin_dir, config)?;
         binding.check(cache_dir)?;
         let mut meters = Meters::default();
-        let origin = sides::open_origin(origin_dir, config, &mut meters, around)?;
+        let origin = servers::open_origin(origin_dir, config, &mut meters, around)?;
         let namespace = Namespace::open(origin.namespace_dir())?.hiding(REGISTRY);
         let geometry = geometry(config);
-        let shares = sides::shares(cache_dir, config, around.data_bytes)?;
+        let shares = servers::shares(cache_dir, config, around.data_bytes)?;
         let options = options(shares, origin_dir, config, around.clock)?;
         // The store comes before the volume: it finds out whether the directory is ours (I8).
         let boot_id = around.boot_id;
         let (dmt, recovery) = open_tables(cache_dir, options, boot_id)?;
         binding.check(cache_dir)?;
         binding.record(cache_dir)?;
-        let cache = sides::open_cache(cache_dir, config, &mut meters, around)?;
-        sides::check_servers(&cache, &dmt, cache_dir)?;
+        let cache = servers::open_cache(cache_dir, config, &mut meters, around)?;
+        servers::check_servers(&cache, &dmt, cache_dir)?;
         let setting = Setting {
             origin: Side {
                 servers: origin.striping().servers(),
                 stripe: origin.striping().stripe(),
-                profile: sides::origin_profile(origin_dir, config),
+                profile: servers::origin_profile(origin_dir, config),
             },
-            cache: sides::cache(geometry, cache_dir, config),
+            cache: servers::cache(geometry, cache_dir, config),
         };
         let settings = settings_of(config, &setting, origin_dir, cache_dir);
         let (objects, flush_handles) = within_open_files(cache, geometry, &origin)?;
         let store = ExtentStore::new(dmt, objects, geometry);
-        let base = Foundation::new(
+        let base = Base::new(
             (namespace, origin),
-            store,
-            flush_handles,
+            (store, flush_handles),
             settings,
             around.clock,
             around.coherence,
@@ -95,28 +91,29 @@ impl ExtentEngine {
         let lease = Lease::open(cache_dir, boot_id)?;
         let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
         let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
-        let components = Arc::new(Components::new(base, lease, identifier, globs));
-        Self::begin(components, meters, &recovery)
+        let components = Components::wire(&base, lease, identifier, globs);
+        Self::begin(base, components, meters, &recovery)
     }
 
     /// Takes over what the last session left, then starts what works in the background.
-    fn begin(components: Arc<Components>, meters: Meters, recovery: &Recovery) -> Result<Self> {
-        take_over(&components, recovery)?;
-        if let Some(coherence) = components.permits.coherence() {
-            let holder: Arc<dyn Holder> = Arc::clone(&components.yields) as _;
-            coherence.attach(Arc::downgrade(&holder));
-        }
-        let profiles = sides::profile_names(&components);
+    fn begin(
+        base: Base,
+        components: Components,
+        meters: Meters,
+        recovery: &Recovery,
+    ) -> Result<Self> {
+        components.session.take_over(recovery)?;
+        components.permits.attach(&(Arc::clone(&components.revocation) as Arc<dyn Holder>));
+        let controls = Controls::wire(&base, &components, meters);
         let (rebuilder, filler) =
             (Rebuilder::start(&components.rounds), Filler::start(&components.fills));
-        let renewal = LeaseRenewal::start(&components.own, &components.clock);
-        let sight = Sight::default();
-        Ok(Self { components, rebuilder, filler, renewal, meters, profiles, sight })
+        let renewal = LeaseRenewal::start(&components.own, &base.clock);
+        Ok(Self { base, components, controls, rebuilder, filler, renewal })
     }
 
     /// Tells caches apart, whatever their directories are called.
     pub fn cache_id(&self) -> &str {
-        &self.components.store.dmt.identity().cache_id
+        &self.base.store.dmt.identity().cache_id
     }
 
     /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as
@@ -125,49 +122,12 @@ impl ExtentEngine {
         self.filler.stop();
         self.rebuilder.stop();
         self.renewal.stop();
-        if let Some(coherence) = self.components.permits.coherence() {
-            // What is dirty yet is nobody else's until the next mount of this cache, or its recovery.
-            if self.components.store.dmt.usage().dirty == 0 {
-                coherence.leave()?;
-            }
-        }
-        let closed = self.close_store();
-        if closed.is_ok() {
-            self.components.store.dmt.settle_origin();
-        }
-        closed
-    }
-
-    fn close_store(&self) -> Result<()> {
-        if self.components.store.dmt.usable().is_err() {
-            // Not in order, but nothing is lost: what was dirty is on the origin.
-            return self.components.relief.drain();
-        }
-        match self.leave_in_order() {
-            // The next mount takes it for a crashed one.
-            Err(error) if self.components.store.dmt.usage().dirty == 0 => {
-                tracing::warn!("the cache is not left in order: {error}; the origin has all data");
-                Ok(())
-            }
-            left => left,
-        }
-    }
-
-    fn leave_in_order(&self) -> Result<()> {
-        self.components.recoverer.stamp_dirty_files();
-        self.components.own.record_resting(true);
-        self.components.discards.discard_queued()?;
-        self.components.barriers.barrier()?;
-        self.components.discards.discard_queued()?;
-        self.components.fetcher.note_wants();
-        self.components.discards.forget_empty(&self.components.fetcher)?;
-        self.components.store.dmt.close()?;
-        self.components.own.lease.close()
+        self.components.session.leave()
     }
 
     /// Bytes of blocks that the cache's objects use on disk: what I5 is checked against.
     pub fn cache_allocated_bytes(&self) -> Result<u64> {
-        Ok(self.components.store.objects.allocated_bytes()?)
+        Ok(self.base.store.objects.allocated_bytes()?)
     }
 
     /// Fetches wanted ranges (`C_flag`) until none is left or the cache has no room; returns the
@@ -175,37 +135,6 @@ impl ExtentEngine {
     pub fn fetch_wanted(&self) -> Result<u64> {
         self.components.fetcher.fetch_all()
     }
-}
-
-/// Before the first request: what the last session left is put in order, what it lost is told.
-fn take_over(components: &Components, recovery: &Recovery) -> Result<()> {
-    external_changes::close_saved(&components.settings.cache_dir);
-    if *components.own.evidence.lock() == Evidence::Copy {
-        components.notes.note(format!(
-            "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
-             to the origin only where its files are as they were",
-            components.settings.cache_dir.display()
-        ));
-    }
-    if recovery.trim {
-        components.store.trim()?;
-    }
-    for dropped in recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0) {
-        components.notes.note(format!(
-            "{}: the machine lost power; {} bytes that no fsync had covered are lost",
-            dropped.path.display(),
-            dropped.dirty_bytes
-        ));
-    }
-    components.recoverer.recover()?;
-    components.own.lease.begin()?;
-    // All that was left is judged: what is found from now on is of this session.
-    *components.own.evidence.lock() = Evidence::Nothing;
-    for id in components.store.dmt.empty_files() {
-        components.store.note_emptied(id);
-    }
-    components.space.check();
-    Ok(())
 }
 
 fn geometry(config: &Config) -> CacheGeometry {

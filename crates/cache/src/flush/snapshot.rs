@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use bon::Builder;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
@@ -13,12 +14,11 @@ use parking_lot::Mutex;
 use crate::damage::Damage;
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
-use crate::foundation::Foundation;
 use crate::range_lock::RangeGuard;
 use halocline_meta::{Extent, FileId, Segment};
 use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::error::Result;
-use halocline_storage::volume::rewrite::Runs;
+use halocline_storage::volume::run_writes::Runs;
 
 /// Longest piece read at once: its range stays locked for writers meanwhile.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -60,20 +60,14 @@ impl Snapshot {
 }
 
 /// What takes snapshots.
-#[derive(Debug)]
-pub(super) struct Snapshots {
+#[derive(Debug, Builder)]
+pub(crate) struct Snapshots {
     store: Arc<ExtentStore>,
     damage: Arc<Damage>,
     clock: Clock,
 }
 
 impl Snapshots {
-    /// Snapshots of what is in the store.
-    pub(super) fn new(base: &Foundation) -> Self {
-        let clock = base.clock.clone();
-        Self { store: Arc::clone(&base.store), damage: Arc::clone(&base.damage), clock }
-    }
-
     /// Copies the dirty extents that nobody is writing to right now and that are what was written;
     /// `None` where there are none. Nobody writes to any of them while the caller holds them all: `held`.
     pub(super) fn take(

@@ -11,27 +11,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::{Flushed, Flusher, Held};
+use crate::backpressure::Backpressure;
 use crate::damage::Damage;
 use crate::defects::Defects;
-use crate::degrade::Relief;
+use crate::degraded_mode::Relief;
+use crate::dirty_pressure::DirtyPressure;
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::store::ExtentStore;
 use crate::external_changes::ExternalChanges;
-use crate::foundation::Foundation;
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
+use crate::modification_times::ModificationTimes;
 use crate::origin_access::OriginAccess;
+use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
-use crate::pressure::Pressure;
-use crate::room::Room;
 use crate::settings::Settings;
-use crate::space::OriginSpace;
-use crate::times::Times;
 use halocline_meta::FileId;
 use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::error::Result;
@@ -106,20 +106,20 @@ struct DirtyRegion {
 }
 
 /// What flushes whole files, region by region.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Sweeper {
     store: Arc<ExtentStore>,
     damage: Arc<Damage>,
     namespace: Arc<Namespace>,
-    pressure: Arc<Pressure>,
+    pressure: Arc<DirtyPressure>,
     origin: Arc<OriginAccess>,
-    room: Arc<Room>,
+    room: Arc<Backpressure>,
     settings: Arc<Settings>,
     mappings: Arc<Mappings>,
     own: Arc<OwnChanges>,
     external: Arc<ExternalChanges>,
     known: Arc<KnownFiles>,
-    times: Arc<Times>,
+    times: Arc<ModificationTimes>,
     space: Arc<OriginSpace>,
     relief: Arc<Relief>,
     defects: Arc<Defects>,
@@ -128,36 +128,6 @@ pub(crate) struct Sweeper {
 }
 
 impl Sweeper {
-    /// No sweep is under way yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        mappings: &Arc<Mappings>,
-        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
-        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
-        space: &Arc<OriginSpace>,
-        (relief, flusher): (&Arc<Relief>, &Arc<Flusher>),
-    ) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            damage: Arc::clone(&base.damage),
-            namespace: Arc::clone(&base.namespace),
-            pressure: Arc::clone(&base.pressure),
-            origin: Arc::clone(&base.origin),
-            room: Arc::clone(&base.room),
-            settings: Arc::clone(&base.settings),
-            mappings: Arc::clone(mappings),
-            own: Arc::clone(own),
-            external: Arc::clone(external),
-            known: Arc::clone(known),
-            times: Arc::clone(times),
-            space: Arc::clone(space),
-            relief: Arc::clone(relief),
-            defects: Arc::clone(&base.defects),
-            flusher: Arc::clone(flusher),
-            clock: base.clock.clone(),
-        }
-    }
-
     /// One sweep over a file, several regions at a time. `go_on` is told the bytes of each region
     /// flushed and ends the sweep with `false`. The caller holds no lock of the file's bytes.
     pub(crate) fn sweep(

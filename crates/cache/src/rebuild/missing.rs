@@ -92,13 +92,13 @@ mod tests {
         *file.flush_handle.lock() = None;
         file.let_mtime_go(None);
         engine.components.known.forget_idle(&file);
-        assert!(engine.components.files.by_id(file.id().unwrap()).is_none());
+        assert!(engine.base.files.by_id(file.id().unwrap()).is_none());
         engine
     }
 
     /// Flushes as the rebuilder does, long after dirty files were missed first.
     fn pass(engine: &ExtentEngine) {
-        for (id, _) in engine.components.store.dmt.dirty_files() {
+        for (id, _) in engine.base.store.dmt.dirty_files() {
             engine.components.rounds.missing.note(id, 0);
         }
         engine.components.rounds.flush_pass(&Signal::new(Clock::MACHINE), Reason::Short).unwrap();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use halocline_api::config::Binding;
-use halocline_cache::reach;
+use halocline_cache::path_lookup;
 use halocline_meta::{FileRecord, Stamp};
 use halocline_os::error::Result;
 use halocline_storage::volume::Origin;
@@ -27,7 +27,7 @@ impl OriginFiles {
     /// How the file of a record looks, if it is there; or why nobody knows.
     pub(super) fn find(&self, file: &FileRecord) -> Result<Option<Stamp>, String> {
         let (namespace, dir) = self.0.as_ref().map_err(Clone::clone)?;
-        let found = reach::find(namespace, dir, file).map_err(|error| error.to_string())?;
+        let found = path_lookup::find(namespace, dir, file).map_err(|error| error.to_string())?;
         Ok(found.map(|(_, stat)| Stamp::of_stat(&stat.raw)))
     }
 }

@@ -11,7 +11,7 @@ use halocline_os::bounded;
 use halocline_plan::plan_file::Plan;
 use halocline_sim::ServerSet;
 use halocline_storage::volume::origin::relayout::{Standing, Wish};
-use halocline_storage::volume::{Origin, Spread};
+use halocline_storage::volume::{Distribution, Origin};
 use serde::Serialize;
 
 use crate::command::judge;
@@ -125,13 +125,13 @@ pub(crate) struct PartJson {
 }
 
 /// The parts of a file that lies so.
-pub(crate) fn parts(spread: &Spread) -> Vec<PartJson> {
+pub(crate) fn parts(spread: &Distribution) -> Vec<PartJson> {
     match spread {
-        Spread::Even(striping) => {
+        Distribution::Even(striping) => {
             let widths = vec![striping.stripe(); striping.servers() as usize];
             vec![PartJson { begin: 0, widths }]
         }
-        Spread::Varied(layout) => {
+        Distribution::Varied(layout) => {
             let part = |part: &halocline_model::file_layout::Part| PartJson {
                 begin: part.start,
                 widths: part.striping.widths().to_vec(),
@@ -142,7 +142,7 @@ pub(crate) fn parts(spread: &Spread) -> Vec<PartJson> {
 }
 
 /// Parts for people: widths of the servers in their order, `-` for none.
-pub(crate) fn told(spread: &Spread) -> String {
+pub(crate) fn told(spread: &Distribution) -> String {
     let width = |width: &u64| match *width {
         0 => "-".to_owned(),
         width => text::bytes(width),

@@ -196,7 +196,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use halocline_vfs::passthrough::Passthrough;
+    use halocline_vfs::uncached::Uncached;
 
     use super::super::FrontOptions;
     use super::*;
@@ -206,7 +206,7 @@ mod tests {
     fn what_others_made_meanwhile_is_not_opened_as_new() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("theirs"), "secret").expect("write");
-        let engine = Arc::new(Passthrough::open(dir.path(), false).expect("open"));
+        let engine = Arc::new(Uncached::open(dir.path(), false).expect("open"));
         let options = FrontOptions { attr_timeout: Duration::ZERO, direct: false };
         let front = Front::new(engine, options);
         let caller = Caller { uid: 0, gid: 0, pid: 1 };

@@ -23,7 +23,11 @@ pub(super) struct Recording {
 impl<E: Engine> Front<E> {
     /// Records reads and writes from now on, of files by their names below `mountpoint`.
     #[must_use]
-    pub fn recording(mut self, recorder: Option<Arc<Recorder>>, mountpoint: PathBuf) -> Self {
+    pub(crate) fn recording(
+        mut self,
+        recorder: Option<Arc<Recorder>>,
+        mountpoint: PathBuf,
+    ) -> Self {
         self.recording = recorder.map(|recorder| Recording { recorder, mountpoint });
         self
     }

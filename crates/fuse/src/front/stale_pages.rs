@@ -19,7 +19,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
-use halocline_os::unpanicked::unpanicked;
+use halocline_os::catch_panic::unpanicked;
 
 /// How long a write waits at most. Only where all threads wait does it last so long, and then its
 /// pages are dropped as soon as they are free again.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Generation, ReplyEntry, ReplyXattr, Request, TimeOrNow};
-use halocline_os::unpanicked::unpanicked;
+use halocline_os::catch_panic::unpanicked;
 use halocline_vfs::{Caller, Engine, Maker, SetTime};
 
 use crate::front::names::Entry;

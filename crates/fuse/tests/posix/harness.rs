@@ -14,7 +14,7 @@ use halocline_fuse::{MountOptions, MountedSession, Transport, mount};
 use halocline_testkit::fuse_device;
 pub(crate) use halocline_testkit::skipping::skip;
 use halocline_tier::{FileTier, TierOptions, TierSet};
-use halocline_vfs::passthrough::Passthrough;
+use halocline_vfs::uncached::Uncached;
 
 /// Somebody without rights.
 pub(crate) const NOBODY: u32 = 65534;
@@ -126,7 +126,7 @@ pub(crate) fn mounted_with(
     let mut migrations = None;
     let session = match kind {
         Kind::Plain => {
-            mount(Arc::new(Passthrough::open(&origin, direct).expect("open the origin")), &options)
+            mount(Arc::new(Uncached::open(&origin, direct).expect("open the origin")), &options)
         }
         Kind::Tier | Kind::Moving => {
             fs::create_dir(dir.path().join("hdd")).expect("make a directory");

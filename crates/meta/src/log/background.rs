@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
+use halocline_os::catch_panic::caught;
 use halocline_os::clock::{Work, part_of_work};
-use halocline_os::unpanicked::caught;
 
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use super::damaged;
 use super::files::{FRESH, FRESH_LOG, LOG, SNAPSHOT, log_name, number_in, snapshot_name};
 use super::segment::{FILE_BYTES_MAX, Framed, HEAD, batch_at, batch_behind, is_segment};
 use super::snapshot::{Head, Reader};
-use super::synced::synced;
+use super::sync_point::synced;
 use super::tail::Sealed;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};

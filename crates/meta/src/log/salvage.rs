@@ -10,7 +10,7 @@ use super::files::{LOG, SNAPSHOT, log_name, number_in, snapshot_name};
 use super::recover::contents;
 use super::segment::{HEAD, batch_at, batch_behind, generation_of, is_segment};
 use super::snapshot::Reader;
-use super::synced::synced;
+use super::sync_point::synced;
 use crate::batch::{Batch, split};
 use crate::record::{self, State};
 use crate::records::{RecordStore, Visit};

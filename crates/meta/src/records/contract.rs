@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::thread;
 
 use super::RecordStore;
-use super::memory::Disk;
 use crate::batch::Batch;
 use crate::log::{Log, Pace};
 use halocline_os::error::{Error, Result};
@@ -15,32 +14,14 @@ use halocline_os::private::PrivateDir;
 
 pub(crate) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A store with what lies under it.
-trait Bench {
+/// A store with what lies under it. A store implements it in its own file, or beside the first test of its kind.
+pub(crate) trait Bench {
     /// Opens the store as it was left. What was opened before is gone, as after a kill.
     fn open(&mut self) -> Arc<dyn RecordStore>;
     /// Takes the power away from what is not open; `false` where that cannot be played.
     fn lose_power(&mut self) -> bool;
     /// From now on no write succeeds, or all do; `false` where that cannot be played.
     fn fail(&mut self, fails: bool) -> bool;
-}
-
-struct Memory(Disk);
-
-impl Bench for Memory {
-    fn open(&mut self) -> Arc<dyn RecordStore> {
-        Arc::new(self.0.open())
-    }
-
-    fn lose_power(&mut self) -> bool {
-        self.0.lose_power(2);
-        true
-    }
-
-    fn fail(&mut self, fails: bool) -> bool {
-        self.0.fail_after(fails.then_some(0));
-        true
-    }
 }
 
 struct OnDisk(tempfile::TempDir);
@@ -82,38 +63,41 @@ impl Bench for OnDisk {
     }
 }
 
-fn memory() -> Memory {
-    Memory(Disk::default())
-}
-
 fn on_disk() -> OnDisk {
     OnDisk(tempfile::tempdir().unwrap())
 }
 
-/// Each rule as a test of each store.
-macro_rules! contract {
-    ($($rule:ident),* $(,)?) => {
-        mod memory_store {
-            $(#[test] fn $rule() { super::$rule(&mut super::memory()); })*
-        }
-        mod log_on_disk {
-            $(#[test] fn $rule() { super::$rule(&mut super::on_disk()); })*
-        }
+/// Each rule as a test of each store, of which each is a row: its name, and how a new one is made.
+macro_rules! stores {
+    ($($store:ident: $new:expr),+ $(,)?) => {
+        $(mod $store {
+            rules! {
+                $new;
+                a_store_is_empty_at_first,
+                i4_what_was_committed_is_there_after_a_kill_in_the_order_of_keys,
+                of_one_record_the_last_change_counts,
+                a_batch_may_be_large,
+                i4_what_was_synced_is_there_after_a_power_loss_and_the_rest_is_a_prefix,
+                i4_after_a_failure_nothing_is_taken_and_what_was_refused_stays_away,
+                a_closed_store_takes_nothing_and_has_its_last_batch,
+                i4_batches_of_many_threads_are_all_there,
+                a_scan_ends_with_the_first_error,
+                i5_bytes_are_counted,
+            }
+        })+
     };
 }
 
-contract!(
-    a_store_is_empty_at_first,
-    i4_what_was_committed_is_there_after_a_kill_in_the_order_of_keys,
-    of_one_record_the_last_change_counts,
-    a_batch_may_be_large,
-    i4_what_was_synced_is_there_after_a_power_loss_and_the_rest_is_a_prefix,
-    i4_after_a_failure_nothing_is_taken_and_what_was_refused_stays_away,
-    a_closed_store_takes_nothing_and_has_its_last_batch,
-    i4_batches_of_many_threads_are_all_there,
-    a_scan_ends_with_the_first_error,
-    i5_bytes_are_counted,
-);
+macro_rules! rules {
+    ($new:expr; $($rule:ident),+ $(,)?) => {
+        $(#[test] fn $rule() { super::$rule(&mut $new); })+
+    };
+}
+
+stores! {
+    memory_store: crate::records::memory::Disk::default(),
+    log_on_disk: super::on_disk(),
+}
 
 fn batch(changes: &[(&str, Option<&str>)]) -> Batch {
     let mut batch = Batch::default();

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::contract::Bench;
 use super::{RecordStore, Visit};
 use crate::batch::Batch;
 use halocline_os::error::{Error, Result};
@@ -67,6 +68,22 @@ impl MemoryStore {
         self.usable()?;
         change(&mut content);
         Ok(())
+    }
+}
+
+impl Bench for Disk {
+    fn open(&mut self) -> Arc<dyn RecordStore> {
+        Arc::new(Disk::open(self))
+    }
+
+    fn lose_power(&mut self) -> bool {
+        Disk::lose_power(self, 2);
+        true
+    }
+
+    fn fail(&mut self, fails: bool) -> bool {
+        self.fail_after(fails.then_some(0));
+        true
     }
 }
 

@@ -8,8 +8,8 @@ use halocline_model::request::ByteRange;
 use super::replace::{Piece, Replace, write_replace};
 use super::{ExtentTable, write_intents};
 use crate::batch::Batch;
+use crate::eviction_queue::EvictionQueue;
 use crate::files::{FileState, Mapped};
-use crate::order::Order;
 use crate::rangemap::Entry;
 use crate::record::{self, ExtentRecord};
 use crate::write_intent::{HELD, WriteIntent, outside};
@@ -327,7 +327,7 @@ impl ExtentTable {
         &self,
         file: FileId,
         mapped: &mut Mapped,
-        order: &mut Order,
+        order: &mut EvictionQueue,
         replace: Replace,
     ) {
         let old = mapped.extents.remove(replace.start).expect("planned under `change`");
@@ -357,20 +357,6 @@ impl ExtentTable {
             }
             self.count(&piece.record, 1);
             mapped.extents.insert(start, Entry::new(&piece.record, piece.generation, slot));
-        }
-    }
-
-    /// Adds an extent to the sums (`sign` 1) or takes it out (-1).
-    pub(super) fn count(&self, record: &ExtentRecord, sign: i64) {
-        let bytes = sign.cast_unsigned().wrapping_mul(record.range.len());
-        let one = sign.cast_unsigned();
-        self.sums.mapped.fetch_add(bytes, Relaxed);
-        self.sums.extents.fetch_add(one, Relaxed);
-        if record.dirty {
-            self.sums.dirty.fetch_add(bytes, Relaxed);
-            self.sums.dirty_extents.fetch_add(one, Relaxed);
-        } else if record.epoch == HELD {
-            self.sums.held.fetch_add(bytes, Relaxed);
         }
     }
 }

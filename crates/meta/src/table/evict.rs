@@ -8,9 +8,9 @@ use halocline_model::request::ByteRange;
 
 use super::ExtentTable;
 use crate::batch::Batch;
+use crate::block_accounting::push_joined;
+use crate::eviction_queue::Verdict;
 use crate::files::{FileState, Files, Mapped};
-use crate::order::Verdict;
-use crate::space::push_joined;
 use crate::write_intent::HELD;
 use crate::{BLOCK, Discard, FileId, record};
 use halocline_os::error::Result;

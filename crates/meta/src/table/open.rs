@@ -8,6 +8,7 @@ use halocline_model::request::ByteRange;
 
 use super::{Access, STORE_DIR};
 use crate::FileId;
+use crate::block_accounting::Space;
 use crate::checksums::{Checksums, Setting};
 use crate::files::Files;
 use crate::log::{self, Log, Pace};
@@ -15,7 +16,6 @@ use crate::migrate;
 use crate::owner::Owner;
 use crate::records::RecordStore;
 use crate::recover::Left;
-use crate::space::Space;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 

@@ -85,6 +85,6 @@ impl fmt::Debug for Options {
 }
 
 /// The system's clock.
-pub fn system_clock() -> Clock {
+pub(crate) fn system_clock() -> Clock {
     Box::new(halocline_os::clock::coarse_ms)
 }

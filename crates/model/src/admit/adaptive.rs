@@ -42,7 +42,7 @@ const WAIT_PER_GAIN: u64 = 4;
 
 /// The policy with what it has learnt.
 #[derive(Debug)]
-pub struct Adaptive {
+pub(crate) struct Adaptive {
     setting: Setting,
     origin: Learnt,
     cache: Learnt,
@@ -110,7 +110,7 @@ impl Assessment {
 
 impl Adaptive {
     /// The policy for `setting`, with nothing learnt yet.
-    pub fn new(setting: &Setting) -> Self {
+    pub(crate) fn new(setting: &Setting) -> Self {
         Self {
             setting: setting.clone(),
             origin: Learnt::default(),

@@ -14,14 +14,14 @@ const SURFACE_BYTES: f64 = 250e9;
 /// seek curve): a third of it is rotation R, the rest the mean seek, and with a seek that grows
 /// with the root of the distance the longest one S is 15/8 of the mean.
 #[derive(Debug)]
-pub struct S4d {
+pub(crate) struct S4d {
     read: Model,
     write: Model,
 }
 
 impl S4d {
     /// The policy for `setting`.
-    pub fn new(setting: &Setting) -> Self {
+    pub(crate) fn new(setting: &Setting) -> Self {
         let geometry = setting.cache.geometry;
         let model = |direction| {
             let origin = setting.origin.profile.of(direction);

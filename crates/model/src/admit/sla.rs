@@ -9,14 +9,14 @@ use crate::request::Direction;
 /// The policy, in one of the two readings. Its alphas are the random startups: the model has one
 /// startup a server.
 #[derive(Debug)]
-pub struct Sla {
+pub(crate) struct Sla {
     read: Model,
     write: Model,
 }
 
 impl Sla {
     /// The policy for `setting`.
-    pub fn new(setting: &Setting, mode: Mode) -> Self {
+    pub(crate) fn new(setting: &Setting, mode: Mode) -> Self {
         let server = |profile: &DeviceProfile, direction| {
             let ServiceProfile { startup_random_ps, per_byte_ps, .. } = *profile.of(direction);
             Server { startup_ps: startup_random_ps, per_byte_ps }

@@ -8,19 +8,19 @@ use crate::layout::Layout;
 
 /// Either of the two policies.
 #[derive(Debug)]
-pub struct Unconditional {
+pub(crate) struct Unconditional {
     setting: Setting,
     admits: bool,
 }
 
 impl Unconditional {
     /// `always`. Only its predictions depend on `setting`.
-    pub fn always(setting: &Setting) -> Self {
+    pub(crate) fn always(setting: &Setting) -> Self {
         Self { setting: setting.clone(), admits: true }
     }
 
     /// `never`. Only its predictions depend on `setting`.
-    pub fn never(setting: &Setting) -> Self {
+    pub(crate) fn never(setting: &Setting) -> Self {
         Self { setting: setting.clone(), admits: false }
     }
 

@@ -68,7 +68,7 @@ impl Judgement {
     }
 
     /// Cost on the cache in the best layout.
-    pub fn best_cost(&self) -> Cost {
+    pub(crate) fn best_cost(&self) -> Cost {
         self.candidates()
             .find_map(|(layout, cost)| (layout == self.best).then_some(cost))
             .unwrap_or(self.origin)

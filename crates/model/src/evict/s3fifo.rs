@@ -18,7 +18,7 @@ const IN_MAIN: u8 = 0x80;
 
 /// Two FIFO queues with a use count a slot.
 #[derive(Debug, Default)]
-pub struct S3Fifo {
+pub(crate) struct S3Fifo {
     slots: Slots,
     small: Queue,
     main: Queue,

@@ -41,7 +41,7 @@ impl Heat {
     pub const NONE: Self = Self { regions: Vec::new() };
 
     /// Counts that somebody had to give up `range` for somebody else, at `now_ms`.
-    pub fn note_handover(&mut self, range: ByteRange, now_ms: u64) {
+    pub(crate) fn note_handover(&mut self, range: ByteRange, now_ms: u64) {
         let first = range.start / REGION;
         let last = range.end.saturating_sub(1).max(range.start) / REGION;
         // A wider one is no sign of interleaving.

@@ -6,7 +6,7 @@ use super::{Demand, Epoch, Heat, Held, Life, Members, Mode, REGION, Session};
 use crate::request::{ByteRange, Direction};
 
 /// Tokens and waiters of one file beyond which it is treated as contended, whatever its ranges.
-pub const CROWD: usize = 1024;
+pub(crate) const CROWD: usize = 1024;
 
 /// Tokens and waiters of one file that can be: ten of each of 10,000 nodes.
 const TOKENS_MAX: usize = 100_000;
@@ -159,7 +159,8 @@ impl Tokens {
     }
 
     /// A session does not wait any more.
-    pub fn withdraw(
+    #[cfg(test)]
+    pub(crate) fn withdraw(
         &mut self,
         session: Session,
         direction: Direction,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::request::{ByteRange, Direction};
 
-use super::drift::Drift;
+use super::calibration_drift::Drift;
 use super::{Device, ServerFile, Space};
 use halocline_vfs::Allocate;
 

@@ -9,11 +9,11 @@ use halocline_model::request::ByteRange;
 use halocline_model::striping::Striping;
 
 use super::Volume;
+use super::distribution::Distribution;
+use super::lazy_file::LazyFile;
 use super::queue::scatter;
-use super::rewrite::{LocalRun, Plan, Runs, write_runs};
+use super::run_writes::{LocalRun, Plan, Runs, write_runs};
 use super::server::Server;
-use super::slot::Slot;
-use super::spread::Spread;
 use crate::device::ServerFile;
 use halocline_vfs::Allocate;
 
@@ -21,8 +21,8 @@ use halocline_vfs::Allocate;
 /// that keeps the length elsewhere reads with [`read_filled`](Self::read_filled).
 #[derive(Debug)]
 pub struct VolumeFile {
-    spread: Spread,
-    slots: Vec<Slot>,
+    distribution: Distribution,
+    slots: Vec<LazyFile>,
     /// Changes made so far, counted after each has reached the operating system.
     changes: AtomicU64,
     /// How many of them a completed sync covers.
@@ -34,7 +34,7 @@ pub struct VolumeFile {
 
 /// What a request does on one server.
 struct Part<'a, B> {
-    slot: &'a Slot,
+    slot: &'a LazyFile,
     /// Index of the server in the striping.
     server: u32,
     local: ByteRange,
@@ -43,27 +43,32 @@ struct Part<'a, B> {
 }
 
 impl VolumeFile {
-    /// The file at `path` on each of the `spread.servers()` servers from `first` on. The local
+    /// The file at `path` on each of the `distribution.servers()` servers from `first` on. The local
     /// files are opened when they are first read and created when they are first written.
     ///
     /// # Panics
     /// If the volume does not have these servers.
-    pub fn lazy(volume: &Volume, first: u32, spread: impl Into<Spread>, path: &Path) -> Self {
-        let spread = spread.into();
-        let row = first as usize..(first + spread.servers()) as usize;
+    pub fn lazy(
+        volume: &Volume,
+        first: u32,
+        distribution: impl Into<Distribution>,
+        path: &Path,
+    ) -> Self {
+        let distribution = distribution.into();
+        let row = first as usize..(first + distribution.servers()) as usize;
         let servers = volume.servers()[row].iter();
-        let slots = servers.map(|server| Slot::lazy(Arc::clone(server), path.to_owned()));
-        Self::over(spread, slots.collect())
+        let slots = servers.map(|server| LazyFile::lazy(Arc::clone(server), path.to_owned()));
+        Self::over(distribution, slots.collect())
     }
 
     /// A file that lies whole on one server and is open there.
     pub fn single(server: Arc<Server>, file: ServerFile) -> Self {
-        Self::over(Striping::new(1, 1).into(), vec![Slot::open(server, file)])
+        Self::over(Striping::new(1, 1).into(), vec![LazyFile::open(server, file)])
     }
 
-    fn over(spread: Spread, slots: Vec<Slot>) -> Self {
+    fn over(distribution: Distribution, slots: Vec<LazyFile>) -> Self {
         Self {
-            spread,
+            distribution,
             slots,
             changes: AtomicU64::new(0),
             synced: AtomicU64::new(0),
@@ -72,8 +77,8 @@ impl VolumeFile {
     }
 
     /// How the file lies on its servers.
-    pub const fn spread(&self) -> &Spread {
-        &self.spread
+    pub const fn distribution(&self) -> &Distribution {
+        &self.distribution
     }
 
     /// Reads at `offset`; holes and missing local files read as zeros; short only at the file's
@@ -133,10 +138,10 @@ impl VolumeFile {
     /// Writes `runs` with as few and as orderly calls on each server as `plan` finds. The caller
     /// guarantees that nobody else writes between the first run's start and the last one's end.
     pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
-        let parts = self.slots.iter().zip(runs.by_server(&self.spread));
+        let parts = self.slots.iter().zip(runs.by_server(&self.distribution));
         let parts = parts.filter(|(_, runs)| !runs.is_empty());
         let parts = parts.map(|(slot, runs)| (slot.server.queue(), (slot, runs))).collect();
-        let outcomes = scatter(parts, |(slot, runs): (&Slot, Vec<LocalRun<'_>>)| {
+        let outcomes = scatter(parts, |(slot, runs): (&LazyFile, Vec<LocalRun<'_>>)| {
             write_runs(slot.server.device().as_ref(), slot.created()?, &runs, plan)
         });
         self.changed();
@@ -154,7 +159,7 @@ impl VolumeFile {
             return Ok(());
         }
         let outcome = self.on_each(|slot, server| {
-            let local = self.spread.local_range(server, range);
+            let local = self.distribution.local_range(server, range);
             let file = match how {
                 _ if local.is_empty() => None,
                 Allocate::PunchHole => slot.existing()?,
@@ -169,7 +174,7 @@ impl VolumeFile {
     /// Sets the length: cuts every local file or grows it with a hole.
     pub fn truncate(&self, len: u64) -> io::Result<()> {
         let outcome = self.on_each(|slot, server| {
-            let local = self.spread.local_len(server, len);
+            let local = self.distribution.local_len(server, len);
             let file = if local == 0 { slot.existing()? } else { Some(slot.created()?) };
             file.map_or(Ok(()), |file| slot.server.device().truncate(file, local))
         });
@@ -180,7 +185,7 @@ impl VolumeFile {
     /// Cuts every local file that goes past the length `len`; grows none.
     pub fn cut(&self, len: u64) -> io::Result<()> {
         let outcome = self.on_each(|slot, server| {
-            let local = self.spread.local_len(server, len);
+            let local = self.distribution.local_len(server, len);
             match slot.existing()? {
                 Some(file) if file.size()? > local => slot.server.device().truncate(file, local),
                 _ => Ok(()),
@@ -219,13 +224,13 @@ impl VolumeFile {
     }
 
     /// Whether there is a local file on any server; one that cannot be opened is there, too.
-    pub fn is_anywhere(&self) -> bool {
+    pub(crate) fn is_anywhere(&self) -> bool {
         self.slots.iter().any(|slot| !matches!(slot.existing(), Ok(None)))
     }
 
     /// Bytes of blocks in use on all servers.
     pub fn allocated_bytes(&self) -> io::Result<u64> {
-        self.slots.iter().map(Slot::allocated).sum()
+        self.slots.iter().map(LazyFile::allocated).sum()
     }
 
     /// The next data (`true`) or hole (`false`) at or after `offset` on any server, as a file
@@ -233,7 +238,7 @@ impl VolumeFile {
     pub fn seek(&self, offset: u64, data: bool) -> io::Result<Option<u64>> {
         let mut nearest: Option<u64> = None;
         for (server, slot) in (0..).zip(&self.slots) {
-            let from = self.spread.local_len(server, offset);
+            let from = self.distribution.local_len(server, offset);
             let found = match slot.existing()? {
                 Some(file) => seek_local(file, from, data)?,
                 None => (!data).then_some(from),
@@ -245,17 +250,17 @@ impl VolumeFile {
     }
 
     /// Where `range` starts on the one server that holds all of it, if one does.
-    fn whole_on_one(&self, range: ByteRange) -> Option<(&Slot, u64)> {
-        let piece = self.spread.piece_at(range.start, range.end);
+    fn whole_on_one(&self, range: ByteRange) -> Option<(&LazyFile, u64)> {
+        let piece = self.distribution.piece_at(range.start, range.end);
         (piece.len == range.len()).then(|| (&self.slots[piece.server as usize], piece.local_offset))
     }
 
     /// The parts of `range` in file order, each with its pieces of the caller's buffer.
     fn parts<S: Splitter>(&self, range: ByteRange, mut buf: S) -> Vec<Part<'_, S::Piece>> {
         let mut parts: Vec<Part<'_, S::Piece>> = Vec::new();
-        for (at, piece) in self.spread.pieces(range).enumerate() {
+        for (at, piece) in self.distribution.pieces(range).enumerate() {
             let bytes = buf.take(usize::try_from(piece.len).expect("part of a buffer"));
-            let known = if self.spread.is_even() {
+            let known = if self.distribution.is_even() {
                 (at >= self.slots.len()).then(|| at % self.slots.len())
             } else {
                 parts.iter().position(|part| part.server == piece.server)
@@ -264,7 +269,7 @@ impl VolumeFile {
                 parts[known].bufs.push(bytes);
             } else {
                 let slot = &self.slots[piece.server as usize];
-                let local = self.spread.local_range(piece.server, range);
+                let local = self.distribution.local_range(piece.server, range);
                 debug_assert_eq!(local.start, piece.local_offset, "one contiguous local range");
                 parts.push(Part { slot, server: piece.server, local, bufs: vec![bytes] });
             }
@@ -275,7 +280,7 @@ impl VolumeFile {
     /// Runs `work` on every server's local file at once.
     fn on_each<F>(&self, work: F) -> io::Result<()>
     where
-        F: Fn(&Slot, u32) -> io::Result<()> + Sync,
+        F: Fn(&LazyFile, u32) -> io::Result<()> + Sync,
     {
         if let [slot] = self.slots.as_slice() {
             return work(slot, 0);
@@ -287,14 +292,15 @@ impl VolumeFile {
 
     /// The file offset of a byte of a server's local file; behind every byte where it has none.
     fn file_offset(&self, server: u32, local: u64) -> u64 {
-        self.spread.file_offset(server, local).map_or(u64::MAX, |(offset, _)| offset)
+        self.distribution.file_offset(server, local).map_or(u64::MAX, |(offset, _)| offset)
     }
 
     /// Zeroes what a server's local range covers of a buffer that starts at file offset `offset`.
     fn zero(&self, server: u32, local: ByteRange, offset: u64, buf: &mut [u8]) {
         let mut at = local.start;
         while at < local.end {
-            let (found, room) = self.spread.file_offset(server, at).expect("a byte of the file");
+            let (found, room) =
+                self.distribution.file_offset(server, at).expect("a byte of the file");
             let (start, len) = (found - offset, room.min(local.end - at));
             let range = ByteRange::at(start, len);
             buf[to_index(range.start)..to_index(range.end)].fill(0);

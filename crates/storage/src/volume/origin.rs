@@ -5,18 +5,18 @@
 //! that renaming, linking and changing attributes touch the tree alone. `docs/FORMAT.md`
 //! describes the format.
 
-mod bind;
-pub mod copying;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod home;
 mod identity;
 mod label;
 mod layouts;
+mod object_binding;
 mod orphans;
 pub mod relayout;
+pub mod sparse_copy;
 pub(super) mod tree_walk;
+mod volume_directory;
 
 use std::fs::File;
 use std::io;
@@ -39,12 +39,11 @@ use halocline_vfs::Stat;
 pub use file::OriginFile;
 pub use identity::shown_xattrs;
 pub use identity::{ObjectId, hidden_xattr};
-pub use orphans::Orphans;
 
-use bind::{Bindings, bind};
 use file::{Data, SizeLocks, Striped};
-use home::Home;
 use label::{Use, VolumeLabel};
+use object_binding::{Bindings, bind};
+use volume_directory::Home;
 
 /// An origin, opened.
 #[derive(Debug)]

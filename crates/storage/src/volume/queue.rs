@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
+use halocline_os::catch_panic::unpanicked;
 use halocline_os::clock::{Work, part_of_work};
-use halocline_os::unpanicked::unpanicked;
 
 /// Parts of requests that one server works on at once, besides those that run in their callers'
 /// threads. An emulated disk has one head and flash a handful of channels; real devices gain

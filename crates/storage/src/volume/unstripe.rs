@@ -25,7 +25,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::origin::copying::{Progress, copy_data};
+use super::origin::sparse_copy::{Progress, copy_data};
 use super::origin::tree_walk::{DIRECTORY, Node, at, by_descriptor, file, tree};
 use super::origin::{Origin, hidden_xattr};
 use halocline_os::beneath;

@@ -45,7 +45,7 @@ impl Mix {
     }
 
     /// Mean length of a request, bytes; 0 of none.
-    pub const fn mean_length(&self) -> u64 {
+    pub(crate) const fn mean_length(&self) -> u64 {
         match self.bytes().checked_div(self.requests()) {
             Some(mean) => mean,
             None => 0,

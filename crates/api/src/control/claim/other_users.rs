@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::ancestors::Ancestor;
 use super::claimant::{Claimant, read_answer};
 use super::names::Kind;
-use super::{ANSWER_TIMEOUT, Taken, standing, taken};
+use super::{ANSWER_TIMEOUT, Taken, taken, write_permission};
 
 /// Claims of one user listened to.
 const OTHER_USERS_MAX: usize = 64;
@@ -42,7 +42,7 @@ impl<'a> OtherUsers<'a> {
         for (meets, Claimant { peer, stream }) in self.listened_to {
             let told = read_answer(stream, deadline);
             let inside = told.as_ref().map_or(Path::new(""), |told| &told.inside);
-            if standing::may_write_below(&peer, &meets.path, inside) {
+            if write_permission::may_write_below(&peer, &meets.path, inside) {
                 self.users.remove(&peer.uid.as_raw());
                 found = found.or_else(|| Some(taken((dir, cache), &peer, told)));
             }

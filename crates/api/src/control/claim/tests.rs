@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 use super::super::SOCKET_NAME;
-use super::super::place::{Directly, Look};
+use super::super::mount_lookup::{Directly, Look};
 use super::*;
 
 const OTHER_USER: u32 = 54_321;

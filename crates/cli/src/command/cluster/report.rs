@@ -9,7 +9,7 @@ use halocline_cache::coherence::SharedFile;
 use halocline_cluster::overview::{Overview, Problem, overview};
 use halocline_cluster::sessions;
 use halocline_model::token::Mode;
-use halocline_os::born::born_ns;
+use halocline_os::birth_time::born_ns;
 use halocline_os::counted::counted;
 use serde::Serialize;
 

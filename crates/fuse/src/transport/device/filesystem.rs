@@ -16,7 +16,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use halocline_os::unpanicked::{caught, unpanicked};
+use halocline_os::catch_panic::{caught, unpanicked};
 use halocline_vfs::{Engine, Make, SetAttr};
 
 use super::{Device, caller, maker, named, set_time, valued};

@@ -18,8 +18,8 @@ use rustix::io::Errno;
 use super::identity::ObjectId;
 use super::layouts;
 use crate::device::{SECTOR, ServerFile};
-use crate::volume::rewrite::{Plan, Runs, write_runs};
-use crate::volume::{Server, Spread, Volume, VolumeFile};
+use crate::volume::run_writes::{Plan, Runs, write_runs};
+use crate::volume::{Distribution, Server, Volume, VolumeFile};
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
 
@@ -156,10 +156,10 @@ impl OriginFile {
 
 impl OriginFile {
     /// How the file lies on the servers of a striped origin.
-    pub(super) fn spread(&self) -> io::Result<Spread> {
+    pub(super) fn distribution(&self) -> io::Result<Distribution> {
         match &self.0 {
             Data::Plain { .. } => Ok(Striping::new(1, 1).into()),
-            Data::Striped(striped) => striped.spread(),
+            Data::Striped(striped) => striped.distribution(),
         }
     }
 }
@@ -229,13 +229,14 @@ impl Striped {
 
     /// The object `id` in its layout; `None` where that is not there.
     fn object(&self, id: ObjectId) -> io::Result<Option<VolumeFile>> {
-        let spread = layouts::spread_of(id, &self.volume, self.striping)?;
-        Ok(spread.map(|spread| VolumeFile::lazy(&self.volume, 0, spread, &id.path())))
+        let distribution = layouts::spread_of(id, &self.volume, self.striping)?;
+        Ok(distribution
+            .map(|distribution| VolumeFile::lazy(&self.volume, 0, distribution, &id.path())))
     }
 
     /// How the file lies on the servers.
-    fn spread(&self) -> io::Result<Spread> {
-        Ok(self.existing()?.map_or(self.striping.into(), |object| object.spread().clone()))
+    fn distribution(&self) -> io::Result<Distribution> {
+        Ok(self.existing()?.map_or(self.striping.into(), |object| object.distribution().clone()))
     }
 
     fn attach(&self, id: ObjectId, object: VolumeFile) -> &VolumeFile {

@@ -17,7 +17,7 @@ use halocline_api::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{self, PrivateDir};
 
-use super::home::Home;
+use super::volume_directory::Home;
 
 /// The format that is made.
 const FORMAT: u32 = 2;

@@ -15,7 +15,7 @@ use halocline_model::striping::Striping;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::identity::ObjectId;
-use crate::volume::{Spread, Volume, object_paths};
+use crate::volume::{Distribution, Volume, object_paths};
 use halocline_api::config::STRIPE_BYTES_MAX;
 use halocline_os::bounded;
 
@@ -35,7 +35,7 @@ pub(super) fn spread_of(
     id: ObjectId,
     volume: &Volume,
     usual: Striping,
-) -> io::Result<Option<Spread>> {
+) -> io::Result<Option<Distribution>> {
     if !id.number.has_layout {
         return Ok(Some(usual.into()));
     }

@@ -14,7 +14,7 @@ use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
 /// Objects without a name, with the bytes of blocks that each uses on all servers.
-pub type Orphans = BTreeMap<ObjectId, u64>;
+pub(crate) type Orphans = BTreeMap<ObjectId, u64>;
 
 impl Origin {
     /// Finds the objects that nothing names. The caller guarantees that the origin is not mounted

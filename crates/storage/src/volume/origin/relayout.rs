@@ -18,15 +18,15 @@ use halocline_model::request::ByteRange;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use super::copying::copy_data;
-use super::home::Home;
 use super::identity::{ObjectId, ObjectNumber};
 use super::label::{self, Use, VolumeLabel};
 use super::layouts;
 use super::orphans::{each_file, ids_on};
+use super::sparse_copy::copy_data;
 use super::tree_walk::file;
+use super::volume_directory::Home;
 use super::{Origin, OriginFile};
-use crate::volume::{Spread, VolumeFile, object_paths};
+use crate::volume::{Distribution, VolumeFile, object_paths};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Seek;
 
@@ -50,9 +50,9 @@ pub struct Standing {
     /// Its path below the mount.
     pub path: PathBuf,
     /// How it lies.
-    pub now: Spread,
+    pub now: Distribution,
     /// How it is to lie.
-    pub wished: Spread,
+    pub wished: Distribution,
     /// Its size in bytes.
     pub size: u64,
     /// Bytes of blocks that it uses on each server.
@@ -150,7 +150,7 @@ impl Origin {
         let data =
             self.open_data(node.fd.as_fd(), flags).map_err(Error::at(&node.shown, "open"))?;
         let failed = || Error::at(&node.shown, "look at the data of");
-        let wished = self.spread_for(&wish.layout);
+        let wished = self.distribution_for(&wish.layout);
         let planned = bytes_by_server(&data, node.found.len(), &wished).map_err(failed())?;
         let path = self.object_of(data.node()).map_err(failed())?.map(ObjectId::path);
         let used = self.servers().iter().map(|server| {
@@ -158,7 +158,7 @@ impl Origin {
         });
         Ok(Standing {
             path: wish.path.clone(),
-            now: data.spread().map_err(failed())?,
+            now: data.distribution().map_err(failed())?,
             wished,
             size: node.found.len(),
             used: used.collect::<io::Result<_>>().map_err(failed())?,
@@ -168,7 +168,7 @@ impl Origin {
     }
 
     /// A layout with the stripe of all files is theirs.
-    fn spread_for(&self, layout: &FileLayout) -> Spread {
+    fn distribution_for(&self, layout: &FileLayout) -> Distribution {
         let usual = self.striping().stripe();
         match layout.parts() {
             [part] if part.striping.widths().iter().all(|width| *width == usual) => {
@@ -240,8 +240,8 @@ impl Origin {
             return Err(changed());
         }
         let layout = match &to.wished {
-            Spread::Even(_) => None,
-            Spread::Varied(layout) => Some(layout),
+            Distribution::Even(_) => None,
+            Distribution::Varied(layout) => Some(layout),
         };
         let made = || ObjectId::bound(ObjectNumber::random(layout.is_some())?, old.node());
         let id = made().map_err(Error::at(&node.shown, "name an object for"))?;
@@ -346,9 +346,13 @@ impl State {
     }
 }
 
-/// Bytes of the file's data that lie on each server when it lies in `spread`.
-fn bytes_by_server(data: &OriginFile, size: u64, spread: &Spread) -> io::Result<Vec<u64>> {
-    let mut bytes = vec![0; spread.servers() as usize];
+/// Bytes of the file's data that lie on each server when it lies in `distribution`.
+fn bytes_by_server(
+    data: &OriginFile,
+    size: u64,
+    distribution: &Distribution,
+) -> io::Result<Vec<u64>> {
+    let mut bytes = vec![0; distribution.servers() as usize];
     let mut at = 0;
     while at < size {
         at = match data.seek(at, Seek::Data) {
@@ -358,7 +362,7 @@ fn bytes_by_server(data: &OriginFile, size: u64, spread: &Spread) -> io::Result<
         };
         let end = data.seek(at, Seek::Hole)?.min(size);
         for (server, bytes) in (0..).zip(&mut bytes) {
-            *bytes += spread.local_range(server, ByteRange::new(at, end)).len();
+            *bytes += distribution.local_range(server, ByteRange::new(at, end)).len();
         }
         at = end;
     }

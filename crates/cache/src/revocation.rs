@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 
 use super::flush::{FlushedWhole, Sweeper};
-use super::foundation::Foundation;
 use super::known_files::KnownFiles;
 use super::mappings::Mappings;
-use super::times::Times;
+use super::modification_times::ModificationTimes;
 use crate::coherence::{Holder, SharedFile};
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
@@ -17,34 +17,17 @@ use halocline_meta::{FileId, OriginKey};
 use halocline_os::error::{Error, Result};
 
 /// The engine as its agent sees it.
-#[derive(Debug)]
-pub(crate) struct Yields {
+#[derive(Debug, Builder)]
+pub(crate) struct Revocation {
     store: Arc<ExtentStore>,
     files: Arc<FileTable>,
     known: Arc<KnownFiles>,
-    times: Arc<Times>,
+    times: Arc<ModificationTimes>,
     sweeper: Arc<Sweeper>,
     mappings: Arc<Mappings>,
 }
 
-impl Yields {
-    /// Of the files that the engine knows.
-    pub(crate) fn new(
-        base: &Foundation,
-        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
-        sweeper: &Arc<Sweeper>,
-        mappings: &Arc<Mappings>,
-    ) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            known: Arc::clone(known),
-            times: Arc::clone(times),
-            sweeper: Arc::clone(sweeper),
-            mappings: Arc::clone(mappings),
-        }
-    }
-
+impl Revocation {
     /// The file, whether somebody has it open or only the cache knows it.
     fn file(&self, shared: SharedFile) -> Result<Option<Arc<CachedFile>>> {
         let key = OriginKey { inode: shared.inode, born_ns: shared.born_ns.cast_unsigned() };
@@ -64,7 +47,7 @@ impl Yields {
     }
 }
 
-impl Holder for Yields {
+impl Holder for Revocation {
     fn give_up(&self, shared: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
         let Some(file) = self.file(shared)? else { return Ok(()) };
         if let Some(id) = file.id()

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bon::Builder;
+
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
-use crate::foundation::Foundation;
 use crate::own_changes::OwnChanges;
 use halocline_meta::FileId;
 use halocline_os::error::Result;
@@ -14,23 +15,14 @@ use halocline_vfs::namespace::Node;
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
 /// What holds times back while dirty bytes are flushed, and gives them to the origin.
-#[derive(Debug)]
-pub(crate) struct Times {
+#[derive(Debug, Builder)]
+pub(crate) struct ModificationTimes {
     namespace: Arc<Namespace>,
     store: Arc<ExtentStore>,
     own: Arc<OwnChanges>,
 }
 
-impl Times {
-    /// No time is held back yet.
-    pub(crate) fn new(base: &Foundation, own: &Arc<OwnChanges>) -> Self {
-        Self {
-            namespace: Arc::clone(&base.namespace),
-            store: Arc::clone(&base.store),
-            own: Arc::clone(own),
-        }
-    }
-
+impl ModificationTimes {
     /// Lets go of what a file without dirty bytes no longer needs. The caller holds no lock of the
     /// file's bytes.
     pub(crate) fn settle(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {

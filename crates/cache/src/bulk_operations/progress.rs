@@ -1,20 +1,13 @@
-//! What flush, warm and evict report of their way, and the files that they are asked about.
+//! What a bulk operation reports of its way.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::components::Components;
-use super::reach::says_not_there;
-use crate::extent::file::CachedFile;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 use halocline_os::clock::Clock;
-use halocline_os::error::{Error, Result};
-use halocline_vfs::DirEntry;
-use halocline_vfs::namespace::Node;
 
 /// A move under way: its progress and its report.
 pub(super) struct BulkOperation<'a> {
@@ -103,72 +96,5 @@ impl FileProgress<'_, '_> {
             path: self.path.clone(),
         };
         (self.moving.sink.lock())(progress)
-    }
-}
-
-/// Regular files below given paths. Those that nobody uses are forgotten again when it is dropped.
-pub(super) struct Walk<'a> {
-    components: &'a Components,
-    pub(super) found: Vec<(PathBuf, Arc<CachedFile>)>,
-    /// What could not be looked at.
-    pub(super) skipped: Vec<Skipped>,
-}
-
-impl<'a> Walk<'a> {
-    /// Every regular file that is one of `paths` or below one.
-    pub(super) fn below(components: &'a Components, paths: &[PathBuf]) -> Result<Self> {
-        let mut walk = Self { components, found: Vec::new(), skipped: Vec::new() };
-        for path in paths {
-            let node = components.origin.node_at(path)?.ok_or_else(|| {
-                Error::invalid(
-                    format!("{} is not on this mount", path.display()),
-                    "name files or directories below the mount point",
-                )
-            })?;
-            walk.visit(&node, path.clone());
-        }
-        Ok(walk)
-    }
-
-    /// Trees may be of any depth: nothing recurs. What goes away meanwhile was never there.
-    fn visit(&mut self, node: &Node, path: PathBuf) {
-        let mut left = vec![(node.clone(), path)];
-        while let Some((node, path)) = left.pop() {
-            match self.step(&node, &path, &mut left) {
-                Err(error) if !says_not_there(&error) => {
-                    self.skipped.push(Skipped { path, reason: error.to_string() });
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn step(&mut self, node: &Node, path: &Path, left: &mut Vec<(Node, PathBuf)>) -> Result<()> {
-        let components = self.components;
-        match components.namespace.stat(node)?.kind() {
-            libc::S_IFREG => self.found.push((path.to_owned(), components.known.file_of(node)?)),
-            libc::S_IFDIR => {
-                for DirEntry { name, .. } in components.namespace.entries(node)?.into_iter().rev() {
-                    match components.namespace.lookup(node, &name) {
-                        Ok((child, _)) => left.push((child, path.join(&name))),
-                        Err(error) if says_not_there(&error) => {}
-                        Err(error) => {
-                            let (path, reason) = (path.join(&name), error.to_string());
-                            self.skipped.push(Skipped { path, reason });
-                        }
-                    }
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Walk<'_> {
-    fn drop(&mut self) {
-        for (_, file) in &self.found {
-            self.components.known.forget_idle(file);
-        }
     }
 }

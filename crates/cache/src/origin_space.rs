@@ -18,19 +18,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
-use super::blocks::new_bytes_in;
+use super::block_count::new_bytes_in;
 use super::open_file::OpenFile;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
-use crate::foundation::Foundation;
 use crate::health::Health;
-use crate::notes::Notes;
 use crate::origin_access::OriginAccess;
 use crate::settings::Settings;
+use crate::status_notes::Notes;
 use halocline_meta::{BLOCK, FileId};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -54,7 +54,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const COMPARED_MAX: usize = 16 << 10;
 
 /// Free space of the origin that writes may take.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct OriginSpace {
     health: Arc<Health>,
     store: Arc<ExtentStore>,
@@ -65,17 +65,24 @@ pub(crate) struct OriginSpace {
     settings: Arc<Settings>,
     clock: Clock,
     /// Bytes taken so far, in whole blocks.
+    #[builder(skip)]
     taken: AtomicU64,
     /// Those of them whose writes have ended: a look sees them, dirty or on the origin.
+    #[builder(skip)]
     ended: AtomicU64,
     /// What `taken` may become by writes that are kept dirty.
+    #[builder(skip)]
     limit: AtomicU64,
     /// The same by writes that go to the origin, which may use the reserve.
+    #[builder(skip)]
     last: AtomicU64,
     /// New blocks that dirty bytes need on the origin, at most.
+    #[builder(skip)]
     promised: AtomicU64,
     /// Whether the origin has less than what is promised and the reserve.
+    #[builder(skip)]
     short: AtomicBool,
+    #[builder(skip)]
     looked: Mutex<Looked>,
 }
 
@@ -110,27 +117,6 @@ impl Drop for Taken<'_> {
 }
 
 impl OriginSpace {
-    /// Nothing may be taken before the first look.
-    pub(crate) fn new(base: &Foundation) -> Self {
-        Self {
-            health: Arc::clone(&base.health),
-            store: Arc::clone(&base.store),
-            files: Arc::clone(&base.files),
-            origin: Arc::clone(&base.origin),
-            namespace: Arc::clone(&base.namespace),
-            notes: Arc::clone(&base.notes),
-            settings: Arc::clone(&base.settings),
-            clock: base.clock.clone(),
-            taken: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            limit: AtomicU64::new(0),
-            last: AtomicU64::new(0),
-            promised: AtomicU64::new(0),
-            short: AtomicBool::new(false),
-            looked: Mutex::default(),
-        }
-    }
-
     fn take(&self, bytes: u64, limit: &AtomicU64) -> Option<Taken<'_>> {
         let limit = limit.load(Ordering::Acquire);
         let fits = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= limit);

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use halocline_model::request::ByteRange;
 use halocline_model::sieve::Stretch;
 
-use super::Spread;
+use super::Distribution;
 use crate::device::{Device, ServerFile};
 
 /// Bytes of a file that are to be written.
@@ -39,10 +39,10 @@ impl<'a> Runs<'a> {
     }
 
     /// The runs as they lie on each server.
-    pub(super) fn by_server(&self, spread: &Spread) -> Vec<Vec<LocalRun<'a>>> {
+    pub(super) fn by_server(&self, distribution: &Distribution) -> Vec<Vec<LocalRun<'a>>> {
         let mut servers: Vec<Vec<LocalRun<'a>>> = Vec::new();
-        servers.resize_with(spread.servers() as usize, Vec::new);
-        for piece in self.runs.iter().flat_map(|run| spread.pieces(*run)) {
+        servers.resize_with(distribution.servers() as usize, Vec::new);
+        for piece in self.runs.iter().flat_map(|run| distribution.pieces(*run)) {
             let buf = IoSlice::new(self.bytes(ByteRange::at(piece.file_offset, piece.len)));
             let range = ByteRange::at(piece.local_offset, piece.len);
             let runs = &mut servers[piece.server as usize];

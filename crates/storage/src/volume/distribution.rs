@@ -11,26 +11,26 @@ use halocline_model::striping::{Piece, Striping, pieces_by};
 
 /// Which server holds which byte of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Spread {
+pub enum Distribution {
     /// Equal stripes.
     Even(Striping),
     /// A width for each server, in parts of the file.
     Varied(Arc<FileLayout>),
 }
 
-impl From<Striping> for Spread {
+impl From<Striping> for Distribution {
     fn from(striping: Striping) -> Self {
         Self::Even(striping)
     }
 }
 
-impl From<FileLayout> for Spread {
+impl From<FileLayout> for Distribution {
     fn from(layout: FileLayout) -> Self {
         Self::Varied(Arc::new(layout))
     }
 }
 
-impl Spread {
+impl Distribution {
     /// Number of servers, those without bytes included.
     pub fn servers(&self) -> u32 {
         match self {

@@ -9,7 +9,7 @@ macro_rules! stories {
 
             /// Two writes that found the cache full, and a flush that makes room for both, one after the other.
             pub(super) fn room_is_made() {
-                let room = Arc::new(Room::new(Clock::Endless));
+                let room = Arc::new(Backpressure::new(Clock::Endless));
                 let free = Arc::new(AtomicU32::new(0));
                 let writes = [0, 1].map(|_| {
                     let (room, free) = (Arc::clone(&room), Arc::clone(&free));
@@ -38,17 +38,17 @@ macro_rules! stories {
     };
 }
 
-stories!(room);
-stories!(room_where_nobody_is_told);
-stories!(room_where_what_was_made_before_is_not_tried);
+stories!(backpressure);
+stories!(backpressure_where_nobody_is_told);
+stories!(backpressure_where_what_was_made_before_is_not_tried);
 
 #[test]
 fn a_write_that_waits_for_room_is_woken_by_the_room_that_is_made() {
-    explore(room::room_is_made);
+    explore(backpressure::room_is_made);
 }
 
 #[test]
 fn broken_waits_for_room_are_found() {
-    assert!(finds(room_where_nobody_is_told::room_is_made));
-    assert!(finds(room_where_what_was_made_before_is_not_tried::room_is_made));
+    assert!(finds(backpressure_where_nobody_is_told::room_is_made));
+    assert!(finds(backpressure_where_what_was_made_before_is_not_tried::room_is_made));
 }

@@ -16,7 +16,7 @@ use halocline_os::clock::Clock;
 
 /// Where writes wait for the rebuilder to make room.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Backpressure {
     clock: Clock,
     /// Counts the times at which room was made.
     made: Mutex<u64>,
@@ -26,7 +26,7 @@ pub(crate) struct Room {
     discouraged: AtomicU32,
 }
 
-impl Room {
+impl Backpressure {
     /// Room for which is waited by `clock`.
     pub(crate) fn new(clock: Clock) -> Self {
         let (waiting, discouraged) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_write_gets_the_room_that_is_made() {
-        let (room, made) = (Room::new(Clock::MACHINE), AtomicBool::new(false));
+        let (room, made) = (Backpressure::new(Clock::MACHINE), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !room.is_wanted() {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_wait_in_vain_discourages_the_next_ones() {
-        let room = Room::new(Clock::simulated());
+        let room = Backpressure::new(Clock::simulated());
         let mut tries = 0;
         for _ in 0..=BACKOFF_WRITES {
             let taken = room.wait(Duration::from_millis(1), || {

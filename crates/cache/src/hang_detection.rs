@@ -6,43 +6,54 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::components::Components;
+use bon::Builder;
+
+use crate::extent::store::ExtentStore;
+use crate::origin_access::OriginAccess;
+use crate::settings::Settings;
 use halocline_os::looks::Looks;
+use halocline_vfs::namespace::Namespace;
 
 /// How long a directory may take to tell of its space: far longer than a busy disk needs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Looks at both sides of a cache.
-#[derive(Debug, Default)]
-pub(crate) struct Sight {
-    origin: Looks,
-    cache: Looks,
+#[derive(Debug, Builder)]
+pub(crate) struct HangDetector {
+    namespace: Arc<Namespace>,
+    origin: Arc<OriginAccess>,
+    store: Arc<ExtentStore>,
+    settings: Arc<Settings>,
+    #[builder(skip)]
+    origin_looks: Looks,
+    #[builder(skip)]
+    cache_looks: Looks,
 }
 
-impl Sight {
+impl HangDetector {
     /// Which side does not answer, for people; `None` where both do.
-    pub(crate) fn silent(&self, parts: &Arc<Components>) -> Option<String> {
+    pub(crate) fn silent(&self) -> Option<String> {
         let origin = || {
-            let parts = Arc::clone(parts);
+            let (namespace, origin) = (Arc::clone(&self.namespace), Arc::clone(&self.origin));
             let look = move || {
                 // An error is an answer.
-                let _answered = parts.namespace.statfs(&parts.namespace.root());
-                for server in parts.origin.data.servers() {
+                let _answered = namespace.statfs(&namespace.root());
+                for server in origin.data.servers() {
                     let _answered = server.device().space();
                 }
                 Some(())
             };
-            self.origin.within(ANSWER_TIMEOUT, look).is_some()
+            self.origin_looks.within(ANSWER_TIMEOUT, look).is_some()
         };
         let cache = || {
-            let parts = Arc::clone(parts);
+            let store = Arc::clone(&self.store);
             let look = move || {
-                for server in parts.store.objects.volume().servers() {
+                for server in store.objects.volume().servers() {
                     let _answered = server.device().space();
                 }
                 Some(())
             };
-            self.cache.within(ANSWER_TIMEOUT, look).is_some()
+            self.cache_looks.within(ANSWER_TIMEOUT, look).is_some()
         };
         let (of_origin, of_cache) = thread::scope(|scope| {
             let of_cache = scope.spawn(cache);
@@ -55,7 +66,7 @@ impl Sight {
                 dir.display()
             )
         };
-        let settings = &parts.settings;
+        let settings = &self.settings;
         if !of_origin {
             return Some(silent("origin", &settings.origin_dir));
         }

@@ -9,18 +9,17 @@ use halocline_model::layout::CacheGeometry;
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
-use super::components::Components;
 use crate::coherence::Coherence;
 use halocline_api::config::{Config, EmulatedGroup, Shares};
 use halocline_api::control::{ServerStatus, Side};
 use halocline_meta::table::ExtentTable;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_storage::device::drift::Drift;
+use halocline_storage::device::calibration_drift::Drift;
 use halocline_storage::device::emulate::{self, EmulatedServer};
 use halocline_storage::device::local::LocalDevice;
 use halocline_storage::device::meter::{Meter, MeteredDevice};
-use halocline_storage::device::pieces::PiecewiseDevice;
+use halocline_storage::device::piecewise::PiecewiseDevice;
 use halocline_storage::device::{Device, Directory};
 use halocline_storage::volume::origin::Origin;
 use halocline_storage::volume::{Decorate, Server, Volume, label};
@@ -33,18 +32,6 @@ const EMULATED_SPAN_BYTES: u64 = 64 << 30;
 pub(crate) struct Meters {
     origin: Vec<Arc<Meter>>,
     cache: Vec<Arc<Meter>>,
-}
-
-impl Meters {
-    /// State of every server of both sides, with what their profiles are called in the same order. Waits for no device.
-    pub(crate) fn states(&self, components: &Components, profiles: &[String]) -> Vec<ServerStatus> {
-        let origin = components.origin.data.servers().iter().zip(&self.origin);
-        let cache = components.store.objects.volume().servers().iter().zip(&self.cache);
-        let servers = origin.map(|(server, meter)| (Side::Origin, server, meter));
-        let servers = servers.chain(cache.map(|(server, meter)| (Side::Cache, server, meter)));
-        let named = servers.zip(profiles);
-        named.map(|((side, server, meter), profile)| state(side, server, meter, profile)).collect()
-    }
 }
 
 /// Makes the server of a cache with the given number.
@@ -227,17 +214,40 @@ fn profile(
     }
 }
 
-/// What `status` calls the profiles of both sides' servers, the origin's first.
-pub(crate) fn profile_names(components: &Components) -> Vec<String> {
-    let of = |side, servers: &[Arc<Server>]| -> Vec<String> {
-        servers
-            .iter()
-            .map(|server| profile_name(&components.settings.config, side, server))
-            .collect()
-    };
-    let mut names = of(Side::Origin, components.origin.data.servers());
-    names.extend(of(Side::Cache, components.store.objects.volume().servers()));
-    names
+/// What both sides' servers are called in `status`, and what they did.
+#[derive(Debug)]
+pub(crate) struct ServerStates {
+    meters: Meters,
+    /// Names of the servers' profiles, the origin's first. Looked up once: the look waits for a device that hangs.
+    profiles: Vec<String>,
+}
+
+impl ServerStates {
+    /// Of both sides, whose servers `meters` count.
+    pub(crate) fn new(
+        meters: Meters,
+        config: &Config,
+        origin: &[Arc<Server>],
+        cache: &[Arc<Server>],
+    ) -> Self {
+        let origin = origin.iter().map(|server| profile_name(config, Side::Origin, server));
+        let cache = cache.iter().map(|server| profile_name(config, Side::Cache, server));
+        Self { meters, profiles: origin.chain(cache).collect() }
+    }
+
+    /// State of every server of both sides, the origin's first. Waits for no device.
+    pub(crate) fn states(
+        &self,
+        origin: &[Arc<Server>],
+        cache: &[Arc<Server>],
+    ) -> Vec<ServerStatus> {
+        let origin = origin.iter().zip(&self.meters.origin);
+        let servers = origin.map(|(server, meter)| (Side::Origin, server, meter));
+        let cache = cache.iter().zip(&self.meters.cache);
+        let servers = servers.chain(cache.map(|(server, meter)| (Side::Cache, server, meter)));
+        let named = servers.zip(&self.profiles);
+        named.map(|((side, server, meter), profile)| state(side, server, meter, profile)).collect()
+    }
 }
 
 fn profile_name(config: &Config, side: Side, server: &Server) -> String {

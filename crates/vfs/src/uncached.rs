@@ -17,7 +17,7 @@ use halocline_os::error::Result;
 
 /// The tree below one directory, as it is.
 #[derive(Debug)]
-pub struct Passthrough {
+pub struct Uncached {
     namespace: Namespace,
     direct: bool,
 }
@@ -29,7 +29,7 @@ pub struct OpenFile {
     _pin: Pin,
 }
 
-impl Passthrough {
+impl Uncached {
     /// Opens the tree below `dir`; with `direct`, files bypass the kernel's page cache above.
     pub fn open(dir: &Path, direct: bool) -> Result<Self> {
         Ok(Self { namespace: Namespace::open(dir)?, direct })
@@ -45,7 +45,7 @@ impl Passthrough {
     }
 }
 
-impl Engine for Passthrough {
+impl Engine for Uncached {
     type Node = Node;
     type Handle = OpenFile;
 

@@ -98,10 +98,10 @@ mod tests {
     fn a_panic_is_an_error_that_says_what_and_where() {
         let panicked = caught(|| panic!("on {}", "purpose")).unwrap_err();
         assert_eq!(panicked.what, "on purpose");
-        assert!(panicked.place.as_ref().is_some_and(|place| place.contains("unpanicked.rs")));
+        assert!(panicked.place.as_ref().is_some_and(|place| place.contains("catch_panic.rs")));
         let error = unpanicked(|| -> crate::error::Result<()> { panic!("too") }).unwrap_err();
         assert_eq!(error.errno(), libc::EIO);
-        assert!(error.to_string().contains("unpanicked.rs"), "{error}");
+        assert!(error.to_string().contains("catch_panic.rs"), "{error}");
         assert!(error.to_string().ends_with(": too"), "{error}");
         assert_eq!(unpanicked(|| Ok::<_, io::Error>(7)).unwrap(), 7);
     }

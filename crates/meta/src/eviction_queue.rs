@@ -53,13 +53,13 @@ pub(crate) struct LoadedUse {
 
 /// The eviction order.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct EvictionQueue {
     policy: Box<dyn Eviction>,
     slots: Vec<Slot>,
     free: Vec<u32>,
 }
 
-impl Order {
+impl EvictionQueue {
     /// An empty order under a policy.
     pub(crate) fn new(policy: Box<dyn Eviction>) -> Self {
         Self { policy, slots: Vec::new(), free: Vec::new() }

@@ -13,6 +13,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bon::Builder;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
@@ -21,20 +22,19 @@ use crate::damage::Damage;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::external_changes::ExternalChanges;
-use crate::foundation::Foundation;
 use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
-use crate::notes::Notes;
+use crate::modification_times::ModificationTimes;
 use crate::own_changes::OwnChanges;
 use crate::repair::Repair;
 use crate::settings::Settings;
-use crate::times::Times;
+use crate::status_notes::Notes;
 use halocline_meta::{Extent, FileId};
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 
 /// What goes on where a store refuses changes, and what cannot be stated any more.
-#[derive(Debug)]
+#[derive(Debug, Builder)]
 pub(crate) struct Relief {
     store: Arc<ExtentStore>,
     damage: Arc<Damage>,
@@ -46,10 +46,12 @@ pub(crate) struct Relief {
     own: Arc<OwnChanges>,
     external: Arc<ExternalChanges>,
     known: Arc<KnownFiles>,
-    times: Arc<Times>,
+    times: Arc<ModificationTimes>,
     /// Files that were removed and of which there is no statement.
+    #[builder(skip)]
     pub(crate) removed: Mutex<HashSet<FileId>>,
     /// Held while the whole cache is given up.
+    #[builder(skip)]
     giving_up: Mutex<()>,
 }
 
@@ -57,31 +59,6 @@ pub(crate) struct Relief {
 type Copied = HashSet<(FileId, ByteRange, u64)>;
 
 impl Relief {
-    /// The store takes changes yet.
-    pub(crate) fn new(
-        base: &Foundation,
-        (mappings, repair): (&Arc<Mappings>, &Arc<Repair>),
-        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
-        known: &Arc<KnownFiles>,
-        times: &Arc<Times>,
-    ) -> Self {
-        Self {
-            store: Arc::clone(&base.store),
-            damage: Arc::clone(&base.damage),
-            counters: Arc::clone(&base.counters),
-            notes: Arc::clone(&base.notes),
-            settings: Arc::clone(&base.settings),
-            mappings: Arc::clone(mappings),
-            repair: Arc::clone(repair),
-            own: Arc::clone(own),
-            external: Arc::clone(external),
-            known: Arc::clone(known),
-            times: Arc::clone(times),
-            removed: Mutex::default(),
-            giving_up: Mutex::default(),
-        }
-    }
-
     /// Does `work`, which may have to state that bytes are outdated. Where that cannot be stated
     /// any more, because there are too many of them or nothing takes it, the whole cache is given
     /// up and the work done again: programs do not fail for it (D11). The caller holds no lock of a

@@ -11,7 +11,7 @@ use crate::device::ServerFile;
 /// One server's local file. It is opened when it is first read and created when it is first
 /// written, so that a small file costs one inode however many servers there are.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct LazyFile {
     pub(super) server: Arc<Server>,
     path: PathBuf,
     file: OnceLock<ServerFile>,
@@ -20,7 +20,7 @@ pub(super) struct Slot {
     name_unsynced: AtomicBool,
 }
 
-impl Slot {
+impl LazyFile {
     /// The local file at `path` below `server`, opened on demand.
     pub(super) fn lazy(server: Arc<Server>, path: PathBuf) -> Self {
         Self { server, path, file: OnceLock::new(), name_unsynced: AtomicBool::new(true) }

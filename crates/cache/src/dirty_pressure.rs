@@ -9,7 +9,7 @@ use crate::extent::store::ExtentStore;
 
 /// What tells whether flushing presses.
 #[derive(Debug)]
-pub(crate) struct Pressure {
+pub(crate) struct DirtyPressure {
     store: Arc<ExtentStore>,
     flush_handles: Arc<FlushHandles>,
     settings: Arc<Settings>,
@@ -17,7 +17,7 @@ pub(crate) struct Pressure {
     written_ns: AtomicI64,
 }
 
-impl Pressure {
+impl DirtyPressure {
     /// The pressure on a cache and the files that can be flushed.
     pub(crate) fn new(
         store: &Arc<ExtentStore>,

@@ -1,0 +1,100 @@
+//! Attributes as programs see and change them: of a file, part of which only the cache has yet.
+
+use std::sync::Arc;
+
+use bon::Builder;
+
+use crate::block_count::blocks;
+use crate::degraded_mode::Relief;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::known_files::KnownFiles;
+use crate::lifecycle::Lifecycle;
+use crate::modification_times::{ModificationTimes, NS};
+use crate::open_file::OpenFile;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use crate::path_lookup::origin_key;
+use crate::permits::Permits;
+use crate::resize::Resizer;
+use halocline_os::error::Result;
+use halocline_vfs::namespace::{Namespace, Node};
+use halocline_vfs::{SetAttr, Stat};
+
+/// What shows and changes attributes.
+#[derive(Debug, Builder)]
+pub(crate) struct Attributes {
+    namespace: Arc<Namespace>,
+    origin: Arc<OriginAccess>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    own: Arc<OwnChanges>,
+    permits: Arc<Permits>,
+    known: Arc<KnownFiles>,
+    times: Arc<ModificationTimes>,
+    relief: Arc<Relief>,
+    resizer: Arc<Resizer>,
+    lifecycle: Arc<Lifecycle>,
+}
+
+impl Attributes {
+    /// Attributes as programs see them: a time that the origin is still to be given, and blocks
+    /// for bytes that only the cache has, so that nobody takes the file for a hole.
+    pub(crate) fn shown(&self, mut stat: Stat) -> Stat {
+        if stat.kind() != libc::S_IFREG {
+            return stat;
+        }
+        self.origin.data.complete_stat(&mut stat);
+        let Some(file) = self.files.by_key(origin_key(&stat)) else { return stat };
+        if let Some(held_ns) = file.held_mtime_ns() {
+            let (seconds, rest) = (held_ns.div_euclid(NS), held_ns.rem_euclid(NS));
+            (stat.raw.st_mtime, stat.raw.st_mtime_nsec) = (seconds, rest);
+            if (stat.raw.st_ctime, stat.raw.st_ctime_nsec) < (seconds, rest) {
+                (stat.raw.st_ctime, stat.raw.st_ctime_nsec) = (seconds, rest);
+            }
+        }
+        let (size, below) = (stat.raw.st_size.unsigned_abs(), stat.raw.st_blocks.unsigned_abs());
+        stat.raw.st_blocks = blocks(&self.store, &file, size, below).cast_signed();
+        stat
+    }
+
+    /// Changes attributes of a node, open as `handle` if it is a file that is.
+    pub(crate) fn set(
+        &self,
+        node: &Node,
+        handle: Option<&OpenFile>,
+        change: &SetAttr,
+    ) -> Result<Stat> {
+        let mut change = *change;
+        if let Some(size) = change.size.take() {
+            self.truncate(node, handle, size)?;
+        }
+        let _naming = self.own.name_change();
+        let timed = if change.mtime.is_some() { self.known.file_of_known(node)? } else { None };
+        let stat = match timed {
+            Some(file) => {
+                let stat = self.times.take_time(&file, node, &change)?;
+                self.known.forget_idle(&file);
+                stat
+            }
+            None => self.namespace.set_attr(node, &change)?,
+        };
+        self.lifecycle.restamp(node)?;
+        Ok(self.shown(stat))
+    }
+
+    /// Sets the size of a file, open as `handle` if it is.
+    pub(crate) fn truncate(&self, node: &Node, handle: Option<&OpenFile>, size: u64) -> Result<()> {
+        let opened;
+        // O_TRUNC is allowed with O_RDONLY, whose descriptor below cannot truncate.
+        let writable = handle.filter(|handle| handle.may_flush);
+        let (file, origin) = if let Some(handle) = writable {
+            (Arc::clone(&handle.file), &handle.origin)
+        } else {
+            opened = self.origin.open(node, libc::O_WRONLY)?;
+            (self.known.file_of(node)?, &opened)
+        };
+        let _held = self.permits.to_resize(&file, size)?;
+        self.relief.relieved(|| self.resizer.truncate(&file, origin, size))
+    }
+}

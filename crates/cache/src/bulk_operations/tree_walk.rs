@@ -1,0 +1,90 @@
+//! The files that a bulk operation is asked about.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::extent::file::CachedFile;
+use crate::known_files::KnownFiles;
+use crate::origin_access::OriginAccess;
+use crate::path_lookup::says_not_there;
+use halocline_api::control::Skipped;
+use halocline_os::error::{Error, Result};
+use halocline_vfs::DirEntry;
+use halocline_vfs::namespace::{Namespace, Node};
+
+/// Regular files below given paths. Those that nobody uses are forgotten again when it is dropped.
+pub(super) struct Walk<'a> {
+    known: &'a KnownFiles,
+    pub(super) found: Vec<(PathBuf, Arc<CachedFile>)>,
+    /// What could not be looked at.
+    pub(super) skipped: Vec<Skipped>,
+}
+
+impl<'a> Walk<'a> {
+    /// Every regular file that is one of `paths` or below one.
+    pub(super) fn below(
+        origin: &OriginAccess,
+        namespace: &Namespace,
+        known: &'a KnownFiles,
+        paths: &[PathBuf],
+    ) -> Result<Self> {
+        let mut walk = Self { known, found: Vec::new(), skipped: Vec::new() };
+        for path in paths {
+            let node = origin.node_at(path)?.ok_or_else(|| {
+                Error::invalid(
+                    format!("{} is not on this mount", path.display()),
+                    "name files or directories below the mount point",
+                )
+            })?;
+            walk.visit(namespace, &node, path.clone());
+        }
+        Ok(walk)
+    }
+
+    /// Trees may be of any depth: nothing recurs. What goes away meanwhile was never there.
+    fn visit(&mut self, namespace: &Namespace, node: &Node, path: PathBuf) {
+        let mut left = vec![(node.clone(), path)];
+        while let Some((node, path)) = left.pop() {
+            match self.step(namespace, &node, &path, &mut left) {
+                Err(error) if !says_not_there(&error) => {
+                    self.skipped.push(Skipped { path, reason: error.to_string() });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        namespace: &Namespace,
+        node: &Node,
+        path: &Path,
+        left: &mut Vec<(Node, PathBuf)>,
+    ) -> Result<()> {
+        match namespace.stat(node)?.kind() {
+            libc::S_IFREG => self.found.push((path.to_owned(), self.known.file_of(node)?)),
+            libc::S_IFDIR => {
+                for DirEntry { name, .. } in namespace.entries(node)?.into_iter().rev() {
+                    match namespace.lookup(node, &name) {
+                        Ok((child, _)) => left.push((child, path.join(&name))),
+                        Err(error) if says_not_there(&error) => {}
+                        Err(error) => {
+                            let (path, reason) = (path.join(&name), error.to_string());
+                            self.skipped.push(Skipped { path, reason });
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        for (_, file) in &self.found {
+            self.known.forget_idle(file);
+        }
+    }
+}

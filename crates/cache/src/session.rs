@@ -1,0 +1,112 @@
+//! One session of a cache, from taking over what the last one left to leaving it in order.
+
+use std::sync::Arc;
+
+use bon::Builder;
+
+use crate::barriers::Barriers;
+use crate::degraded_mode::Relief;
+use crate::discard::Discards;
+use crate::extent::store::ExtentStore;
+use crate::external_changes;
+use crate::fetch::Fetcher;
+use crate::origin_space::OriginSpace;
+use crate::own_changes::OwnChanges;
+use crate::permits::Permits;
+use crate::recover::Recoverer;
+use crate::settings::Settings;
+use crate::status_notes::Notes;
+use halocline_meta::lease::Evidence;
+use halocline_meta::recover::Recovery;
+use halocline_os::error::Result;
+
+/// What begins and ends a session.
+#[derive(Debug, Builder)]
+pub(crate) struct Session {
+    store: Arc<ExtentStore>,
+    notes: Arc<Notes>,
+    settings: Arc<Settings>,
+    own: Arc<OwnChanges>,
+    permits: Arc<Permits>,
+    space: Arc<OriginSpace>,
+    relief: Arc<Relief>,
+    discards: Arc<Discards>,
+    barriers: Arc<Barriers>,
+    fetcher: Arc<Fetcher>,
+    recoverer: Arc<Recoverer>,
+}
+
+impl Session {
+    /// Before the first request: what the last session left is put in order, what it lost is told.
+    pub(crate) fn take_over(&self, recovery: &Recovery) -> Result<()> {
+        external_changes::close_saved(&self.settings.cache_dir);
+        if *self.own.evidence.lock() == Evidence::Copy {
+            self.notes.note(format!(
+                "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
+                 to the origin only where its files are as they were",
+                self.settings.cache_dir.display()
+            ));
+        }
+        if recovery.trim {
+            self.store.trim()?;
+        }
+        for dropped in recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0) {
+            self.notes.note(format!(
+                "{}: the machine lost power; {} bytes that no fsync had covered are lost",
+                dropped.path.display(),
+                dropped.dirty_bytes
+            ));
+        }
+        self.recoverer.recover()?;
+        self.own.lease.begin()?;
+        // All that was left is judged: what is found from now on is of this session.
+        *self.own.evidence.lock() = Evidence::Nothing;
+        for id in self.store.dmt.empty_files() {
+            self.store.note_emptied(id);
+        }
+        self.space.check();
+        Ok(())
+    }
+
+    /// Ends the session, when nothing runs any more.
+    pub(crate) fn leave(&self) -> Result<()> {
+        if let Some(coherence) = self.permits.coherence() {
+            // What is dirty yet is nobody else's until the next mount of this cache, or its recovery.
+            if self.store.dmt.usage().dirty == 0 {
+                coherence.leave()?;
+            }
+        }
+        let closed = self.close_store();
+        if closed.is_ok() {
+            self.store.dmt.settle_origin();
+        }
+        closed
+    }
+
+    fn close_store(&self) -> Result<()> {
+        if self.store.dmt.usable().is_err() {
+            // Not in order, but nothing is lost: what was dirty is on the origin.
+            return self.relief.drain();
+        }
+        match self.leave_in_order() {
+            // The next mount takes it for a crashed one.
+            Err(error) if self.store.dmt.usage().dirty == 0 => {
+                tracing::warn!("the cache is not left in order: {error}; the origin has all data");
+                Ok(())
+            }
+            left => left,
+        }
+    }
+
+    fn leave_in_order(&self) -> Result<()> {
+        self.recoverer.stamp_dirty_files();
+        self.own.record_resting(true);
+        self.discards.discard_queued()?;
+        self.barriers.barrier()?;
+        self.discards.discard_queued()?;
+        self.fetcher.note_wants();
+        self.discards.forget_empty(&self.fetcher)?;
+        self.store.dmt.close()?;
+        self.own.lease.close()
+    }
+}
