@@ -79,7 +79,11 @@ impl PlacementArgs {
                 let found = fs::metadata(dir).map_err(|error| Failure::unusable(dir, &error))?;
                 Ok::<_, Failure>((found.dev(), found.ino()))
             };
-            if of(dir)? != of(server.dir())? {
+            let there = of(dir).map_err(|error| {
+                let (file, name) = (text::path(path), &described.name);
+                Failure::refused(format!("{file}: server {name}: {}", error.message()))
+            })?;
+            if there != of(server.dir())? {
                 return Err(Failure::refused(format!(
                     "{}: {} is {}, and that server of the volume is {}; list the servers in the \
                      volume's order, and plan again",

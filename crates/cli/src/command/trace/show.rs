@@ -71,6 +71,9 @@ pub(crate) fn execute(args: &ShowArgs) -> Outcome {
     if let Some(curve) = curve {
         say!("");
         print::lines(&curve.table());
+        if let Some(file) = &args.plot {
+            say!("drawn in {}", text::path(file));
+        }
     }
     if report.completeness.partial {
         tell!("{name}: partial: {}", missing(&report));
