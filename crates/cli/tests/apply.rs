@@ -266,7 +266,12 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
     };
     refused("", &[], "not a plan");
     refused(&good[..good.len() / 2], &[], "not a plan");
-    refused(&good.replace(&format!("path = \"{file}\""), "path = \"gone\""), &[], "gone");
+    let gone = good.replace(&format!("path = \"{file}\""), "path = \"/mnt/gone\"");
+    refused(&gone, &[], "mnt/gone");
+    refused(&gone, &[], "take it off with --below");
+    let output = scratch.halocline(&["verify", "other.toml", "volume"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(written(&output).contains("take it off with --below"), "{}", written(&output));
     refused(
         &good.replace(&format!("path = \"{file}\""), "path = \"../x\""),
         &[],

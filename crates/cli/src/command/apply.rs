@@ -64,7 +64,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     if args.dry_run {
         let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;
         args.place.check_servers(&plan, &origin)?;
-        let files = origin.look(&wishes, true).map_err(Failure::refused)?;
+        let files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
         origin.check_space(&files).map_err(Failure::refused)?;
         return report(args, &plan, &origin, &files, false);
     }
@@ -73,7 +73,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let origin = Origin::open_to_move(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
     let came = Interruption::heed()?;
-    let mut files = origin.look(&wishes, true).map_err(Failure::refused)?;
+    let mut files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
     let cleared = origin.clear_moves()?;
     origin.check_space(&files).map_err(Failure::refused)?;
     move_all(&origin, &files, &came, args.place.json)?;

@@ -8,8 +8,8 @@ use halocline_plan::servers::{Network, Server, Servers};
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay};
 use halocline_trace::Request;
 
-use crate::progress::LINE_INTERVAL;
 use crate::print::tell;
+use crate::progress::LINE_INTERVAL;
 
 /// Requests within so many bytes are meant where a profile says "random".
 const SPAN: u64 = 16 << 30;

@@ -6,8 +6,8 @@ use std::path::Path;
 use halocline_trace::{Completeness, Reader, Request};
 
 use crate::failure::Failure;
-use crate::reading::{self, Reading};
 use crate::print::tell;
+use crate::reading::{self, Reading};
 use crate::text;
 
 /// The requests of a trace, until it ends or cannot be read.

@@ -17,8 +17,8 @@ use halocline_trace::{Kind, Source, Writer};
 use crate::failure::{Failure, Outcome};
 use crate::output::Replacement;
 use crate::preflight;
-use crate::reading;
 use crate::print::{say, tell};
+use crate::reading;
 use crate::text;
 
 /// Make a trace of what another tool recorded

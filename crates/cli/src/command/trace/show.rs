@@ -14,8 +14,8 @@ use crate::command::bench::plot;
 use crate::command::curve::{self, Curve, Curves, Sizes};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::reading;
 use crate::print::{self, say, tell};
+use crate::reading;
 use crate::text;
 
 /// Files that a person is shown, the ones with the most bytes.
