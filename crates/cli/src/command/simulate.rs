@@ -133,21 +133,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         PaceName::Open => Pace::OpenLoop,
     };
     let options = Options { seed: args.seed, pace };
-    if args.tier_size.is_some() && pace == Pace::OpenLoop {
-        return Err(Failure::refused(
-            "--pace open is not for --tier-size: nobody would wait for a file that moves; choose closed or think",
-        ));
-    }
-    for (option, size, what) in
-        [("--cache-size", args.cache_size, "cache"), ("--tier-size", args.tier_size, "tier")]
-    {
-        let Some(size) = size else { continue };
-        Sides::new(&servers, size, what).map_err(|error| {
-            let file = text::path(&args.servers);
-            let remedy = format!("describe an SSD beside the disks, or choose a smaller {option}");
-            Failure::refused(format!("{file}: {error}; {remedy}"))
-        })?;
-    }
+    check_sides(args, &servers, pace)?;
     if let Some(cache_size) = args.cache_size {
         return cached::execute(args, cache_size, &servers, &options);
     }
@@ -196,6 +182,26 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     }
     tell_of(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a cache or tier that the servers cannot have.
+fn check_sides(args: &SimulateArgs, servers: &ServerSet, pace: Pace) -> Result<(), Failure> {
+    if args.tier_size.is_some() && pace == Pace::OpenLoop {
+        return Err(Failure::refused(
+            "--pace open is not for --tier-size: nobody would wait for a file that moves; choose closed or think",
+        ));
+    }
+    for (option, size, what) in
+        [("--cache-size", args.cache_size, "cache"), ("--tier-size", args.tier_size, "tier")]
+    {
+        let Some(size) = size else { continue };
+        Sides::new(servers, size, what).map_err(|error| {
+            let file = text::path(&args.servers);
+            let remedy = format!("describe an SSD beside the disks, or choose a smaller {option}");
+            Failure::refused(format!("{file}: {error}; {remedy}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// The servers that the file at `path` describes.

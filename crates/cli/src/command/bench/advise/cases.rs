@@ -66,6 +66,7 @@ impl Case {
 /// All workloads; `part` is 1, or for a test so many times smaller.
 pub(super) fn all(part: u64) -> Result<Vec<Case>, String> {
     let mut all = at_random(part);
+    all.extend(of_whole_files(part));
     all.extend(in_order(part)?);
     Ok(all)
 }
@@ -123,12 +124,36 @@ fn at_random(part: u64) -> Vec<Case> {
     ]
 }
 
+/// Those that read whole files more than once.
+fn of_whole_files(part: u64) -> Vec<Case> {
+    let files = |files: u32, passes| files_again(files, 2 * MIB / part.min(4), passes);
+    vec![
+        Case::new(
+            "files in turn",
+            "2 processes read 32 files of 2 MiB each, each 8 times, then the next",
+            files_in_turn(32 / part.min(2), 2 * MIB / part.min(4), 8),
+            (1, 1, 20),
+        ),
+        Case::new(
+            "files that fit",
+            "4 processes read 64 files of 2 MiB 6 times",
+            files(64, 6),
+            (1, 1, 120),
+        ),
+        Case::new(
+            "too many files",
+            "4 processes read 128 files of 2 MiB 4 times",
+            files(128, 4),
+            (1, 1, 40),
+        ),
+    ]
+}
+
 /// All others.
 fn in_order(part: u64) -> Result<Vec<Case>, String> {
     let checkpoint = Ior::new(4, 128 * MIB / part, MIB, 1)?.file_per_process();
     let btio = Btio::new(if part > 1 { Class::S } else { Class::W }, 4, Variant::Simple, true)?;
     let hpio = Hpio::new(16, (512 / part).max(4), 64 * KIB, 8 * KIB, Op::Read)?;
-    let files = |files: u32, passes| files_again(files, 2 * MIB / part.min(4), passes);
     Ok(vec![
         Case::new(
             "streams",
@@ -165,24 +190,6 @@ fn in_order(part: u64) -> Result<Vec<Case>, String> {
             "1 process writes 32 MiB in order, 64 KiB each 0.1 s",
             mostly_computing(sweeps(part, (1, 64 * KIB, 32 * MIB, 1), (Order::Sequential, 0))),
             (1, 1, 50),
-        ),
-        Case::new(
-            "files in turn",
-            "2 processes read 32 files of 2 MiB each, each 8 times, then the next",
-            files_in_turn(32 / part.min(2), 2 * MIB / part.min(4), 8),
-            (1, 1, 20),
-        ),
-        Case::new(
-            "files that fit",
-            "4 processes read 64 files of 2 MiB 6 times",
-            files(64, 6),
-            (1, 1, 120),
-        ),
-        Case::new(
-            "too many files",
-            "4 processes read 128 files of 2 MiB 4 times",
-            files(128, 4),
-            (1, 1, 40),
         ),
         Case::new(
             "hpio",
