@@ -78,7 +78,7 @@ impl Signals {
 
 /// Whether a signal was ignored when this process started. SIGTERM never counts as that: it is meant for one process,
 /// and the way to end a mount that loses nothing.
-fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: nothing is changed, and what is there is written to a whole `sigaction`.
     let asked = unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) };

@@ -29,6 +29,7 @@ mod output;
 mod preflight;
 mod print;
 mod progress;
+mod reading;
 mod recording;
 mod self_exec;
 mod slow_open_notice;

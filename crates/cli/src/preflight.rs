@@ -219,11 +219,27 @@ pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
     if path.is_dir() {
         return Err(Error::invalid(
             format!("report {} is a directory", shown(&path)),
-            "name a file with --report",
+            "name a file in it",
         ));
     }
     writable("place of the report", if path.exists() { &path } else { parent })?;
     Ok(path)
+}
+
+/// Refuses to write to `out` what is made of `inputs`, where it is one of them.
+pub(crate) fn no_input(out: &Path, inputs: &[&Path]) -> Result<()> {
+    let known = |path: &Path| {
+        let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        Some((found.dev(), found.ino()))
+    };
+    let Some(own) = known(out) else { return Ok(()) };
+    match inputs.iter().find(|input| known(input) == Some(own)) {
+        Some(_) => Err(Error::invalid(
+            format!("{} is what is read, and would be replaced", shown(out)),
+            "name another file to be written",
+        )),
+        None => Ok(()),
+    }
 }
 
 fn shown(path: &Path) -> std::path::Display<'_> {

@@ -10,7 +10,7 @@ use crate::print::tell;
 use crate::text;
 
 /// Time between two plain lines.
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Shows the progress of one piece of work on standard error.
 pub(crate) struct Meter {

@@ -1,8 +1,10 @@
 //! `halocline apply` and `halocline verify`: from a trace to a plan, to files that lie as it says.
 
 use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -10,6 +12,7 @@ use halocline_api::control::metrics::Section;
 use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::skipping::skip;
 
 /// Two disks and an SSD that has room for a part of the file alone.
 fn servers() -> String {
@@ -112,19 +115,11 @@ fn a_move_that_is_killed_goes_on() {
     let Some(scratch) = Scratch::new(program!()) else { return };
     let file = planned(&scratch);
     scratch.succeed(&["umount", "mnt"]);
-    let forth = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
     // The same file on one server after the other: each round has something to move.
-    let widths = forth.find("widths = ").unwrap();
-    let parts = forth.find("[[file.part]]").unwrap();
-    let on = |server: usize| {
-        let mut widths = ["0"; 3];
-        widths[server] = "65536";
-        format!("{}[[file.part]]\nbegin = 0\nwidths = [{}]\n", &forth[..parts], widths.join(", "))
-    };
-    assert!(parts < widths, "{forth}");
     let (mut killed, mut delay) = (0, Duration::ZERO);
     for round in 0.. {
-        fs::write(scratch.path("plan.toml"), on(round % 2)).unwrap();
+        fs::write(scratch.path("plan.toml"), on_server(&plan, round % 2)).unwrap();
         let mut apply = scratch.command(&["apply", "plan.toml", "volume"]);
         let mut apply = apply.stdout(Stdio::null()).spawn().unwrap();
         thread::sleep(delay);
@@ -149,6 +144,109 @@ fn a_move_that_is_killed_goes_on() {
     assert_eq!(large, 1, "the copies that were begun are gone");
 }
 
+/// A plan for the same file on one server.
+fn on_server(plan: &str, server: usize) -> String {
+    let parts = plan.find("[[file.part]]").unwrap();
+    let mut widths = ["0"; 3];
+    widths[server] = "65536";
+    let head = &plan[..parts];
+    format!("{head}[[file.part]]\nbegin = 0\nwidths = [{}]\n", widths.join(", "))
+}
+
+/// Bytes of all that lies on the servers.
+fn on_servers(scratch: &Scratch) -> u64 {
+    let servers = ["server-0", "server-1", "server-2"].map(|it| scratch.path("volume").join(it));
+    let files = servers.iter().flat_map(|server| walk(server));
+    files.map(|path| path.metadata().unwrap().len()).sum()
+}
+
+/// Interrupted as from a terminal, nothing of the copy that was begun stays.
+#[test]
+fn a_move_that_is_interrupted_leaves_nothing() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let (mut interrupted, mut delay) = (0, Duration::ZERO);
+    for round in 0.. {
+        fs::write(scratch.path("plan.toml"), on_server(&plan, round % 2)).unwrap();
+        let mut apply = scratch.command(&["apply", "plan.toml", "volume"]);
+        let apply = apply.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        thread::sleep(delay);
+        let signal = rustix::process::Signal::INT;
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&apply), signal);
+        let output = apply.wait_with_output().unwrap();
+        let ended = output.status.success();
+        if output.status.code() == Some(130) {
+            assert!(said(&output).contains("apply the plan again to go on"), "{}", said(&output));
+            assert!(on_servers(&scratch) < 3 << 20, "after {delay:?}: {}", said(&output));
+            interrupted += 1;
+        } else {
+            // Before it heeded signals, or after all was moved.
+            assert!(ended || output.status.signal() == Some(2), "{}", said(&output));
+        }
+        scratch.succeed(&["unstripe", "volume", &file, "plain"]);
+        assert!(fs::read(scratch.path("plain")).unwrap() == content(), "after {delay:?}");
+        fs::remove_file(scratch.path("plain")).unwrap();
+        scratch.succeed(&["apply", "plan.toml", "volume"]);
+        delay = if ended { Duration::ZERO } else { delay * 5 / 4 + Duration::from_micros(300) };
+        if ended && interrupted > 0 {
+            break;
+        }
+    }
+}
+
+/// A server takes no more, as on a full disk, in the middle of the copy.
+#[test]
+fn a_copy_that_finds_no_room_leaves_the_old_layout_and_nothing_else() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    fs::write(scratch.path("plan.toml"), on_server(&plan, 1)).unwrap();
+    let before = on_servers(&scratch);
+    // Files of 512 KiB at most, of which the system tells by an error.
+    let limited = "trap '' XFSZ; ulimit -f 1024; exec \"$0\" apply plan.toml volume";
+    let mut apply = Command::new("sh");
+    let apply = apply.args(["-c", limited]).arg(program!());
+    let output = apply.current_dir(scratch.path("volume").parent().unwrap()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    for part in [file.as_str(), "too large", "0 files of 1 moved", "apply the plan again"] {
+        assert!(said(&output).contains(part), "{}", said(&output));
+    }
+    assert_eq!(on_servers(&scratch), before, "the copy is gone");
+    scratch.succeed(&["unstripe", "volume", &file, "plain"]);
+    assert!(fs::read(scratch.path("plain")).unwrap() == content());
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    scratch.succeed(&["verify", "plan.toml", "volume"]);
+}
+
+/// Whose volume it is not moves nothing.
+#[test]
+fn the_volume_of_another_user_is_refused() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user");
+    }
+    planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let root = scratch.path("volume").parent().unwrap().to_owned();
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
+    // Where everybody may go.
+    let own = root.join("halocline");
+    fs::copy(program!(), &own).unwrap();
+    let before = on_servers(&scratch);
+    for mode in [0o700, 0o755] {
+        fs::set_permissions(scratch.path("volume"), fs::Permissions::from_mode(mode)).unwrap();
+        let mut apply = Command::new(&own);
+        let apply = apply.args(["apply", "plan.toml", "volume"]).uid(12_345).gid(12_345);
+        let output = apply.current_dir(&root).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains("volume"), "{}", said(&output));
+        assert_eq!(on_servers(&scratch), before);
+    }
+}
+
 fn walk(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
@@ -168,7 +266,12 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
     };
     refused("", &[], "not a plan");
     refused(&good[..good.len() / 2], &[], "not a plan");
-    refused(&good.replace(&format!("path = \"{file}\""), "path = \"gone\""), &[], "gone");
+    let gone = good.replace(&format!("path = \"{file}\""), "path = \"/mnt/gone\"");
+    refused(&gone, &[], "mnt/gone");
+    refused(&gone, &[], "take it off with --below");
+    let output = scratch.halocline(&["verify", "other.toml", "volume"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(written(&output).contains("take it off with --below"), "{}", written(&output));
     refused(
         &good.replace(&format!("path = \"{file}\""), "path = \"../x\""),
         &[],

@@ -82,7 +82,7 @@ fn what_cannot_be_simulated_is_refused() {
         2,
         "none.toml: there is no such file",
     );
-    refused(&["simulate", "servers.toml", "--servers", "servers.toml"], 1, "not a trace");
+    refused(&["simulate", "servers.toml", "--servers", "servers.toml"], 2, "not a trace");
     let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
     refused(&[&simulate[..], &["--width", "tape=4K"]].concat(), 2, "tape");
     refused(&[&simulate[..], &["--stripe", "0"]].concat(), 2, "all 0");
@@ -159,7 +159,7 @@ fn policies_of_a_simulated_tier_are_compared() {
         (&["--tier-size", "2G"][..], "hold"),
         (&["--tier-size", "1G", "--policy", "adaptive"], "foresight"),
         (&["--cache-size", "1G", "--policy", "lru"], "adaptive"),
-        (&["--tier-size", "1G", "--pace", "open"], "open loop"),
+        (&["--tier-size", "1G", "--pace", "open"], "choose closed or think"),
         (&["--tier-size", "1G", "--cache-size", "1G"], "cannot be used with"),
     ] {
         let output = halocline(dir, &[&simulate[..], more].concat());

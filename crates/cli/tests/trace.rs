@@ -123,13 +123,23 @@ fn real_logs_of_darshan_are_imported() {
         assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
         fits(&written(&output));
     }
-    // What is no log is not taken for an empty one.
+    // What is no log is not taken for an empty one, and the library's own words are passed on.
     let broken = fs::read(data("dxt.darshan")).unwrap();
-    fs::write(dir.join("broken.darshan"), &broken[..broken.len() / 2]).unwrap();
-    let args = ["import", "--python", python.to_str().unwrap(), "-o", "new.hct", "broken.darshan"];
-    let output = trace(dir, &args);
-    assert_eq!(output.status.code(), Some(1), "{}{}", written(&output), said(&output));
-    assert!(!dir.join("new.hct").exists());
+    let cases: [(&[u8], &str); 4] = [
+        (&broken[..broken.len() / 2], "broken.darshan: "),
+        (&broken[..3000], "broken.darshan: Error: "),
+        (b"", "it is no log of Darshan"),
+        (&[7; 500], "it is no log of Darshan"),
+    ];
+    for (bytes, what) in cases {
+        fs::write(dir.join("broken.darshan"), bytes).unwrap();
+        let python = python.to_str().unwrap();
+        let args = ["import", "--python", python, "-o", "new.hct", "broken.darshan"];
+        let output = trace(dir, &args);
+        assert_eq!(output.status.code(), Some(1), "{}{}", written(&output), said(&output));
+        assert!(said(&output).contains(what), "{}", said(&output));
+        assert!(!dir.join("new.hct").exists());
+    }
 }
 
 /// What `trace show --json` answers; docs/METRICS.md has its keys.
@@ -236,7 +246,7 @@ fn what_is_in_a_trace_is_shown() {
         said(&output)
     );
     let output = trace(dir, &["show", "t.csv"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("not a trace of Halocline"), "{}", said(&output));
     fs::write(dir.join("empty.csv"), CSV.lines().next().unwrap().to_owned() + "\n").unwrap();
     let output = trace(dir, &["import", "empty.csv", "-o", "empty.hct"]);

@@ -17,6 +17,9 @@ use crate::workload::{File, Workload};
 
 /// Stripes are multiples of this, bytes.
 pub const STEP: u64 = 4096;
+/// Stripes of the disks that are tried for a request at most: what requests of a system call have, 2 GiB, on one disk.
+/// A trace of others may claim requests of exbibytes.
+const STRIPES_MAX: u64 = 1 << 19;
 /// Bits that the exact arithmetic has for products.
 const BITS_MAX: u32 = 118;
 
@@ -133,6 +136,9 @@ pub fn choose(
         || format!("no stripes in steps of {STEP} bytes divide its requests of {size} bytes");
     if !fits(params, task) {
         return Err(format!("requests of {size} bytes and these service times are out of bounds"));
+    }
+    if size / STEP / params.m > STRIPES_MAX {
+        return Err(format!("requests of {size} bytes have more stripes than can be tried"));
     }
     match scheme {
         Scheme::Def => Ok((vec![DEFAULT_STRIPE; servers.count()], Vec::new())),

@@ -10,6 +10,8 @@ use crate::servers::Server;
 pub const VERSION: u32 = 1;
 /// Files of a plan at most.
 const FILES_MAX: usize = 1 << 16;
+/// Servers of a plan at most, as many as a description of servers has.
+const SERVERS_MAX: usize = 4096;
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -135,9 +137,13 @@ impl Plan {
         if self.file.len() > FILES_MAX {
             return Err(format!("it has {} files; at most {FILES_MAX}", self.file.len()));
         }
-        for (index, server) in self.server.iter().enumerate() {
+        if self.server.len() > SERVERS_MAX {
+            return Err(format!("it has {} servers; at most {SERVERS_MAX}", self.server.len()));
+        }
+        let mut names = std::collections::BTreeSet::new();
+        for server in &self.server {
             server.profile.check().map_err(|what| format!("server {}: {what}", server.name))?;
-            if self.server[..index].iter().any(|other| other.name == server.name) {
+            if !names.insert(server.name.as_str()) {
                 return Err(format!("two servers are called {}", server.name));
             }
         }

@@ -202,7 +202,11 @@ impl<'p> Pooled<'p> {
         let used = part.widths.iter().zip(&plan.server).filter(|(width, _)| **width > 0);
         for (&stripe, server) in used {
             let (pool, _) = server.name.rsplit_once('.').ok_or_else(|| {
-                format!("the server {:?} has no pool in its name, as \"pool.0\" has", server.name)
+                format!(
+                    "the server {:?} has no pool in its name, as \"pool.0\" has; name it so in the \
+                     description of the servers",
+                    server.name
+                )
             })?;
             match &mut found {
                 None => found = Some(Self { pool, stripe, servers: 1 }),

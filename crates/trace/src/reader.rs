@@ -35,7 +35,9 @@ impl<R: Read> Reader<R> {
             return Err(Error::NotATrace("it is empty"));
         }
         if begin[..8] != frame::MAGIC {
-            return Err(Error::NotATrace("it begins with something else"));
+            return Err(Error::NotATrace(
+                "it begins with something else; `halocline trace import` makes one of what other tools recorded",
+            ));
         }
         let version = u32::from_le_bytes(begin[8..].try_into().expect("4 bytes"));
         if got == begin.len() && version != frame::VERSION {

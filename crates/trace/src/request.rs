@@ -111,6 +111,9 @@ impl Kind {
                 "reads that the kernel's page cache answered are not here, and others are as it asked for them; \
                  a mount with --direct records what programs ask",
             ],
+            Self::Generated => &[
+                "its times were computed: they tell the order of its requests, and not how long any took",
+            ],
             _ => &[],
         }
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use clap::Args;
 use halocline_api::control::{Claim, Progress, UseAs, Wanted};
@@ -11,9 +13,12 @@ use halocline_plan::plan_file::Plan;
 use halocline_storage::volume::Origin;
 use halocline_storage::volume::origin::relayout::Standing;
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
 use super::print_json;
+use crate::child::is_ignored;
 use crate::failure::{Failure, Outcome};
 use crate::print::{say, tell};
 use crate::progress::Meter;
@@ -59,7 +64,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     if args.dry_run {
         let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;
         args.place.check_servers(&plan, &origin)?;
-        let files = origin.look(&wishes, true).map_err(Failure::refused)?;
+        let files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
         origin.check_space(&files).map_err(Failure::refused)?;
         return report(args, &plan, &origin, &files, false);
     }
@@ -67,10 +72,11 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let origin = Origin::open_to_move(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
-    let mut files = origin.look(&wishes, true).map_err(Failure::refused)?;
+    let came = Interruption::heed()?;
+    let mut files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
     let cleared = origin.clear_moves()?;
     origin.check_space(&files).map_err(Failure::refused)?;
-    move_all(&origin, &files, args.place.json)?;
+    move_all(&origin, &files, &came, args.place.json)?;
     // What was before stays in the answer; what is used is what is used now.
     for (file, now) in files.iter_mut().zip(origin.look(&wishes, false)?) {
         file.used = now.used;
@@ -78,7 +84,36 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     report(args, &plan, &origin, &files, cleared)
 }
 
-fn move_all(origin: &Origin, files: &[Standing], quiet: bool) -> Result<(), Failure> {
+/// The first signal that was to end this process; the next one does.
+struct Interruption(Arc<AtomicUsize>);
+
+impl Interruption {
+    fn heed() -> Result<Self, Failure> {
+        let (came, again) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            if is_ignored(signal) {
+                continue;
+            }
+            let number = usize::try_from(signal).unwrap_or(0);
+            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
+            flag::register(signal, Arc::clone(&again))?;
+            flag::register_usize(signal, Arc::clone(&came), number)?;
+        }
+        Ok(Self(came))
+    }
+
+    /// Its number.
+    fn came(&self) -> Option<u8> {
+        u8::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|signal| *signal > 0)
+    }
+}
+
+fn move_all(
+    origin: &Origin,
+    files: &[Standing],
+    interruption: &Interruption,
+    quiet: bool,
+) -> Result<(), Failure> {
     let to_move = || files.iter().filter(|file| !file.agrees());
     let total_bytes: u64 = to_move().map(|file| file.size).sum();
     let mut meter = Meter::new("moving", quiet);
@@ -89,12 +124,22 @@ fn move_all(origin: &Origin, files: &[Standing], quiet: bool) -> Result<(), Fail
             let total_bytes = total_bytes.max(done_bytes);
             meter.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
         };
-        if let Err(error) = origin.relayout(file, &mut |_| Ok(()), &mut tell) {
+        let mut before = |_| match interruption.came() {
+            Some(_) => Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into()),
+            None => Ok(()),
+        };
+        if let Err(error) = origin.relayout(file, &mut before, &mut tell) {
             drop(meter);
             if let Err(error) = origin.clear_moves() {
                 tell!("what the move left is cleared by the next one: {error}");
             }
             let (moved, all) = (counted(moved, "file"), to_move().count());
+            if let Some(signal) = interruption.came() {
+                return Err(Failure::with_status(
+                    128_u8.saturating_add(signal),
+                    format!("interrupted; {moved} of {all} moved: apply the plan again to go on"),
+                ));
+            }
             return Err(Failure::failed(format!(
                 "{error}; {moved} of {all} moved, this one has its old layout or its new one: \
                  apply the plan again to go on"

@@ -1,8 +1,6 @@
 //! Miss-ratio curves of a trace: for people, for scripts, and as a picture.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
 use halocline_api::config::parse_bytes;
@@ -14,6 +12,7 @@ use serde::Serialize;
 
 use crate::command::bench::plot::{Drawn, colour, count};
 use crate::failure::Failure;
+use crate::reading;
 use crate::text;
 
 /// Bytes of a block: what the extent cache counts in.
@@ -136,9 +135,9 @@ impl Curves {
 
 /// The curve of a whole trace.
 pub(crate) fn of_trace(path: &Path, sizes: &Sizes) -> Result<Curve, Failure> {
-    let file = File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
+    let file = reading::open(path, "reading")?;
     let failed = |error| Failure::failed(format!("{}: {error}", text::path(path)));
-    let mut reader = Reader::new(BufReader::new(file)).map_err(failed)?;
+    let mut reader = Reader::new(file).map_err(failed)?;
     let mut curves = Curves::new();
     while let Some(block) = reader.next_block().map_err(failed)? {
         for request in block {

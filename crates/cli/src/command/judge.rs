@@ -1,9 +1,15 @@
 //! The simulator as the judge of the planner.
 
+use std::time::Instant;
+
+use halocline_os::counted::counted;
 use halocline_plan::judge::{Judge, Layouts};
 use halocline_plan::servers::{Network, Server, Servers};
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay};
 use halocline_trace::Request;
+
+use crate::print::tell;
+use crate::progress::LINE_INTERVAL;
 
 /// Requests within so many bytes are meant where a profile says "random".
 const SPAN: u64 = 16 << 30;
@@ -36,12 +42,14 @@ pub(crate) fn file_layout(layout: &halocline_plan::layout::Layout) -> Result<Fil
 pub(crate) struct Replay<'a> {
     set: &'a ServerSet,
     failure: Option<String>,
+    replays: u64,
+    told: Instant,
 }
 
 impl<'a> Replay<'a> {
     /// On these servers.
-    pub(crate) const fn new(set: &'a ServerSet) -> Self {
-        Self { set, failure: None }
+    pub(crate) fn new(set: &'a ServerSet) -> Self {
+        Self { set, failure: None, replays: 0, told: Instant::now() }
     }
 
     /// What went wrong in a replay, if anything did.
@@ -70,6 +78,11 @@ impl<'a> Replay<'a> {
 
 impl Judge for Replay<'_> {
     fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+        self.replays += 1;
+        if self.told.elapsed() >= LINE_INTERVAL {
+            self.told = Instant::now();
+            tell!("planning: {} replayed", counted(self.replays, "layout"));
+        }
         match self.outcome(requests, layouts) {
             Ok(outcome) => outcome.seconds,
             Err(why) => {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use halocline_os::bounded;
+use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
 use halocline_sim::ServerSet;
 use halocline_storage::volume::origin::relayout::{Standing, Wish};
@@ -18,6 +19,9 @@ use crate::command::judge;
 use crate::failure::Failure;
 use crate::text;
 
+/// What helps where the files of a plan are not there.
+pub(crate) const BELOW: &str =
+    "where the plan's paths begin with a mount point, take it off with --below";
 /// Bytes of a plan at most.
 const PLAN_BYTES_MAX: u64 = 1 << 28;
 /// Bytes of a description of servers at most.
@@ -79,7 +83,11 @@ impl PlacementArgs {
                 let found = fs::metadata(dir).map_err(|error| Failure::unusable(dir, &error))?;
                 Ok::<_, Failure>((found.dev(), found.ino()))
             };
-            if of(dir)? != of(server.dir())? {
+            let there = of(dir).map_err(|error| {
+                let (file, name) = (text::path(path), &described.name);
+                Failure::refused(format!("{file}: server {name}: {}", error.message()))
+            })?;
+            if there != of(server.dir())? {
                 return Err(Failure::refused(format!(
                     "{}: {} is {}, and that server of the volume is {}; list the servers in the \
                      volume's order, and plan again",
@@ -91,6 +99,14 @@ impl PlacementArgs {
             }
         }
         Ok(())
+    }
+
+    /// Why the files of the plan cannot be moved: a plan has paths as the trace has them.
+    pub(crate) fn not_found(&self, error: &Error) -> Failure {
+        match (error.errno(), &self.below) {
+            (libc::ENOENT, None) => Failure::refused(format!("{error}; {BELOW}")),
+            _ => Failure::refused(error),
+        }
     }
 
     /// The files of the plan with their layouts.

@@ -5,12 +5,15 @@ mod picture;
 mod report;
 pub(crate) mod source;
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{print_json, simulate};
 use crate::failure::{Failure, Outcome as Ended};
-use crate::output;
+use crate::output::Replacement;
 use crate::preflight;
 use crate::print::{say, tell};
 use crate::text;
@@ -79,15 +82,16 @@ impl FileSystem {
 pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let set = simulate::servers(&args.servers)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
-    if let Some(html) = &args.html {
-        preflight::report_file(html).map_err(Failure::refused)?;
+    for file in args.out.iter().chain(&args.html) {
+        preflight::report_file(file).map_err(Failure::refused)?;
+        preflight::no_input(file, &[&args.trace, &args.servers]).map_err(Failure::refused)?;
     }
     let look = if args.html.is_some() { source::look_closely } else { source::look };
     let seen = look(&args.trace)?;
     let name = text::path(&args.trace);
     let mut replay = Replay::new(&set);
     let outcome = planner::plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
-    let outcome = outcome.map_err(|error| Failure::refused(format!("{name}: {error}")))?;
+    let outcome = outcome.map_err(|error| no_plan(&args.trace, &seen, &error))?;
     if let Some(why) = replay.failure() {
         return Err(Failure::failed(format!("{name}: {why}")));
     }
@@ -98,7 +102,7 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let commands = args.for_system.map(|system| write::commands(system.target(), &plan));
     let commands = commands.transpose().map_err(Failure::refused)?;
     if let Some(out) = &args.out {
-        output::write(out, plan.to_toml()).map_err(Error::at(out, "write the plan"))?;
+        write_plan(out, &plan).map_err(Error::at(out, "write the plan"))?;
     }
     if let Some(html) = &args.html {
         page::write(html, &args.trace, &seen, (&set, &servers), &outcome)?;
@@ -120,6 +124,29 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         say!("page written to {}", text::path(html));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The plan is there under its name only once it is whole.
+fn write_plan(out: &Path, plan: &Plan) -> io::Result<()> {
+    let written = Replacement::begin(out)?;
+    written.file().write_all(plan.to_toml().as_bytes())?;
+    written.finish()
+}
+
+/// Why there is no plan for the trace at `path`.
+fn no_plan(path: &Path, seen: &Seen, error: &halocline_plan::Error) -> Failure {
+    let trace = text::path(path);
+    Failure::refused(match error {
+        halocline_plan::Error::NoSpace { file, bytes, missing } => {
+            let name = file.parse().map_or(b"".as_slice(), |number| seen.name(number));
+            let name = text::path(Path::new(OsStr::from_bytes(name)));
+            format!(
+                "{trace}: {missing} bytes of the {bytes} of {name} fit on no server beside the other files; \
+                 describe servers with more capacity"
+            )
+        }
+        error => format!("{trace}: {error}"),
+    })
 }
 
 fn plan_of(seen: &Seen, server: Vec<halocline_plan::servers::Server>, outcome: &Outcome) -> Plan {

@@ -16,7 +16,7 @@ use halocline_model::{admit, tier};
 use halocline_os::bounded;
 use halocline_os::counted::counted;
 use halocline_plan::planner;
-use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, replay};
+use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, Sides, replay};
 use serde::Serialize;
 
 use crate::command::print_json;
@@ -25,7 +25,7 @@ use crate::print::say;
 use crate::text;
 
 use planned::{Comparison, PlannedLayouts};
-use traced::{Traced, failed, tell_if_partial};
+use traced::{Traced, refused, tell_if_partial};
 
 /// Bytes of a description of servers at most.
 const SERVERS_BYTES_MAX: u64 = 1 << 24;
@@ -133,6 +133,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         PaceName::Open => Pace::OpenLoop,
     };
     let options = Options { seed: args.seed, pace };
+    check_sides(args, &servers, pace)?;
     if let Some(cache_size) = args.cache_size {
         return cached::execute(args, cache_size, &servers, &options);
     }
@@ -146,7 +147,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
     let planned =
         args.plan.as_ref().map(|path| PlannedLayouts::read(path, &servers)).transpose()?;
-    let wrong = |error: String| failed(&args.trace, &error);
+    let wrong = |error: String| refused(&args.trace, &error);
     let mut requests = Traced::open(&args.trace)?;
     let mut replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(wrong)?;
     let trace = requests.end()?;
@@ -181,6 +182,26 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     }
     tell_of(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a cache or tier that the servers cannot have.
+fn check_sides(args: &SimulateArgs, servers: &ServerSet, pace: Pace) -> Result<(), Failure> {
+    if args.tier_size.is_some() && pace == Pace::OpenLoop {
+        return Err(Failure::refused(
+            "--pace open is not for --tier-size: nobody would wait for a file that moves; choose closed or think",
+        ));
+    }
+    for (option, size, what) in
+        [("--cache-size", args.cache_size, "cache"), ("--tier-size", args.tier_size, "tier")]
+    {
+        let Some(size) = size else { continue };
+        Sides::new(servers, size, what).map_err(|error| {
+            let file = text::path(&args.servers);
+            let remedy = format!("describe an SSD beside the disks, or choose a smaller {option}");
+            Failure::refused(format!("{file}: {error}; {remedy}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// The servers that the file at `path` describes.

@@ -99,6 +99,9 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     for server in measured.iter().flatten() {
         server.say();
     }
+    if args.place.below.is_none() && there.is_empty() && !files.is_empty() {
+        say!("none of them is there; {}", placement::BELOW);
+    }
     let right = files.iter().filter(|(_, found)| is_right(found)).count();
     say!("{right} of {} files lie as planned", files.len());
     Ok(ExitCode::from(u8::from(!agrees)))

@@ -25,6 +25,9 @@ const QUIET: Duration = Duration::from_micros(200);
 /// Longer than a busy machine keeps a thread from its processor.
 const STUCK: Duration = Duration::from_secs(10);
 
+/// Who waits to be notified looks at the clock the more seldom the more waits are over before, up to so many times.
+const PLACES_MAX: u32 = 7;
+
 thread_local! {
     /// How often the calling thread says that it works.
     static WORKS: Cell<usize> = const { Cell::new(0) };
@@ -81,15 +84,24 @@ impl Waits {
         }
     }
 
-    /// Those who work, but the calling thread, where all of them sleep.
+    /// How many waits are over before this one, but no more than [`PLACES_MAX`].
+    fn before(&self, wait: Wait) -> u32 {
+        (0..PLACES_MAX).zip(self.all.range(..wait)).fold(0, |places, _| places + 1)
+    }
+
+    /// Those who work, but the calling thread, where all of them sleep; and so do those who wait to be notified. These
+    /// wake now and then to look at the clock. That is nothing they do, so only whether they sleep counts, not how often
+    /// they did: many of them would never be seen asleep twice with no wake between.
     fn all_sleep(&self) -> Option<Vec<Sleep>> {
         if self.unbegun > 0 || !self.woken.is_empty() {
             return None;
         }
         let me = ME.with(|me| *me);
+        let others = self.working.iter().copied().filter(|thread| *thread != me);
+        let asleep: Vec<Sleep> = others.map(threads::sleep_of).collect::<Option<_>>()?;
         let notified = self.all.values().filter(|waiter| waiter.notified);
-        let others = self.working.iter().copied().chain(notified.filter_map(|it| it.working));
-        others.filter(|thread| *thread != me).map(threads::sleep_of).collect()
+        let mut notified = notified.filter_map(|it| it.working).filter(|thread| *thread != me);
+        notified.all(|thread| threads::sleep_of(thread).is_some()).then_some(asleep)
     }
 }
 
@@ -198,7 +210,11 @@ impl Simulated {
             if self.is_over(wait) {
                 break true;
             }
-            if changed.wait_for(guard, QUIET).timed_out() && condition(guard) {
+            let nap = QUIET * (1 + self.before(wait));
+            if changed.wait_for(guard, nap).timed_out()
+                && self.before(wait) == 0
+                && condition(guard)
+            {
                 self.go_on(wait, &mut quiet, || MutexGuard::unlocked_fair(guard, || ()));
             }
         };
@@ -240,6 +256,12 @@ impl Simulated {
         self.uses.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// As [`Waits::before`]; where somebody looks at the waits just now, as if one were.
+    fn before(&self, wait: Wait) -> u32 {
+        // Not to wait here: the caller has a lock that one who was notified may want, and would seem asleep then.
+        self.waits.try_lock().map_or(1, |waits| waits.before(wait))
+    }
+
     fn is_over(&self, (deadline_ns, _): Wait) -> bool {
         self.elapsed_ns.load(Ordering::Acquire) >= deadline_ns
     }
@@ -266,8 +288,9 @@ impl Simulated {
         }
         let_go();
         let mut waits = self.waits.lock();
-        let is_quiet = self.uses.load(Ordering::Acquire) == now.uses
-            && (is_stuck || waits.all_sleep() == asleep);
+        // The count last: who was notified is seen awake until it has counted that it goes on.
+        let is_quiet = (is_stuck || waits.all_sleep() == asleep)
+            && self.uses.load(Ordering::Acquire) == now.uses;
         if waits.first() == Some(wait) && is_quiet {
             self.set(&mut waits, wait.0);
         }
@@ -369,6 +392,36 @@ mod tests {
         drop(working);
         assert_eq!(clock.elapsed(begun), 20 * HOUR);
         assert!(real.elapsed() < 2 * STUCK, "as if nobody worked");
+    }
+
+    /// Each of them woke so often to look at the clock that they were never all asleep: each step took [`STUCK`].
+    #[test]
+    fn many_that_wait_to_be_notified_do_not_hold_the_time_up() {
+        const WAITERS: usize = 24;
+        const STEPS: u32 = 20;
+        let clock = Clock::simulated();
+        let (begun, real) = (clock.instant(), Instant::now());
+        let (told, change) = (Mutex::new(false), Condvar::new());
+        let (team, works) = Team::new(&clock, WAITERS + 1);
+        let until = begun + HOUR * 1_000_000;
+        thread::scope(|scope| {
+            for (number, work) in works.into_iter().enumerate() {
+                let (clock, told, change, team) = (&clock, &told, &change, &team);
+                scope.spawn(move || {
+                    let working = work.begin();
+                    if number == 0 {
+                        (0..STEPS).for_each(|_| clock.sleep(HOUR));
+                        *told.lock() = true;
+                        change.notify_all();
+                    } else {
+                        assert!(!clock.wait_while(change, &mut told.lock(), |told| !*told, until));
+                    }
+                    team.leave(working);
+                });
+            }
+        });
+        assert_eq!(clock.elapsed(begun), STEPS * HOUR);
+        assert!(real.elapsed() < 2 * STUCK, "{:?} for {STEPS} steps", real.elapsed());
     }
 
     #[test]

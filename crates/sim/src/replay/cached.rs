@@ -33,6 +33,9 @@ use extents::{Extents, Key};
 use flush::Flush;
 use room::{Room, Waiter};
 
+/// Longest request that a cache is simulated with, bytes: twice what a system call transfers. A trace of others may claim
+/// requests of exbibytes, whose bytes would be looked for on the cache region by region, for years.
+const REQUEST_BYTES_MAX: u64 = 1 << 32;
 /// Places of missed reads that are remembered; then all are forgotten.
 const MISSED_MAX: usize = 1 << 21;
 
@@ -72,7 +75,7 @@ pub struct CacheOutcome {
 ///
 /// # Errors
 /// As [`super::replay`]; a policy that does not exist; servers of one class only; more capacity than the cache's
-/// servers have.
+/// servers have; a request of more than 4 GiB.
 pub fn replay_cached(
     requests: impl Iterator<Item = Request>,
     servers: &ServerSet,
@@ -83,6 +86,13 @@ pub fn replay_cached(
     let mut cache = Cache::new(servers, capacity, policy, options.seed)?;
     let mut issuer = Issuer::new(requests, options.pace)?;
     while let Some((now_ns, request)) = issuer.next()? {
+        if request.length > REQUEST_BYTES_MAX {
+            let length = request.length;
+            return Err(format!(
+                "a request of {length} bytes: a cache is simulated with requests of {REQUEST_BYTES_MAX} at most, \
+                 and no system call transfers as many"
+            ));
+        }
         cache.flush_until(now_ns);
         match cache.serve(now_ns, &request) {
             Served::Done(done_ns) => issuer.done(&request, done_ns)?,
@@ -228,7 +238,8 @@ impl Cache {
                     measured_ps,
                 });
             }
-            *self.sum(on_cache, direction) += bytes;
+            let sum = self.sum(on_cache, direction);
+            *sum = sum.saturating_add(bytes);
             done_ns = done_ns.max(side_ns);
         }
         match direction {
@@ -246,7 +257,7 @@ impl Cache {
         }
         self.pieces = pieces;
         self.sums.requests += 1;
-        self.sums.bytes += request.length;
+        self.sums.bytes = self.sums.bytes.saturating_add(request.length);
         self.first_ns.get_or_insert(now_ns);
         self.end_ns = self.end_ns.max(done_ns);
         Served::Done(done_ns)
@@ -256,7 +267,8 @@ impl Cache {
     fn waiter(&self, now_ns: u64, verdict: Verdict, sequential: bool) -> Waiter {
         let wait_limit_ns = self.admission.wait_limit_ps(&verdict) / 1000;
         let most_ns = u64::try_from(WAIT_MAX.as_nanos()).unwrap_or(u64::MAX);
-        Waiter { verdict, sequential, until_ns: now_ns + wait_limit_ns.min(most_ns) }
+        let until_ns = now_ns.saturating_add(wait_limit_ns.min(most_ns));
+        Waiter { verdict, sequential, until_ns }
     }
 
     /// Until when a write waits for room: a flush makes some only where dirty bytes are too many.
@@ -328,7 +340,7 @@ impl Cache {
                 }
                 continue;
             }
-            let read = self.sums.cache_read_bytes + self.sums.origin_read_bytes;
+            let read = self.sums.cache_read_bytes.saturating_add(self.sums.origin_read_bytes);
             self.allowance.earn(read, self.capacity);
             let may_evict = if self.allowance.allows(piece.len()) { u64::MAX } else { 0 };
             let before = self.extents.evicted_bytes;

@@ -258,14 +258,15 @@ impl Tier {
             Op::Write => Direction::Write,
         };
         let done_ns = self.transfer(now_ns, number, range, on_ssd, direction);
-        *match (on_ssd, direction) {
+        let sum = match (on_ssd, direction) {
             (true, Direction::Read) => &mut self.sums.ssd_read_bytes,
             (true, Direction::Write) => &mut self.sums.ssd_written_bytes,
             (false, Direction::Read) => &mut self.sums.disk_read_bytes,
             (false, Direction::Write) => &mut self.sums.disk_written_bytes,
-        } += request.length;
+        };
+        *sum = sum.saturating_add(request.length);
         self.sums.requests += 1;
-        self.sums.bytes += request.length;
+        self.sums.bytes = self.sums.bytes.saturating_add(request.length);
         self.end_ns = self.end_ns.max(done_ns);
         Served::Done(done_ns)
     }

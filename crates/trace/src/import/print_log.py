@@ -15,6 +15,8 @@ except ImportError as error:
     sys.exit(87)
 
 log = backend.log_open(sys.argv[1])
+if not log["handle"]:
+    sys.exit("it is no log of Darshan, or not a whole one")
 modules = backend.log_get_modules(log)
 names = backend.log_get_name_records(log)
 for module, label in (("DXT_POSIX", "X_POSIX"), ("DXT_MPIIO", "X_MPIIO")):

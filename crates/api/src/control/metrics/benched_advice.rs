@@ -12,8 +12,8 @@ pub(super) const BENCH_ADVISE: &[Metric] = &[
     metric("workloads[].requests", "number", "Requests of its trace."),
     metric("workloads[].bytes", "bytes", "What they read and write."),
     metric("workloads[].ssd_bytes", "bytes", "Space on the SSDs."),
-    metric("workloads[].advised", "word", "The use that `advise` says: as its `best`."),
-    metric("workloads[].stays", "share", "In how many of its variants it says the same."),
+    metric("workloads[].advised", "word", "The use that `advise` says: its `answer`."),
+    metric("workloads[].stays", "share", "Share of its variants in which it says the same."),
     metric("workloads[].fastest", "word", "The use that is the fastest on emulated devices."),
     metric(
         "workloads[].lost",

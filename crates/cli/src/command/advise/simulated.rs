@@ -16,7 +16,7 @@ use super::decide::{Seconds, Use};
 use crate::command::judge::{self, Replay};
 use crate::command::plan::source;
 use crate::command::simulate::tiered::files_seen;
-use crate::command::simulate::traced::{Traced, failed};
+use crate::command::simulate::traced::{Traced, refused};
 use crate::failure::Failure;
 
 /// Stripe of files where no plan says otherwise, bytes.
@@ -93,7 +93,7 @@ impl<'a> Case<'a> {
         let (files, trace_weight) = files_seen(trace)?;
         let seen = source::look(trace)?;
         if seen.workload.requests == 0 {
-            return Err(failed(trace, "there are no requests in it"));
+            return Err(refused(trace, "there are no requests in it"));
         }
         let there = judge::servers(set).map_err(Failure::refused)?;
         let mut replays = Replay::new(set);
@@ -152,10 +152,10 @@ impl<'a> Case<'a> {
                     seconds: Some(seconds),
                     unavailable: None,
                 },
-                Err(why) if what == Use::Stripes => {
+                Err(why) if what != Use::None => {
                     Outcome { unavailable: Some(why), ..Outcome::default() }
                 }
-                Err(why) => return Err(failed(self.trace, &why)),
+                Err(why) => return Err(refused(self.trace, &why)),
             });
             requests.end()?;
         }

@@ -4,6 +4,7 @@
 mod cases;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -25,7 +26,7 @@ use crate::command::advise::decide::{Seconds, Use, gain};
 use crate::command::advise::{self, Judged};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::print::{say, tell};
+use crate::print::{self, say, tell};
 use cases::Case;
 
 /// An advised use that is so much slower than the fastest, as a share, is as good: `advise` calls such uses ties.
@@ -39,9 +40,15 @@ const QUICK: u64 = 16;
 /// planned, and as a cache, and the file tier as a tier: the engines themselves on EMULATED devices in simulated time.
 #[derive(Debug, Args)]
 pub(super) struct AdviseArgs {
-    /// A few dozen requests of each workload: for a test
+    /// Only these workloads, by their names
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    workload: Vec<String>,
+    /// A sixteenth of each workload: for a test
     #[arg(long)]
     quick: bool,
+    /// Answer with a table in Markdown, as docs/PLANNING.md has it
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -81,7 +88,14 @@ struct Row {
 
 /// Compares.
 pub(super) fn execute(args: &AdviseArgs) -> Outcome {
-    let cases = cases::all(if args.quick { QUICK } else { 1 }).map_err(Failure::failed)?;
+    let mut cases = cases::all(if args.quick { QUICK } else { 1 }).map_err(Failure::failed)?;
+    if let Some(name) = args.workload.iter().find(|name| cases.iter().all(|it| it.name != **name)) {
+        let names = cases.iter().map(|case| case.name).collect::<Vec<_>>().join(", ");
+        return Err(Failure::refused(format!("--workload {name}: choose from {names}")));
+    }
+    if !args.workload.is_empty() {
+        cases.retain(|case| args.workload.iter().any(|name| name == case.name));
+    }
     let mut workloads = Vec::new();
     for (number, case) in (1..).zip(&cases) {
         tell!("{number} of {}: {}: {}", cases.len(), case.name, case.what);
@@ -92,7 +106,11 @@ pub(super) fn execute(args: &AdviseArgs) -> Outcome {
     if args.json {
         return print_json(&results);
     }
-    tell_of(&results);
+    if args.markdown {
+        print::lines(&table(&results));
+    } else {
+        tell_of(&results);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -196,20 +214,42 @@ fn on_engine(
     Ok(timed_engine::run(&case.requests, &setup)?.total_seconds)
 }
 
+/// Seconds on the engines, in brackets those of the simulation; what is the fastest is bold.
+fn table(results: &Results) -> String {
+    let mut out = String::from("| workload | ");
+    out += &Use::ALL.map(Use::word).join(" | ");
+    out += " | advised | the same in variants | lost |\n| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |\n";
+    for row in &results.workloads {
+        let cells = Use::ALL.map(|what| cell(row, what));
+        let cells = Use::ALL.into_iter().zip(cells).map(|(what, cell)| {
+            if what.word() == row.fastest { format!("**{cell}**") } else { cell }
+        });
+        let cells = cells.collect::<Vec<_>>().join(" | ");
+        let (stays, lost) = (row.stays * 100.0, row.lost * 100.0);
+        let what = format!("{}: {}", row.name, row.what);
+        let _ =
+            writeln!(out, "| {what} | {cells} | {} | {stays:.0} % | {lost:.1} % |", row.advised);
+    }
+    let (agree, all) = (results.agree, results.workloads.len());
+    let _ = writeln!(out, "\nAdvice that is right: {agree} of {all}.");
+    out
+}
+
+/// What the engines take for a use, and in brackets the simulation.
+fn cell(row: &Row, what: Use) -> String {
+    let of = |seconds: &BTreeMap<&str, Option<f64>>| {
+        seconds[what.word()].map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
+    };
+    format!("{} ({})", of(&row.emulated_seconds), of(&row.simulated_seconds))
+}
+
 fn tell_of(results: &Results) {
     say!("THE ENGINES THEMSELVES, on EMULATED devices in simulated time: seconds until all");
     say!("bytes are where they belong, and in brackets what the simulation of advise says");
     let heads = Use::ALL.map(|what| format!("{:>18}", what.word())).concat();
     say!("{:18}{heads}", "");
     for row in &results.workloads {
-        let cells = Use::ALL.map(|what| {
-            let of = |seconds: &BTreeMap<&str, Option<f64>>| {
-                seconds[what.word()]
-                    .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
-            };
-            let (engine, model) = (of(&row.emulated_seconds), of(&row.simulated_seconds));
-            format!("{:>18}", format!("{engine} ({model})"))
-        });
+        let cells = Use::ALL.map(|what| format!("{:>18}", cell(row, what)));
         say!("{:18}{}", row.name, cells.concat());
         let agrees =
             if row.agrees { "right".to_owned() } else { format!("{:.1} % lost", row.lost * 100.0) };

@@ -93,15 +93,21 @@ impl Devices {
 
     /// When a file is copied that is begun to be read at `now_ns`.
     fn copy(&mut self, now_ns: u64, file: u32, len: u64, to_ssd: bool) -> u64 {
-        let (mut read_ns, mut written_ns, mut at) = (now_ns, now_ns, 0);
-        while at < len {
-            let piece = ByteRange::new(at, len.min(at + PIECE));
-            read_ns = self.serve(read_ns, file, piece, (!to_ssd, Direction::Read));
-            let from_ns = written_ns.max(read_ns);
-            written_ns = self.serve(from_ns, file, piece, (to_ssd, Direction::Write));
-            at = piece.end;
+        let (mut ready_ns, mut at, mut read) = (now_ns, 0, None::<ByteRange>);
+        while at < len || read.is_some() {
+            let begun_ns = ready_ns;
+            if let Some(piece) = read.take() {
+                let way = (to_ssd, Direction::Write);
+                ready_ns = ready_ns.max(self.serve(begun_ns, file, piece, way));
+            }
+            if at < len {
+                let piece = ByteRange::new(at, len.min(at + PIECE));
+                let way = (!to_ssd, Direction::Read);
+                ready_ns = ready_ns.max(self.serve(begun_ns, file, piece, way));
+                (at, read) = (piece.end, Some(piece));
+            }
         }
-        written_ns
+        ready_ns
     }
 }
 

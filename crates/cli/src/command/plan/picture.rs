@@ -71,8 +71,11 @@ impl Picture {
             self.timed_until_ns = self.timed_until_ns.max(end);
         }
         let Some(map) = self.maps.iter_mut().find(|map| map.file == request.file) else { return };
-        let column =
-            cell(request.start_ns.saturating_sub(self.begin_ns), self.span_ns + 1, COLUMNS);
+        let column = cell(
+            request.start_ns.saturating_sub(self.begin_ns),
+            self.span_ns.saturating_add(1),
+            COLUMNS,
+        );
         let first = cell(request.offset, map.bytes, ROWS);
         let last = cell(request.end() - 1, map.bytes, ROWS);
         let counts = &mut map.counts[usize::from(request.op == Op::Write)];

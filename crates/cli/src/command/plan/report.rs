@@ -14,6 +14,8 @@ use crate::text;
 
 /// Files whose parts are shown to people.
 const SHOWN: usize = 8;
+/// Servers of a class that are shown by their names.
+const NAMED: usize = 4;
 
 /// The whole comparison.
 #[derive(Debug, Serialize)]
@@ -174,15 +176,26 @@ fn print_parts(servers: &Servers, layout: &Layout) {
     }
 }
 
+/// Servers by their names, or of many the first and the last.
+fn named(servers: &Servers, members: &[usize]) -> String {
+    let name = |member: &usize| text::line(&servers.all()[*member].name);
+    match members {
+        [first, .., last] if members.len() > NAMED => {
+            format!("{} servers from {} to {}", members.len(), name(first), name(last))
+        }
+        _ => members.iter().map(name).collect::<Vec<_>>().join(", "),
+    }
+}
+
 /// The stripes of a part, class by class.
 pub(super) fn stripes(servers: &Servers, part: &halocline_plan::layout::Part) -> String {
     let stripes = servers.classes().iter().map(|class| {
         let widths: Vec<u64> = class.members.iter().map(|&member| part.widths[member]).collect();
         let even = widths.iter().all(|width| *width == widths[0]);
-        let names = counted(widths.len(), "server");
+        let names = named(servers, &class.members);
         if even && widths[0] == 0 {
             format!("nothing on {names}")
-        } else if even {
+        } else if even && widths.len() > 1 {
             format!("{} on each of {names}", text::bytes(widths[0]))
         } else {
             let widths: Vec<String> = widths.iter().map(|width| text::bytes(*width)).collect();

@@ -1,7 +1,6 @@
 //! The trace that is planned for, read twice: once to sum it up, once to sort its requests into classes.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::picture::Picture;
 use crate::failure::Failure;
+use crate::reading::{self, Reading};
 use crate::text;
 
 /// A trace as the planner sees it.
@@ -97,15 +97,15 @@ pub(crate) fn each_request(path: &Path, each: impl FnMut(&Request)) -> Result<()
     pass(path, each).map(drop)
 }
 
-type Summed = Reader<Summing<BufReader<File>>>;
+type Summed = Reader<Summing<BufReader<Reading>>>;
 
 /// Tells `each` request; answers the reader at its end, and the sum of all bytes.
 fn pass(path: &Path, mut each: impl FnMut(&Request)) -> Result<(Summed, String), Failure> {
-    let file = File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
+    let file = reading::open(path, "reading")?;
     let name = text::path(path);
     let wrong = |error: halocline_trace::Error| Failure::refused(format!("{name}: {error}"));
     let sum = std::rc::Rc::new(std::cell::RefCell::new(Xxh3::new()));
-    let input = Summing { input: BufReader::with_capacity(1 << 20, file), sum: sum.clone() };
+    let input = Summing { input: file, sum: sum.clone() };
     let mut reader = Reader::new(input).map_err(wrong)?;
     while let Some(requests) = reader.next_block().map_err(wrong)? {
         requests.iter().for_each(&mut each);

@@ -8,7 +8,7 @@ use halocline_sim::{CacheOutcome, Options, ServerSet, replay_cached};
 use serde::Serialize;
 
 use super::SimulateArgs;
-use super::traced::{Traced, failed, tell_if_partial};
+use super::traced::{Traced, refused, tell_if_partial};
 use crate::command::print_json;
 use crate::failure::Outcome;
 use crate::print::say;
@@ -31,7 +31,7 @@ pub(super) fn execute(
     servers: &ServerSet,
     options: &Options,
 ) -> Outcome {
-    let wrong = |error: String| failed(&args.trace, &error);
+    let wrong = |error: String| refused(&args.trace, &error);
     let mut trace_weight = 1.0;
     let mut policies = Vec::new();
     let known: Vec<_> = if args.policy.is_empty() {

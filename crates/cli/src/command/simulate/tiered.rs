@@ -9,7 +9,7 @@ use halocline_sim::{FilesSeen, Options, ServerSet, TierOutcome, replay_tiered};
 use serde::Serialize;
 
 use super::SimulateArgs;
-use super::traced::{Traced, failed, tell_if_partial};
+use super::traced::{Traced, refused, tell_if_partial};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
@@ -32,7 +32,7 @@ pub(super) fn execute(
     servers: &ServerSet,
     options: &Options,
 ) -> Outcome {
-    let wrong = |error: String| failed(&args.trace, &error);
+    let wrong = |error: String| refused(&args.trace, &error);
     let asked = super::chosen(&args.policy, tier::POLICIES.iter().map(|policy| policy.name))?;
     let (files, trace_weight) = files_seen(&args.trace)?;
     let mut policies = Vec::new();

@@ -1,6 +1,5 @@
 //! The requests of a trace file, one after the other, for a replay.
 
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
@@ -8,12 +7,13 @@ use halocline_trace::{Completeness, Reader, Request};
 
 use crate::failure::Failure;
 use crate::print::tell;
+use crate::reading::{self, Reading};
 use crate::text;
 
 /// The requests of a trace, until it ends or cannot be read.
 pub(crate) struct Traced<'a> {
     path: &'a Path,
-    reader: Reader<BufReader<File>>,
+    reader: Reader<BufReader<Reading>>,
     block: std::vec::IntoIter<Request>,
     error: Option<String>,
 }
@@ -21,15 +21,14 @@ pub(crate) struct Traced<'a> {
 impl<'a> Traced<'a> {
     /// The trace at `path`, from its beginning.
     pub(crate) fn open(path: &'a Path) -> Result<Self, Failure> {
-        let file = File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
-        let reader =
-            Reader::new(BufReader::new(file)).map_err(|error| failed(path, &error.to_string()))?;
+        let file = reading::open(path, "simulating")?;
+        let reader = Reader::new(file).map_err(|error| refused(path, &error.to_string()))?;
         Ok(Self { path, reader, block: Vec::new().into_iter(), error: None })
     }
 
     /// The reader at the trace's end, which knows all names. Fails if the trace could not be read to its end.
-    pub(crate) fn end(self) -> Result<Reader<BufReader<File>>, Failure> {
-        self.error.map_or(Ok(self.reader), |error| Err(failed(self.path, &error)))
+    pub(crate) fn end(self) -> Result<Reader<BufReader<Reading>>, Failure> {
+        self.error.map_or(Ok(self.reader), |error| Err(refused(self.path, &error)))
     }
 }
 
@@ -56,9 +55,9 @@ impl Iterator for Traced<'_> {
     }
 }
 
-/// What went wrong with the trace at `path`.
-pub(crate) fn failed(path: &Path, what: &str) -> Failure {
-    Failure::failed(format!("{}: {what}", text::path(path)))
+/// What is wrong with the trace at `path`.
+pub(crate) fn refused(path: &Path, what: &str) -> Failure {
+    Failure::refused(format!("{}: {what}", text::path(path)))
 }
 
 /// Says where a trace lacks requests.

@@ -2,8 +2,7 @@
 
 mod convert;
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter};
+use std::io::{self, BufRead, BufWriter};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +16,9 @@ use halocline_trace::{Kind, Source, Writer};
 
 use crate::failure::{Failure, Outcome};
 use crate::output::Replacement;
+use crate::preflight;
 use crate::print::{say, tell};
+use crate::reading;
 use crate::text;
 
 /// Make a trace of what another tool recorded
@@ -68,7 +69,7 @@ enum Level {
 pub(crate) fn execute(args: &ImportArgs) -> Outcome {
     let name = text::path(&args.file);
     let unreadable = |error| Failure::unreadable(&args.file, &error);
-    let mut input = BufReader::new(File::open(&args.file).map_err(unreadable)?);
+    let mut input = reading::open(&args.file, "importing")?;
     let begin = input.fill_buf().map_err(unreadable)?;
     let format = args.format.or_else(|| recognise(&args.file, begin)).ok_or_else(|| {
         Failure::refused(format!(
@@ -79,6 +80,7 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
+    preflight::no_input(&args.out, &[&args.file]).map_err(Failure::refused)?;
     let out = Replacement::begin(&args.out).map_err(at(&args.out, "write"))?;
     let (kind, resolution_ns) = match format {
         Format::Csv => (Kind::Csv, 0),

@@ -1,7 +1,5 @@
 //! `halocline trace show`: what is in a trace.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,6 +15,7 @@ use crate::command::curve::{self, Curve, Curves, Sizes};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, say, tell};
+use crate::reading;
 use crate::text;
 
 /// Files that a person is shown, the ones with the most bytes.
@@ -48,9 +47,10 @@ pub(crate) struct ShowArgs {
 pub(crate) fn execute(args: &ShowArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
     let name = text::path(&args.file);
-    let file = File::open(&args.file).map_err(|error| Failure::unreadable(&args.file, &error))?;
+    let file = reading::open(&args.file, "reading")?;
     let failed = |error: halocline_trace::Error| Failure::failed(format!("{name}: {error}"));
-    let mut reader = Reader::new(BufReader::new(file)).map_err(failed)?;
+    let refused = |error| Failure::refused(format!("{name}: {error}"));
+    let mut reader = Reader::new(file).map_err(refused)?;
     let sizes = args.cache_sizes.clone().or_else(|| args.plot.as_ref().map(|_| Sizes::Footprint));
     let mut curves = sizes.as_ref().map(|_| Curves::new());
     let report = report(&mut reader, |request| {
@@ -71,6 +71,9 @@ pub(crate) fn execute(args: &ShowArgs) -> Outcome {
     if let Some(curve) = curve {
         say!("");
         print::lines(&curve.table());
+        if let Some(file) = &args.plot {
+            say!("drawn in {}", text::path(file));
+        }
     }
     if report.completeness.partial {
         tell!("{name}: partial: {}", missing(&report));

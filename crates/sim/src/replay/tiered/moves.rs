@@ -6,7 +6,7 @@ use halocline_model::request::{ByteRange, Direction};
 
 use super::Tier;
 
-/// Bytes that are read, and then written, at a time.
+/// Bytes that are read at a time, while those before them are written.
 const PIECE_BYTES: u64 = 8 << 20;
 
 /// Files that move one after the other.
@@ -14,9 +14,9 @@ const PIECE_BYTES: u64 = 8 << 20;
 pub(super) struct Move {
     /// With whether they come to the SSD, and their bytes.
     files: VecDeque<(u32, bool, u64)>,
-    /// Bytes of the first one that are there already.
+    /// Bytes of the first one that are there already, or on their way there.
     copied: u64,
-    /// What was read of it and not written.
+    /// What was read of it after those.
     read: Option<ByteRange>,
     ready_ns: u64,
 }
@@ -62,19 +62,21 @@ impl Tier {
         self.demotion = going;
     }
 
-    /// Reads or writes the next piece.
+    /// Writes the piece that was read, and reads the next one meanwhile: the step is over with both, as in a mount's own
+    /// copies.
     fn step(&mut self, moving: &mut Move) {
         let Some(&(file, to_ssd, len)) = moving.files.front() else { return };
         let at_ns = moving.ready_ns;
         if let Some(piece) = moving.read.take() {
             moving.ready_ns = self.transfer(at_ns, file, piece, to_ssd, Direction::Write);
             moving.copied = piece.end;
-        } else if moving.copied < len {
-            let piece = ByteRange::new(moving.copied, len.min(moving.copied + PIECE_BYTES));
-            moving.ready_ns = self.transfer(at_ns, file, piece, !to_ssd, Direction::Read);
-            moving.read = Some(piece);
         }
-        if moving.read.is_none() && moving.copied >= len {
+        if moving.copied < len {
+            let piece = ByteRange::new(moving.copied, len.min(moving.copied + PIECE_BYTES));
+            let read_ns = self.transfer(at_ns, file, piece, !to_ssd, Direction::Read);
+            moving.ready_ns = moving.ready_ns.max(read_ns);
+            moving.read = Some(piece);
+        } else {
             moving.files.pop_front();
             moving.copied = 0;
         }

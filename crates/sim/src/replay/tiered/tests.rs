@@ -47,6 +47,19 @@ fn a_file_comes_once_and_is_read_from_the_ssd() {
     assert_eq!((done.uses, done.uses_on_ssd, done.most_used_bytes), (3, 2, 1 << 20));
 }
 
+/// Each piece was written before the next one was read: 0.68 s.
+#[test]
+fn a_piece_is_read_while_the_one_before_it_is_written() {
+    let last = request(0, 0, Op::Read, (64 << 20) - 4096, 4096);
+    let done = tiered(&[last], 1 << 30, "lru");
+    assert_eq!((done.promoted_bytes, done.ssd_read_bytes), (64 << 20, 4096));
+    // The first of 8 pieces from two disks of 120 MB/s; then each takes longer to one of the SSD's four channels, of
+    // 175 MB/s, than the next one from the disks.
+    let piece = f64::from(8 << 20);
+    let expected = piece / 240e6 + 8.0 * piece / 175e6;
+    assert!((done.foreground_seconds - expected).abs() < 0.03, "{}", done.foreground_seconds);
+}
+
 #[test]
 fn who_was_used_least_recently_leaves_for_another() {
     let done = tiered(&reads(&[0, 1, 0, 2, 0, 1]), 2 << 20, "lru");

@@ -93,7 +93,7 @@ pub enum Step {
     Forget,
 }
 
-/// Called before each step, which is not made where it fails.
+/// Called before each step, and before each piece of the copy; what it refuses is not done.
 pub type Before<'a> = &'a mut dyn FnMut(Step) -> Result<()>;
 
 impl Origin {
@@ -257,8 +257,17 @@ impl Origin {
         }
         before(Step::Copy)?;
         let copy = VolumeFile::lazy(&self.volume, 0, to.wished.clone(), &id.path());
-        let mut put = |offset, bytes: &[u8]| copy.write_at(offset, bytes);
-        copy_data(&old, to.size, &mut put, progress).map_err(at("copy the data of"))?;
+        let mut refused = None;
+        let mut put = |offset, bytes: &[u8]| match before(Step::Copy) {
+            Ok(()) => copy.write_at(offset, bytes),
+            Err(error) => {
+                refused = Some(error);
+                Err(io::ErrorKind::Interrupted.into())
+            }
+        };
+        let copied = copy_data(&old, to.size, &mut put, progress);
+        refused.map_or(Ok(()), Err)?;
+        copied.map_err(at("copy the data of"))?;
         before(Step::Sync)?;
         copy.sync(false).map_err(at("sync the new data of"))?;
         if State::of(self, &old).map_err(at("look at"))? != state {

@@ -15,6 +15,8 @@ const MIB: u64 = 1 << 20;
 const COMPUTE_NS: u64 = 100_000;
 /// How long everybody computes between two bursts of writes.
 const BETWEEN_BURSTS_NS: u64 = 2_000_000_000;
+/// A program that mostly computes does so this many times as long.
+const MOSTLY: u64 = 1000;
 
 /// A workload with the servers that it meets.
 pub(super) struct Case {
@@ -64,6 +66,7 @@ impl Case {
 /// All workloads; `part` is 1, or for a test so many times smaller.
 pub(super) fn all(part: u64) -> Result<Vec<Case>, String> {
     let mut all = at_random(part);
+    all.extend(of_whole_files(part));
     all.extend(in_order(part)?);
     Ok(all)
 }
@@ -109,8 +112,39 @@ fn at_random(part: u64) -> Vec<Case> {
         Case::new(
             "hot spot",
             "8 processes, 16 KiB, 9 of 10 reads in a twentieth of 256 MiB",
-            hot_spot(256 * MIB / part, 16384 / part),
+            hot_spot(256 * MIB / part, 16_384 / part, 1),
             (2, 1, 10),
+        ),
+        Case::new(
+            "moving hot spot",
+            "8 processes, 16 KiB, 9 of 10 reads in a twentieth of 256 MiB, in 8 places in turn",
+            hot_spot(256 * MIB / part, 65_536 / part, 8),
+            (2, 1, 10),
+        ),
+    ]
+}
+
+/// Those that read whole files more than once.
+fn of_whole_files(part: u64) -> Vec<Case> {
+    let files = |files: u32, passes| files_again(files, 2 * MIB / part.min(4), passes);
+    vec![
+        Case::new(
+            "files in turn",
+            "2 processes read 32 files of 2 MiB each, each 8 times, then the next",
+            files_in_turn(32 / part.min(2), 2 * MIB / part.min(4), 8),
+            (1, 1, 20),
+        ),
+        Case::new(
+            "files that fit",
+            "4 processes read 64 files of 2 MiB 6 times",
+            files(64, 6),
+            (1, 1, 120),
+        ),
+        Case::new(
+            "too many files",
+            "4 processes read 128 files of 2 MiB 4 times",
+            files(128, 4),
+            (1, 1, 40),
         ),
     ]
 }
@@ -120,7 +154,6 @@ fn in_order(part: u64) -> Result<Vec<Case>, String> {
     let checkpoint = Ior::new(4, 128 * MIB / part, MIB, 1)?.file_per_process();
     let btio = Btio::new(if part > 1 { Class::S } else { Class::W }, 4, Variant::Simple, true)?;
     let hpio = Hpio::new(16, (512 / part).max(4), 64 * KIB, 8 * KIB, Op::Read)?;
-    let files = |files: u32, passes| files_again(files, 2 * MIB / part.min(4), passes);
     Ok(vec![
         Case::new(
             "streams",
@@ -147,16 +180,16 @@ fn in_order(part: u64) -> Result<Vec<Case>, String> {
             (2, 1, 120),
         ),
         Case::new(
-            "files that fit",
-            "4 processes read 64 files of 2 MiB 6 times",
-            files(64, 6),
-            (1, 1, 120),
+            "bursts and a small SSD",
+            "8 processes write 4 times 64 MiB, 64 KiB, 2 s between",
+            bursts(sweeps(part, (8, 64 * KIB, 256 * MIB, 1), (Order::Random, 0))),
+            (2, 1, 30),
         ),
         Case::new(
-            "too many files",
-            "4 processes read 128 files of 2 MiB 4 times",
-            files(128, 4),
-            (1, 1, 40),
+            "mostly computing",
+            "1 process writes 32 MiB in order, 64 KiB each 0.1 s",
+            mostly_computing(sweeps(part, (1, 64 * KIB, 32 * MIB, 1), (Order::Sequential, 0))),
+            (1, 1, 50),
         ),
         Case::new(
             "hpio",
@@ -173,14 +206,15 @@ fn in_order(part: u64) -> Result<Vec<Case>, String> {
     ])
 }
 
-/// Reads at random, most of them in one place behind the middle.
-fn hot_spot(bytes: u64, count: u64) -> Vec<Request> {
+/// Reads at random, most of them in one place: first behind the middle, then in further `places` in turn.
+fn hot_spot(bytes: u64, count: u64, places: u64) -> Vec<Request> {
     const REQUEST: u64 = 16 * KIB;
     let (all, hot) = (bytes / REQUEST, (bytes / 20 / REQUEST).max(1));
     let request = |n: u64| {
         let die = mixed(n << 1);
+        let begin = (all / 2 + n * places / count * (all / 8)) % all;
         let place =
-            if die.is_multiple_of(10) { mixed(die) % all } else { all / 2 + mixed(die) % hot };
+            if die.is_multiple_of(10) { mixed(die) % all } else { begin + mixed(die) % hot };
         let (start_ns, process) = (n / 8 * 1000, u32::try_from(n % 8).expect("small"));
         let (offset, length) = (place * REQUEST, REQUEST);
         Request { start_ns, duration_ns: None, process, file: 0, op: Op::Read, offset, length }
@@ -215,6 +249,28 @@ fn files_again(files: u32, bytes: u64, passes: u32) -> Vec<Request> {
         }
     }
     requests.sort_by_key(|request| (request.start_ns, request.process));
+    requests
+}
+
+/// 2 processes, each of which reads files of its own one after the other: each file some times in a row from begin to end.
+fn files_in_turn(files: u64, bytes: u64, times: u64) -> Vec<Request> {
+    const REQUEST: u64 = 256 * KIB;
+    let (of_file, op) = (bytes / REQUEST, Op::Read);
+    let request = |(step, process): (u64, u64)| {
+        let file = u32::try_from(process * files + step / of_file / times).expect("a few");
+        let (start_ns, offset) = (step * 1000, step % of_file * REQUEST);
+        let process = u32::try_from(process).expect("2");
+        Request { start_ns, duration_ns: None, process, file, op, offset, length: REQUEST }
+    };
+    let steps = 0..files * times * of_file;
+    steps.flat_map(|step| [(step, 0), (step, 1)]).map(request).collect()
+}
+
+/// The same with much longer pauses.
+fn mostly_computing(mut requests: Vec<Request>) -> Vec<Request> {
+    for request in &mut requests {
+        request.start_ns *= MOSTLY;
+    }
     requests
 }
 

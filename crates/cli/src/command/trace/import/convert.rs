@@ -162,10 +162,14 @@ fn run(
     let pipe = running.child.stdout.take().expect("it is a pipe");
     let mut printed = BufReader::new(Printed { pipe, deadline: running.deadline });
     let nothing = printed.fill_buf().is_ok_and(<[u8]>::is_empty);
-    if !nothing {
-        dxt::import(&mut printed, module(args), sink).map_err(|error| {
-            Failure::failed(format!("{name}: in what was printed of it: {error} ({may})"))
-        })?;
+    if !nothing && let Err(error) = dxt::import(&mut printed, module(args), sink) {
+        drop(printed);
+        let _ = running.end();
+        // What a library that fails says last is why.
+        let said = said.join().unwrap_or_default();
+        let why = said.lines().last().map_or_else(String::new, |said| format!("{said}; "));
+        let what = format!("{name}: {why}in what was printed of it: {error} ({may})");
+        return Err(Failure::failed(what));
     }
     let status = running.wait().map_err(|error| {
         Failure::failed(format!("{name}: not read to its end: {error} ({may})"))

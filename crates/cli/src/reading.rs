@@ -1,0 +1,51 @@
+//! A trace that is read, with its progress: one of gigabytes takes minutes.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use halocline_api::control::Progress;
+
+use crate::failure::Failure;
+use crate::progress::Meter;
+
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// A file, from its beginning to its end.
+pub(crate) struct Reading {
+    file: File,
+    path: PathBuf,
+    done: u64,
+    total: u64,
+    /// Until the end was read.
+    meter: Option<Meter>,
+}
+
+/// Opens the file at `path` to be read in order; `verb` is what is done with it, as in "simulating".
+pub(crate) fn open(path: &Path, verb: &'static str) -> Result<BufReader<Reading>, Failure> {
+    let unreadable = |error| Failure::unreadable(path, &error);
+    let file = File::open(path).map_err(unreadable)?;
+    let found = file.metadata().map_err(unreadable)?;
+    if found.is_dir() {
+        return Err(unreadable(io::ErrorKind::IsADirectory.into()));
+    }
+    // Of a pipe nobody knows how far it is.
+    let meter = found.is_file().then(|| Meter::new(verb, false));
+    let reading = Reading { file, path: path.to_owned(), done: 0, total: found.len(), meter };
+    Ok(BufReader::with_capacity(PIECE, reading))
+}
+
+impl Read for Reading {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let got = self.file.read(into)?;
+        if got == 0 {
+            self.meter = None;
+        } else if let Some(meter) = &mut self.meter {
+            self.done += got as u64;
+            let (done_bytes, total_bytes) = (self.done, self.total.max(self.done));
+            meter.tell(&Progress { done_bytes, total_bytes, path: self.path.clone() });
+        }
+        Ok(got)
+    }
+}
