@@ -1,6 +1,6 @@
 //! Two mounts with caches of their own over one origin, with a real store between them (I11).
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Output;
@@ -8,67 +8,21 @@ use std::thread;
 
 use halocline_api::control::metrics::Section;
 use halocline_testkit::hostile::Random;
+use halocline_testkit::nodes::Nodes;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::eventually;
-use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-/// Two mounts, `one` and `other`.
-struct Nodes {
-    scratch: Scratch,
-    store: RedisServer,
-}
-
-impl Nodes {
-    fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &["one", "other"])?;
-        let store = RedisServer::start(&[])?;
-        let nodes = Self { scratch, store };
-        for (node, cache) in [("one", "cache"), ("other", "cache2")] {
-            fs::create_dir_all(nodes.scratch.path(cache)).unwrap();
-            let mounted = nodes.mount(node, cache);
-            assert!(mounted.status.success(), "{}", said(&mounted));
-        }
-        Some(nodes)
-    }
-
-    /// Mounts a node that is called as its mount point.
-    fn mount(&self, node: &str, cache: &str) -> Output {
-        let place = ["mount", "origin", node, "--cache", cache, "--policy", "always"];
-        let url = self.store.url();
-        let quiet = ["--rebuild=false", "--cluster", &url, "--node", node];
-        self.scratch.halocline(&[&place[..], &quiet].concat())
-    }
-
-    /// Ends a node's process with `kill -9`; its mount point is free again.
-    fn kill(&self, node: &str) {
-        kill_process(self.scratch.pid(node), Signal::KILL).unwrap();
-        eventually("its mount is gone", || {
-            self.scratch.halocline(&["umount", "--force", node]);
-            fs::read_dir(self.scratch.path(node)).is_ok_and(|entries| entries.count() == 0)
-        });
-    }
-
-    /// `halocline cluster`.
-    fn cluster(&self, what: &str, rest: &[&str]) -> Output {
-        let url = self.store.url();
-        self.scratch.halocline(&[&["cluster", what, "origin", "--cluster", &url], rest].concat())
-    }
-
-    fn open(&self, name: &str) -> [File; 2] {
-        ["one", "other"].map(|node| {
-            let path = self.scratch.path(node).join(name);
-            File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
-        })
-    }
+fn two_nodes() -> Option<Nodes> {
+    Nodes::new(program!(), &[])
 }
 
 #[test]
 fn i11_mounts_of_a_cluster_see_each_others_changes_at_once() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     let files = nodes.open("file");
     let (mut model, mut random) = (Vec::new(), Random(3));
     for step in 0..200_usize {
@@ -107,7 +61,7 @@ fn i11_mounts_of_a_cluster_see_each_others_changes_at_once() {
 /// The kernel's pages of a shared mapping would outlive what the other node does.
 #[test]
 fn shared_mappings_are_refused_and_private_ones_are_not() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     let [file, _] = nodes.open("file");
     file.write_all_at(&[7; 4096], 0).unwrap();
     let map = |flags| {
@@ -126,7 +80,7 @@ fn shared_mappings_are_refused_and_private_ones_are_not() {
 
 #[test]
 fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     let [file, beside] = nodes.open("file");
     file.write_all_at(&vec![7; 300_000], 0).unwrap();
     drop(file);
@@ -175,7 +129,7 @@ fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
 
 #[test]
 fn i13_what_nodes_that_are_gone_had_is_recovered_or_given_up_by_name() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     for (node, name) in [("one", "kept"), ("other", "lost")] {
         fs::write(nodes.scratch.path(node).join(name), [node.as_bytes()[1]; 5000]).unwrap();
     }
@@ -220,7 +174,7 @@ fn i13_what_nodes_that_are_gone_had_is_recovered_or_given_up_by_name() {
 /// The processes of one job on one node share its engine; those of two nodes see each other.
 #[test]
 fn i11_runs_of_a_cluster_see_each_others_changes() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     fs::write(nodes.scratch.path("one/before"), "from one").unwrap();
     fs::create_dir_all(nodes.scratch.path("cache3")).unwrap();
     let url = nodes.store.url();
@@ -267,7 +221,7 @@ fn json(output: &Output) -> Value {
 /// Who holds what is told by name; a node that is gone is found by fsck, and ends it by what fsck names.
 #[test]
 fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     fs::write(nodes.scratch.path("one/file"), [1; 10_000]).unwrap();
     let told = json(&nodes.cluster("status", &["--json"]));
     let section = Section::find("halocline cluster status").unwrap();

@@ -1,5 +1,6 @@
 //! Real programs and conformance suites on real mounts; docs/TESTING.md says how to run one.
 
+mod cluster_programs;
 mod differential;
 mod external_changes;
 mod fsx;

@@ -1,8 +1,8 @@
 //! The table from the library's methods to the front end's.
 //!
 //! What is not here the library refuses with `ENOSYS`, and the kernel then does it by itself: it
-//! copies ranges in a loop, calls every file ready, and keeps locks (none are asked for at the
-//! start), as it does for a local file system.
+//! copies ranges in a loop and calls every file ready, as it does for a local file system. It keeps locks by itself
+//! unless they were asked for at the start.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -13,16 +13,18 @@ use std::time::SystemTime;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, IoctlFlags, KernelConfig,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use halocline_os::unpanicked::{caught, unpanicked};
 use halocline_vfs::{Engine, Make, SetAttr};
 
-use super::{Device, caller, maker, named, set_time, valued};
+use super::negotiation::Wanted;
+use super::{Device, caller, locked_later, maker, named, set_time, valued};
 use crate::front::Refused;
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
+use crate::front::locks::{LockRange, LockRequest};
 use crate::front::names::Entry;
 
 /// Bytes of a page.
@@ -46,7 +48,12 @@ macro_rules! answer {
 
 impl<E: Engine> Filesystem for Device<E> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.agreed.agree(config, self.front.passes_through(), self.front.maps_direct_files());
+        let wanted = Wanted {
+            passes_through: self.front.passes_through(),
+            maps_direct_files: self.front.maps_direct_files(),
+            shares_locks: self.front.shares_locks(),
+        };
+        self.agreed.agree(config, &wanted);
         Ok(())
     }
 
@@ -271,11 +278,60 @@ impl<E: Engine> Filesystem for Device<E> {
         _request: &Request,
         _number: INodeNo,
         handle: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.flush(handle), () => reply.ok());
+        answer!(reply, self.front.flush(handle, lock_owner.0), () => reply.ok());
+    }
+
+    fn getlk(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        first: u64,
+        last: u64,
+        kind: i32,
+        _pid: u32,
+        reply: ReplyLock,
+    ) {
+        let _turn = self.parking.begin();
+        let find = || {
+            let range = LockRange::new(kind, first, last)?;
+            self.front.find_lock(LockRequest { handle, owner: owner.0, range })
+        };
+        answer!(reply, find(), found => {
+            let (kind, first, last) =
+                found.map_or((libc::F_UNLCK, first, last), LockRange::for_kernel);
+            reply.locked(first, last, kind, 0);
+        });
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        first: u64,
+        last: u64,
+        kind: i32,
+        _pid: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.parking.begin();
+        let set = || {
+            let range = LockRange::new(kind, first, last)?;
+            let owner = owner.0;
+            self.front.set_lock(LockRequest { handle, owner, range }, waits, caller(request))
+        };
+        answer!(reply, set(), wait => match wait {
+            None => reply.ok(),
+            Some(wait) => locked_later(wait, reply),
+        });
     }
 
     fn release(
