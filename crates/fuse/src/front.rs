@@ -13,6 +13,7 @@ pub(crate) mod directories;
 mod fair;
 pub(crate) mod files;
 mod inode_table;
+mod locking;
 pub(crate) mod locks;
 pub(crate) mod names;
 mod open_files;

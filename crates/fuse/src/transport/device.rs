@@ -1,18 +1,18 @@
 //! Requests through `/dev/fuse`, with the library's event loop.
 
 mod filesystem;
+mod locking;
 pub(crate) mod negotiation;
 mod parking;
+mod reading;
 
 use std::sync::Arc;
-use std::thread::Builder;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{Generation, ReplyEmpty, ReplyEntry, ReplyXattr, Request, TimeOrNow};
+use fuser::{Generation, ReplyEntry, ReplyXattr, Request, TimeOrNow};
 use halocline_os::unpanicked::unpanicked;
 use halocline_vfs::{Caller, Engine, Maker, SetTime};
 
-use crate::front::locks::Wait;
 use crate::front::names::Entry;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
@@ -58,20 +58,6 @@ fn time_from_kernel(time: SystemTime) -> SystemTime {
             UNIX_EPOCH - Duration::from_secs(before.as_secs()) + nanoseconds
         }
         Err(_) => time,
-    }
-}
-
-/// Answers when the lock is there, from a thread of its own: an event loop's is for other requests, among them the one
-/// that ends the wait.
-fn locked_later(wait: Wait, reply: ReplyEmpty) {
-    let finish = move || match unpanicked(|| wait.finish()) {
-        Ok(()) => reply.ok(),
-        Err(Refused(errno)) => reply.error(errno),
-    };
-    let started = Builder::new().name("lock wait".to_owned()).spawn(finish);
-    if let Err(error) = started {
-        // What was to answer is gone, and has answered with an error.
-        tracing::warn!(%error, "no thread to wait for a lock");
     }
 }
 

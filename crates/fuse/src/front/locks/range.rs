@@ -73,7 +73,7 @@ impl LockRange {
     }
 
     /// Takes the lock if nobody is in its way; `EAGAIN` or `EACCES` otherwise.
-    pub(super) fn try_lock(self, file: &File) -> io::Result<()> {
+    pub(in crate::front) fn try_lock(self, file: &File) -> io::Result<()> {
         self.ask(file, libc::F_OFD_SETLK).map(drop)
     }
 
@@ -83,12 +83,12 @@ impl LockRange {
     }
 
     /// Drops what is locked of the range.
-    pub(super) fn unlock(self, file: &File) -> io::Result<()> {
+    pub(in crate::front) fn unlock(self, file: &File) -> io::Result<()> {
         Self { kind: LockKind::Unlock, ..self }.ask(file, libc::F_OFD_SETLK).map(drop)
     }
 
     /// A lock of others that is in its way.
-    pub(super) fn find(self, file: &File) -> io::Result<Option<Self>> {
+    pub(in crate::front) fn find(self, file: &File) -> io::Result<Option<Self>> {
         let found = self.ask(file, libc::F_OFD_GETLK)?;
         let kind = match i32::from(found.l_type) {
             libc::F_RDLCK => LockKind::Shared,

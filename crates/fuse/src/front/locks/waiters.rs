@@ -60,7 +60,7 @@ struct End {
 
 /// One wait. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(in crate::front) struct Waiting {
     waits: Arc<Mutex<Waits>>,
     number: u64,
     end: Arc<End>,
@@ -71,7 +71,7 @@ impl Waiters {
     ///
     /// # Errors
     /// `ENOLCK` if too many do, or no signal could end its wait.
-    pub(super) fn enter(&self, caller: Caller, device: Weak<OwnedFd>) -> Answer<Waiting> {
+    pub(in crate::front) fn enter(&self, caller: Caller, device: Weak<OwnedFd>) -> Answer<Waiting> {
         if look(caller.pid) == Seen::Nothing {
             tracing::debug!("a program out of sight may not wait for a lock");
             return Err(Refused(Errno::ENOLCK));
@@ -120,7 +120,7 @@ impl Waiting {
             }
             match lock() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                done => return done.map_err(super::refused),
+                done => return done.map_err(|error| super::refused(&error)),
             }
         }
     }

@@ -4,7 +4,6 @@
 //! copies ranges in a loop and calls every file ready, as it does for a local file system. It keeps locks by itself
 //! unless they were asked for at the start.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
@@ -20,21 +19,11 @@ use halocline_os::unpanicked::{caught, unpanicked};
 use halocline_vfs::{Engine, Make, SetAttr};
 
 use super::negotiation::Wanted;
-use super::{Device, caller, locked_later, maker, named, set_time, valued};
+use super::{Device, caller, locking, maker, named, reading, set_time, valued};
 use crate::front::Refused;
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
-use crate::front::locks::{LockRange, LockRequest};
 use crate::front::names::Entry;
-
-/// Bytes of a page.
-const PAGE: usize = 4096;
-
-thread_local! {
-    /// What reads of this thread are answered from; it grows to the largest read and stays. The
-    /// answer begins at a page's start, because the kernel maps page by page what it copies.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Answers with the value that `$call` returns, or with its error; a panic in it is one.
 macro_rules! answer {
@@ -243,17 +232,9 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyData,
     ) {
         let _turn = self.parking.begin();
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            let size = size as usize;
-            if buffer.len() < size + PAGE {
-                buffer.resize(size + PAGE, 0);
-            }
-            let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
-            let room = &mut buffer[start..start + size];
-            let what = (handle, ReadFor::of(lock_owner.is_some()));
-            let mut read = || self.front.read(what, offset, room, caller(request));
-            answer!(reply, read(), count => reply.data(&room[..count]));
-        });
+        let what = (handle, ReadFor::of(lock_owner.is_some()));
+        let read = |room: &mut [u8]| self.front.read(what, offset, room, caller(request));
+        reading::read(size as usize, read, reply);
     }
 
     fn write(
@@ -298,15 +279,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyLock,
     ) {
         let _turn = self.parking.begin();
-        let find = || {
-            let range = LockRange::new(kind, first, last)?;
-            self.front.find_lock(LockRequest { handle, owner: owner.0, range })
-        };
-        answer!(reply, find(), found => {
-            let (kind, first, last) =
-                found.map_or((libc::F_UNLCK, first, last), LockRange::for_kernel);
-            reply.locked(first, last, kind, 0);
-        });
+        locking::find(&self.front, (handle, owner), (kind, first, last), reply);
     }
 
     fn setlk(
@@ -323,15 +296,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        let set = || {
-            let range = LockRange::new(kind, first, last)?;
-            let owner = owner.0;
-            self.front.set_lock(LockRequest { handle, owner, range }, waits, caller(request))
-        };
-        answer!(reply, set(), wait => match wait {
-            None => reply.ok(),
-            Some(wait) => locked_later(wait, reply),
-        });
+        let asked = (kind, first, last);
+        locking::set(&self.front, (handle, owner), asked, (waits, caller(request)), reply);
     }
 
     fn release(

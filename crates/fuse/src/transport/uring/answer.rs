@@ -133,25 +133,18 @@ pub(super) fn answer<E: Engine>(
             let (change, handle) = (set.change(), set.handle());
             Ok(put_attr(room, &front.set_attributes(node, handle, &change, request.caller())?))
         }
-        code::RELEASE | code::FLUSH | code::FSYNC | code::FALLOCATE | code::LSEEK => {
-            answer_handle(front, request, room)
-        }
+        code::RELEASE
+        | code::FLUSH
+        | code::FSYNC
+        | code::FALLOCATE
+        | code::LSEEK
+        | code::GETLK
+        | code::SETLK => answer_handle(front, request, room),
         code::OPENDIR | code::READDIR | code::READDIRPLUS | code::RELEASEDIR | code::FSYNCDIR => {
             answer_directory(front, request, room)
         }
         code::SETXATTR | code::GETXATTR | code::LISTXATTR | code::REMOVEXATTR => {
             answer_xattr(front, request, room)
-        }
-        code::GETLK => {
-            let asked: &LockIn = request.fields()?;
-            let found = front.find_lock(asked.request()?)?;
-            let asked_for = (libc::F_UNLCK, asked.first, asked.last);
-            let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);
-            Ok(put(room, &LockOut { first, last, kind, pid: 0 }))
-        }
-        code::SETLK => {
-            let asked: &LockIn = request.fields()?;
-            nothing(front.set_lock(asked.request()?, false, request.caller()).map(drop))
         }
         // As for a file system that has none.
         code::IOCTL => Err(Refused(Errno::ENOTTY)),
@@ -181,6 +174,17 @@ fn answer_handle<E: Engine>(
             let it: &FallocateIn = request.fields()?;
             let range = (it.offset, it.len);
             nothing(front.allocate(FileHandle(it.handle), range, it.mode, request.caller()))
+        }
+        code::GETLK => {
+            let asked: &LockIn = request.fields()?;
+            let found = front.find_lock(asked.request()?)?;
+            let asked_for = (libc::F_UNLCK, asked.first, asked.last);
+            let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);
+            Ok(put(room, &LockOut { first, last, kind, pid: 0 }))
+        }
+        code::SETLK => {
+            let asked: &LockIn = request.fields()?;
+            nothing(front.set_lock(asked.request()?, false, request.caller()).map(drop))
         }
         _ => {
             let seek: &SeekIn = request.fields()?;
