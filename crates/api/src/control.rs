@@ -45,7 +45,7 @@ pub use joining::Joined;
 pub use mounted::Mounted;
 pub use place::Place;
 pub use report::{CachedFileInfo, CachedTree};
-pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, Totals};
+pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, TokenCounts, Totals};
 pub use server::Server;
 pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
 pub use wire::{path_as_json, path_or_null_as_json, paths_as_json};

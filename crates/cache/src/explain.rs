@@ -29,6 +29,7 @@ pub(super) fn explanation(terms: &admit::Explanation, cached_bytes: u64) -> Expl
         reason: terms.reason.clone(),
         now: None,
         note: None,
+        nodes: None,
         layout: terms.layout,
         costs: terms.costs.iter().map(cost).collect(),
         benefit_s,

@@ -275,6 +275,95 @@ fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
     assert!(clean.status.success(), "{}", said(&clean));
 }
 
+/// Who waited for whom, and what is contended, is told by the mount itself.
+#[test]
+fn what_a_node_had_to_do_with_others_is_seen() {
+    let Some(nodes) = two_nodes() else { return };
+    let [one, other] = nodes.open("file");
+    one.write_all_at(&[1; 100_000], 0).unwrap();
+    let explain = |node: &str, direction: &str| {
+        let file = format!("{node}/file");
+        let asked = ["explain", &file, "0", "4096", "--direction", direction];
+        let told = json(&nodes.halocline(&[&asked[..], &["--json"]].concat()));
+        let section = Section::find("halocline explain PATH OFFSET").unwrap();
+        assert_eq!(section.undescribed(&told), [""; 0]);
+        (told["nodes"].as_str().unwrap_or_default().to_owned(), nodes.succeed(&asked))
+    };
+    assert_eq!(explain("one", "write").0, "", "it has the token");
+    let (told, text) = explain("other", "read");
+    assert!(told.contains("waits until node one"), "{told}");
+    assert!(text.contains("nodes      it waits"), "{text}");
+    let mut found = [0; 100];
+    other.read_exact_at(&mut found, 0).unwrap();
+    let (told, _) = explain("other", "read");
+    assert!(told.contains("waited") && !told.contains("it waits"), "{told}");
+    let tokens = |node: &str| {
+        let status = nodes.status(node);
+        let section = Section::find("halocline status").unwrap();
+        assert_eq!(section.undescribed(&status), [""; 0]);
+        status["report"]["cluster"].clone()
+    };
+    let (of_one, of_other) = (tokens("one"), tokens("other"));
+    let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {of}"));
+    assert!(count(&of_one, "handovers") > 0, "{of_one}");
+    for key in
+        ["tokens", "files", "waits", "waited_us", "longest_wait_us", "round_trips", "lease_left_ms"]
+    {
+        assert!(count(&of_other, key) > 0, "{key}: {of_other}");
+    }
+    let text = nodes.succeed(&["status", "other"]);
+    assert!(text.contains("token waits 1 request"), "{text}");
+    // Both write the same bytes by turns, until nobody caches them any more.
+    eventually("it is contended", || {
+        for file in [&one, &other] {
+            file.write_all_at(&[2; 100], 0).unwrap();
+        }
+        explain("one", "write").0.contains("contended")
+    });
+    let (told, _) = explain("one", "write");
+    assert!(told.contains("goes to the origin") && told.contains("node other"), "{told}");
+    assert_eq!(count(&tokens("one"), "contended_files"), 1);
+    drop((one, other));
+    a_run_reports_it(&nodes);
+}
+
+/// And a mount without other nodes has nothing to tell of them.
+fn a_run_reports_it(nodes: &Nodes) {
+    let section = Section::find("--report").unwrap();
+    fs::create_dir_all(nodes.path("cache3")).unwrap();
+    let url = nodes.store.url();
+    let run = ["run", "--origin", "origin", "--cache", "cache3", "--cluster", &url, "--quiet"];
+    let file = nodes.path("origin/file");
+    let command = ["--report", "report", "--", "cat", file.to_str().unwrap()];
+    nodes.succeed(&[&run[..], &command].concat());
+    let report: Value = serde_json::from_slice(&fs::read(nodes.path("report")).unwrap()).unwrap();
+    assert_eq!(section.undescribed(&report), [""; 0]);
+    assert!(report["cluster"]["asked"].as_u64() > Some(0), "{report}");
+    let Some(alone) = Scratch::new(program!()) else { return };
+    alone.succeed(&["mount", "origin", "mnt", "--cache", "cache"]);
+    assert!(alone.status("mnt")["report"].get("cluster").is_none());
+}
+
+/// A session whose mount could not be made held up all others until somebody ended it.
+#[test]
+fn a_mount_that_fails_leaves_no_session() {
+    let Some(nodes) = two_nodes() else { return };
+    nodes.succeed(&["umount", "one"]);
+    let listed = || fs::read_dir(nodes.path("origin/.halocline-cluster")).unwrap().count();
+    assert_eq!(listed(), 1);
+    let url = nodes.store.url();
+    let mount = ["mount", "origin", "one", "--cache", "cache", "--cluster", &url];
+    // The session has begun when the engine refuses this,
+    let refused = nodes.halocline(&[&mount[..], &["--policy", "recency"]].concat());
+    assert!(!refused.status.success(), "{}", said(&refused));
+    assert_eq!(listed(), 1, "{}", said(&refused));
+    // and is the engine's when the control socket cannot be made.
+    fs::create_dir_all(nodes.path("cache/control.sock/in the way")).unwrap();
+    let refused = nodes.halocline(&mount);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    assert_eq!(listed(), 1, "{}", said(&refused));
+}
+
 /// A password comes from the environment or from a file that nobody else reads, and is shown nowhere.
 #[test]
 fn a_password_is_read_from_a_private_file_only() {
@@ -303,6 +392,12 @@ fn a_password_is_read_from_a_private_file_only() {
         assert!(said(&refused).contains(part), "{variables:?}: {}", said(&refused));
         assert!(!said(&refused).contains("s3cret"), "{}", said(&refused));
     }
+    // Nobody ever writes to it.
+    let fifo = scratch.path("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
+    let refused = ask(&[("HALOCLINE_CLUSTER_PASSWORD_FILE", fifo.to_str().unwrap())]);
+    assert!(said(&refused).contains("mode 0600"), "{}", said(&refused));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     for variables in [in_file, ("HALOCLINE_CLUSTER_PASSWORD", "s3cret")] {
         let answered = ask(&[variables]);

@@ -51,6 +51,7 @@ class Interrupted(Exception): pass
 def handler(*_): raise Interrupted
 signal.signal(signal.SIGALRM, handler)
 file = open(sys.argv[1], 'r+b')
+print('opened', flush=True)
 signal.alarm(int(sys.argv[2]))
 try:
     fcntl.lockf(file, fcntl.LOCK_EX)
@@ -61,13 +62,16 @@ print('locked', flush=True)
 sys.stdin.read()
 ";
 
-/// A program that locks a file; it gives up after some seconds, or never where that is 0.
+/// A program that has opened a file and locks it; it gives up after some seconds, or never where that is 0.
 fn locker(path: &Path, seconds: u32) -> Option<Child> {
     let mut command = Command::new("python3");
     command.args(["-c", LOCKER]).arg(path).arg(seconds.to_string());
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     match bind(command, Signal::KILL).spawn() {
-        Ok(child) => Some(child),
+        Ok(mut child) => {
+            assert!(says(&mut child, "opened"));
+            Some(child)
+        }
         Err(error) => {
             skip(format!("python3: {error}"));
             None
@@ -77,8 +81,14 @@ fn locker(path: &Path, seconds: u32) -> Option<Child> {
 
 /// Waits until it says that it has the lock.
 fn has_locked(child: &mut Child) -> bool {
-    let mut line = [0; 7];
-    io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).is_ok() && &line == b"locked\n"
+    says(child, "locked")
+}
+
+/// Waits until it says what it does.
+fn says(child: &mut Child, what: &str) -> bool {
+    let mut line = vec![0; what.len() + 1];
+    let read = io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line);
+    read.is_ok() && line.strip_suffix(b"\n") == Some(what.as_bytes())
 }
 
 #[test]
@@ -149,7 +159,9 @@ fn i11_who_gets_a_lock_sees_what_was_written_before() {
         };
         thread::scope(|scope| {
             let programs: Vec<_> = (0..PROGRAMS).map(|one| scope.spawn(move || add(one))).collect();
-            programs.into_iter().for_each(|program| program.join().unwrap());
+            for program in programs {
+                program.join().unwrap();
+            }
         });
         let mut number = [0; 8];
         nodes.open("number")[1].read_exact_at(&mut number, 0).unwrap();

@@ -94,6 +94,7 @@ impl Controlled for ExtentEngine {
             conflicts: counts.conflicts,
             hit_ratio: 0.0,
             emulated: self.components.settings.config.emulate.as_ref().map(ToString::to_string),
+            cluster: self.components.permits.coherence().and_then(|nodes| nodes.counts()),
         };
         report.hit_ratio = report.byte_hit_ratio();
         report
@@ -159,6 +160,7 @@ impl Controlled for ExtentEngine {
             segments.iter().filter(|s| s.extent.is_some()).map(|s| s.range.len()).sum();
         let mut explanation = crate::explain::explanation(&terms, cached_bytes);
         explanation.note = self.components.notes.of_sides();
+        explanation.nodes = self.components.permits.explain(&file, question.direction, range);
         let critical = terms.critical;
         if cached_bytes < range.len() {
             explanation.now = crate::explain::why_not_now(

@@ -2,6 +2,7 @@
 
 mod asking;
 mod asserting;
+mod explaining;
 mod giving;
 
 use std::fmt;
@@ -43,6 +44,26 @@ pub(super) struct State {
     pub(super) active: Vec<(Direction, ByteRange)>,
     /// The value as this node wrote or read it last.
     pub(super) last: Option<Tokens>,
+    /// The request that waited last.
+    last_wait: Option<LastWait>,
+}
+
+/// A request that waited.
+#[derive(Debug, Clone)]
+struct LastWait {
+    /// When it ended.
+    at: Instant,
+    lasted: Duration,
+    /// What it waited for.
+    on: String,
+}
+
+/// How much is held of a file.
+pub(super) struct Holding {
+    pub(super) tokens: u64,
+    pub(super) is_contended: bool,
+    /// Requests that wait.
+    pub(super) waiting: u64,
 }
 
 /// What one attempt came to.
@@ -66,9 +87,14 @@ impl File {
         Self { id, shared, state, changed, change: Mutex::new(()) }
     }
 
-    /// How many tokens are held.
-    pub(super) fn held(&self) -> usize {
-        self.state.lock().pieces.all().count()
+    /// How much is held and waited for.
+    pub(super) fn holding(&self) -> Holding {
+        let state = self.state.lock();
+        Holding {
+            tokens: state.pieces.all().count() as u64,
+            is_contended: state.pieces.all().any(|(_, mode)| mode == Mode::Direct),
+            waiting: state.active.len() as u64,
+        }
     }
 
     /// Whether nothing is held, under way or waited for.
@@ -110,19 +136,20 @@ impl File {
         let began = Instant::now();
         let mut pause = FIRST_PAUSE;
         let mut attempts = 0;
+        let mut waited_for = None;
         let waits_for = loop {
             let told = self.state.lock().told;
             match self.attempt(want, attempts, began + self.shared.options.wait_limit)? {
                 Attempt::Granted(grant) => {
                     if attempts > 0 {
-                        self.shared.counters.note_wait(began.elapsed());
+                        self.note_wait(began.elapsed(), waited_for);
                     }
                     return Ok(grant);
                 }
                 Attempt::Waits(what) if began.elapsed() >= self.shared.options.wait_limit => {
                     break what;
                 }
-                Attempt::Waits(_) => {}
+                Attempt::Waits(what) => waited_for = Some(what),
                 Attempt::Again => {
                     attempts += 1;
                     continue;
@@ -138,12 +165,19 @@ impl File {
             }
             pause = (pause * 2).min(self.shared.options.poll);
         };
-        self.shared.counters.note_wait(began.elapsed());
+        self.note_wait(began.elapsed(), Some(waits_for.clone()));
         // Whoever stands behind it tells, and then it leaves the queue.
         Err(Error::Cluster {
             what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
             remedy: "see `halocline cluster nodes`".to_owned(),
         })
+    }
+
+    fn note_wait(&self, lasted: Duration, on: Option<String>) {
+        self.shared.counters.note_wait(lasted);
+        let (at, on) =
+            (self.shared.options.clock.instant(), on.unwrap_or_else(|| "the store".to_owned()));
+        self.state.lock().last_wait = Some(LastWait { at, lasted, on });
     }
 
     /// Waits until no permit is under way in a closed range; `false` if that takes too long.
@@ -201,6 +235,10 @@ impl FileTokens for File {
 
     fn try_begin(&self, want: Want) -> Option<Grant> {
         if self.state.lock().wanted { None } else { self.permit(filled(want)) }
+    }
+
+    fn explain(&self, want: Want) -> Option<String> {
+        self.explained(want)
     }
 
     fn end(&self, grant: Grant) {
