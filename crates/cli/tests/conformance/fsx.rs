@@ -40,6 +40,11 @@ pub(crate) fn operations() -> String {
 }
 
 fn exercise(seed: &str, options: &[&str]) {
+    exercise_with(CONFIG, seed, options);
+}
+
+/// The same with another configuration of fsx.
+pub(crate) fn exercise_with(weights: &str, seed: &str, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
@@ -50,7 +55,7 @@ fn exercise(seed: &str, options: &[&str]) {
     let mut mount = Mount::new(&[&always, options].concat());
     let aside = tempfile::tempdir().expect("scratch");
     let config = aside.path().join("fsx.toml");
-    fs::write(&config, CONFIG).expect("configuration");
+    fs::write(&config, weights).expect("configuration");
     programs::run(
         Command::new(fsx)
             .args(["-q", "-N", &operations(), "-S", seed, "-f"])
