@@ -280,7 +280,7 @@ fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
 fn what_a_node_had_to_do_with_others_is_seen() {
     let Some(nodes) = two_nodes() else { return };
     let [one, other] = nodes.open("file");
-    one.write_all_at(&[1; 100_000], 0).unwrap();
+    one.write_all_at(&[1; 10_000], 0).unwrap();
     let explain = |node: &str, direction: &str| {
         let file = format!("{node}/file");
         let asked = ["explain", &file, "0", "4096", "--direction", direction];
