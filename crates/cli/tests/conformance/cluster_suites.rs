@@ -2,19 +2,8 @@
 
 use halocline_testkit::redis_server::RedisServer;
 
+use crate::differential;
 use crate::mount::{self, IO_URING};
-use crate::{differential, fsx};
-
-/// Shared mappings are refused on a node.
-fn without_mappings() -> String {
-    fsx::CONFIG.replace("mapread = 5\nmapwrite = 5\n", "mapread = 0\nmapwrite = 0\n")
-}
-
-#[test]
-fn fsx_on_a_node() {
-    let Some(store) = RedisServer::start(&[]) else { return };
-    fsx::exercise_with(&without_mappings(), "21", &["--cluster", &store.url()]);
-}
 
 #[test]
 fn calls_answer_as_on_a_directory_on_a_node() {

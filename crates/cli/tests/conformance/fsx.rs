@@ -40,11 +40,6 @@ pub(crate) fn operations() -> String {
 }
 
 fn exercise(seed: &str, options: &[&str]) {
-    exercise_with(CONFIG, seed, options);
-}
-
-/// The same with another configuration of fsx.
-pub(crate) fn exercise_with(weights: &str, seed: &str, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
@@ -55,7 +50,7 @@ pub(crate) fn exercise_with(weights: &str, seed: &str, options: &[&str]) {
     let mut mount = Mount::new(&[&always, options].concat());
     let aside = tempfile::tempdir().expect("scratch");
     let config = aside.path().join("fsx.toml");
-    fs::write(&config, weights).expect("configuration");
+    fs::write(&config, CONFIG).expect("configuration");
     programs::run(
         Command::new(fsx)
             .args(["-q", "-N", &operations(), "-S", seed, "-f"])
