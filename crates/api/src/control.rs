@@ -45,7 +45,7 @@ pub use joining::Joined;
 pub use mount_lookup::Place;
 pub use mounted::Mounted;
 pub use report::{CachedFileInfo, CachedTree};
-pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, Totals};
+pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, TokenCounts, Totals};
 pub use server::Server;
 pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
 pub(crate) use wire::paths_as_json;

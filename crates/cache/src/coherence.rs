@@ -14,6 +14,7 @@
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 
+use halocline_api::control::TokenCounts;
 use halocline_model::request::{ByteRange, Direction};
 
 use halocline_os::error::Result;
@@ -74,6 +75,11 @@ pub trait Coherence: Debug + Send + Sync {
     /// If something of it is left: its session must be recovered then.
     fn leave(&self) -> Result<()>;
 
+    /// What was counted of the node's tokens; `None` from one that keeps none.
+    fn counts(&self) -> Option<TokenCounts> {
+        None
+    }
+
     /// Whether this node may change the origin and serve what it has cached (I12).
     ///
     /// # Errors
@@ -96,6 +102,12 @@ pub trait FileTokens: Debug + Send + Sync {
 
     /// Ends a permit.
     fn end(&self, grant: Grant);
+
+    /// Why a request would wait for other nodes, or go to the origin because of them; `None` if it would not. Changes
+    /// nothing, but may ask the store.
+    fn explain(&self, _want: Want) -> Option<String> {
+        None
+    }
 }
 
 /// What gives up bytes that other nodes want: the engine.

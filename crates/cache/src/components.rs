@@ -252,13 +252,14 @@ impl Controls {
             mappings, external, repair, known, sweeper, discards, barriers, fetcher, recoverer });
         let rules = wire!(GlobRules: base { store, files, settings } below { known }; bulk);
         let explainer = wire!(Explainer: base { namespace, origin, store, health, notes, settings, clock } below {
-            identifier, known, fetcher, fills });
+            identifier, known, fetcher, fills, permits });
         let hangs = wire!(HangDetector: base { namespace, origin, store, settings });
         let origin = base.origin.data.servers();
         let cache = base.store.objects.volume().servers();
         let servers = Arc::new(ServerStates::new(meters, &base.settings.config, origin, cache));
         let status = wire!(StatusReporter: base { origin, store, damage, health, counters, notes, settings, clock,
-            begun } below { identifier, fetcher, fills, warm }; servers, hangs);
+            begun } below { identifier, fetcher, fills, warm, permits };
+            servers, hangs);
         Self { bulk, rules, explainer, status }
     }
 }

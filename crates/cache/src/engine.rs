@@ -147,6 +147,10 @@ impl Engine for ExtentEngine {
         Ok(())
     }
 
+    fn shares_locks(&self) -> bool {
+        self.components.permits.are_needed()
+    }
+
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         // The origin first: its size and its share of the bytes; then what the cache holds.
         handle.origin.sync(data_only)?;

@@ -16,6 +16,7 @@ use crate::health::{Health, HealthState};
 use crate::identify::Identifier;
 use crate::known_files::KnownFiles;
 use crate::origin_access::OriginAccess;
+use crate::permits::Permits;
 use crate::settings::Settings;
 use crate::status_notes::Notes;
 use halocline_api::config::Mode;
@@ -39,6 +40,7 @@ pub(crate) struct Explainer {
     known: Arc<KnownFiles>,
     fetcher: Arc<Fetcher>,
     fills: Arc<Fills>,
+    permits: Arc<Permits>,
 }
 
 impl Explainer {
@@ -74,6 +76,7 @@ impl Explainer {
             segments.iter().filter(|s| s.extent.is_some()).map(|s| s.range.len()).sum();
         let mut explanation = explanation(&terms, cached_bytes);
         explanation.note = self.notes.of_sides();
+        explanation.nodes = self.permits.explain(&file, question.direction, range);
         let critical = terms.critical;
         if cached_bytes < range.len() {
             explanation.now = self.why_not_now(&file, range, question.direction, critical);
@@ -195,6 +198,7 @@ fn explanation(terms: &admit::Explanation, cached_bytes: u64) -> Explanation {
         reason: terms.reason.clone(),
         now: None,
         note: None,
+        nodes: None,
         layout: terms.layout,
         costs: terms.costs.iter().map(cost).collect(),
         benefit_s,

@@ -5,6 +5,7 @@
 //! origin is synced, and what has not changed meanwhile is marked clean (I3). A writer never waits
 //! for more than one region, and only if it writes to the origin's side of that very region.
 
+mod choosing;
 mod snapshot;
 mod sweep;
 
@@ -15,8 +16,9 @@ use bon::Builder;
 use halocline_model::request::ByteRange;
 use halocline_model::sieve::OriginCost;
 
+pub(crate) use self::choosing::Which;
 pub(crate) use self::snapshot::Snapshots;
-pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept, Which};
+pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept};
 use crate::backpressure::Backpressure;
 use crate::coherence::Coherence;
 use crate::counters::Counters;

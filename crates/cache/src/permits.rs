@@ -114,6 +114,20 @@ impl Permits {
         (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
 
+    /// Why a request waits for other nodes, or goes to the origin because of them.
+    pub(crate) fn explain(
+        &self,
+        file: &CachedFile,
+        direction: Direction,
+        range: ByteRange,
+    ) -> Option<String> {
+        let tokens = match self.tokens(file) {
+            Ok(tokens) => tokens?,
+            Err(error) => return Some(error.to_string()),
+        };
+        tokens.explain(Want { direction, range, alone: false })
+    }
+
     /// Alone, from `start` or from the end on, whichever comes first.
     fn alone_from<'f>(
         &self,

@@ -16,6 +16,7 @@ use crate::health::{self, HealthState};
 use crate::identify::Identifier;
 use crate::origin_access::OriginAccess;
 use crate::page_cache_passthrough::PageCachePassthrough;
+use crate::permits::Permits;
 use crate::rebuild::Doing;
 use crate::servers::ServerStates;
 use crate::settings::Settings;
@@ -43,6 +44,7 @@ pub(crate) struct StatusReporter {
     warm: Arc<PageCachePassthrough>,
     servers: Arc<ServerStates>,
     hangs: Arc<HangDetector>,
+    permits: Arc<Permits>,
     /// When the engine began.
     begun: Instant,
 }
@@ -123,6 +125,7 @@ impl StatusReporter {
             conflicts: counts.conflicts,
             hit_ratio: 0.0,
             emulated: self.settings.config.emulate.as_ref().map(ToString::to_string),
+            cluster: self.permits.coherence().and_then(|nodes| nodes.counts()),
         };
         report.hit_ratio = report.byte_hit_ratio();
         report

@@ -1,6 +1,5 @@
 //! Takes part in a cluster: several mounts that cache one origin (docs/CLUSTER.md).
 
-use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use halocline_cluster::store::redis::RedisStore;
 use halocline_os::boot_id::boot_id;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
+use halocline_os::private;
 
 use crate::text;
 
@@ -256,18 +256,7 @@ fn password() -> Result<Option<String>> {
         let what = format!("{PASSWORD} and {PASSWORD_FILE} are both set");
         return Err(Error::invalid(what, "set one of them"));
     }
-    let file = File::open(&path).map_err(Error::at(&path, "open the password of the store"))?;
-    let found = file.metadata().map_err(Error::at(&path, "look at"))?;
-    let is_own = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
-    if !found.is_file() || !is_own || found.mode() & 0o077 != 0 {
-        return Err(Error::invalid(
-            format!(
-                "{}: others may read or have prepared the password of the store",
-                path.display()
-            ),
-            "make it a file of yours with mode 0600",
-        ));
-    }
+    let file = private::open_secret(&path)?;
     let bytes = bounded::read_from(file, PASSWORD_BYTES_MAX).map_err(Error::at(&path, "read"))?;
     let text = String::from_utf8(bytes);
     let text = text.map_err(|_| {

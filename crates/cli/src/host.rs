@@ -79,6 +79,21 @@ impl<E: Hosted> Host<E> {
     /// Mounts `engine`, whose origin is claimed, and has `recording` record what is asked of it. With
     /// `unmountable`, the control socket may end the mount.
     pub(crate) fn start(
+        (engine, claim): (Arc<E>, Claim),
+        config: &Config,
+        (place, recording): (&MountPaths, Option<Arc<Recording>>),
+        unmountable: bool,
+    ) -> Result<Self> {
+        let opened = Arc::clone(&engine);
+        Self::begin((engine, claim), config, (place, recording), unmountable).inspect_err(|_| {
+            // Left in order: nobody used it, and other nodes need not wait for it.
+            if let Err(error) = opened.close() {
+                tracing::warn!(%error, "what was not mounted is not left in order");
+            }
+        })
+    }
+
+    fn begin(
         (engine, mut claim): (Arc<E>, Claim),
         config: &Config,
         (place, recording): (&MountPaths, Option<Arc<Recording>>),

@@ -208,11 +208,18 @@ pub(crate) fn open_without_others(
     if node.is_none() && !others_are_lost {
         origin_mark::check(&place.origin, &place.cache)?;
     }
-    let engine = open(place, config, node)?;
+    let engine = open(place, config, node).inspect_err(|_| leave(node))?;
     if others_are_lost {
         origin_mark::forget_others(&place.origin, &place.cache);
     }
     Ok(engine)
+}
+
+/// Ends the session of a node of which there is no engine: it holds nothing, and would hold others up.
+fn leave(node: Option<&Arc<dyn Coherence>>) {
+    if let Some(Err(error)) = node.map(|node| node.leave()) {
+        tell!("halocline: note: {error}");
+    }
 }
 
 /// Opens the engine of a mount.

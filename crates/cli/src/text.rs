@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use halocline_api::control::{LayoutBytes, MoveReport, Report, RequestTotals, Skipped};
+use halocline_api::control::{
+    LayoutBytes, MoveReport, Report, RequestTotals, Skipped, TokenCounts,
+};
 use halocline_os::counted::{counted, counted_with};
 
 /// Whether a terminal obeys this character instead of showing it: it moves the cursor, begins a line
@@ -183,10 +185,57 @@ pub(crate) fn report(report: &Report) -> String {
     let emulated = report.emulated.as_ref();
     let emulated =
         emulated.map(|devices| ("devices", format!("EMULATED ({devices}): no real hardware")));
-    for (name, value) in lines.into_iter().chain(conflicts).chain(emulated) {
+    let nodes = report.cluster.as_ref().map(tokens).into_iter().flatten();
+    for (name, value) in lines.into_iter().chain(conflicts).chain(nodes).chain(emulated) {
         let _ = writeln!(out, "{name:<12}{}", line(&value));
     }
     out
+}
+
+/// What a node had to do with others.
+fn tokens(counts: &TokenCounts) -> [(&'static str, String); 3] {
+    let ms = |us: u64| seconds(Duration::from_micros(us).as_secs_f64());
+    let waits = match counts.waits {
+        0 => "none".to_owned(),
+        waits => format!(
+            "{}, {} in all, {} the longest",
+            counted(waits, "request"),
+            ms(counts.waited_us),
+            ms(counts.longest_wait_us)
+        ),
+    };
+    let failed = if counts.refused == 0 {
+        String::new()
+    } else {
+        format!("; {} answered with an error", counted(counts.refused, "request"))
+    };
+    let lapses = if counts.lapses == 0 {
+        String::new()
+    } else {
+        format!(", lapsed {}", counted(counts.lapses, "time"))
+    };
+    [
+        (
+            "tokens",
+            format!(
+                "{} of {} held, {} contended; {} waiting now; {} taken away",
+                counts.tokens,
+                counted(counts.files, "file"),
+                counts.contended_files,
+                counts.waiting,
+                counts.handovers
+            ),
+        ),
+        ("token waits", waits + &failed),
+        (
+            "store",
+            format!(
+                "{}; the lease runs for {}{lapses}",
+                counted(counts.round_trips, "round trip"),
+                ms(counts.lease_left_ms.saturating_mul(1000))
+            ),
+        ),
+    ]
 }
 
 /// Bytes by layout, of the layouts that have any: `1-DH 3.00 MiB, 2-D 4.00 KiB`.

@@ -1,6 +1,6 @@
 //! Two mounts with caches of their own over one origin, with a real store between them (I11).
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Output;
@@ -8,67 +8,21 @@ use std::thread;
 
 use halocline_api::control::metrics::Section;
 use halocline_testkit::hostile::Random;
+use halocline_testkit::nodes::Nodes;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::eventually;
-use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-/// Two mounts, `one` and `other`.
-struct Nodes {
-    scratch: Scratch,
-    store: RedisServer,
-}
-
-impl Nodes {
-    fn new() -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &["one", "other"])?;
-        let store = RedisServer::start(&[])?;
-        let nodes = Self { scratch, store };
-        for (node, cache) in [("one", "cache"), ("other", "cache2")] {
-            fs::create_dir_all(nodes.scratch.path(cache)).unwrap();
-            let mounted = nodes.mount(node, cache);
-            assert!(mounted.status.success(), "{}", said(&mounted));
-        }
-        Some(nodes)
-    }
-
-    /// Mounts a node that is called as its mount point.
-    fn mount(&self, node: &str, cache: &str) -> Output {
-        let place = ["mount", "origin", node, "--cache", cache, "--policy", "always"];
-        let url = self.store.url();
-        let quiet = ["--rebuild=false", "--cluster", &url, "--node", node];
-        self.scratch.halocline(&[&place[..], &quiet].concat())
-    }
-
-    /// Ends a node's process with `kill -9`; its mount point is free again.
-    fn kill(&self, node: &str) {
-        kill_process(self.scratch.pid(node), Signal::KILL).unwrap();
-        eventually("its mount is gone", || {
-            self.scratch.halocline(&["umount", "--force", node]);
-            fs::read_dir(self.scratch.path(node)).is_ok_and(|entries| entries.count() == 0)
-        });
-    }
-
-    /// `halocline cluster`.
-    fn cluster(&self, what: &str, rest: &[&str]) -> Output {
-        let url = self.store.url();
-        self.scratch.halocline(&[&["cluster", what, "origin", "--cluster", &url], rest].concat())
-    }
-
-    fn open(&self, name: &str) -> [File; 2] {
-        ["one", "other"].map(|node| {
-            let path = self.scratch.path(node).join(name);
-            File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
-        })
-    }
+fn two_nodes() -> Option<Nodes> {
+    Nodes::new(program!(), &[])
 }
 
 #[test]
 fn i11_mounts_of_a_cluster_see_each_others_changes_at_once() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     let files = nodes.open("file");
     let (mut model, mut random) = (Vec::new(), Random(3));
     for step in 0..200_usize {
@@ -107,7 +61,7 @@ fn i11_mounts_of_a_cluster_see_each_others_changes_at_once() {
 /// The kernel's pages of a shared mapping would outlive what the other node does.
 #[test]
 fn shared_mappings_are_refused_and_private_ones_are_not() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     let [file, _] = nodes.open("file");
     file.write_all_at(&[7; 4096], 0).unwrap();
     let map = |flags| {
@@ -126,7 +80,7 @@ fn shared_mappings_are_refused_and_private_ones_are_not() {
 
 #[test]
 fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     let [file, beside] = nodes.open("file");
     file.write_all_at(&vec![7; 300_000], 0).unwrap();
     drop(file);
@@ -175,7 +129,7 @@ fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
 
 #[test]
 fn i13_what_nodes_that_are_gone_had_is_recovered_or_given_up_by_name() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     for (node, name) in [("one", "kept"), ("other", "lost")] {
         fs::write(nodes.scratch.path(node).join(name), [node.as_bytes()[1]; 5000]).unwrap();
     }
@@ -220,7 +174,7 @@ fn i13_what_nodes_that_are_gone_had_is_recovered_or_given_up_by_name() {
 /// The processes of one job on one node share its engine; those of two nodes see each other.
 #[test]
 fn i11_runs_of_a_cluster_see_each_others_changes() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     fs::write(nodes.scratch.path("one/before"), "from one").unwrap();
     fs::create_dir_all(nodes.scratch.path("cache3")).unwrap();
     let url = nodes.store.url();
@@ -267,7 +221,7 @@ fn json(output: &Output) -> Value {
 /// Who holds what is told by name; a node that is gone is found by fsck, and ends it by what fsck names.
 #[test]
 fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
-    let Some(nodes) = Nodes::new() else { return };
+    let Some(nodes) = two_nodes() else { return };
     fs::write(nodes.scratch.path("one/file"), [1; 10_000]).unwrap();
     let told = json(&nodes.cluster("status", &["--json"]));
     let section = Section::find("halocline cluster status").unwrap();
@@ -321,6 +275,91 @@ fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
     assert!(clean.status.success(), "{}", said(&clean));
 }
 
+/// Who waited for whom, and what is contended, is told by the mount itself.
+#[test]
+fn what_a_node_had_to_do_with_others_is_seen() {
+    let Some(nodes) = two_nodes() else { return };
+    let [one, other] = nodes.open("file");
+    one.write_all_at(&[1; 10_000], 0).unwrap();
+    let explain = |node: &str, direction: &str| {
+        let file = format!("{node}/file");
+        let asked = ["explain", &file, "0", "4096", "--direction", direction];
+        let told = json(&nodes.halocline(&[&asked[..], &["--json"]].concat()));
+        let section = Section::find("halocline explain PATH OFFSET").unwrap();
+        assert_eq!(section.undescribed(&told), [""; 0]);
+        (told["nodes"].as_str().unwrap_or_default().to_owned(), nodes.succeed(&asked))
+    };
+    assert_eq!(explain("one", "write").0, "", "it has the token");
+    let (told, text) = explain("other", "read");
+    assert!(told.contains("waits until node one"), "{told}");
+    assert!(text.contains("nodes      it waits"), "{text}");
+    let mut found = [0; 100];
+    other.read_exact_at(&mut found, 0).unwrap();
+    let (told, _) = explain("other", "read");
+    assert!(told.contains("waited") && !told.contains("it waits"), "{told}");
+    let tokens = |node: &str| {
+        let status = nodes.status(node);
+        let section = Section::find("halocline status").unwrap();
+        assert_eq!(section.undescribed(&status), [""; 0]);
+        status["report"]["cluster"].clone()
+    };
+    let (of_one, of_other) = (tokens("one"), tokens("other"));
+    let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {of}"));
+    assert!(count(&of_one, "handovers") > 0, "{of_one}");
+    for key in
+        ["tokens", "files", "waits", "waited_us", "longest_wait_us", "round_trips", "lease_left_ms"]
+    {
+        assert!(count(&of_other, key) > 0, "{key}: {of_other}");
+    }
+    let text = nodes.succeed(&["status", "other"]);
+    assert!(text.contains("token waits 1 request"), "{text}");
+    // Both write the same bytes by turns, until nobody caches them any more.
+    eventually("it is contended", || {
+        for file in [&one, &other] {
+            file.write_all_at(&[2; 100], 0).unwrap();
+        }
+        explain("one", "write").0.contains("contended")
+    });
+    let (told, _) = explain("one", "write");
+    assert!(told.contains("goes to the origin") && told.contains("node other"), "{told}");
+    assert_eq!(count(&tokens("one"), "contended_files"), 1);
+    drop((one, other));
+    a_run_reports_it(&nodes);
+}
+
+/// And a mount without other nodes has nothing to tell of them.
+fn a_run_reports_it(nodes: &Nodes) {
+    let section = Section::find("--report").unwrap();
+    fs::create_dir_all(nodes.path("cache3")).unwrap();
+    let url = nodes.store.url();
+    let run = ["run", "--origin", "origin", "--cache", "cache3", "--cluster", &url, "--quiet"];
+    let file = nodes.path("origin/file");
+    let command = ["--report", "report", "--", "cat", file.to_str().unwrap()];
+    nodes.succeed(&[&run[..], &command].concat());
+    let report: Value = serde_json::from_slice(&fs::read(nodes.path("report")).unwrap()).unwrap();
+    assert_eq!(section.undescribed(&report), [""; 0]);
+    assert!(report["cluster"]["asked"].as_u64() > Some(0), "{report}");
+    let Some(alone) = Scratch::new(program!()) else { return };
+    alone.succeed(&["mount", "origin", "mnt", "--cache", "cache"]);
+    assert!(alone.status("mnt")["report"].get("cluster").is_none());
+}
+
+/// A session whose mount could not be made held up all others until somebody ended it.
+#[test]
+fn a_mount_that_fails_leaves_no_session() {
+    let Some(nodes) = two_nodes() else { return };
+    nodes.succeed(&["umount", "one"]);
+    let listed = || fs::read_dir(nodes.path("origin/.halocline-cluster")).unwrap().count();
+    assert_eq!(listed(), 1);
+    let url = nodes.store.url();
+    let mount = ["mount", "origin", "one", "--cache", "cache", "--cluster", &url];
+    // The session has begun, and the engine is there, when the control socket cannot be made.
+    fs::create_dir_all(nodes.path("cache/control.sock/in the way")).unwrap();
+    let refused = nodes.halocline(&mount);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    assert_eq!(listed(), 1, "{}", said(&refused));
+}
+
 /// A password comes from the environment or from a file that nobody else reads, and is shown nowhere.
 #[test]
 fn a_password_is_read_from_a_private_file_only() {
@@ -349,6 +388,12 @@ fn a_password_is_read_from_a_private_file_only() {
         assert!(said(&refused).contains(part), "{variables:?}: {}", said(&refused));
         assert!(!said(&refused).contains("s3cret"), "{}", said(&refused));
     }
+    // Nobody ever writes to it.
+    let fifo = scratch.path("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
+    let refused = ask(&[("HALOCLINE_CLUSTER_PASSWORD_FILE", fifo.to_str().unwrap())]);
+    assert!(said(&refused).contains("mode 0600"), "{}", said(&refused));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     for variables in [in_file, ("HALOCLINE_CLUSTER_PASSWORD", "s3cret")] {
         let answered = ask(&[variables]);

@@ -132,6 +132,11 @@ impl Lease {
             && !self.ended.load(Ordering::Acquire)
     }
 
+    /// No lease was got yet.
+    fn until_is_unknown(&self) -> bool {
+        self.until_ns.load(Ordering::Acquire) == 0 && self.lapses.load(Ordering::Acquire) == 0
+    }
+
     fn left(&self, now: Instant) -> Duration {
         let until = Duration::from_nanos(self.until_ns.load(Ordering::Acquire));
         until.saturating_sub(now.saturating_duration_since(self.begun))
@@ -182,12 +187,22 @@ impl Agent {
             woken: (Mutex::new(false), Condvar::new()),
             counters: Counters::default(),
         });
-        if let Err(error) = shared.join() {
-            shared.registry.leave(session)?;
-            return Err(told(error));
+        let agent = Self { shared, threads: Mutex::default() };
+        if let Err(error) = agent.start() {
+            // Nothing is left of a session that never was; what cannot be reached is told by `cluster fsck`.
+            agent.stop();
+            let _ = agent.shared.end_session();
+            agent.shared.registry.leave(session)?;
+            return Err(error);
         }
-        let threads = Mutex::new(shared.spawn().map_err(Error::at("agent", "start a thread of"))?);
-        Ok(Self { shared, threads })
+        Ok(agent)
+    }
+
+    fn start(&self) -> Result<()> {
+        self.shared.join().map_err(told)?;
+        let threads = self.shared.spawn().map_err(Error::at("agent", "start a thread of"))?;
+        *self.threads.lock() = threads;
+        Ok(())
     }
 
     /// This node's session.
@@ -199,14 +214,19 @@ impl Agent {
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
         let files: Vec<_> = shared.files.lock().values().cloned().collect();
-        let tokens = files.iter().map(|file| file.held() as u64);
         let left = shared.lease.left(shared.options.clock.instant());
+        let mut counts = shared.counters.counts();
+        for file in files {
+            let holding = file.holding();
+            counts.tokens += holding.tokens;
+            counts.files += u64::from(holding.tokens > 0);
+            counts.contended_files += u64::from(holding.is_contended);
+            counts.waiting += holding.waiting;
+        }
         Counts {
-            tokens: tokens.clone().sum(),
-            files: tokens.filter(|held| *held > 0).count() as u64,
             round_trips: shared.store.round_trips(),
             lease_left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
-            ..shared.counters.counts()
+            ..counts
         }
     }
 
@@ -263,6 +283,10 @@ impl Coherence for Agent {
 
     fn check_lease(&self) -> Result<()> {
         self.shared.check_lease()
+    }
+
+    fn counts(&self) -> Option<Counts> {
+        Some(Self::counts(self))
     }
 
     fn leave(&self) -> Result<()> {

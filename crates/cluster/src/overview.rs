@@ -115,7 +115,8 @@ pub struct Overview {
 /// If the store or the list cannot be read.
 pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     let roll = store.roll().map_err(told)?;
-    let nodes = sessions::nodes(store, registry)?;
+    let listed = registry.sessions()?;
+    let nodes = sessions::nodes_of(&roll, listed.clone(), registry);
     let files = store.files(FILES_MAX).map_err(told)?;
     let mut found = Overview {
         epoch: roll.epoch.0,
@@ -131,7 +132,6 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     for file in files {
         look_at(store, file, roll.now_ms, &mut held, &mut found)?;
     }
-    let listed = registry.sessions()?;
     for node in nodes {
         let tokens = held[&node.session];
         let is_gone = node.life != Some(Life::Live) || node.lease_ms == 0;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::agent::{remove, told};
 use crate::registry::Registry;
-use crate::store::{self, Lease, Reading, Store};
+use crate::store::{self, Lease, Reading, Roll, Store};
 
 /// Files that are looked at where one asks for what a session holds.
 const FILES_MAX: usize = 1_000_000;
@@ -40,8 +40,12 @@ pub struct Node {
 /// # Errors
 /// If either cannot be read.
 pub fn nodes(store: &dyn Store, registry: &Registry) -> Result<Vec<Node>> {
-    let roll = store.roll().map_err(told)?;
-    let mut sessions = registry.sessions()?;
+    Ok(nodes_of(&store.roll().map_err(told)?, registry.sessions()?, registry))
+}
+
+/// The sessions of a roll and those that are `listed`; of each, what its entry says.
+pub(crate) fn nodes_of(roll: &Roll, listed: Vec<Session>, registry: &Registry) -> Vec<Node> {
+    let mut sessions = listed;
     sessions.extend(roll.members.sessions().map(|(session, _)| session));
     sessions.sort_unstable();
     sessions.dedup();
@@ -59,7 +63,7 @@ pub fn nodes(store: &dyn Store, registry: &Registry) -> Result<Vec<Node>> {
             is_known: roll.members.has_asserted(session, roll.epoch),
         }
     };
-    Ok(sessions.into_iter().map(node).collect())
+    sessions.into_iter().map(node).collect()
 }
 
 /// Who holds and who waits for which bytes of a file.

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_api::config::{CacheSize, Config};
+use halocline_api::control::Controlled;
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::Coherence;
@@ -37,16 +38,25 @@ struct Cluster {
 
 impl Cluster {
     fn new(nodes: usize) -> Self {
+        Self::with(nodes, &Config::default())
+    }
+
+    fn with(nodes: usize, config: &Config) -> Self {
         let (origin, registry) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(origin.path().join("file"), b"").unwrap();
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
         let nodes = (0..nodes)
-            .map(|number| Self::node(number, origin.path(), registry.path(), &store))
+            .map(|number| Self::node(number, (origin.path(), registry.path()), &store, config))
             .collect();
         Self { origin, _registry: registry, nodes }
     }
 
-    fn node(number: usize, origin: &Path, registry: &Path, store: &Arc<dyn Store>) -> Node {
+    fn node(
+        number: usize,
+        (origin, registry): (&Path, &Path),
+        store: &Arc<dyn Store>,
+        config: &Config,
+    ) -> Node {
         let cache = tempfile::tempdir().unwrap();
         let mut options =
             Options::new(format!("n{number}"), cache.path().to_owned(), format!("cache {number}"));
@@ -57,7 +67,7 @@ impl Cluster {
         let config = Config {
             size: CacheSize::Bytes(64 << 20),
             policy: "always".to_owned(),
-            ..Config::default()
+            ..config.clone()
         };
         let around = Decorations { coherence: Some(&coherence), ..Decorations::NONE };
         let engine = ExtentEngine::open_decorated(origin, cache.path(), &config, around).unwrap();
@@ -81,6 +91,27 @@ impl Node {
         let change = SetAttr { size: Some(size), ..SetAttr::default() };
         self.engine.set_attr(&node, None, &change, ME).unwrap();
     }
+}
+
+/// Who wants some bytes of a file waited until all that is dirty of it was on the origin.
+#[test]
+fn i11_what_is_given_up_is_brought_to_the_origin_and_no_more() {
+    const FAR: u64 = 40 << 20;
+    let cluster = Cluster::with(2, &Config { rebuild: false, ..Config::default() });
+    let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+    let writer = one.open(libc::O_RDWR);
+    for (offset, byte) in [(0, 1), (FAR, 2)] {
+        one.engine.write(&writer, offset, &vec![byte; 3 << 20], ME).unwrap();
+    }
+    let dirty = || one.engine.status().dirty_bytes;
+    assert_eq!(dirty(), 6 << 20);
+    let reader = other.open(libc::O_RDWR);
+    let mut read = [0; 100];
+    other.engine.read(&reader, 2 << 20, &mut read, ME).unwrap();
+    assert_eq!(read, [1; 100]);
+    assert_eq!(dirty(), 3 << 20, "what lies far away stays");
+    other.engine.read(&reader, FAR + (2 << 20), &mut read, ME).unwrap();
+    assert_eq!((read, dirty()), ([2; 100], 0));
 }
 
 /// What one node did the other sees at once: bytes, size, holes.

@@ -5,7 +5,7 @@
 //! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
 //! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
 //! handed files that it can serve by itself ([`passing`]), and told to drop pages that direct writes
-//! made old ([`stale_pages`]). Reads and writes may be recorded as a trace ([`recording`]). One user does not take what the others need to open files ([`fair`]).
+//! made old ([`stale_pages`]). Locks are held on the origin's files where other mounts use them, too ([`locks`]). Reads and writes may be recorded as a trace ([`recording`]). One user does not take what the others need to open files ([`fair`]).
 
 pub(crate) mod attributes;
 pub(crate) mod backing;
@@ -13,6 +13,8 @@ pub(crate) mod directories;
 mod fair;
 pub(crate) mod files;
 mod inode_table;
+mod locking;
+pub(crate) mod locks;
 pub(crate) mod names;
 mod open_files;
 pub(crate) mod passing;
@@ -60,6 +62,7 @@ pub(crate) struct Front<E: Engine> {
     files: Handles<OpenFile<E>>,
     dirs: Handles<OpenDir>,
     users: Arc<fair::Users>,
+    waiters: locks::Waiters,
     recording: Option<recording::Recording>,
 }
 
@@ -117,6 +120,7 @@ impl<E: Engine> Front<E> {
             files: Handles::default(),
             dirs: Handles::default(),
             users: fair::Users::new(),
+            waiters: locks::Waiters::default(),
             recording: None,
         }
     }

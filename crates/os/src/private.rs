@@ -327,6 +327,27 @@ pub fn check_file(file: &File) -> std::result::Result<(), Refusal> {
     Ok(())
 }
 
+/// Opens a file with a secret that somebody wrote for this process: the user, or root. Unlike files of ours it is not changed,
+/// and may be reached by links; whatever else is there, a FIFO say, is not waited for.
+///
+/// # Errors
+/// If it is no regular file, of somebody else, or others may read it.
+pub fn open_secret(path: &Path) -> Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty());
+    let file = File::from(opened.map_err(|errno| Error::at(path, "open")(errno.into()))?);
+    let stat = fstat(&file).map_err(|errno| Error::at(path, "look at")(errno.into()))?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
+    if !is_regular || !is_trusted || stat.st_mode & OTHERS != 0 {
+        return Err(Error::invalid(
+            format!("{}: others may read this secret, or have prepared it", path.display()),
+            "make it a file of yours with mode 0600",
+        ));
+    }
+    Ok(file)
+}
+
 /// The user as whom this thread makes files.
 pub fn own_uid() -> u32 {
     // SAFETY: takes a plain number; what is no user's changes nothing, and the present one is told.

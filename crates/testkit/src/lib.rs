@@ -5,6 +5,7 @@ pub mod copying;
 pub mod fuse_device;
 pub mod fuzz_target;
 pub mod hostile;
+pub mod nodes;
 pub mod place;
 pub mod plot;
 pub mod program;

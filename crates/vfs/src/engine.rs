@@ -142,6 +142,11 @@ pub trait Engine: Send + Sync + 'static {
     fn flush(&self, _handle: &Self::Handle) -> Result<()> {
         Ok(())
     }
+    /// Whether locks that programs take are to be held on the files of the tree below, because other mounts of it are to
+    /// heed them. Otherwise the kernel keeps them. The answer never changes.
+    fn shares_locks(&self) -> bool {
+        false
+    }
     /// Makes the file durable, on whichever side its bytes are.
     fn fsync(&self, handle: &Self::Handle, data_only: bool) -> Result<()>;
     /// `fallocate(2)` on `len` bytes from `offset`.

@@ -43,6 +43,10 @@ pub struct Explanation {
     /// What a person should know of the two sides: they lie on one device.
     #[serde(default)]
     pub note: Option<String>,
+    /// What other nodes have to do with it: why it waits for a token, or goes to the origin. `None` where nothing stands in
+    /// its way, and where there are no other nodes.
+    #[serde(default)]
+    pub nodes: Option<String>,
     /// The best layout, where the cache is a candidate.
     pub layout: Option<Layout>,
     /// Predicted cost on the origin and on the cache in each candidate layout.

@@ -13,6 +13,7 @@ mod plan;
 mod sections;
 mod simulate;
 mod table;
+mod tokens;
 mod trace;
 
 use std::fmt::Write as _;

@@ -47,6 +47,9 @@ pub struct Report {
     pub hit_ratio: f64,
     /// The emulated devices, if there are any: no real hardware was measured then.
     pub emulated: Option<String>,
+    /// What was to be done with other nodes; `None` where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<TokenCounts>,
 }
 
 /// Requests of one direction.
@@ -92,6 +95,62 @@ pub struct FlushTotals {
     pub bytes: u64,
     /// Seconds that flushes took which somebody waited for; background flushes are not in them.
     pub seconds: f64,
+}
+
+/// What a node had to do with others that cache the same origin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenCounts {
+    /// Tokens held.
+    pub tokens: u64,
+    /// Files of which some are held.
+    pub files: u64,
+    /// Those of them with ranges that nobody caches, because they changed hands all the time.
+    pub contended_files: u64,
+    /// Requests that wait for a token now.
+    pub waiting: u64,
+    /// Permits that had to wait for another node.
+    pub waits: u64,
+    /// How long, together, in microseconds.
+    pub waited_us: u64,
+    /// The longest one, in microseconds.
+    pub longest_wait_us: u64,
+    /// Tokens that were asked for.
+    pub asked: u64,
+    /// Ranges that were given up because others wanted them.
+    pub handovers: u64,
+    /// Tokens that were granted for contended ranges: nothing is cached there.
+    pub direct: u64,
+    /// Permits that were refused.
+    pub refused: u64,
+    /// How often the lease ran out.
+    pub lapses: u64,
+    /// How often this node had to say what it holds because the store may have forgotten it.
+    pub epochs: u64,
+    /// Requests to the store.
+    pub round_trips: u64,
+    /// How much of the lease is left, in milliseconds, less what is set aside for the longest system call.
+    pub lease_left_ms: u64,
+    /// The least that was left when it was renewed, in milliseconds: 0 after a lapse.
+    pub lease_least_ms: u64,
+}
+
+impl TokenCounts {
+    /// What was counted since `before`; what is now, and the longest and least, are those of the whole mount.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            waits: self.waits.saturating_sub(before.waits),
+            waited_us: self.waited_us.saturating_sub(before.waited_us),
+            asked: self.asked.saturating_sub(before.asked),
+            handovers: self.handovers.saturating_sub(before.handovers),
+            direct: self.direct.saturating_sub(before.direct),
+            refused: self.refused.saturating_sub(before.refused),
+            lapses: self.lapses.saturating_sub(before.lapses),
+            epochs: self.epochs.saturating_sub(before.epochs),
+            round_trips: self.round_trips.saturating_sub(before.round_trips),
+            ..*self
+        }
+    }
 }
 
 /// What is on a cache of the files at and below a path.
@@ -145,6 +204,7 @@ impl Report {
             },
             ssd_bytes_written: self.ssd_bytes_written.saturating_sub(before.ssd_bytes_written),
             conflicts: self.conflicts.saturating_sub(before.conflicts),
+            cluster: self.cluster.map(|now| now.since(&before.cluster.unwrap_or_default())),
             flush: FlushTotals {
                 bytes: self.flush.bytes.saturating_sub(before.flush.bytes),
                 seconds: (self.flush.seconds - before.flush.seconds).max(0.0),

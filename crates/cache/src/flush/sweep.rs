@@ -16,6 +16,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rangemap::RangeSet;
 
+use super::choosing::{DirtyRegion, Which, chosen};
 use super::{Flushed, Flusher, Held};
 use crate::backpressure::Backpressure;
 use crate::damage::Damage;
@@ -52,15 +53,6 @@ const COURTESY: u32 = 3;
 const REST_MAX: Duration = Duration::from_secs(2);
 const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// Which of a file's dirty regions a sweep takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// Every one.
-    All,
-    /// The densest ones, so many that they hold this many dirty bytes.
-    Densest(u64),
-}
-
 /// Sweeps in a row that bring nothing to the origin of what a flush of the whole file still owes, although each waits for
 /// the requests that are in the way, until the flush gives up.
 const FRUITLESS_SWEEPS: u32 = 16;
@@ -96,13 +88,6 @@ struct Watcher<'a> {
     /// Is told what is on the origin now, durably: as it was when the sweep began, or newer.
     flushed: &'a (dyn Fn(ByteRange) + Sync),
     held: Held,
-}
-
-/// A region with dirty extents that begin in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct DirtyRegion {
-    range: ByteRange,
-    dirty: u64,
 }
 
 /// What flushes whole files, region by region.
@@ -315,10 +300,14 @@ impl Sweeper {
             for extent in &extents {
                 let begin = extent.range.start / bytes * bytes;
                 match regions.last_mut() {
-                    Some(last) if last.range.start == begin => last.dirty += extent.range.len(),
+                    Some(last) if last.range.start == begin => {
+                        last.dirty += extent.range.len();
+                        last.end = extent.range.end;
+                    }
                     _ => regions.push(DirtyRegion {
                         range: ByteRange::new(begin, begin.saturating_add(bytes)),
                         dirty: extent.range.len(),
+                        end: extent.range.end,
                     }),
                 }
             }
@@ -362,6 +351,24 @@ impl Sweeper {
         file: &Arc<CachedFile>,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
+        self.flush_of((file, WHOLE), Which::All, go_on)
+    }
+
+    /// The same of all that is dirty now of a range, with what else lies in the regions that it is in.
+    pub(crate) fn flush_range(
+        &self,
+        file: &Arc<CachedFile>,
+        range: ByteRange,
+    ) -> Result<FlushedWhole> {
+        self.flush_of((file, range), Which::Of(range), &|_| true)
+    }
+
+    fn flush_of(
+        &self,
+        (file, range): (&Arc<CachedFile>, ByteRange),
+        which: Which,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<FlushedWhole> {
         let Some(id) = file.id() else { return Ok(FlushedWhole::Home) };
         let stopped = AtomicBool::new(false);
         let go_on = |bytes| {
@@ -369,11 +376,11 @@ impl Sweeper {
             stopped.fetch_or(!goes_on, Ordering::Relaxed);
             goes_on
         };
-        if self.sweep(file, id, Which::All, &go_on)? == Swept::Removed {
+        if self.sweep(file, id, which, &go_on)? == Swept::Removed {
             return Ok(FlushedWhole::Removed);
         }
         // More than was dirty at the beginning, where programs write: nothing of that is missing in it.
-        let owed = Mutex::new(self.dirty_ranges(id));
+        let owed = Mutex::new(self.dirty_ranges(id, range));
         let mut fruitless = 0;
         loop {
             let left = self.still_owed(id, &owed);
@@ -388,7 +395,7 @@ impl Sweeper {
             }
             let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
             let watcher = Watcher { go_on: &go_on, flushed: &flushed, held: Held::WaitedFor };
-            if self.sweep_watched(file, id, Which::All, watcher)? == Swept::Removed {
+            if self.sweep_watched(file, id, which, watcher)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);
             }
             let progress = self.still_owed(id, &owed) < left;
@@ -398,7 +405,7 @@ impl Sweeper {
 
     /// The bytes of `owed` that are dirty yet; what is not leaves it. What is damaged goes to the origin in no way.
     fn still_owed(&self, id: FileId, owed: &Mutex<RangeSet<u64>>) -> u64 {
-        let dirty = self.dirty_ranges(id);
+        let dirty = self.dirty_ranges(id, WHOLE);
         let mut owed = owed.lock();
         if !owed.is_empty() {
             *owed = owed.intersection(&dirty).collect();
@@ -409,55 +416,20 @@ impl Sweeper {
         owed.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// What of a file is dirty.
-    fn dirty_ranges(&self, id: FileId) -> RangeSet<u64> {
+    /// What is dirty of a range of a file.
+    fn dirty_ranges(&self, id: FileId, range: ByteRange) -> RangeSet<u64> {
         let mut ranges = RangeSet::new();
-        let mut from = 0;
+        let mut from = range.start;
         loop {
             let extents = self.store.dmt.dirty(id, tail(from), LOOK);
-            ranges.extend(extents.iter().map(|extent| extent.range.start..extent.range.end));
+            let within = extents.iter().filter_map(|extent| extent.range.intersect(range));
+            ranges.extend(within.map(|part| part.start..part.end));
             match extents.last() {
-                Some(last) if extents.len() == LOOK => from = last.range.end,
+                Some(last) if extents.len() == LOOK && last.range.end < range.end => {
+                    from = last.range.end;
+                }
                 _ => return ranges,
             }
         }
-    }
-}
-
-/// The regions that `which` asks for, in offset order.
-fn chosen(mut regions: Vec<DirtyRegion>, which: Which) -> VecDeque<ByteRange> {
-    if let Which::Densest(enough) = which {
-        regions.sort_by_key(|region| std::cmp::Reverse(region.dirty));
-        let mut sum = 0;
-        let wanted = regions.iter().take_while(|region| {
-            let more = sum < enough;
-            sum += region.dirty;
-            more
-        });
-        let count = wanted.count();
-        regions.truncate(count);
-        regions.sort_by_key(|region| region.range.start);
-    }
-    regions.into_iter().map(|region| region.range).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn region(at: u64, dirty: u64) -> DirtyRegion {
-        DirtyRegion { range: ByteRange::at(at * 100, 100), dirty }
-    }
-
-    #[test]
-    fn the_densest_regions_are_taken_in_offset_order() {
-        let regions =
-            vec![region(0, 9), region(1, 80), region(2, 10), region(3, 90), region(4, 50)];
-        let starts = |which| -> Vec<u64> {
-            chosen(regions.clone(), which).iter().map(|range| range.start / 100).collect()
-        };
-        assert_eq!(starts(Which::Densest(150)), [1, 3]);
-        assert_eq!(starts(Which::Densest(171)), [1, 3, 4]);
-        assert_eq!(starts(Which::Densest(1000)), starts(Which::All));
     }
 }

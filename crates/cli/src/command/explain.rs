@@ -113,6 +113,9 @@ fn decision(told: &Explanation) -> String {
     if let Some(now) = told.now.as_ref().filter(|now| **now != told.reason) {
         let _ = write!(out, "\nnot now    {}", text::line(now));
     }
+    if let Some(nodes) = &told.nodes {
+        let _ = write!(out, "\nnodes      {}", text::line(nodes));
+    }
     if let Some(note) = &told.note {
         let _ = write!(out, "\nnote       {}", text::line(note));
     }
@@ -164,6 +167,7 @@ mod tests {
             reason: "why".into(),
             now: now.map(str::to_owned),
             note: None,
+            nodes: None,
             layout: Some(halocline_model::layout::Layout::ALL[0]),
             costs: Vec::new(),
             benefit_s: 0.0,

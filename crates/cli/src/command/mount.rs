@@ -201,9 +201,9 @@ fn serve<E: Hosted>(
     };
     let background = args.background_process;
     let mut given_up = || signals.stop_requested() || (background && is_unread(&std::io::stdout()));
-    let (engine, claim) = open(&mut given_up).map_err(Failure::refused)?;
     let begin = |file| Recording::begin(file, place, config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
+    let (engine, claim) = open(&mut given_up).map_err(Failure::refused)?;
     let host = Host::start((Arc::new(engine), claim), config, (place, recording), true)?;
     if args.background_process {
         if let Err(failure) = step_back(&place.cache) {

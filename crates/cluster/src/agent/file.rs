@@ -3,12 +3,13 @@
 
 mod asking;
 mod asserting;
+mod explaining;
 mod giving;
 mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::{Grant, SharedFile, Want};
 use halocline_model::request::{ByteRange, Direction};
@@ -40,6 +41,26 @@ pub(super) struct State {
     pub(super) active: Vec<(Direction, ByteRange)>,
     /// The value as this node wrote or read it last.
     pub(super) last: Option<Tokens>,
+    /// The request that waited last.
+    last_wait: Option<LastWait>,
+}
+
+/// A request that waited.
+#[derive(Debug, Clone)]
+struct LastWait {
+    /// When it ended.
+    at: Instant,
+    lasted: Duration,
+    /// What it waited for.
+    on: String,
+}
+
+/// How much is held of a file.
+pub(super) struct Holding {
+    pub(super) tokens: u64,
+    pub(super) is_contended: bool,
+    /// Requests that wait.
+    pub(super) waiting: u64,
 }
 
 /// What one attempt came to.
@@ -63,9 +84,14 @@ impl File {
         Self { id, shared, state, changed, change: Mutex::new(()) }
     }
 
-    /// How many tokens are held.
-    pub(super) fn held(&self) -> usize {
-        self.state.lock().pieces.all().count()
+    /// How much is held and waited for.
+    pub(super) fn holding(&self) -> Holding {
+        let state = self.state.lock();
+        Holding {
+            tokens: state.pieces.all().count() as u64,
+            is_contended: state.pieces.all().any(|(_, mode)| mode == Mode::Direct),
+            waiting: state.active.len() as u64,
+        }
     }
 
     /// Whether nothing is held, under way or waited for.
@@ -114,4 +140,14 @@ impl File {
     pub(super) fn all(&self) -> Vec<(ByteRange, Mode)> {
         self.state.lock().pieces.all().collect()
     }
+}
+
+/// A range has a byte at least: a request for none still asks whether others changed the file.
+fn filled(want: Want) -> Want {
+    let range = match want.range {
+        ByteRange { start: u64::MAX, .. } => ByteRange::new(u64::MAX - 1, u64::MAX),
+        range if range.is_empty() => ByteRange::at(range.start, 1),
+        range => range,
+    };
+    Want { range, ..want }
 }

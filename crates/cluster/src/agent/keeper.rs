@@ -230,6 +230,9 @@ impl Shared {
         let since = sent.saturating_duration_since(self.lease.begun);
         let until = since + self.own_lease();
         let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        if !self.lease.until_is_unknown() {
+            self.counters.note_left(self.lease.left(self.options.clock.instant()));
+        }
         self.lease.until_ns.fetch_max(until_ns, Ordering::AcqRel);
     }
 

@@ -28,6 +28,11 @@ impl Connection {
         self.0.set(Arc::downgrade(device)).expect("a mount has one device");
     }
 
+    /// The device, for who keeps it from nobody.
+    pub(super) fn weak(&self) -> Weak<OwnedFd> {
+        self.0.get().cloned().unwrap_or_default()
+    }
+
     /// The device, while the mount is there.
     pub(super) fn device(&self) -> Option<Arc<OwnedFd>> {
         self.0.get()?.upgrade()

@@ -120,8 +120,11 @@ impl<E: Engine> Front<E> {
         Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))
     }
 
-    pub(crate) fn flush(&self, handle: FileHandle) -> Answer<()> {
-        if !self.engine.reports_at_close() {
+    /// A descriptor was closed in the process that `lock_owner` is, whose locks of the file end with it.
+    pub(crate) fn flush(&self, handle: FileHandle, lock_owner: u64) -> Answer<()> {
+        if self.shares_locks() {
+            self.file(handle)?.inode.locks.closed(lock_owner);
+        } else if !self.engine.reports_at_close() {
             // The kernel does not ask again.
             return Err(Refused(Errno::ENOSYS));
         }
@@ -130,7 +133,10 @@ impl<E: Engine> Front<E> {
     }
 
     pub(crate) fn release(&self, handle: FileHandle) {
-        drop(self.files.remove(handle));
+        let file = self.files.remove(handle);
+        if let Some(file) = file.filter(|_| self.shares_locks()) {
+            file.inode.locks.released(handle);
+        }
     }
 
     pub(crate) fn sync(&self, handle: FileHandle, data_only: bool) -> Answer<()> {

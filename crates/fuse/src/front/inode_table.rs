@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
+use super::locks::Locks;
 use super::plain::Plain;
 use super::serving::Serving;
 use super::stale_pages::Pages;
@@ -38,6 +39,8 @@ pub(super) struct Inode<N> {
     pub(super) serving: Serving,
     /// Whether the kernel's pages of it may be older than direct writes.
     pub(super) pages: Pages,
+    /// Locks of programs, where they are held on the origin's file.
+    pub(super) locks: Locks,
     lookups: AtomicU64,
 }
 
@@ -115,6 +118,7 @@ impl<N> InodeTable<N> {
             mapped: AtomicBool::new(false),
             serving: Serving::default(),
             pages: Pages::default(),
+            locks: Locks::default(),
             lookups: AtomicU64::new(1),
         });
         maps.by_key.insert(key, number);

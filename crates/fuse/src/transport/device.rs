@@ -1,8 +1,10 @@
 //! Requests through `/dev/fuse`, with the library's event loop.
 
 mod filesystem;
+mod locking;
 pub(crate) mod negotiation;
 mod parking;
+mod reading;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

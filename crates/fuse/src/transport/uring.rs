@@ -18,6 +18,7 @@ mod exchange;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod message;
+mod stand_ins;
 mod wire;
 
 use std::fs;
@@ -33,6 +34,7 @@ use halocline_vfs::Engine;
 use crate::front::Front;
 use busy_poll::{Awake, BusyPoll};
 use exchange::Exchange;
+use stand_ins::{SETLKW, StandIns};
 
 /// Says whether the kernel offers rings to those who ask.
 const OFFER: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -57,7 +59,7 @@ pub(crate) enum Between {
 }
 
 /// What a thread waits for: the front end that it serves and the mount's device.
-type Start<E> = (Arc<Front<E>>, Arc<OwnedFd>);
+type Start<E> = (Arc<Front<E>>, Arc<OwnedFd>, Arc<StandIns>);
 
 /// Threads with rings, which wait for a mount. Dropping them ends them.
 #[derive(Debug)]
@@ -67,7 +69,10 @@ pub(crate) struct Prepared<E: Engine> {
 
 /// Threads that serve a mount until it ends.
 #[derive(Debug)]
-pub(crate) struct Serving(Vec<JoinHandle<()>>);
+pub(crate) struct Serving {
+    threads: Vec<JoinHandle<()>>,
+    stand_ins: Arc<StandIns>,
+}
 
 /// Why requests cannot come through rings here, and the remedy; `None` if they can.
 pub fn obstacle() -> Option<String> {
@@ -124,25 +129,35 @@ impl<E: Engine> Prepared<E> {
 
     /// Begins to serve the mount behind `device`.
     pub(crate) fn serve(self, front: &Arc<Front<E>>, device: &Arc<OwnedFd>) -> Serving {
+        let stand_ins = Arc::<StandIns>::default();
         let begin = |(start, thread): (Sender<Start<E>>, _)| {
             // A thread ends before its start only by a panic, which its join shows.
-            let _told = start.send((front.clone(), device.clone()));
+            let _told = start.send((front.clone(), device.clone(), stand_ins.clone()));
             thread
         };
-        Serving(self.threads.into_iter().map(begin).collect())
+        let threads = self.threads.into_iter().map(begin).collect();
+        Serving { threads, stand_ins }
     }
 }
 
 impl Serving {
     /// Whether all threads have ended: the mount is gone.
     pub(crate) fn is_finished(&self) -> bool {
-        self.0.iter().all(JoinHandle::is_finished)
+        self.threads.iter().all(JoinHandle::is_finished) && self.stand_ins.are_finished()
     }
 
     /// Waits until the mount is gone.
     pub(crate) fn join(self) -> io::Result<()> {
         let ended = |thread: JoinHandle<()>| thread.join().is_ok();
-        let failed = self.0.into_iter().map(ended).filter(|ended| !ended).count();
+        let mut failed = self.threads.into_iter().map(ended).filter(|ended| !ended).count();
+        // One that waits may make another one until it ends.
+        loop {
+            let more = self.stand_ins.take();
+            if more.is_empty() {
+                break;
+            }
+            failed += more.into_iter().map(ended).filter(|ended| !ended).count();
+        }
         if failed == 0 {
             return Ok(());
         }
@@ -162,12 +177,37 @@ fn work<E: Engine>(
         Err(error) => return drop(made.send(Err(error))),
     };
     let _heard = made.send(Ok(()));
-    let Ok((front, device)) = start.recv() else { return };
-    let served =
-        exchange.serve(device.as_fd(), |request, room| answer::answer(&front, request, room));
+    let Ok(start) = start.recv() else { return };
+    serve(&mut exchange, queue, &start);
+}
+
+/// Answers a queue's requests until the mount is gone.
+fn serve<E: Engine>(exchange: &mut Exchange, queue: u16, start: &Start<E>) {
+    let (front, device, stand_ins) = start;
+    let served = exchange.serve(device.as_fd(), |request, room| match request.header.opcode {
+        SETLKW => stand_ins.lock(front, request, (queue, || stand_in(queue, start))),
+        _ => answer::answer(front, request, room),
+    });
     if let Err(error) = served {
         tracing::warn!(%error, queue, "a thread answers no more requests");
     }
+}
+
+/// One more thread of a queue.
+fn stand_in<E: Engine>(queue: u16, start: &Start<E>) -> io::Result<JoinHandle<()>> {
+    let start = start.clone();
+    let (made, ready) = channel();
+    let thread = Builder::new().name(format!("ring-{queue}-more")).spawn(move || {
+        match Exchange::new(queue, BusyPoll::new(Arc::new(Awake::off()))) {
+            Ok(mut exchange) => {
+                let _heard = made.send(Ok(()));
+                serve(&mut exchange, queue, &start);
+            }
+            Err(error) => drop(made.send(Err(error))),
+        }
+    })?;
+    ready.recv().map_err(io::Error::other)??;
+    Ok(thread)
 }
 
 /// The processors that a file of the kernel lists. The kernel has a queue for each possible one.

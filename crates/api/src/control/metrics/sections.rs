@@ -14,6 +14,7 @@ use super::simulate::SIMULATE;
 use super::table::{
     CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
 };
+use super::tokens::TOKENS;
 use super::trace::TRACE;
 
 /// Every key that commands give.
@@ -22,12 +23,24 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline status PATH --json`",
         about: "State of a mount; without PATH a list of them. `report` is what has been served since the mount began, `rules` are the globs in force, `tier` is there on a file tier only: the sections below say what is in them.",
         metrics: STATUS,
-        within: &[("report.", REPORT), ("rules.", RULES), ("tier.", TIER), ("tier.jobs", JOBS)],
+        within: &[
+            ("report.", REPORT),
+            ("report.cluster.", TOKENS),
+            ("rules.", RULES),
+            ("tier.", TIER),
+            ("tier.jobs", JOBS),
+        ],
     },
     Section {
         commands: "`halocline run --report FILE`",
         about: "What was served and by whom, written when the command has ended and everything is flushed. In the status of a file tier, whose files the kernel may serve by itself, all is 0 but `policy` and `elapsed_s`.",
         metrics: REPORT,
+        within: &[("cluster.", TOKENS)],
+    },
+    Section {
+        commands: "`cluster` of a report, with `--cluster`",
+        about: "What a node had to do with others that cache the same origin; see [CLUSTER.md](CLUSTER.md).",
+        metrics: TOKENS,
         within: &[],
     },
     Section {

@@ -354,6 +354,11 @@ pub(super) const EXPLAIN: &[Metric] = &[
         "What a person should know of the two sides: that they lie on one device.",
     ),
     metric("layout", "word", "The best layout; null where the cache is no candidate."),
+    metric(
+        "nodes",
+        "text or null",
+        "Why it waits for a token of another node, or goes to the origin because of one; null otherwise, and without `--cluster`.",
+    ),
     metric("costs[].side", "word", "`origin` or `cache`."),
     metric("costs[].layout", "word", "Layout on the cache; null on the origin."),
     metric("costs[].servers", "number", "Servers touched, m."),

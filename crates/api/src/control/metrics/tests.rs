@@ -11,7 +11,7 @@ use crate::control::tier::{
 };
 use crate::control::{
     CachedFileInfo, CachedTree, CostTerms, Explanation, ExtentInfo, Health, MoveReport, Rebuilder,
-    Report, Rules, ServerStatus, Side, Skipped, Status,
+    Report, Rules, ServerStatus, Side, Skipped, Status, TokenCounts,
 };
 
 /// Says that a section has exactly the keys of an answer that has all of them.
@@ -110,7 +110,7 @@ fn status() -> Status {
 
 fn report() -> Report {
     let left = vec![Skipped { path: PathBuf::new(), reason: String::new() }];
-    Report { left, ..Report::default() }
+    Report { left, cluster: Some(TokenCounts::default()), ..Report::default() }
 }
 
 #[test]
@@ -207,6 +207,7 @@ fn every_key_of_other_answers_is_described_and_no_other() {
             reason: String::new(),
             now: None,
             note: None,
+            nodes: None,
             layout: None,
             costs,
             benefit_s: 0.0,

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::{FileTokens, Grant, Want};
-use halocline_model::request::{ByteRange, Direction};
+use halocline_model::request::Direction;
 use halocline_os::error::{Error, Result};
 
-use super::{Attempt, File};
+use super::{Attempt, File, LastWait, filled};
 use crate::counters::add;
 
 /// How long a request waits before it looks again, at first.
@@ -29,19 +29,20 @@ impl File {
         let began = Instant::now();
         let mut pause = FIRST_PAUSE;
         let mut attempts = 0;
+        let mut waited_for = None;
         let waits_for = loop {
             let told = self.state.lock().told;
             match self.attempt(want, attempts, began + self.shared.options.wait_limit)? {
                 Attempt::Granted(grant) => {
                     if attempts > 0 {
-                        self.shared.counters.note_wait(began.elapsed());
+                        self.note_wait(began.elapsed(), waited_for);
                     }
                     return Ok(grant);
                 }
                 Attempt::Waits(what) if began.elapsed() >= self.shared.options.wait_limit => {
                     break what;
                 }
-                Attempt::Waits(_) => {}
+                Attempt::Waits(what) => waited_for = Some(what),
                 Attempt::Again => {
                     attempts += 1;
                     continue;
@@ -57,28 +58,25 @@ impl File {
             }
             pause = (pause * 2).min(self.shared.options.poll);
         };
-        self.shared.counters.note_wait(began.elapsed());
+        self.note_wait(began.elapsed(), Some(waits_for.clone()));
         // Whoever stands behind it tells, and then it leaves the queue.
         Err(Error::Cluster {
             what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
             remedy: "see `halocline cluster nodes`".to_owned(),
         })
     }
+
+    fn note_wait(&self, lasted: Duration, on: Option<String>) {
+        self.shared.counters.note_wait(lasted);
+        let (at, on) =
+            (self.shared.options.clock.instant(), on.unwrap_or_else(|| "the store".to_owned()));
+        self.state.lock().last_wait = Some(LastWait { at, lasted, on });
+    }
 }
 
 /// As what a request stands in the queue.
 fn queued_as(want: Want) -> Direction {
     if want.alone { Direction::Write } else { want.direction }
-}
-
-/// A range has a byte at least: a request for none still asks whether others changed the file.
-fn filled(want: Want) -> Want {
-    let range = match want.range {
-        ByteRange { start: u64::MAX, .. } => ByteRange::new(u64::MAX - 1, u64::MAX),
-        range if range.is_empty() => ByteRange::at(range.start, 1),
-        range => range,
-    };
-    Want { range, ..want }
 }
 
 impl FileTokens for File {
@@ -96,6 +94,10 @@ impl FileTokens for File {
 
     fn try_begin(&self, want: Want) -> Option<Grant> {
         if self.state.lock().wanted { None } else { self.permit(filled(want)) }
+    }
+
+    fn explain(&self, want: Want) -> Option<String> {
+        self.explained(want)
     }
 
     fn end(&self, grant: Grant) {

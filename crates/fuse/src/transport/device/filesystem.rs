@@ -1,10 +1,9 @@
 //! The table from the library's methods to the front end's.
 //!
 //! What is not here the library refuses with `ENOSYS`, and the kernel then does it by itself: it
-//! copies ranges in a loop, calls every file ready, and keeps locks (none are asked for at the
-//! start), as it does for a local file system.
+//! copies ranges in a loop and calls every file ready, as it does for a local file system. It keeps locks by itself
+//! unless they were asked for at the start.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
@@ -13,26 +12,18 @@ use std::time::SystemTime;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, IoctlFlags, KernelConfig,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use halocline_os::catch_panic::{caught, unpanicked};
 use halocline_vfs::{Engine, Make, SetAttr};
 
-use super::{Device, caller, maker, named, set_time, valued};
+use super::negotiation::Wanted;
+use super::{Device, caller, locking, maker, named, reading, set_time, valued};
 use crate::front::Refused;
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
 use crate::front::names::Entry;
-
-/// Bytes of a page.
-const PAGE: usize = 4096;
-
-thread_local! {
-    /// What reads of this thread are answered from; it grows to the largest read and stays. The
-    /// answer begins at a page's start, because the kernel maps page by page what it copies.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Answers with the value that `$call` returns, or with its error; a panic in it is one.
 macro_rules! answer {
@@ -46,7 +37,12 @@ macro_rules! answer {
 
 impl<E: Engine> Filesystem for Device<E> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.agreed.agree(config, self.front.passes_through(), self.front.maps_direct_files());
+        let wanted = Wanted {
+            passes_through: self.front.passes_through(),
+            maps_direct_files: self.front.maps_direct_files(),
+            shares_locks: self.front.shares_locks(),
+        };
+        self.agreed.agree(config, &wanted);
         Ok(())
     }
 
@@ -236,17 +232,9 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyData,
     ) {
         let _turn = self.parking.begin();
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            let size = size as usize;
-            if buffer.len() < size + PAGE {
-                buffer.resize(size + PAGE, 0);
-            }
-            let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
-            let room = &mut buffer[start..start + size];
-            let what = (handle, ReadFor::of(lock_owner.is_some()));
-            let mut read = || self.front.read(what, offset, room, caller(request));
-            answer!(reply, read(), count => reply.data(&room[..count]));
-        });
+        let what = (handle, ReadFor::of(lock_owner.is_some()));
+        let read = |room: &mut [u8]| self.front.read(what, offset, room, caller(request));
+        reading::read(size as usize, read, reply);
     }
 
     fn write(
@@ -271,11 +259,45 @@ impl<E: Engine> Filesystem for Device<E> {
         _request: &Request,
         _number: INodeNo,
         handle: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.flush(handle), () => reply.ok());
+        answer!(reply, self.front.flush(handle, lock_owner.0), () => reply.ok());
+    }
+
+    fn getlk(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        first: u64,
+        last: u64,
+        kind: i32,
+        _pid: u32,
+        reply: ReplyLock,
+    ) {
+        let _turn = self.parking.begin();
+        locking::find(&self.front, (handle, owner), (kind, first, last), reply);
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        first: u64,
+        last: u64,
+        kind: i32,
+        _pid: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.parking.begin();
+        let asked = (kind, first, last);
+        locking::set(&self.front, (handle, owner), asked, (waits, caller(request)), reply);
     }
 
     fn release(

@@ -9,6 +9,17 @@ pub(crate) const REQUEST_MAX: u32 = 1 << 20;
 /// Read-ahead and asynchronous requests the kernel may have under way.
 const BACKGROUND: u16 = 128;
 
+/// What not every mount wants.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    /// The kernel shall be offered files to serve by itself.
+    pub(super) passes_through: bool,
+    /// Files that bypass the kernel's pages may be mapped shared.
+    pub(super) maps_direct_files: bool,
+    /// Locks are asked for here; otherwise the kernel keeps them by itself.
+    pub(super) shares_locks: bool,
+}
+
 /// What was agreed beyond what every mount has.
 #[derive(Debug, Default)]
 pub(crate) struct Agreed {
@@ -30,16 +41,19 @@ impl Agreed {
     }
 
     /// Asks for what the front end is written for, as far as the kernel has it.
-    pub(super) fn agree(&self, config: &mut KernelConfig, passes_through: bool, maps: bool) {
-        agree(config, passes_through, maps);
+    pub(super) fn agree(&self, config: &mut KernelConfig, what: &Wanted) {
+        agree(config, what);
         let rings = InitFlags::FUSE_OVER_IO_URING;
         let granted = self.rings_ready && config.add_capabilities(rings).is_ok();
         self.rings.store(granted, Ordering::Release);
     }
 }
 
-fn agree(config: &mut KernelConfig, passes_through: bool, maps: bool) {
-    let mapped = if maps { InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP } else { InitFlags::empty() };
+fn agree(config: &mut KernelConfig, what: &Wanted) {
+    let only_if = |wanted, flags| if wanted { flags } else { InitFlags::empty() };
+    let mapped = only_if(what.maps_direct_files, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+    let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+    let locks = only_if(what.shares_locks, locks);
     let wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_BIG_WRITES
         | InitFlags::FUSE_PARALLEL_DIROPS
@@ -52,6 +66,7 @@ fn agree(config: &mut KernelConfig, passes_through: bool, maps: bool) {
         // change the modification time and must not throw them away.
         | InitFlags::FUSE_EXPLICIT_INVAL_DATA
         | mapped
+        | locks
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2
         | InitFlags::FUSE_ATOMIC_O_TRUNC
         | InitFlags::FUSE_ASYNC_DIO;
@@ -60,7 +75,7 @@ fn agree(config: &mut KernelConfig, passes_through: bool, maps: bool) {
         let supported = config.capabilities() & wanted;
         config.add_capabilities(supported).expect("the kernel offered these");
     }
-    if passes_through && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+    if what.passes_through && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
         config.set_max_stack_depth(1).expect("at most two");
     }
     config.set_max_write(REQUEST_MAX).expect("1 MiB fits the session's buffer");

@@ -1,6 +1,6 @@
 //! The table from the kernel's operations to the front end's.
 //!
-//! What is not here is refused with `ENOSYS`, as [`crate::transport::device`] does.
+//! What is not here is refused with `ENOSYS`, as [`crate::transport::device`] does; [`super::stand_ins`] has what waits.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -11,13 +11,14 @@ use zerocopy::{Immutable, IntoBytes};
 use super::message::Message;
 use super::wire::{
     Attr, AttrOut, CreateIn, CreateOut, Dirent, EntryOut, FallocateIn, FsyncIn, GetAttrIn,
-    GetXattrIn, GetXattrOut, LinkIn, MkdirIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn,
-    Rename2In, RenameIn, SeekIn, SeekOut, SetAttrIn, SetXattrIn, StatfsOut, WriteIn, WriteOut,
-    kind_bits,
+    GetXattrIn, GetXattrOut, LinkIn, LockIn, LockOut, MkdirIn, MknodIn, OpenIn, OpenOut, ReadIn,
+    ReleaseIn, Rename2In, RenameIn, SeekIn, SeekOut, SetAttrIn, SetXattrIn, StatfsOut, WriteIn,
+    WriteOut, kind_bits,
 };
 use crate::front::attributes::time;
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
+use crate::front::locks::{LockRange, LockRequest};
 use crate::front::passing::Opened;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
@@ -50,6 +51,8 @@ mod code {
     pub(super) const READDIR: u32 = 28;
     pub(super) const RELEASEDIR: u32 = 29;
     pub(super) const FSYNCDIR: u32 = 30;
+    pub(super) const GETLK: u32 = 31;
+    pub(super) const SETLK: u32 = 32;
     pub(super) const CREATE: u32 = 35;
     pub(super) const IOCTL: u32 = 39;
     pub(super) const FALLOCATE: u32 = 43;
@@ -130,9 +133,13 @@ pub(super) fn answer<E: Engine>(
             let (change, handle) = (set.change(), set.handle());
             Ok(put_attr(room, &front.set_attributes(node, handle, &change, request.caller())?))
         }
-        code::RELEASE | code::FLUSH | code::FSYNC | code::FALLOCATE | code::LSEEK => {
-            answer_handle(front, request, room)
-        }
+        code::RELEASE
+        | code::FLUSH
+        | code::FSYNC
+        | code::FALLOCATE
+        | code::LSEEK
+        | code::GETLK
+        | code::SETLK => answer_handle(front, request, room),
         code::OPENDIR | code::READDIR | code::READDIRPLUS | code::RELEASEDIR | code::FSYNCDIR => {
             answer_directory(front, request, room)
         }
@@ -155,7 +162,10 @@ fn answer_handle<E: Engine>(
             front.release(FileHandle(request.fields::<ReleaseIn>()?.handle));
             Ok(0)
         }
-        code::FLUSH => nothing(front.flush(FileHandle(request.fields::<ReleaseIn>()?.handle))),
+        code::FLUSH => {
+            let it: &ReleaseIn = request.fields()?;
+            nothing(front.flush(FileHandle(it.handle), it.lock_owner))
+        }
         code::FSYNC => {
             let sync: &FsyncIn = request.fields()?;
             nothing(front.sync(FileHandle(sync.handle), sync.flags & DATA_ONLY != 0))
@@ -164,6 +174,17 @@ fn answer_handle<E: Engine>(
             let it: &FallocateIn = request.fields()?;
             let range = (it.offset, it.len);
             nothing(front.allocate(FileHandle(it.handle), range, it.mode, request.caller()))
+        }
+        code::GETLK => {
+            let asked: &LockIn = request.fields()?;
+            let found = front.find_lock(asked.request()?)?;
+            let asked_for = (libc::F_UNLCK, asked.first, asked.last);
+            let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);
+            Ok(put(room, &LockOut { first, last, kind, pid: 0 }))
+        }
+        code::SETLK => {
+            let asked: &LockIn = request.fields()?;
+            nothing(front.set_lock(asked.request()?, false, request.caller()).map(drop))
         }
         _ => {
             let seek: &SeekIn = request.fields()?;
@@ -308,6 +329,13 @@ impl List<'_> {
         }
         self.used += padded;
         true
+    }
+}
+
+impl LockIn {
+    pub(super) fn request(&self) -> Answer<LockRequest> {
+        let range = LockRange::new(self.kind, self.first, self.last)?;
+        Ok(LockRequest { handle: FileHandle(self.handle), owner: self.owner, range })
     }
 }
 

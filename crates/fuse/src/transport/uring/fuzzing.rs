@@ -4,8 +4,9 @@ use zerocopy::FromBytes;
 
 use super::message::Message;
 use super::wire::{
-    CreateIn, FallocateIn, FsyncIn, GetAttrIn, GetXattrIn, LinkIn, MkdirIn, MknodIn, OpenIn,
-    ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SeekIn, SetAttrIn, SetXattrIn, WriteIn,
+    CreateIn, FallocateIn, FsyncIn, GetAttrIn, GetXattrIn, LinkIn, LockIn, MkdirIn, MknodIn,
+    OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SeekIn, SetAttrIn, SetXattrIn,
+    WriteIn,
 };
 
 /// Headers, which are followed by the payload: names end where they end, and each operation's fields can be read.
@@ -32,7 +33,7 @@ pub fn ring_request(bytes: &[u8]) {
             let _ = format!("{fields:?}");
         )* };
     }
-    each!(CreateIn FallocateIn FsyncIn GetAttrIn GetXattrIn LinkIn MkdirIn MknodIn OpenIn ReadIn ReleaseIn Rename2In);
+    each!(CreateIn FallocateIn FsyncIn GetAttrIn GetXattrIn LinkIn LockIn MkdirIn MknodIn OpenIn ReadIn ReleaseIn Rename2In);
     each!(RenameIn SeekIn SetAttrIn SetXattrIn WriteIn);
     let short = Message { fields: &header.fields[..4], ..message };
     assert!(short.fields::<WriteIn>().is_err());

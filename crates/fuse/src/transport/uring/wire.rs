@@ -59,6 +59,8 @@ wire! {
     ReleaseIn { handle: u64, flags: u32, release_flags: u32, lock_owner: u64, }
     /// `fuse_fsync_in`
     FsyncIn { handle: u64, flags: u32, padding: u32, }
+    /// `fuse_lk_in`, with the `fuse_file_lock` in it
+    LockIn { handle: u64, owner: u64, first: u64, last: u64, kind: i32, pid: u32, lock_flags: u32, padding: u32, }
     /// `fuse_setxattr_in`, short form
     SetXattrIn { size: u32, flags: i32, }
     /// `fuse_getxattr_in`, also of a list
@@ -91,6 +93,8 @@ wire! {
     GetXattrOut { size: u32, padding: u32, }
     /// `fuse_lseek_out`
     SeekOut { offset: i64, }
+    /// `fuse_lk_out`
+    LockOut { first: u64, last: u64, kind: i32, pid: u32, }
     /// `fuse_kstatfs`
     StatfsOut {
         blocks: u64, free: u64, available: u64, files: u64, free_files: u64,
@@ -195,6 +199,8 @@ mod tests {
             (size_of::<RequestHeader>(), 288),
             (size_of::<SetAttrIn>(), 88),
             (size_of::<ReadIn>(), 40),
+            (size_of::<LockIn>(), 48),
+            (size_of::<LockOut>(), 24),
             (size_of::<Attr>(), 88),
             (size_of::<EntryOut>(), 128),
             (size_of::<AttrOut>(), 104),

@@ -1,0 +1,69 @@
+//! Which dirty regions of a file a sweep takes.
+
+use std::collections::VecDeque;
+
+use halocline_model::request::ByteRange;
+
+/// A region with dirty extents that begin in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DirtyRegion {
+    pub(super) range: ByteRange,
+    pub(super) dirty: u64,
+    /// Where the last of them ends, which may lie in a later region.
+    pub(super) end: u64,
+}
+
+/// Which of a file's dirty regions a sweep takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Every one.
+    All,
+    /// Those with extents that have bytes of this range.
+    Of(ByteRange),
+    /// The densest ones, so many that they hold this many dirty bytes.
+    Densest(u64),
+}
+
+/// The regions that `which` asks for, in offset order.
+pub(super) fn chosen(mut regions: Vec<DirtyRegion>, which: Which) -> VecDeque<ByteRange> {
+    if let Which::Of(range) = which {
+        regions.retain(|region| region.range.start < range.end && range.start < region.end);
+    }
+    if let Which::Densest(enough) = which {
+        regions.sort_by_key(|region| std::cmp::Reverse(region.dirty));
+        let mut sum = 0;
+        let wanted = regions.iter().take_while(|region| {
+            let more = sum < enough;
+            sum += region.dirty;
+            more
+        });
+        let count = wanted.count();
+        regions.truncate(count);
+        regions.sort_by_key(|region| region.range.start);
+    }
+    regions.into_iter().map(|region| region.range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(at: u64, dirty: u64) -> DirtyRegion {
+        let range = ByteRange::at(at * 100, 100);
+        DirtyRegion { range, dirty, end: range.start + dirty }
+    }
+
+    #[test]
+    fn the_densest_regions_are_taken_in_offset_order() {
+        let regions =
+            vec![region(0, 9), region(1, 80), region(2, 10), region(3, 90), region(4, 50)];
+        let starts = |which| -> Vec<u64> {
+            chosen(regions.clone(), which).iter().map(|range| range.start / 100).collect()
+        };
+        assert_eq!(starts(Which::Densest(150)), [1, 3]);
+        assert_eq!(starts(Which::Densest(171)), [1, 3, 4]);
+        assert_eq!(starts(Which::Densest(1000)), starts(Which::All));
+        assert_eq!(starts(Which::Of(ByteRange::new(150, 301))), [1, 2, 3]);
+        assert_eq!(starts(Which::Of(ByteRange::new(180, 200))), [0; 0]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Requests about locks.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use halocline_vfs::{Caller, Engine};
+
+use super::inode_table::Inode;
+use super::locks::{LockKind, LockRange, LockRequest, Owner, Wait, is_conflict, refused};
+use super::{Answer, Front};
+
+impl<E: Engine> Front<E> {
+    /// Whether programs' locks come here.
+    pub(crate) fn shares_locks(&self) -> bool {
+        self.engine.shares_locks()
+    }
+
+    /// Takes or drops a lock. Where others are in its way and `waits`, what is to be waited for.
+    ///
+    /// # Errors
+    /// `EAGAIN` where others are in its way; `ENOLCK` where nobody could wait: too many do, or the program is out of sight in
+    /// another PID namespace, so that no signal could end its wait.
+    pub(crate) fn set_lock(
+        &self,
+        request: LockRequest,
+        waits: bool,
+        caller: Caller,
+    ) -> Answer<Option<Wait>> {
+        let file = self.file(request.handle)?;
+        let LockRequest { owner, range, .. } = request;
+        if range.kind() == LockKind::Unlock {
+            let owner = file.inode.locks.of(owner);
+            owner
+                .map_or(Ok(()), |owner| range.unlock(&owner.origin))
+                .map_err(|error| refused(&error))?;
+            return Ok(None);
+        }
+        let owner = self.lock_owner(&file.inode, request, caller)?;
+        match range.try_lock(&owner.origin) {
+            Ok(()) => Ok(None),
+            Err(error) if waits && is_conflict(&error) => {
+                let place = self.waiters.enter(caller, self.connection.weak())?;
+                Ok(Some(Wait::new(owner, range, place)))
+            }
+            Err(error) => Err(refused(&error)),
+        }
+    }
+
+    /// The lock that is in the way of one, if there is one. Its owner's process is not known: on another node it means
+    /// nothing here.
+    pub(crate) fn find_lock(&self, request: LockRequest) -> Answer<Option<LockRange>> {
+        let file = self.file(request.handle)?;
+        let found = match file.inode.locks.of(request.owner) {
+            Some(owner) => request.range.find(&owner.origin),
+            None => request.range.find(&self.open_for_locks(&file.inode, request.range.kind())?),
+        };
+        found.map_err(|error| refused(&error))
+    }
+
+    /// The owner that a request names, as one who took locks through its handle.
+    fn lock_owner(
+        &self,
+        inode: &Inode<E::Node>,
+        request: LockRequest,
+        caller: Caller,
+    ) -> Answer<Arc<Owner>> {
+        if let Some(owner) = inode.locks.of(request.owner) {
+            owner.note(request.handle);
+            return Ok(owner);
+        }
+        let place = self.place_for(caller.uid)?;
+        let origin = self.open_for_locks(inode, request.range.kind())?;
+        let owner = inode.locks.add(request.owner, Owner::new(origin, place));
+        owner.note(request.handle);
+        Ok(owner)
+    }
+
+    /// To write where that is allowed: an exclusive lock needs it.
+    fn open_for_locks(&self, inode: &Inode<E::Node>, kind: LockKind) -> Answer<File> {
+        let (tree, node) = self.engine.below(&inode.node);
+        let of_its_own = || match kind {
+            LockKind::Exclusive => tree.open_file(&node, libc::O_WRONLY),
+            LockKind::Shared | LockKind::Unlock => tree.open_file(&node, libc::O_RDONLY),
+        };
+        let opened = tree.open_file(&node, libc::O_RDWR).or_else(|_| of_its_own());
+        opened.map_err(self.failed(inode, "lock"))
+    }
+}

@@ -1,0 +1,149 @@
+//! Locks that programs take (`fcntl`, `flock`), held on the origin's files, so that they exclude programs on other mounts of the
+//! origin, too. Only where the engine wants that ([`halocline_vfs::Engine::shares_locks`]): otherwise the kernel keeps them by itself.
+//!
+//! What must hold:
+//! - Each owner of locks of a file has an open file description of its own on the origin, and locks of open file
+//!   descriptions there: those of a process would be one owner for all programs, and any close would drop them.
+//! - An owner's locks go when a descriptor of the file is closed in its process (`flush`), and at the latest when the
+//!   last handle goes that it took locks through (`release`): locks of an open file description and `flock`.
+//! - Nobody waits in a thread that requests need: a transport provides for that before it lets a [`Wait`] finish.
+//!
+//! The kernel does not tell the library's event loop which locks are `flock`'s, so both kinds are ranges of bytes
+//! there, `flock` one over all of them, as on NFS.
+
+mod interrupted;
+mod range;
+mod waiters;
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use fuser::{Errno, FileHandle};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::fair::Place;
+use super::{Answer, Refused};
+
+pub(crate) use range::{LockKind, LockRange};
+pub(super) use waiters::{Waiters, Waiting};
+
+/// What a request about a lock names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LockRequest {
+    /// The open file that it was asked through.
+    pub(crate) handle: FileHandle,
+    /// Whose lock it is: the kernel's number of a process's table of descriptors, or of an open file description.
+    pub(crate) owner: u64,
+    /// Which bytes, and how.
+    pub(crate) range: LockRange,
+}
+
+/// The owners of locks of one file.
+#[derive(Debug, Default)]
+pub(super) struct Locks(Mutex<FxHashMap<u64, Arc<Owner>>>);
+
+/// Who holds locks of a file, or may.
+#[derive(Debug)]
+pub(super) struct Owner {
+    /// The open file description on the origin that its locks belong to.
+    pub(super) origin: File,
+    /// Handles that it took locks through.
+    handles: Mutex<Vec<FileHandle>>,
+    _place: Place,
+}
+
+/// A lock that somebody else holds, and that a program waits for.
+#[derive(Debug)]
+#[must_use = "the program waits for the answer"]
+pub(crate) struct Wait {
+    owner: Arc<Owner>,
+    range: LockRange,
+    place: Waiting,
+}
+
+impl Wait {
+    pub(super) fn new(owner: Arc<Owner>, range: LockRange, place: Waiting) -> Self {
+        Self { owner, range, place }
+    }
+
+    /// Waits until the lock is there. In a thread that no other request needs.
+    ///
+    /// # Errors
+    /// `EINTR` if the program gets a signal, `ENOTCONN` if the mount is gone.
+    pub(crate) fn finish(self) -> Answer<()> {
+        self.place.wait(|| self.range.lock_waiting(&self.owner.origin))
+    }
+}
+
+impl Locks {
+    /// The owner `id`, if it has locks.
+    pub(super) fn of(&self, id: u64) -> Option<Arc<Owner>> {
+        self.0.lock().get(&id).cloned()
+    }
+
+    /// Adds an owner. Another thread of it may have been faster.
+    pub(super) fn add(&self, id: u64, owner: Owner) -> Arc<Owner> {
+        Arc::clone(self.0.lock().entry(id).or_insert_with(|| Arc::new(owner)))
+    }
+
+    /// The locks of `id` go: its process closed a descriptor of the file.
+    pub(super) fn closed(&self, id: u64) {
+        let mut owners = self.0.lock();
+        if let Some(owner) = owners.get(&id) {
+            owner.drop_locks();
+            // Somebody who still waits gets a lock that counts.
+            if Arc::strong_count(owner) == 1 {
+                owners.remove(&id);
+            }
+        }
+    }
+
+    /// The locks of those go that took theirs through `handle` alone, which is closed.
+    pub(super) fn released(&self, handle: FileHandle) {
+        self.0.lock().retain(|_, owner| {
+            let mut handles = owner.handles.lock();
+            let Some(at) = handles.iter().position(|one| *one == handle) else { return true };
+            handles.swap_remove(at);
+            if handles.is_empty() {
+                owner.drop_locks();
+            }
+            !handles.is_empty()
+        });
+    }
+}
+
+impl Owner {
+    /// One without locks yet.
+    pub(super) fn new(origin: File, place: Place) -> Self {
+        Self { origin, handles: Mutex::default(), _place: place }
+    }
+
+    fn drop_locks(&self) {
+        if let Err(error) = LockRange::ALL.unlock(&self.origin) {
+            // Closing the descriptor drops them, too.
+            tracing::debug!(%error, "locks could not be dropped");
+        }
+    }
+
+    /// It takes locks through `handle`.
+    pub(super) fn note(&self, handle: FileHandle) {
+        let mut handles = self.handles.lock();
+        if !handles.contains(&handle) {
+            handles.push(handle);
+        }
+    }
+}
+
+/// Whether somebody else's lock was in the way.
+pub(super) fn is_conflict(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
+}
+
+pub(super) fn refused(error: &io::Error) -> Refused {
+    if is_conflict(error) {
+        return Refused(Errno::EAGAIN);
+    }
+    Refused(error.raw_os_error().map_or(Errno::EIO, Errno::from_i32))
+}

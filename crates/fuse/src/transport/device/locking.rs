@@ -1,0 +1,60 @@
+//! Answers about locks.
+
+use std::thread::Builder;
+
+use fuser::{FileHandle, LockOwner, ReplyEmpty, ReplyLock};
+use halocline_os::catch_panic::unpanicked;
+use halocline_vfs::{Caller, Engine};
+
+use crate::front::locks::{LockRange, LockRequest, Wait};
+use crate::front::{Answer, Front, Refused};
+
+/// The open file that a lock is asked through, and whose it is.
+type Through = (FileHandle, LockOwner);
+/// `fcntl`'s kind, the first and the last byte.
+type Asked = (i32, u64, u64);
+
+fn request((handle, owner): Through, (kind, first, last): Asked) -> Answer<LockRequest> {
+    Ok(LockRequest { handle, owner: owner.0, range: LockRange::new(kind, first, last)? })
+}
+
+/// Answers which lock is in the way of one, if one is.
+pub(super) fn find<E: Engine>(front: &Front<E>, through: Through, asked: Asked, reply: ReplyLock) {
+    match unpanicked(|| front.find_lock(request(through, asked)?)) {
+        Ok(found) => {
+            let asked_for = (libc::F_UNLCK, asked.1, asked.2);
+            let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);
+            reply.locked(first, last, kind, 0);
+        }
+        Err(Refused(errno)) => reply.error(errno),
+    }
+}
+
+/// Takes or drops a lock, and answers when that is done.
+pub(super) fn set<E: Engine>(
+    front: &Front<E>,
+    through: Through,
+    asked: Asked,
+    (waits, caller): (bool, Caller),
+    reply: ReplyEmpty,
+) {
+    match unpanicked(|| front.set_lock(request(through, asked)?, waits, caller)) {
+        Ok(None) => reply.ok(),
+        Ok(Some(wait)) => later(wait, reply),
+        Err(Refused(errno)) => reply.error(errno),
+    }
+}
+
+/// Answers when the lock is there, from a thread of its own: an event loop's is for other requests, among them the one
+/// that ends the wait.
+fn later(wait: Wait, reply: ReplyEmpty) {
+    let finish = move || match unpanicked(|| wait.finish()) {
+        Ok(()) => reply.ok(),
+        Err(Refused(errno)) => reply.error(errno),
+    };
+    let started = Builder::new().name("lock wait".to_owned()).spawn(finish);
+    if let Err(error) = started {
+        // What was to answer is gone, and has answered with an error.
+        tracing::warn!(%error, "no thread to wait for a lock");
+    }
+}
