@@ -85,8 +85,11 @@ done
 printf '\n%s\n' 'node-2 writes 4 MiB and is killed (kill -9) before they are on the origin:' >&2
 size=$((4 << 20))
 mpiexec.hydra -n 1 "$program" "$scratch/node-2/left" --size $size --request "$request" --random --no-read >/dev/null
-kill -9 "${process[node-2]}"
-unmount node-2
+# The shell says "Killed" where it hears of it.
+{
+    kill -9 "${process[node-2]}"
+    unmount node-2
+} 2>/dev/null
 "$halocline" cluster nodes "$scratch/origin" --cluster "$url"
 echo 'waiting until the lease of node-2 is over (30 s) ...' >&2
 until "$halocline" cluster recover "$scratch/origin" node-2 --cluster "$url" 2>"$scratch/recover"; do
