@@ -53,8 +53,8 @@ const REQUESTS_MAX: u64 = 1 << 26;
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(super) struct ClusterBenchArgs {
-    /// Numbers of nodes; 1 is a single mount without a cluster
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_name = "NUMBERS", value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Numbers of nodes, each from 1 to 64; 1 is a single mount without a cluster
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_name = "NUMBERS", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     nodes: Vec<u32>,
     /// Only these patterns
     #[arg(
