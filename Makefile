@@ -1,4 +1,5 @@
 # make demo      build, then a real MPI program with and without the cache, compared
+# make demo-cluster  the same on three nodes with one cache over them, one of which is killed
 # make test      everything that CI runs, installing what the machine lacks
 # make build     release build: the command and the MPI shim
 # make install   [PREFIX=/usr/local] [DESTDIR=]: the command, the shim, man pages, completions
@@ -10,7 +11,7 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 CARGO ?= cargo
 export TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: build test demo install install-files check preload examples clean
+.PHONY: build test demo demo-cluster install install-files check preload examples clean
 
 build:
 	@scripts/dependencies.sh build
@@ -21,6 +22,11 @@ demo:
 	@scripts/dependencies.sh demo
 	$(MAKE) --no-print-directory build examples
 	bench/demo.sh
+
+demo-cluster:
+	@scripts/dependencies.sh demo-cluster
+	$(MAKE) --no-print-directory build examples
+	bench/demo-cluster.sh
 
 test:
 	@scripts/dependencies.sh test

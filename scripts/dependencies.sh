@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a Debian machine lacks to build, test or show Halocline.
 #
-#   scripts/dependencies.sh build|demo|test [--dry-run]
+#   scripts/dependencies.sh build|demo|demo-cluster|test [--dry-run]
 #
 # Nothing is touched when everything is there. Otherwise packages come from apt-get (as root) and
 # cargo tools, at the versions below, go to $TARGET/tools (default target/tools). Without root the
@@ -16,6 +16,7 @@ build    required  make               make                          this build
 build    required  fuse3              fusermount3                   unprivileged mounts
 demo     required  mpich              mpiexec.hydra                 runs MPI programs
 demo     required  libmpich-dev       /usr/include/*/mpich/mpi.h    builds MPI programs
+cluster  required  redis-server       redis-server                  the shared store of tokens
 test     required  git                git                           clone inside the mount
 test     required  python3            python3                       POSIX example programs
 test     required  libhdf5-mpich-dev  h5pcc.mpich                   parallel HDF5
@@ -26,7 +27,6 @@ test     required  mergerfs           mergerfs                      baseline of 
 test     required  acl                setfacl                       access control lists
 test     required  attr               setfattr                      extended attributes
 test     required  sqlite3            sqlite3                       a database on the mount
-test     required  redis-server       redis-server                  the shared store of tokens
 test     required  util-linux         unshare                       ordinary-user runs
 test     optional  openmpi-bin        mpiexec.openmpi               second MPI implementation
 test     optional  libopenmpi-dev     /usr/lib/*/openmpi/include/mpi.h  second MPI implementation
@@ -44,9 +44,10 @@ wanted=${1:-}
 case $wanted in
 build) groups=' build ' ;;
 demo) groups=' build demo ' ;;
-test) groups=' build demo test ' ;;
+demo-cluster) groups=' build demo cluster ' ;;
+test) groups=' build demo cluster test ' ;;
 *)
-    echo "usage: $0 build|demo|test [--dry-run]" >&2
+    echo "usage: $0 build|demo|demo-cluster|test [--dry-run]" >&2
     exit 2
     ;;
 esac

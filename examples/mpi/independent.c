@@ -1,9 +1,10 @@
 /* Independent requests of many processes to one shared file, as IOR issues them.
  *
- *   independent FILE [--size BYTES] [--request BYTES] [--random] [--seed N]
+ *   independent FILE [--size BYTES] [--request BYTES] [--segmented] [--random] [--seed N]
  *               [--no-write] [--no-read] [--hint KEY=VALUE]...
  *
- * Rank r owns the requests r, r+P, r+2P, ... of the file: in that order, or shuffled. After the
+ * Rank r owns the requests r, r+P, r+2P, ... of the file, or with --segmented the r-th of P parts
+ * of it: in that order, or shuffled. The ranks may call the file differently. After the
  * writes each rank reads what its neighbour wrote, so that the bytes crossed between processes,
  * and checks every byte. Rank 0 prints one JSON line a phase. Exit status 1 on a wrong byte.
  */
@@ -19,7 +20,7 @@ struct options {
     uint64_t size;
     uint64_t request;
     uint64_t seed;
-    int random, write, read;
+    int random, segmented, write, read;
     MPI_Info hints;
 };
 
@@ -38,8 +39,8 @@ static void fail(const char *what, int code)
 static void usage(void)
 {
     if (rank == 0)
-        fprintf(stderr, "usage: independent FILE [--size BYTES] [--request BYTES] [--random] "
-                        "[--seed N] [--no-write] [--no-read] [--hint KEY=VALUE]...\n");
+        fprintf(stderr, "usage: independent FILE [--size BYTES] [--request BYTES] [--segmented] "
+                        "[--random] [--seed N] [--no-write] [--no-read] [--hint KEY=VALUE]...\n");
     MPI_Finalize();
     exit(2);
 }
@@ -58,13 +59,15 @@ static void add_hint(struct options *options, char *hint)
 
 static struct options parse(int argc, char **argv)
 {
-    struct options options = {NULL, 64 << 20, 8 << 10, 1, 0, 1, 1, MPI_INFO_NULL};
+    struct options options = {NULL, 64 << 20, 8 << 10, 1, 0, 0, 1, 1, MPI_INFO_NULL};
 
     for (int i = 1; i < argc; i++) {
         int more = i + 1 < argc;
 
         if (!strcmp(argv[i], "--random"))
             options.random = 1;
+        else if (!strcmp(argv[i], "--segmented"))
+            options.segmented = 1;
         else if (!strcmp(argv[i], "--no-write"))
             options.write = 0;
         else if (!strcmp(argv[i], "--no-read"))
@@ -94,8 +97,15 @@ static uint64_t *order_of(const struct options *options, int owner, uint64_t *co
     uint64_t *order = malloc((total / (uint64_t)ranks + 1) * sizeof *order);
 
     *count = 0;
-    for (uint64_t i = (uint64_t)owner; i < total; i += (uint64_t)ranks)
-        order[(*count)++] = i;
+    if (options->segmented) {
+        uint64_t end = total * ((uint64_t)owner + 1) / (uint64_t)ranks;
+
+        for (uint64_t i = total * (uint64_t)owner / (uint64_t)ranks; i < end; i++)
+            order[(*count)++] = i;
+    } else {
+        for (uint64_t i = (uint64_t)owner; i < total; i += (uint64_t)ranks)
+            order[(*count)++] = i;
+    }
     for (uint64_t left = *count; options->random && left > 1; left--) {
         uint64_t other = pattern_word(options->seed + (uint64_t)owner, left) % left;
         uint64_t kept = order[left - 1];

@@ -19,8 +19,7 @@ use halocline_model::request::{ByteRange, Direction};
 
 use halocline_os::error::Result;
 
-/// Where the nodes of an origin are listed, below it. Programs do not see it.
-pub const REGISTRY: &str = ".halocline-cluster";
+pub use halocline_storage::volume::origin::REGISTRY;
 
 /// A file of the origin as every node that has it mounted knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,7 +3,8 @@
 //! A permit is taken before any lock of the file. What must hold of the size that is remembered: a permit over its
 //! last byte, once it was right, keeps it from getting less; a permit over everything behind its last byte keeps it from
 //! getting more. So a request that stays within the file needs a permit over its own bytes, and one that reaches
-//! past its end needs one without an end.
+//! past its end needs one without an end. Other nodes may have made the file longer meanwhile: where the end is is looked at
+//! under the first permit before the second is asked for, which would take from them what they write there.
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ impl Permits {
     pub(crate) fn to_read<'f>(&self, file: &'f CachedFile, range: ByteRange) -> Result<Held<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
         let held = self.wait(tokens, file, Direction::Read, range, false)?;
-        if range.end <= file.size() {
+        if self.lies_within(file, range)? {
             return Ok(held);
         }
         drop(held);
@@ -88,7 +89,7 @@ impl Permits {
         let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
         if !appends {
             let held = self.wait(tokens, file, Direction::Write, range, false)?;
-            if range.end <= file.size() {
+            if self.lies_within(file, range)? {
                 return Ok(held);
             }
         }
@@ -160,6 +161,14 @@ impl Permits {
             self.drop_clean(file, range)?;
         }
         Ok(Held { _permit: Some(permit), caches: grant.caches })
+    }
+
+    /// Whether the file reaches to the end of `range`, over which the caller has a permit: then nobody makes it shorter.
+    fn lies_within(&self, file: &CachedFile, range: ByteRange) -> Result<bool> {
+        if range.end > file.size() {
+            self.look_again(file)?;
+        }
+        Ok(range.end <= file.size())
     }
 
     /// Takes over the size that the origin's file has by now. Whoever changes it on this node holds `growth`, from

@@ -16,7 +16,7 @@ use halocline_meta::table::ExtentTable;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_storage::device::calibration_drift::Drift;
-use halocline_storage::device::emulate::{self, EmulatedServer};
+use halocline_storage::device::emulate::{self, CommonQueue, EmulatedServer};
 use halocline_storage::device::local::LocalDevice;
 use halocline_storage::device::meter::{Meter, MeteredDevice};
 use halocline_storage::device::piecewise::PiecewiseDevice;
@@ -56,6 +56,9 @@ pub struct Decorations<'a> {
     pub data_bytes: Option<u64>,
     /// The agent of this node, where other nodes cache the same origin.
     pub coherence: Option<&'a Arc<dyn Coherence>>,
+    /// Where emulated devices of the origin are the same ones for all mounts that name this directory; `None`: each mount has
+    /// its own.
+    pub common_devices: Option<&'a Path>,
 }
 
 impl Decorations<'_> {
@@ -68,6 +71,7 @@ impl Decorations<'_> {
         boot_id: None,
         data_bytes: None,
         coherence: None,
+        common_devices: None,
     };
 }
 
@@ -80,13 +84,12 @@ impl fmt::Debug for Decorations<'_> {
 /// An emulated device where the configuration says so.
 fn emulated(
     group: Option<&EmulatedGroup>,
-    clock: &Clock,
+    (clock, common): (&Clock, Option<CommonQueue>),
     below: Arc<dyn Device>,
 ) -> Arc<dyn Device> {
-    match group {
-        Some(group) => Arc::new(EmulatedServer::new(group.device, below).timed_by(clock)),
-        None => below,
-    }
+    let Some(group) = group else { return below };
+    let server = EmulatedServer::new(group.device, below).in_common(common);
+    Arc::new(server.timed_by(clock))
 }
 
 fn metered(device: Arc<dyn Device>, meter: &Arc<Meter>) -> Arc<dyn Device> {
@@ -113,8 +116,13 @@ pub(crate) fn open_origin(
     let shape = Origin::shape_in(dir, config.origin_shape())?;
     meters.origin = new_meters(shape.servers, dir, config, around.clock);
     let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
+    let common = around.common_devices.filter(|_| group.is_some());
+    let numbers = 0..shape.servers as usize;
+    let queues = |dir: &Path| numbers.map(|number| CommonQueue::open(dir, number)).collect();
+    let common: Option<Vec<CommonQueue>> = common.map(queues).transpose()?;
     Origin::open_or_create(dir, shape, &|index, device| {
-        let device = emulated(group, around.clock, device);
+        let queue = common.as_ref().map(|queues| queues[index].clone());
+        let device = emulated(group, (around.clock, queue), device);
         metered((around.origin)(index, device), &meters.origin[index])
     })
 }
@@ -130,7 +138,8 @@ pub(crate) fn open_cache(
     meters.cache = new_meters(shape.servers, dir, config, around.clock);
     let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
     let decorate = |index: usize, device| {
-        let device = emulated(group, around.clock, Arc::new(PiecewiseDevice::new(device)));
+        let device = Arc::new(PiecewiseDevice::new(device));
+        let device = emulated(group, (around.clock, None), device);
         metered((around.cache)(index, device), &meters.cache[index])
     };
     let Some(server) = around.cache_servers else {

@@ -75,12 +75,27 @@ impl ClusterArgs {
         };
         // Who caches a part of what others cache would need their tokens.
         origin.ancestors().skip(1).try_for_each(refuse_beside_others)?;
-        let (store, registry) = open(origin, url)?;
-        let cache_id = settle((&store, &registry), (origin, cache), config)?;
         let node = self.node.clone().unwrap_or_else(own_name);
-        let options = Options::new(node, cache.to_owned(), cache_id);
-        Ok(Some(Arc::new(Agent::begin(options, Arc::new(store), registry)?)))
+        let password = password()?;
+        let agent = begin((url, password.as_deref()), node, (origin, cache), config)?;
+        Ok(Some(Arc::new(agent)))
     }
+}
+
+/// Begins a session of `node` with the store at a URL.
+///
+/// # Errors
+/// As [`ClusterArgs::join`].
+pub(crate) fn begin(
+    (url, password): (&str, Option<&str>),
+    node: String,
+    (origin, cache): (&Path, &Path),
+    config: &Config,
+) -> Result<Agent> {
+    let (store, registry) = open(origin, (url, password))?;
+    let cache_id = settle((&store, &registry), (origin, cache), config)?;
+    let options = Options::new(node, cache.to_owned(), cache_id);
+    Agent::begin(options, Arc::new(store), registry)
 }
 
 /// A mount outside of the cluster would read old bytes, and what it writes would be lost.
@@ -178,7 +193,9 @@ impl Left {
     pub(crate) fn open(origin: &Path, cache: &Path, config: &Config) -> Result<Self> {
         let alone: Arc<dyn Coherence> = Arc::new(Alone);
         let config = Config { rebuild: false, fill: false, ..config.clone() };
-        let around = Decorations { coherence: Some(&alone), ..Decorations::NONE };
+        let registry = origin.join(REGISTRY);
+        let (coherence, common_devices) = (Some(&alone), Some(registry.as_path()));
+        let around = Decorations { coherence, common_devices, ..Decorations::NONE };
         let engine = ExtentEngine::open_decorated(origin, cache, &config, around)?;
         Ok(Self { engine, cache: cache.to_owned() })
     }
@@ -229,17 +246,16 @@ pub(crate) struct StoreArgs {
 impl StoreArgs {
     /// Opens both.
     pub(crate) fn open(&self) -> Result<(RedisStore, Registry)> {
-        open(&self.origin, &self.url)
+        open(&self.origin, (&self.url, password()?.as_deref()))
     }
 }
 
-fn open(origin: &Path, url: &str) -> Result<(RedisStore, Registry)> {
+fn open(origin: &Path, (url, password): (&str, Option<&str>)) -> Result<(RedisStore, Registry)> {
     let path = origin.join(REGISTRY);
     let registry = Registry::open(&path)?;
     let found = std::fs::metadata(&path).map_err(Error::at(&path, "look at"))?;
     let name = format!("{:x}", found.ino());
-    let password = password()?;
-    let store = RedisStore::connect(url, password.as_deref(), &name)
+    let store = RedisStore::connect(url, password, &name)
         .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/CLUSTER.md"))?;
     Ok((store, registry))
 }
@@ -248,7 +264,7 @@ fn open(origin: &Path, url: &str) -> Result<(RedisStore, Registry)> {
 ///
 /// # Errors
 /// If both variables are set, or the file cannot be read, or others may read it.
-fn password() -> Result<Option<String>> {
+pub(crate) fn password() -> Result<Option<String>> {
     let Some(path) = std::env::var_os(PASSWORD_FILE).map(PathBuf::from) else {
         return Ok(std::env::var(PASSWORD).ok());
     };

@@ -9,7 +9,7 @@ use halocline_api::config::{Config, Mode};
 use halocline_api::control::{AnyStatus, Claim, Request, SOCKET_NAME, Taken, UseAs, Wanted};
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
-use halocline_cache::coherence::Coherence;
+use halocline_cache::coherence::{Coherence, REGISTRY};
 use halocline_meta::origin_mark;
 use halocline_model::tier;
 use halocline_os::error::{Error, Result};
@@ -222,11 +222,22 @@ fn leave(node: Option<&Arc<dyn Coherence>>) {
     }
 }
 
-/// Opens the engine of a mount.
+/// Opens the engine of a mount. Nodes on one machine have one origin, and so one set of its emulated devices.
 pub(crate) fn open(
     place: &MountPaths,
     config: &Config,
     node: Option<&Arc<dyn Coherence>>,
+) -> Result<ExtentEngine> {
+    let registry = place.origin.join(REGISTRY);
+    open_beside(place, config, node, node.map(|_| registry.as_path()))
+}
+
+/// The same with emulated devices of the origin that mounts have in common which name `devices`, a directory.
+pub(crate) fn open_beside(
+    place: &MountPaths,
+    config: &Config,
+    node: Option<&Arc<dyn Coherence>>,
+    devices: Option<&Path>,
 ) -> Result<ExtentEngine> {
     if !halocline_model::admit::POLICIES.iter().any(|policy| policy.name == config.policy) {
         return Err(Error::invalid(
@@ -239,7 +250,7 @@ pub(crate) fn open(
         ));
     }
     leave_to_root()?;
-    let around = Decorations { coherence: node, ..Decorations::NONE };
+    let around = Decorations { coherence: node, common_devices: devices, ..Decorations::NONE };
     let engine = ExtentEngine::open_decorated(&place.origin, &place.cache, config, around)?;
     if let Some(note) = one_device(&place.origin, &place.cache, config) {
         engine.note_of_sides(note.of_a_cache());

@@ -221,3 +221,45 @@ fn i11_no_read_is_older_than_what_was_written_before_it() {
         node.agent.leave().unwrap();
     }
 }
+
+/// Each node writes its part of a new file in random order, all at once: each caches all of its part, after few requests
+/// to the store.
+#[test]
+fn nodes_that_write_parts_of_a_new_file_part_it_for_good() {
+    const BLOCK: u64 = 8 << 10;
+    const BLOCKS: u64 = 512;
+    let cluster = Cluster::new(4);
+    let handles: Vec<_> = cluster.nodes.iter().map(|node| node.open(libc::O_RDWR)).collect();
+    let write = |at: usize| {
+        let (node, handle) = (&cluster.nodes[at], &handles[at]);
+        let mut blocks: Vec<u64> = (0..BLOCKS).map(|block| at as u64 * BLOCKS + block).collect();
+        let mut random = Random(at as u64);
+        for last in (1..blocks.len()).rev() {
+            blocks.swap(last, random.below(last + 1));
+        }
+        for block in blocks {
+            let bytes = vec![u8::try_from(block % 251).unwrap(); 8 << 10];
+            node.engine.write(handle, block * BLOCK, &bytes, ME).unwrap();
+        }
+    };
+    thread::scope(|scope| {
+        for at in 0..cluster.nodes.len() {
+            let write = &write;
+            scope.spawn(move || write(at));
+        }
+    });
+    let counts: Vec<_> = cluster.nodes.iter().map(|node| node.agent.counts()).collect();
+    let contended: u64 = counts.iter().map(|counts| counts.direct).sum();
+    let handovers: u64 = counts.iter().map(|counts| counts.handovers).sum();
+    assert_eq!(contended, 0, "{counts:?}");
+    assert!(handovers < 24, "{handovers}: {counts:?}");
+    drop(handles);
+    for node in &cluster.nodes {
+        node.agent.leave().unwrap();
+    }
+    let written = std::fs::read(cluster.origin.path().join("file")).unwrap();
+    let right =
+        |(block, bytes): (usize, &[u8])| bytes.iter().all(|byte| usize::from(*byte) == block % 251);
+    assert!(written.chunks(8 << 10).enumerate().all(right));
+    assert_eq!(written.len() as u64, 4 * BLOCKS * BLOCK);
+}

@@ -61,6 +61,25 @@ impl Mechanism {
             Kind::Measured(measured) => measured.serve(now, access),
         }
     }
+
+    /// What it has to do, as numbers with which another mechanism of the same device can go on.
+    pub fn state(&self) -> Vec<u64> {
+        match &self.0 {
+            Kind::Hdd(hdd) => hdd.state().to_vec(),
+            Kind::Ssd(ssd) => ssd.state().to_vec(),
+            Kind::Measured(measured) => measured.state().to_vec(),
+        }
+    }
+
+    /// Goes on from the state of another mechanism of the same device. `false`, and nothing changes, if that is of
+    /// another device.
+    pub fn go_on_from(&mut self, state: &[u64]) -> bool {
+        match &mut self.0 {
+            Kind::Hdd(hdd) => hdd.go_on_from(state),
+            Kind::Ssd(ssd) => ssd.go_on_from(state),
+            Kind::Measured(measured) => measured.go_on_from(state),
+        }
+    }
 }
 
 /// A disk with one head and a FIFO queue.
@@ -273,6 +292,25 @@ mod tests {
         assert_eq!((second - first, third - second), (10_000_000, 10_000_000));
         let idle = hdd.serve(third + 77, access(1, 3_000_000, 1_000_000));
         assert_eq!(idle - third, 10_000_077, "an idle disk starts at the arrival");
+    }
+
+    /// As two processes do that have one device in common.
+    #[test]
+    fn two_mechanisms_take_turns_at_one_device() {
+        let ssd = EmulatedDevice::Ssd(EmulatedSsd::default());
+        for device in [EmulatedDevice::Hdd(disk()), ssd] {
+            let mut alone = Mechanism::new(device);
+            let mut pair = [Mechanism::new(device), Mechanism::new(device)];
+            let mut state = pair[0].state();
+            for step in 0..50_u64 {
+                let access = access(step % 3, step * 1000, 500);
+                let turn = &mut pair[usize::try_from(step % 2).unwrap()];
+                assert!(turn.go_on_from(&state));
+                assert_eq!(turn.serve(step * 10, access), alone.serve(step * 10, access), "{step}");
+                state = turn.state();
+            }
+        }
+        assert!(!Mechanism::new(ssd).go_on_from(&[0; 9]), "of a device with more channels");
     }
 
     #[test]

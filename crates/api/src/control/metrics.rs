@@ -7,6 +7,7 @@
 mod admission;
 mod advise;
 mod benched_advice;
+mod benched_cluster;
 mod offline;
 mod placement;
 mod plan;

@@ -168,7 +168,7 @@ impl Fixture {
                 CacheSize::Bytes(size) if size < SIZE_MIN => Some(size - size / 128),
                 _ => None,
             },
-            coherence: None,
+            ..Decorations::NONE
         };
         ExtentEngine::open_decorated(self.origin.path(), self.cache.path(), &self.config, around)
     }

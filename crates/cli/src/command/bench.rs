@@ -5,19 +5,22 @@
 //! - [`content`]: bytes that tell where they belong;
 //! - [`worker`]: one process of a run; [`worker_processes`]: all of them, from the parent's side;
 //! - [`case`]: one policy and cache size over one workload, from mount to unmount;
+//! - [`attention`]: signals and progress meanwhile;
 //! - [`bare_origin`]: the origin when all is over, compared byte by byte;
 //! - [`scratch`]: where it all lies, and its end; [`scratch_dir`]: what killed benchmarks leave of it;
 //! - [`halocline_os::bound_process`]: processes that end with the benchmark;
 //! - [`mount_processes`]: those that serve mounts;
-//! - [`tier`]: the file tier; [`layout`]: stripes on servers of several kinds;
+//! - [`cluster`]: several nodes over one origin; [`tier`]: the file tier; [`layout`]: stripes on servers of several kinds;
 //! - [`admission`]: the admission policies on random workloads, simulated; [`timed_engine`]: the engine itself in
 //!   simulated time, [`timed_tier`] the file tier; [`advise`]: what `advise` says beside what they do;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
 mod admission;
 mod advise;
+mod attention;
 mod bare_origin;
 mod case;
+mod cluster;
 mod content;
 mod ior;
 mod layout;
@@ -48,6 +51,7 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     Ior(Box<ior::IorArgs>),
+    Cluster(Box<cluster::ClusterBenchArgs>),
     Tier(tier::TierArgs),
     Admission(admission::AdmissionArgs),
     Advise(advise::AdviseArgs),
@@ -60,6 +64,7 @@ enum What {
 pub(crate) fn execute(args: &BenchArgs) -> Outcome {
     match &args.what {
         What::Ior(args) => ior::execute(args),
+        What::Cluster(args) => cluster::execute(args),
         What::Tier(args) => tier::execute(args),
         What::Admission(args) => admission::execute(args),
         What::Advise(args) => advise::execute(args),

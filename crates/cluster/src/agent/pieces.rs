@@ -60,8 +60,11 @@ impl Pieces {
             at = piece.range.end;
             end += 1;
         }
+        // What is wanted alone reaches to the end of everything, and of that nothing is touched.
+        let touched = Some(want.range).filter(|_| !want.alone);
         for piece in &mut self.held[first..end] {
-            piece.used = hull(piece.used, want.range.intersect(piece.range));
+            let touched = touched.and_then(|touched| touched.intersect(piece.range));
+            piece.used = hull(piece.used, touched);
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -113,9 +116,11 @@ impl Pieces {
             _ if contended => within(wanted.widen_to(REGION)),
             None => piece.range,
             Some(used) if wanted.start >= used.end => {
-                within(ByteRange::new(wanted.start, u64::MAX))
+                within(ByteRange::new(border(used.end, wanted.start), u64::MAX))
             }
-            Some(used) if wanted.end <= used.start => within(ByteRange::new(0, used.start)),
+            Some(used) if wanted.end <= used.start => {
+                within(ByteRange::new(0, border(wanted.end, used.start)))
+            }
             // Whoever reads some of it reads on.
             Some(_) if reads => within(wanted.widen_to(REGION)),
             Some(_) => wanted,
@@ -250,6 +255,18 @@ fn uncovered(range: ByteRange, parts: &[ByteRange]) -> Option<ByteRange> {
     (at < range.end).then(|| ByteRange::new(at, range.end))
 }
 
+/// Where, from `low` to `high`, one node's part of a file probably ends and the next one's begins: at the roundest number.
+/// Who guesses wrong is asked again, and then there is half as much left to guess from, or less.
+const fn border(low: u64, high: u64) -> u64 {
+    let below = low.saturating_sub(1);
+    if low == 0 || below >= high {
+        return low;
+    }
+    // The highest bit in which they differ is one of `high`; what stands above is the same in both.
+    let bit = u64::BITS - 1 - (below ^ high).leading_zeros();
+    high >> bit << bit
+}
+
 /// The smallest range that holds both.
 fn hull(one: Option<ByteRange>, other: Option<ByteRange>) -> Option<ByteRange> {
     match (one, other) {
@@ -341,8 +358,8 @@ mod tests {
         };
         assert_eq!(give(&pieces, 50, false), (0, u64::MAX), "nothing was used");
         let _ = pieces.permit(write(100, 200), now).unwrap();
-        assert_eq!(give(&pieces, 500, false), (500, u64::MAX));
-        assert_eq!(give(&pieces, 50, false), (0, 100));
+        assert_eq!(give(&pieces, 500, false), (256, u64::MAX));
+        assert_eq!(give(&pieces, 50, false), (0, 64));
         assert_eq!(give(&pieces, 150, false), (150, 160));
         assert_eq!(give(&pieces, 150, true), (0, REGION));
         pieces.remove(ByteRange::new(150, 160), Some(Mode::Shared));
@@ -356,6 +373,33 @@ mod tests {
             ]
         );
         assert_eq!(pieces.unsure(), [ByteRange::new(150, 160)]);
+    }
+
+    /// Segments of shared files begin at round numbers.
+    #[test]
+    fn two_nodes_part_at_the_roundest_number_between_them() {
+        for (low, high, expected) in [
+            (60 << 20, 70 << 20, 64 << 20),
+            (180 << 20, 200 << 20, 192 << 20),
+            (200, 500, 256),
+            (64, 70, 64),
+            (64, 64, 64),
+            (0, 70, 0),
+            (u64::MAX - 1, u64::MAX, u64::MAX - 1),
+        ] {
+            assert_eq!(border(low, high), expected, "{low} to {high}");
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_alone_is_not_used_to_its_end() {
+        let now = Instant::now();
+        let mut pieces = Pieces::default();
+        pieces.install(&[held(Mode::Exclusive, 0, u64::MAX)], now);
+        let _ = pieces.permit(write(0, 100), now).unwrap();
+        let _ = pieces.permit(Want { alone: true, ..write(100, u64::MAX) }, now).unwrap();
+        let given = pieces.to_give(ByteRange::new(1000, 1100), false, false);
+        assert_eq!((given.start, given.end), (512, u64::MAX));
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn what_changes_hands_all_the_time_goes_to_the_origin_but_for_what_is_wanted_alo
     let world = World::new(1);
     let (one, other) = (world.node("a"), world.node("b"));
     // The store's clock stands still: no pause is long.
-    for _ in 0..20 {
+    for _ in 0..60 {
         one.request(0, Node::want(WRITE, 0, false)).unwrap();
         other.request(0, Node::want(WRITE, 0, false)).unwrap();
     }

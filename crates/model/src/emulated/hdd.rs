@@ -34,6 +34,18 @@ impl Hdd {
         self.busy_until
     }
 
+    /// Where the head is, from 1 on, 0 if nobody knows; and until when it works.
+    pub(super) fn state(&self) -> [u64; 2] {
+        [self.head.map_or(0, |head| head + 1), self.busy_until]
+    }
+
+    pub(super) fn go_on_from(&mut self, state: &[u64]) -> bool {
+        let &[head, busy_until] = state else { return false };
+        self.head = head.checked_sub(1).map(|head| head % self.capacity);
+        self.busy_until = busy_until;
+        true
+    }
+
     /// Where a byte lies: each file in one piece, at a place that its inode number fixes.
     pub(super) fn position(&self, inode: u64, offset: u64) -> u64 {
         let places = self.capacity / PLACE_UNIT;

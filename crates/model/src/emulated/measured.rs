@@ -32,4 +32,21 @@ impl Measured {
         self.busy_until_ps = begin + u128::from(startup) + transfer;
         u64::try_from(self.busy_until_ps.div_ceil(1000)).unwrap_or(u64::MAX)
     }
+
+    /// Whether a byte was served, the file and one past it, and until when it works: the rest of a number of 128 bits
+    /// comes last.
+    pub(super) fn state(&self) -> [u64; 5] {
+        let (is_known, (inode, end)) = (self.head.is_some(), self.head.unwrap_or_default());
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let low = self.busy_until_ps as u64;
+        let high = u64::try_from(self.busy_until_ps >> 64).unwrap_or(u64::MAX);
+        [is_known.into(), inode, end, low, high]
+    }
+
+    pub(super) fn go_on_from(&mut self, state: &[u64]) -> bool {
+        let &[is_known, inode, end, low, high] = state else { return false };
+        self.head = (is_known == 1).then_some((inode, end));
+        self.busy_until_ps = (u128::from(high) << 64) | u128::from(low);
+        true
+    }
 }

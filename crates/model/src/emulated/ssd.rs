@@ -25,6 +25,19 @@ impl Ssd {
         *free = now.max(*free).saturating_add(service);
         *free
     }
+
+    /// Until when each channel works.
+    pub(super) fn state(&self) -> &[u64] {
+        &self.busy_until
+    }
+
+    pub(super) fn go_on_from(&mut self, state: &[u64]) -> bool {
+        let fits = state.len() == self.busy_until.len();
+        if fits {
+            self.busy_until.copy_from_slice(state);
+        }
+        fits
+    }
 }
 
 /// Startup in microseconds and bandwidth in MB/s of one request: it has one channel's share.

@@ -7,8 +7,11 @@ use crate::request::ByteRange;
 /// Contention is told apart, and ended, in regions of this many bytes.
 pub const REGION: u64 = 16 << 20;
 
-/// A region is contended after this many handovers, each within [`PAUSE_MS`] of the one before.
-const HANDOVERS: u32 = 8;
+/// A region is contended after this many handovers, each within [`PAUSE_MS`] of the one before: more than it takes a
+/// few nodes to find out where in it the part of each begins.
+const HANDOVERS: u32 = 24;
+/// The same where another region of the file is contended: its nodes do there what they do here.
+const HANDOVERS_NEXT: u32 = 2;
 /// A longer pause between handovers, in milliseconds, begins to count anew.
 const PAUSE_MS: u64 = 1_000;
 /// How long a region stays contended the first time, in milliseconds; twice as long each next time.
@@ -44,6 +47,8 @@ impl Heat {
     pub(crate) fn note_handover(&mut self, range: ByteRange, now_ms: u64) {
         let first = range.start / REGION;
         let last = range.end.saturating_sub(1).max(range.start) / REGION;
+        let is_hot = self.regions.iter().any(|region| now_ms < region.until_ms);
+        let limit = if is_hot { HANDOVERS_NEXT } else { HANDOVERS };
         // A wider one is no sign of interleaving.
         for number in first..=last.min(first + 1) {
             let region = self.region(number, now_ms);
@@ -52,7 +57,7 @@ impl Heat {
             }
             region.last_ms = now_ms;
             region.handovers += 1;
-            if region.handovers >= HANDOVERS {
+            if region.handovers >= limit {
                 let wait_ms = CALM_MS << region.times.min(DOUBLINGS);
                 region.handovers = 0;
                 region.times += 1;
@@ -110,9 +115,20 @@ mod tests {
     fn what_changes_hands_all_the_time_is_contended_for_a_while() {
         let mut heat = Heat::default();
         heated(&mut heat, 1_000, 10);
-        assert!(heat.is_contended(ByteRange::new(0, 1), 1_100), "all of the region");
-        assert!(!heat.is_contended(ByteRange::at(REGION, 1), 1_100), "not the next");
-        assert!(!heat.is_contended(BLOCK, 1_070 + CALM_MS));
+        assert!(heat.is_contended(ByteRange::new(0, 1), 1_300), "all of the region");
+        assert!(!heat.is_contended(ByteRange::at(REGION, 1), 1_300), "not the next");
+        assert!(!heat.is_contended(BLOCK, 1_230 + CALM_MS));
+    }
+
+    #[test]
+    fn what_happens_in_one_region_is_soon_believed_of_the_next() {
+        let mut heat = Heat::default();
+        heated(&mut heat, 1_000, 10);
+        let next = ByteRange::at(REGION, 4096);
+        heat.note_handover(next, 1_300);
+        assert!(!heat.is_contended(next, 1_300));
+        heat.note_handover(next, 1_310);
+        assert!(heat.is_contended(next, 1_310));
     }
 
     #[test]

@@ -109,10 +109,10 @@ impl Tokens {
             return Answer::Lost(*lost);
         }
         if !in_the_way.is_empty() || self.others_come_first(session, mode, direction, required) {
-            if !in_the_way.is_empty() {
+            let is_new = self.queue(Waiting { session, direction, range: required, mode });
+            if is_new && !in_the_way.is_empty() {
                 self.heat.note_handover(required, now_ms);
             }
-            self.queue(Waiting { session, direction, range: required, mode });
             return Answer::Waits(in_the_way);
         }
         self.leave_queue(session, direction, required);
@@ -329,16 +329,20 @@ impl Tokens {
         })
     }
 
-    /// Who finds too many others there asks again later.
-    fn queue(&mut self, new: Waiting) {
+    /// Who finds too many others there asks again later. Whether it was not there already.
+    fn queue(&mut self, new: Waiting) -> bool {
         let Waiting { session, direction, range, .. } = new;
         let mut known = self.waiting.iter_mut();
         if let Some(known) = known.find(|waiting| waiting.is(session, direction, range)) {
             // In its place: the range became contended meanwhile, or calmed down.
             known.mode = new.mode;
-        } else if self.waiting.len() < CROWD {
+            return false;
+        }
+        let has_room = self.waiting.len() < CROWD;
+        if has_room {
             self.waiting.push(new);
         }
+        has_room
     }
 
     fn leave_queue(&mut self, session: Session, direction: Direction, range: ByteRange) {

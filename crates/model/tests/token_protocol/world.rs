@@ -386,7 +386,7 @@ fn contend(tokens: &mut Tokens, epoch: Epoch, members: &Members) {
         alone: false,
     };
     let sessions: Vec<_> = members.sessions().map(|(session, _)| session).take(2).collect();
-    for round in 0..20 {
+    for round in 0..60 {
         let (one, other) = (sessions[round % 2], sessions[(round + 1) % 2]);
         tokens.ask(one, demand, (epoch, members), 0);
         tokens.give_up(other, FILE, None, epoch);

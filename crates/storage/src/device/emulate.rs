@@ -3,13 +3,14 @@
 //! The bytes are real: every operation is done on the file below first. What is emulated is the
 //! time: [`halocline_model::emulated`] computes when the device would have answered, and the caller
 //! sleeps until exactly then. All callers of one device share its queue, in the
-//! order in which they arrive.
+//! order in which they arrive; with a [`CommonQueue`] also those in other processes.
 //!
 //! An emulated device is for measuring. Its `sync` costs next to nothing, because the time of the
 //! writes was spent already; it does not reach through to the real device, so that a real disk's
 //! speed does not show up in the emulation. What was written survives `kill -9` as always; it
 //! survives power loss only as far as the file system below wrote it back.
 
+mod common_queue;
 mod link;
 mod sleep;
 
@@ -20,6 +21,7 @@ use halocline_model::emulated::{Access, EmulatedDevice, Mechanism};
 use halocline_model::request::{ByteRange, Direction};
 use parking_lot::Mutex;
 
+pub use common_queue::CommonQueue;
 pub use halocline_model::emulated::expected;
 pub use link::EmulatedWay;
 
@@ -32,13 +34,22 @@ use halocline_vfs::Allocate;
 pub struct EmulatedServer {
     below: Arc<dyn Device>,
     mechanism: Mutex<Mechanism>,
+    /// What others have in common with it.
+    common: Option<CommonQueue>,
     clock: Clock,
 }
 
 impl EmulatedServer {
     /// Puts the emulation of `device` around the real device `below`.
     pub fn new(device: EmulatedDevice, below: Arc<dyn Device>) -> Self {
-        Self { below, mechanism: Mutex::new(Mechanism::new(device)), clock: Clock::MACHINE }
+        let mechanism = Mutex::new(Mechanism::new(device));
+        Self { below, mechanism, common: None, clock: Clock::MACHINE }
+    }
+
+    /// The same device as others have that name the same queue. It runs by the machine's clock.
+    #[must_use]
+    pub fn in_common(self, queue: Option<CommonQueue>) -> Self {
+        Self { common: queue, ..self }
     }
 
     /// The same in the time of `clock`.
@@ -53,12 +64,19 @@ impl EmulatedServer {
     }
 
     /// Passes the time that the device needs for `access`, beginning at `arrival`.
-    fn pass_time(&self, arrival: u64, access: Access) {
-        let done = self.mechanism.lock().serve(arrival, access);
+    fn pass_time(&self, arrival: u64, access: Access) -> io::Result<()> {
+        let done = {
+            let mut mechanism = self.mechanism.lock();
+            match &self.common {
+                Some(queue) => queue.serve(&mut mechanism, arrival, access)?,
+                None => mechanism.serve(arrival, access),
+            }
+        };
         match self.clock.as_simulated() {
             Some(simulated) => simulated.sleep_until_ns(done),
             None => sleep::until(done),
         }
+        Ok(())
     }
 }
 
@@ -75,7 +93,7 @@ impl Device for EmulatedServer {
         if wanted {
             let (inode, direction) = (file.inode(), Direction::Read);
             // A read at the end of the file still has to go and see that there is nothing.
-            self.pass_time(arrival, Access { inode, offset, len: len as u64, direction });
+            self.pass_time(arrival, Access { inode, offset, len: len as u64, direction })?;
         }
         Ok(len)
     }
@@ -86,7 +104,7 @@ impl Device for EmulatedServer {
         self.below.write_at(file, offset, bufs)?;
         if len > 0 {
             let (inode, direction) = (file.inode(), Direction::Write);
-            self.pass_time(arrival, Access { inode, offset, len, direction });
+            self.pass_time(arrival, Access { inode, offset, len, direction })?;
         }
         Ok(())
     }

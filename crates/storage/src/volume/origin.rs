@@ -265,12 +265,15 @@ impl Origin {
     }
 }
 
+/// Where the nodes of an origin are listed, below it, maybe before it is made a striped volume. Programs do not see it.
+pub const REGISTRY: &str = ".halocline-cluster";
+
 /// Makes an empty directory a striped volume, or goes on with what an interrupted creation left.
 /// The label comes last: without it there is none.
 fn create_striped(home: &Home, shape: VolumeShape) -> Result<VolumeLabel> {
     home.check_empty(|name| {
         let is_ours = name == label::NAMESPACE || name.starts_with("server-");
-        is_ours || name == "lost+found" || name.starts_with(label::NAME)
+        is_ours || [REGISTRY, "lost+found"].contains(&name) || name.starts_with(label::NAME)
     })?;
     for index in 0..shape.servers {
         home.make_directory(&format!("server-{index}"))?;

@@ -4,6 +4,7 @@ use super::Section;
 use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS, SERVED};
 use super::advise::{ADVISE, ADVISED_USE};
 use super::benched_advice::{BENCH_ADVISE, USES};
+use super::benched_cluster::{BENCH_CLUSTER, CLUSTER_RUN};
 use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_FSCK, CLUSTER_NODES,
     CLUSTER_STATUS, CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
@@ -224,6 +225,18 @@ pub static SECTIONS: &[Section] = &[
         commands: "`runs` and `medians` of `bench ior`",
         about: "One case, once; in `medians` each phase is the one of median duration.",
         metrics: IOR_RUN,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline bench cluster --json`",
+        about: "Several nodes that cache one origin, each a mount on one machine; [BENCH.md](BENCH.md) says what is measured. `runs` has every run in the order in which it was made, `medians` each case once: the next section says what is in them.",
+        metrics: BENCH_CLUSTER,
+        within: &[("runs[].", CLUSTER_RUN), ("medians[].", CLUSTER_RUN)],
+    },
+    Section {
+        commands: "`runs` and `medians` of `bench cluster`",
+        about: "One case, once; in `medians` each phase is the one of median duration.",
+        metrics: CLUSTER_RUN,
         within: &[],
     },
     Section {

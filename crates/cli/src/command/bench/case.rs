@@ -351,7 +351,7 @@ impl Bench<'_> {
 }
 
 /// Does `work` in a thread of its own, so that a wish to stop is heard and passed on.
-fn in_background<T: Send + 'static>(
+pub(super) fn in_background<T: Send + 'static>(
     watch: &mut impl Watch,
     work: impl FnOnce(&AtomicBool) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -449,6 +449,6 @@ fn mounted<T, W: Watch>(
 }
 
 /// The `--size` of a cache with room for `bytes` bytes of data; records come on top of them.
-fn room_for(bytes: u64) -> CacheSize {
+pub(super) fn room_for(bytes: u64) -> CacheSize {
     CacheSize::Bytes(Shares::size_for(bytes))
 }

@@ -6,16 +6,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::config::{Config, format_bytes};
-use halocline_api::control::Progress;
 use halocline_model::admit;
 
+use super::attention::Attention;
 use super::case::{Canary, Case, Phases, Setup};
 use super::interrupted;
 use super::plot;
 use super::record::{self, Results, Run};
 use super::scratch::Scratch;
 use super::table;
-use super::worker_processes::Watch;
 use super::workload::{Pattern, Shape, Workload};
 use crate::child::Signals;
 use crate::command::write_json;
@@ -24,7 +23,6 @@ use crate::mount_lookup;
 use crate::options::{ConfigArgs, bytes_within};
 use crate::preflight;
 use crate::print::{self, say};
-use crate::progress::Meter;
 use crate::text;
 
 /// Bytes of a request, and of all data, at most.
@@ -329,7 +327,8 @@ fn measure(
                     repetition,
                 };
                 let name = format!("{} of {total}: {}", runs.len() + 1, describe(&case));
-                let mut run = case.run(scratch, &mut Attention::new(signals, &case, name))?;
+                let mut watch = Attention::new(signals, case.transfers(), name);
+                let mut run = case.run(scratch, &mut watch)?;
                 run.compare(&runs[first..]);
                 print::lines(&table::row(&run));
                 runs.push(run);
@@ -343,35 +342,6 @@ fn describe(case: &Case<'_>) -> String {
     let key = case.key();
     let policy = key.policy.as_deref().unwrap_or("no mount");
     format!("{} {} {policy}", key.pattern, text::bytes(key.request_size))
-}
-
-/// Listens to signals and shows progress while a case runs.
-struct Attention<'a> {
-    signals: &'a mut Signals,
-    meter: Meter,
-    progress: Progress,
-    stopped: Option<i32>,
-}
-
-impl<'a> Attention<'a> {
-    fn new(signals: &'a mut Signals, case: &Case<'_>, name: String) -> Self {
-        let total_bytes = case.transfers();
-        let progress = Progress { done_bytes: 0, total_bytes, path: name.into() };
-        let meter = Meter::new("measuring", false);
-        Self { signals, meter, progress, stopped: None }
-    }
-}
-
-impl Watch for Attention<'_> {
-    fn go_on(&mut self) -> Result<(), Failure> {
-        self.stopped = self.stopped.or_else(|| self.signals.stop_signal());
-        self.stopped.map_or(Ok(()), |signal| Err(interrupted(signal)))
-    }
-
-    fn advance(&mut self, bytes: u64) {
-        self.progress.done_bytes += bytes;
-        self.meter.tell(&self.progress);
-    }
 }
 
 #[cfg(test)]

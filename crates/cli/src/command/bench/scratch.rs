@@ -21,6 +21,14 @@ pub(super) struct Scratch {
     cache_side: Option<ScratchDir>,
 }
 
+/// Where the nodes of a cluster are.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    pub(super) places: Vec<MountPaths>,
+    /// For what their emulated origins have in common.
+    pub(super) devices: PathBuf,
+}
+
 impl Scratch {
     /// Makes the directories in `dir`, those of the cache in `cache_dir` where one is given, after
     /// a look at the room for `data` and `cache` bytes.
@@ -54,6 +62,32 @@ impl Scratch {
             clear(dir)?;
         }
         Ok(place)
+    }
+
+    /// Empty directories for the mounts of so many nodes, with one origin or one each.
+    pub(super) fn nodes(&self, count: u32, one_origin: bool) -> Result<Nodes> {
+        let cache_side = self.cache_side.as_ref().unwrap_or(&self.origin_side).path();
+        let (all, caches) = (self.origin_side.path().join("nodes"), cache_side.join("caches"));
+        for dir in [&all, &caches] {
+            clear(dir)?;
+        }
+        let make = |dir: PathBuf| match fs::create_dir(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(Error::at(dir, "create the directory")(error))
+            }
+            _ => Ok(dir),
+        };
+        let place = |node: u32| {
+            let origin = if one_origin { 0 } else { node };
+            Ok(MountPaths {
+                origin: make(all.join(format!("origin-{origin}")))?,
+                cache: make(caches.join(format!("cache-{node}")))?,
+                mountpoint: make(all.join(format!("mount-{node}")))?,
+                view: None,
+            })
+        };
+        let places = (0..count).map(place).collect::<Result<_>>()?;
+        Ok(Nodes { places, devices: all.join("devices") })
     }
 
     /// Removes everything.

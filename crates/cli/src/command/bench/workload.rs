@@ -66,6 +66,8 @@ pub(super) struct Instance {
     /// Size of its file: a multiple of request size times processes.
     pub(super) bytes: u64,
     pub(super) random: bool,
+    /// Each process has every so-manieth request, as many as there are processes, and not a part of the file.
+    pub(super) strided: bool,
 }
 
 impl Instance {
@@ -78,8 +80,12 @@ impl Instance {
     pub(super) fn offsets(&self, shape: &Shape, rank: u32) -> Vec<u64> {
         let each = self.bytes / shape.request_size / u64::from(shape.processes);
         let first = each * u64::from(rank);
+        let number = |index: u64| {
+            let (processes, rank) = (u64::from(shape.processes), u64::from(rank));
+            if self.strided { index * processes + rank } else { first + index }
+        };
         let mut offsets: Vec<u64> =
-            (first..first + each).map(|index| index * shape.request_size).collect();
+            (0..each).map(|index| number(index) * shape.request_size).collect();
         if self.random {
             shuffle(&mut offsets, spread(shape.seed ^ spread(u64::from(self.number))), rank);
         }
@@ -132,7 +138,7 @@ impl Workload {
                 Pattern::Sequential => false,
                 Pattern::Mix(percent) => !chosen(number, percent),
             };
-            Instance { number, bytes, random }
+            Instance { number, bytes, random, strided: false }
         });
         Ok(Self { pattern, shape, instances: instances.collect() })
     }
@@ -189,6 +195,16 @@ mod tests {
             offsets.sort_unstable();
             assert_eq!(offsets, (0..99).map(|index| index * 1000).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn strided_processes_take_turns() {
+        let instance = Instance { number: 0, bytes: 9000, random: false, strided: true };
+        let offsets: Vec<_> = (0..3).map(|rank| instance.offsets(&SHAPE, rank)).collect();
+        assert_eq!(offsets[1], [1000, 4000, 7000]);
+        let mut all = offsets.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..9).map(|index| index * 1000).collect::<Vec<_>>());
     }
 
     #[test]

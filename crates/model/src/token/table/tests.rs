@@ -139,7 +139,7 @@ fn i14_in_a_new_epoch_only_what_is_asserted_holds() {
 #[test]
 fn what_changes_hands_all_the_time_is_written_by_all_directly() {
     let mut file = File::new();
-    for round in 0..20 {
+    for round in 0..60 {
         let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
         file.write(one, (0, 8));
         file.give_up(other, (0, 8), None);
@@ -177,7 +177,7 @@ fn what_is_wanted_alone_is_exclusive_also_where_it_is_contended() {
     let mut file = File::new();
     let block = ByteRange::new(0, 4096);
     let heated = |file: &mut File| {
-        for round in 0..20 {
+        for round in 0..60 {
             let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
             file.write(one, (0, 4096));
             file.give_up(other, (0, u64::MAX), None);
@@ -230,7 +230,7 @@ fn what_no_function_here_makes_is_no_table() {
 #[test]
 fn who_reads_what_became_contended_gets_there() {
     let mut file = File::new();
-    for round in 0..10 {
+    for round in 0..60 {
         let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
         file.write(one, (0, 4096));
         file.give_up(other, (0, u64::MAX), None);

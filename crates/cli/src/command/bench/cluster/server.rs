@@ -1,0 +1,160 @@
+//! The store of a benchmark's tokens: a server of its own, which ends with it, or one that is there.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_cluster::store::redis::RedisStore;
+use halocline_os::bounded;
+
+use super::super::mount_processes::MountProcess;
+use super::super::scratch_dir::{ScratchDir, clear_away_in};
+use crate::cluster::password;
+use crate::failure::Failure;
+use crate::text;
+
+/// Programs that serve, the first that is installed.
+const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
+/// How long a server may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is asked.
+const TICK: Duration = Duration::from_millis(20);
+/// Longest path of a socket.
+const SOCKET_BYTES_MAX: usize = 107;
+/// Bytes of the server's log that are read at most.
+const LOG_BYTES_MAX: u64 = 1 << 16;
+
+/// The store.
+#[derive(Debug)]
+pub(super) struct Server {
+    url: String,
+    password: Option<String>,
+    own: Option<Own>,
+}
+
+/// The server's process, which ends before its directory goes.
+#[derive(Debug)]
+struct Own {
+    process: MountProcess,
+    place: ScratchDir,
+}
+
+impl Server {
+    /// The one at `url`, or one of its own where none is named: in a private directory, on a socket that only this user
+    /// reaches, and without anything on disk.
+    pub(super) fn open(url: Option<&str>) -> Result<Self, Failure> {
+        let Some(url) = url else { return Self::start() };
+        let password = password().map_err(Failure::refused)?;
+        Ok(Self { url: url.to_owned(), password, own: None })
+    }
+
+    fn start() -> Result<Self, Failure> {
+        let temporary = std::env::temp_dir();
+        clear_away_in(&temporary).map_err(Failure::refused)?;
+        let place = ScratchDir::make_in(&temporary).map_err(Failure::refused)?;
+        let socket = place.path().join("socket");
+        if socket.as_os_str().len() > SOCKET_BYTES_MAX {
+            let dir = text::path(&temporary);
+            return Err(Failure::refused(format!(
+                "{dir}: too long a name for a socket of the store below it; set TMPDIR to a shorter one"
+            )));
+        }
+        let log = place.path().join("log");
+        let process = spawn(place.path(), &socket, &log)?;
+        let url = format!("redis+unix://{}", encoded(&socket));
+        let mut server = Self { url, password: None, own: Some(Own { process, place }) };
+        server.wait(&log)?;
+        Ok(server)
+    }
+
+    /// Where it is, and its password.
+    pub(super) fn address(&self) -> (&str, Option<&str>) {
+        (&self.url, self.password.as_deref())
+    }
+
+    /// Whether it is this benchmark's own.
+    pub(super) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Ends it, if it is this benchmark's own.
+    pub(super) fn end(self) -> Result<(), Failure> {
+        let Some(Own { process, place }) = self.own else { return Ok(()) };
+        drop(process);
+        Ok(place.remove()?)
+    }
+
+    fn wait(&mut self, log: &Path) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            let Err(error) = RedisStore::connect(&self.url, None, "bench") else { return Ok(()) };
+            let has_ended = match &mut self.own {
+                Some(own) => own.process.has_ended()?,
+                None => false,
+            };
+            if has_ended || begun.elapsed() > PATIENCE {
+                let said = last_line(log).unwrap_or_else(|_| error.to_string());
+                return Err(Failure::failed(format!("the store's server does not work: {said}")));
+            }
+            thread::sleep(TICK);
+        }
+    }
+}
+
+fn spawn(dir: &Path, socket: &Path, log: &Path) -> Result<MountProcess, Failure> {
+    for program in PROGRAMS {
+        let mut command = Command::new(program);
+        command.args([
+            "--port",
+            "0",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--unixsocketperm",
+            "700",
+        ]);
+        command.arg("--dir").arg(dir).arg("--unixsocket").arg(socket).arg("--logfile").arg(log);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        match MountProcess::start(&mut command) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::refused(format!("{program}: {error}"))),
+            Ok(process) => return Ok(process),
+        }
+    }
+    Err(Failure::refused(format!(
+        "there is no {} in PATH for the store of tokens: install it (Debian: apt-get install redis-server), or name \
+         a server that runs with --cluster URL",
+        PROGRAMS.join(" and no ")
+    )))
+}
+
+/// As a part of a URL.
+fn encoded(path: &Path) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte);
+    let letter = |byte: &u8| match *byte {
+        byte if plain(byte) => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    path.as_os_str().as_bytes().iter().map(letter).collect()
+}
+
+fn last_line(log: &Path) -> io::Result<String> {
+    let said = bounded::read_from(File::open(log)?, LOG_BYTES_MAX)?;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    said.lines().last().map(str::to_owned).ok_or_else(|| ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_path_is_a_part_of_a_url() {
+        assert_eq!(encoded(Path::new("/tmp/a b%/s-1")), "/tmp/a%20b%25/s-1");
+    }
+}

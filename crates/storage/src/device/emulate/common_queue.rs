@@ -1,0 +1,112 @@
+//! An emulated device that several mounts have in common, each in a process of its own: the nodes of a cluster have one
+//! origin, and so one set of disks.
+//!
+//! What the device has to do is in a file, which whoever asks it locks. The times in it are of the machine's monotonic
+//! clock, which all processes of one machine share until it starts again.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use halocline_model::emulated::{Access, Mechanism};
+use halocline_os::boot_id::boot_id;
+use halocline_os::error::Result;
+use halocline_os::private::{PrivateDir, Use};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
+
+/// The queue of one device.
+#[derive(Debug, Clone)]
+pub struct CommonQueue(Arc<Queue>);
+
+#[derive(Debug)]
+struct Queue {
+    file: File,
+    boot: String,
+}
+
+impl CommonQueue {
+    /// The queue of the device with this number in `dir`, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is not this user's alone.
+    pub fn open(dir: &Path, number: usize) -> Result<Self> {
+        let name = format!("emulated-device-{number}");
+        let file = PrivateDir::look_or_make(dir)?.file(&name, Use::Write)?;
+        Ok(Self(Arc::new(Queue { file, boot: boot_id()? })))
+    }
+
+    /// When a request is done, after those of all others. The caller has the mechanism's lock: the file's does not tell
+    /// threads apart.
+    pub(super) fn serve(
+        &self,
+        mechanism: &mut Mechanism,
+        arrival: u64,
+        access: Access,
+    ) -> io::Result<u64> {
+        let Queue { file, boot } = &*self.0;
+        retry_on_intr(|| flock(file, FlockOperation::LockExclusive))?;
+        let mut serve = || {
+            let mut bytes = vec![0; boot.len() + 8 * mechanism.state().len()];
+            let read = file.read_at(&mut bytes, 0)?;
+            // What another start of the machine left, or another device, is no beginning.
+            if let Some(state) = bytes[..read].strip_prefix(boot.as_bytes()) {
+                let (numbers, _) = state.as_chunks();
+                let numbers: Vec<u64> = numbers.iter().map(|n| u64::from_le_bytes(*n)).collect();
+                mechanism.go_on_from(&numbers);
+            }
+            let done = mechanism.serve(arrival, access);
+            let numbers = mechanism.state();
+            let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+            bytes = boot.bytes().chain(numbers).collect();
+            file.write_all_at(&bytes, 0)?;
+            Ok(done)
+        };
+        let done = serve();
+        flock(file, FlockOperation::Unlock)?;
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::emulated::EmulatedDevice;
+    use halocline_model::request::Direction;
+
+    use super::*;
+
+    const ACCESS: Access = Access { inode: 1, offset: 0, len: 4096, direction: Direction::Write };
+
+    fn disk() -> Mechanism {
+        Mechanism::new(EmulatedDevice::builtin("hdd").unwrap())
+    }
+
+    #[test]
+    fn two_mounts_wait_for_each_other_at_one_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("devices");
+        let queue = |number| CommonQueue::open(&place, number).unwrap();
+        let (queues, mut disks) = ([queue(0), queue(0)], [disk(), disk()]);
+        let mut alone = disk();
+        for step in 0..20_u64 {
+            let access = Access { offset: step * 1_000_000, ..ACCESS };
+            let turn = usize::try_from(step % 2).unwrap();
+            let done = queues[turn].serve(&mut disks[turn], 5, access).unwrap();
+            assert_eq!(done, alone.serve(5, access), "{step}");
+        }
+        let mut other = disk();
+        let beside = queue(1).serve(&mut other, 5, ACCESS).unwrap();
+        assert_eq!(beside, disk().serve(5, ACCESS), "another disk has nothing to do");
+    }
+
+    #[test]
+    fn what_an_earlier_start_of_the_machine_left_is_no_beginning() {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = CommonQueue::open(dir.path(), 0).unwrap();
+        let old = "0".repeat(queue.0.boot.len());
+        queue.0.file.write_all_at(&[old.as_bytes(), &[0xff; 16]].concat(), 0).unwrap();
+        assert_eq!(queue.serve(&mut disk(), 5, ACCESS).unwrap(), disk().serve(5, ACCESS));
+    }
+}
