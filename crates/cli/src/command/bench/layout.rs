@@ -43,7 +43,7 @@ use setting::{Benchmark, Setting};
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(super) struct LayoutArgs {
-    /// Whose requests
+    /// Benchmark whose requests are served
     #[arg(long, value_enum, required_unless_present = "figures", conflicts_with = "figures")]
     workload: Option<WorkloadName>,
     /// What the processes do; btio writes, then reads
@@ -55,7 +55,7 @@ pub(super) struct LayoutArgs {
     /// Bytes of a request of ior and hpio, from 1 to 64M
     #[arg(long, default_value = "512K", value_parser = request, allow_negative_numbers = true)]
     request_size: u64,
-    /// Bytes of the file of ior and hpio, about, from 1M to 1T
+    /// Bytes of the file of ior and hpio, about, from 1M to 1T; at least a request of each process
     #[arg(long, default_value = "64M", value_parser = data, allow_negative_numbers = true)]
     data: u64,
     /// ior in random order
@@ -141,6 +141,13 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 impl LayoutArgs {
+    /// The bytes of ior's or hpio's file, where they are more than `--data`: each process has a request.
+    fn raised_data(&self, workload: WorkloadName) -> Option<u64> {
+        let least = self.request_size * u64::from(self.processes);
+        let has_data = matches!(workload, WorkloadName::Ior | WorkloadName::Hpio);
+        (has_data && self.data < least).then_some(least)
+    }
+
     fn setting(&self, workload: WorkloadName) -> Setting {
         let (size, data) = (self.request_size, self.data);
         let count = (data / size / u64::from(self.processes)).max(1);
@@ -186,6 +193,15 @@ pub(super) fn execute(args: &LayoutArgs) -> Outcome {
 
 fn compare(args: &LayoutArgs, workload: WorkloadName, dir: Option<&Path>) -> Outcome {
     let setting = args.setting(workload);
+    if let Some(bytes) = args.raised_data(workload) {
+        tell!(
+            "halocline: --data {} is less than a request of {} by each of {}: the file has {}",
+            text::bytes(args.data),
+            text::bytes(args.request_size),
+            counted(args.processes, "process"),
+            text::bytes(bytes)
+        );
+    }
     let judged = judge(&setting, dir)?;
     let name = workload.to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned());
     if let Some(file) = &args.plot {
@@ -220,9 +236,8 @@ fn print(name: &str, setting: &Setting, judged: &Judged) {
         counted(ssds, "SSD")
     );
     say!(
-        "{name}: {} of {} by {}; ratios are throughput over that of def",
-        counted(judged.requests, "request"),
-        text::bytes(judged.bytes),
+        "{name}: {}, by {}; ratios are throughput over that of def",
+        judged.amount(),
         counted(setting.processes, "process")
     );
     say!("measured is real I/O on files behind emulated devices, without a mount or an engine");
