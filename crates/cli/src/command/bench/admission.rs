@@ -118,7 +118,7 @@ type Shown<'a> = (&'a BTreeMap<&'static str, f64>, usize, f64);
 /// Compares.
 pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
-    let policies: Vec<&'static str> = admit::compared().collect();
+    let policies: Vec<&'static str> = admit::COMPARED.to_vec();
     let mut cases = judge_all(args, &policies)?;
     cases.sort_by_key(|case| case.number);
     let judged = policies.iter().map(|policy| judged(policy, &cases)).collect();
