@@ -59,7 +59,7 @@ pub(crate) struct SimulateArgs {
     /// When requests are issued
     #[arg(long, default_value = "closed")]
     pace: PaceName,
-    /// Where files lie on disks
+    /// Seed of where files lie on simulated disks: the same number is the same replay
     #[arg(long, default_value = "0")]
     seed: u64,
     /// Print JSON
@@ -258,8 +258,8 @@ fn tell_of(report: &Report) {
             text::line(&server.name),
             if report.plan.is_some() { String::new() } else { format_bytes(*stripe) },
             server.requests,
-            server.read_bytes,
-            server.written_bytes,
+            text::bytes(server.read_bytes),
+            text::bytes(server.written_bytes),
             busy * 100.0
         );
         if let Some(at) = server.full_at_seconds {

@@ -89,7 +89,11 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
     };
     let source = args.file.file_name().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let source = Source { kind, resolution_ns, name: source };
-    let failed = |error: halocline_trace::Error| Failure::failed(format!("{name}: {error}"));
+    let failed = |error: halocline_trace::Error| match error {
+        // What FILE says: nothing was changed.
+        error @ halocline_trace::Error::Line { .. } => Failure::refused(format!("{name}: {error}")),
+        error => Failure::failed(format!("{name}: {error}")),
+    };
     let writer = Writer::new(BufWriter::new(out.file()), &source).map_err(failed)?;
     let ordered = format == Format::Csv && !args.sort;
     let mut sink = if ordered { Sink::ordered(writer) } else { Sink::sorted(writer, dir) };
