@@ -372,6 +372,8 @@ fn a_password_is_read_from_a_private_file_only() {
     use std::os::unix::fs::PermissionsExt;
     let Some(scratch) = Scratch::new(program!()) else { return };
     let Some(store) = RedisServer::start(&["--requirepass", "s3cret"]) else { return };
+    // As after a mount with the cluster.
+    fs::create_dir(scratch.path("origin/.halocline-cluster")).unwrap();
     let file = scratch.path("password");
     fs::write(&file, "s3cret\n").unwrap();
     let url = store.url();

@@ -30,7 +30,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_parser = byte_count, allow_negative_numbers = true)]
     length: Option<u64>,
     /// Number of processes p, from 1 to 1048576; without it, what is measured on the file
-    #[arg(long, requires = "offset", value_name = "NUMBER", allow_negative_numbers = true)]
+    #[arg(long, requires = "offset", value_name = "NUMBER", allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     processes: Option<u32>,
     /// Whether the request reads or writes [default: write]

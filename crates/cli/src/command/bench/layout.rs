@@ -11,6 +11,7 @@ mod page;
 mod paper;
 mod setting;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -50,25 +51,25 @@ pub(super) struct LayoutArgs {
     #[arg(long, value_enum, default_value = "write")]
     op: OpName,
     /// Processes, from 1 to 1000; btio needs a square number
-    #[arg(long, default_value_t = 16, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 16, allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     processes: u32,
     /// Bytes of a request of ior and hpio, from 1 to 64M
-    #[arg(long, default_value = "512K", value_parser = request, allow_negative_numbers = true)]
+    #[arg(long, default_value = "512K", value_parser = request, allow_hyphen_values = true)]
     request_size: u64,
     /// Bytes of the file of ior and hpio, about, from 1M to 1T; at least a request of each process
-    #[arg(long, default_value = "64M", value_parser = data, allow_negative_numbers = true)]
+    #[arg(long, default_value = "64M", value_parser = data, allow_hyphen_values = true)]
     data: u64,
     /// ior in random order
     #[arg(long)]
     random: bool,
     /// Disks, from 1 to 64
-    #[arg(long, default_value_t = 4, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 4, allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     hdds: u32,
     /// SSDs, from 1 to 64
-    #[arg(long, default_value_t = 4, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 4, allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     ssds: u32,
     /// Share of the file that the SSDs hold together, from 0 to 10
-    #[arg(long, default_value = "0.25", value_parser = share, allow_negative_numbers = true)]
+    #[arg(long, default_value = "0.25", value_parser = share, allow_hyphen_values = true)]
     ssd_share: f64,
     /// Where the files of emulated servers are made
     #[arg(long, default_value = ".")]
@@ -176,8 +177,10 @@ pub(super) fn execute(args: &LayoutArgs) -> Outcome {
     let scratch = if args.no_measure {
         None
     } else {
-        clear_away_in(&args.dir)?;
-        Some(ScratchDir::make_in(&args.dir)?)
+        let dir = fs::canonicalize(&args.dir);
+        let dir = dir.map_err(|error| Failure::unusable(&args.dir, &error))?;
+        clear_away_in(&dir).map_err(Failure::refused)?;
+        Some(ScratchDir::make_in(&dir).map_err(Failure::refused)?)
     };
     let dir = scratch.as_ref().map(ScratchDir::path);
     let ended = match (&args.figures, args.workload) {

@@ -43,10 +43,10 @@ pub(crate) struct ImportArgs {
     #[arg(long, default_value = "python3")]
     python: PathBuf,
     /// How long the program that reads a log of Darshan may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = value_parser!(u32).range(1..), allow_hyphen_values = true)]
     convert_seconds: u32,
     /// How much memory it may take
-    #[arg(long, value_name = "GIB", default_value_t = 8, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "GIB", default_value_t = 8, value_parser = value_parser!(u32).range(1..), allow_hyphen_values = true)]
     convert_gib: u32,
 }
 
