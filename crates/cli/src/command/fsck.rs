@@ -350,7 +350,8 @@ fn describe(problem: &Problem) -> String {
             text::bytes(*bytes)
         ),
         Problem::Uncounted { allocated_bytes, counted_bytes } => format!(
-            "{} are in use and {} are counted, as after most mounts; nothing is wrong with that, and the next mount frees the rest",
+            "{} are in use and {} are counted, as after most mounts; nothing is wrong with that, and \
+             the next mount frees the rest",
             text::bytes(*allocated_bytes),
             text::bytes(*counted_bytes)
         ),

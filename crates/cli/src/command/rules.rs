@@ -41,8 +41,8 @@ pub(crate) struct ExcludeArgs {
 struct RuleArgs {
     /// Glob over paths below the mount point, quoted: "*.idx", "scratch/**"
     glob: String,
-    /// A path on the mount, or the cache directory of a running mount; without it the working directory's mount, or else
-    /// the one that GLOB leads into
+    /// A path on the mount, or the cache directory of a running mount; without it the working
+    /// directory's mount, or else the one that GLOB leads into
     #[arg(long = "on", value_name = "PATH")]
     on: Option<PathBuf>,
     /// Answer in JSON

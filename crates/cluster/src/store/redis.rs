@@ -103,7 +103,8 @@ impl RedisStore {
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Its own words might repeat the URL, with the password in it.
         let unread = |_| {
-            let what = "this is no URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or redis://HOST:6379/1";
+            let what = "this is no URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or \
+                        redis://HOST:6379/1";
             StoreError::Unusable(what.to_owned())
         };
         let mut info: ConnectionInfo = url.into_connection_info().map_err(unread)?;
