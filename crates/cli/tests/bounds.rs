@@ -68,9 +68,16 @@ fn every_number_of_every_command_is_bounded_and_says_so() {
     for command in COMMANDS.into_iter().chain(others.iter().map(Vec::as_slice)) {
         for (flag, help) in numbers(&place, command) {
             let says_bounds = ["from ", "at least ", "below ", "at most ", "above "];
-            assert!(says_bounds.iter().any(|word| help.contains(word)), "{command:?}: {help}");
+            // Bytes of simulated things are bounded by what bytes are.
+            let is_free = others.iter().any(|other| other == command) && !help.contains("<NUMBER>");
+            let says = says_bounds.iter().any(|word| help.contains(word));
+            assert!(says || is_free, "{command:?}: {help}");
             // The options of a mount are read by the same code for all commands.
             let of_mounts = OPTIONS.iter().any(|option| flag == format!("--{}", option.flag()));
+            let reads_alike = of_mounts && !["mount", "run"].contains(&command[0]);
+            if reads_alike && flag != "--size" {
+                continue;
+            }
             let few = if of_mounts && command[0] != "run" { 1 } else { NONSENSE.len() };
             for value in &NONSENSE[..few] {
                 let given = format!("{flag}={value}");

@@ -64,7 +64,7 @@ const FILES: &[&[&str]] = &[
     &["simulate", "nowhere", "--servers", "nowhere"],
     &["jobs", "add", "nowhere"],
     &["jobs", "make", "j", "--files-from", "nowhere"],
-    &["advise", "nowhere", "--servers", "servers.toml"],
+    &["advise", "nowhere", "--servers", "nowhere"],
     &["apply", "nowhere", "origin"],
     &["verify", "nowhere", "origin"],
 ];

@@ -55,7 +55,7 @@ pub(super) struct AdmissionArgs {
     /// Which random workloads
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run the first so many on the engine itself too, on emulated devices in simulated time; up to 1000
+    /// Run the first so many on the engine itself too, on emulated devices in simulated time; from 0 to 1000
     #[arg(long, default_value_t = 0, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(0..=1000))]
     engine: u64,
     /// Draw the distribution of the ratios: a file that ends in .svg

@@ -94,7 +94,7 @@ struct TileArgs {
     #[arg(long, value_parser = pair::<u32>, default_value = "4x4")]
     tiles: (u32, u32),
     /// Elements of a tile along a row and a column
-    #[arg(long, value_parser = pair::<u64>, default_value = "64x64")]
+    #[arg(long, value_parser = pair::<u64>, default_value = "64x64", allow_hyphen_values = true)]
     size: (u64, u64),
     /// Bytes of an element
     #[arg(long, value_parser = bytes, default_value = "4K", allow_hyphen_values = true)]
