@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use halocline_api::config::{CacheSize, Config, Mode};
 use halocline_api::control::mount::is_mountpoint;
 use halocline_meta::identity::CACHE_FILE;
+use halocline_os::bounded;
 use halocline_os::error::{self, Error, Result};
 use halocline_os::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
@@ -224,7 +225,8 @@ fn is_fuse(file: &fs::File) -> io::Result<bool> {
 
 /// Whether the kernel's helper lets an ordinary user's mount be used by others, as `/etc/fuse.conf` says.
 pub(crate) fn others_may_enter() -> bool {
-    let text = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    let conf = Path::new("/etc/fuse.conf");
+    let text = bounded::read_to_string(conf, bounded::SMALL_FILE_BYTES_MAX).unwrap_or_default();
     rustix::process::geteuid().is_root()
         || text.lines().any(|line| line.trim() == "user_allow_other")
 }
