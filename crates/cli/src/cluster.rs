@@ -1,5 +1,6 @@
 //! Takes part in a cluster: several mounts that cache one origin (docs/CLUSTER.md).
 
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub(crate) struct ClusterArgs {
     /// password comes from the environment, as `HALOCLINE_CLUSTER_PASSWORD`, or from the file that `HALOCLINE_CLUSTER_PASSWORD_FILE` names
     #[arg(long, value_name = "URL")]
     cluster: Option<String>,
-    /// How this node is called in the cluster: the host's name and the process without it
+    /// Name of this node in the cluster; without it the host's name and the process
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Option<String>,
 }
@@ -245,7 +246,21 @@ pub(crate) struct StoreArgs {
 
 impl StoreArgs {
     /// Opens both.
+    ///
+    /// # Errors
+    /// If no node was ever there: nothing is made in what may be another directory than the origin.
     pub(crate) fn open(&self) -> Result<(RedisStore, Registry)> {
+        let path = self.origin.join(REGISTRY);
+        if std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        {
+            return Err(Error::invalid(
+                format!(
+                    "{} is no origin of a cluster: it has no {REGISTRY}",
+                    text::path(&self.origin)
+                ),
+                "name the origin that the mounts with --cluster have",
+            ));
+        }
         open(&self.origin, (&self.url, password()?.as_deref()))
     }
 }

@@ -46,6 +46,11 @@ impl Failure {
         Self { status: 2, message: error.to_string() }
     }
 
+    /// What a mount answered that was asked to change its rules or jobs: what it calls invalid, it left as it was.
+    pub(crate) fn answered(error: Error) -> Self {
+        if error.errno() == libc::EINVAL { Self::refused(error) } else { error.into() }
+    }
+
     /// A file that was named cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         let path = text::path(path);

@@ -172,8 +172,8 @@ fn argument(option: &'static OptionSpec) -> Arg {
     match option.kind {
         Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         Kind::Globs | Kind::Names => arg.action(ArgAction::Append),
-        // -1 is refused by what knows the bounds, not as a flag that does not exist.
-        _ => arg.allow_negative_numbers(true),
+        // -5G is refused by what knows the bounds, not as a flag that does not exist.
+        _ => arg.allow_hyphen_values(true),
     }
 }
 

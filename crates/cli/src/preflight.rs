@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use halocline_api::config::{CacheSize, Config, Mode};
 use halocline_api::control::mount::is_mountpoint;
 use halocline_meta::identity::CACHE_FILE;
+use halocline_os::bounded;
 use halocline_os::error::{self, Error, Result};
 use halocline_os::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
@@ -199,7 +200,11 @@ pub(crate) fn process_and_device() -> Result<()> {
 pub(crate) fn fuse_device() -> Result<()> {
     let device = Path::new("/dev/fuse");
     match fs::OpenOptions::new().read(true).write(true).open(device) {
-        Ok(_) => Ok(()),
+        Ok(opened) if is_fuse(&opened)? => Ok(()),
+        Ok(_) => Err(Error::invalid(
+            "/dev/fuse is not the FUSE device",
+            "as root: rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229, or give the container --device /dev/fuse",
+        )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::invalid(
             "/dev/fuse does not exist",
             "load the module (modprobe fuse), or give the container --device /dev/fuse",
@@ -209,6 +214,32 @@ pub(crate) fn fuse_device() -> Result<()> {
             "as root: chmod 666 /dev/fuse (the usual setting), or run as root",
         )),
     }
+}
+
+/// Whether an open file is the character device 10:229 (`misc`, `FUSE_MINOR` of the kernel).
+fn is_fuse(file: &fs::File) -> io::Result<bool> {
+    let found = file.metadata()?;
+    let number = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    Ok(found.file_type().is_char_device() && number == (10, 229))
+}
+
+/// Whether the kernel's helper lets an ordinary user's mount be used by others, as `/etc/fuse.conf` says.
+pub(crate) fn others_may_enter() -> bool {
+    let conf = Path::new("/etc/fuse.conf");
+    let text = bounded::read_to_string(conf, bounded::SMALL_FILE_BYTES_MAX).unwrap_or_default();
+    rustix::process::geteuid().is_root()
+        || text.lines().any(|line| line.trim() == "user_allow_other")
+}
+
+/// Refuses to let others use the mount where the kernel's helper would.
+pub(crate) fn allow_other(config: &Config, may_enter: bool) -> Result<()> {
+    if !config.allow_other || may_enter {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "--allow-other: /etc/fuse.conf does not let ordinary users do that",
+        "add the line user_allow_other to it, as root, or mount without --allow-other",
+    ))
 }
 
 /// Checks that a file can be written where a report shall go.
@@ -368,4 +399,29 @@ fn within_total(named: &str, limit: CacheSize, dir: &Path, total: u64) -> Result
 
 fn is_empty(path: &Path) -> Result<bool> {
     Ok(fs::read_dir(path).map_err(Error::at(path, "list"))?.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mount of an ordinary user made a cache first, and ended with status 1.
+    #[test]
+    fn what_the_helper_would_refuse_is_refused_before() {
+        let config = Config { allow_other: true, ..Config::default() };
+        let error = allow_other(&config, false).unwrap_err().to_string();
+        assert!(error.contains("--allow-other") && error.contains("user_allow_other"), "{error}");
+        allow_other(&config, true).unwrap();
+        allow_other(&Config::default(), false).unwrap();
+    }
+
+    /// A file, or another device, of that name made a mount fail without a remedy.
+    #[test]
+    fn another_device_is_not_taken_for_fuse() {
+        assert!(!is_fuse(&fs::File::open("/dev/null").unwrap()).unwrap());
+        assert!(!is_fuse(&tempfile::tempfile().unwrap()).unwrap());
+        if let Ok(fuse) = fs::File::open("/dev/fuse") {
+            assert!(is_fuse(&fuse).unwrap());
+        }
+    }
 }

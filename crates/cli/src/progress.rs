@@ -11,13 +11,15 @@ use crate::text;
 
 /// Time between two plain lines.
 pub(crate) const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// The time left is estimated when this part of the whole is done: a 20th.
+const ESTIMATE_FROM: u64 = 20;
 
 /// Shows the progress of one piece of work on standard error.
 pub(crate) struct Meter {
     verb: &'static str,
     bar: Option<ProgressBar>,
-    last_line: Option<Instant>,
-    started: Instant,
+    /// When the last line was written, and how many bytes were done then.
+    last_line: Option<(Instant, u64)>,
 }
 
 impl Meter {
@@ -31,8 +33,8 @@ impl Meter {
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_prefix(verb)
         });
         // In a pipe, work that ends soon needs no line.
-        let last_line = (!quiet).then(Instant::now);
-        Self { verb, bar, last_line, started: Instant::now() }
+        let last_line = (!quiet).then(|| (Instant::now(), 0));
+        Self { verb, bar, last_line }
     }
 
     /// Shows how far it is.
@@ -41,9 +43,11 @@ impl Meter {
             bar.set_length(now.total_bytes);
             bar.set_position(now.done_bytes);
             bar.set_message(text::path(&now.path));
-        } else if self.last_line.is_some_and(|last| last.elapsed() >= LINE_INTERVAL) {
-            self.last_line = Some(Instant::now());
-            tell!("{}: {}", self.verb, line(now, self.started.elapsed()));
+        } else if let Some((last, bytes)) =
+            self.last_line.filter(|(last, _)| last.elapsed() >= LINE_INTERVAL)
+        {
+            self.last_line = Some((Instant::now(), now.done_bytes));
+            tell!("{}: {}", self.verb, line(now, (last.elapsed(), bytes)));
         }
     }
 }
@@ -56,18 +60,24 @@ impl Drop for Meter {
     }
 }
 
-/// `1.00 GiB of 4.00 GiB, 25.0 %, 30.00 s left`.
+/// `1.00 GiB of 4.00 GiB, 25.0 %, 30.00 s left`, by the rate since the line before, when so many bytes were done. The beginning
+/// says nothing of the rest: it waits for programs, and for the first file.
 #[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
-fn line(now: &Progress, passed: Duration) -> String {
+fn line(now: &Progress, (passed, before): (Duration, u64)) -> String {
     let done = text::bytes(now.done_bytes);
     let total = text::bytes(now.total_bytes);
-    let share = text::share(now.done_bytes, now.total_bytes);
-    let left = now.total_bytes.saturating_sub(now.done_bytes);
     if now.done_bytes == 0 {
         return format!("{done} of {total}");
     }
-    let seconds = passed.as_secs_f64() * left as f64 / now.done_bytes as f64;
-    format!("{done} of {total}, {share}, {} left", text::seconds(seconds))
+    let share = text::share(now.done_bytes, now.total_bytes);
+    let so_far = format!("{done} of {total}, {share}");
+    let moved = now.done_bytes.saturating_sub(before);
+    if moved == 0 || now.done_bytes < now.total_bytes / ESTIMATE_FROM {
+        return so_far;
+    }
+    let left = now.total_bytes.saturating_sub(now.done_bytes);
+    let seconds = passed.as_secs_f64() * left as f64 / moved as f64;
+    format!("{so_far}, {} left", text::seconds(seconds))
 }
 
 #[cfg(test)]
@@ -77,9 +87,24 @@ mod tests {
     #[test]
     fn a_line_tells_the_time_left() {
         let now = Progress { done_bytes: 1 << 20, total_bytes: 4 << 20, path: "f".into() };
-        let text = line(&now, Duration::from_secs(10));
+        let text = line(&now, (Duration::from_secs(10), 0));
         assert_eq!(text, "1.00 MiB of 4.00 MiB, 25.0 %, 30.00 s left");
         let none = Progress { done_bytes: 0, total_bytes: 0, path: "".into() };
-        assert_eq!(line(&none, Duration::ZERO), "0 B of 0 B");
+        assert_eq!(line(&none, (Duration::ZERO, 0)), "0 B of 0 B");
+    }
+
+    /// After a slow start "61 min 15 s left" was said of work that took seconds.
+    #[test]
+    fn the_time_left_is_by_the_latest_rate_and_not_told_at_the_beginning() {
+        let at = |done: u64| Progress {
+            done_bytes: done << 20,
+            total_bytes: 100 << 20,
+            path: "f".into(),
+        };
+        let ten = Duration::from_secs(10);
+        assert_eq!(line(&at(1), (ten, 0)), "1.00 MiB of 100 MiB, 1.0 %");
+        let told = line(&at(50), (ten, 1 << 20));
+        assert_eq!(told, "50.0 MiB of 100 MiB, 50.0 %, 10.20 s left");
+        assert_eq!(line(&at(50), (ten, 50 << 20)), "50.0 MiB of 100 MiB, 50.0 %");
     }
 }

@@ -89,11 +89,6 @@ impl Recording {
         &self.recorder
     }
 
-    /// Its file.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Ends the trace. No request follows.
     pub(crate) fn end(&self) {
         let done = self.recorder.finish();

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use halocline_api::control::{
     LayoutBytes, MoveReport, Report, RequestTotals, Skipped, TokenCounts,
 };
+use halocline_model::layout::Layout;
 use halocline_os::counted::{counted, counted_with};
 
 /// Whether a terminal obeys this character instead of showing it: it moves the cursor, begins a line
@@ -140,8 +141,13 @@ pub(crate) fn ago(ms: u64) -> String {
     }
 }
 
-/// The report as a table: the papers' request distribution, then what the cache cost.
+/// The report of a run as a table: the papers' request distribution, then what the cache cost.
 pub(crate) fn report(report: &Report) -> String {
+    served(report, Some(&report.policy))
+}
+
+/// The same; with the policy where nothing else tells it.
+pub(crate) fn served(report: &Report, policy: Option<&str>) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -153,9 +159,10 @@ pub(crate) fn report(report: &Report) -> String {
     }
     let layouts = layouts(&report.layouts).unwrap_or_else(|| "none".into());
     let lines = [
-        ("policy", report.policy.clone()),
-        ("elapsed", seconds(report.elapsed_s)),
-        ("hit ratio", format!("{:.1} % of bytes", report.hit_ratio * 100.0)),
+        ("mounted for", seconds(report.elapsed_s)),
+        // Writes that the cache took are no hits.
+        ("by cache", format!("{:.1} % of all bytes", report.hit_ratio * 100.0)),
+        ("read hits", of_bytes_read(&report.read)),
         (
             "admitted",
             format!(
@@ -186,7 +193,9 @@ pub(crate) fn report(report: &Report) -> String {
     let emulated =
         emulated.map(|devices| ("devices", format!("EMULATED ({devices}): no real hardware")));
     let nodes = report.cluster.as_ref().map(tokens).into_iter().flatten();
-    for (name, value) in lines.into_iter().chain(conflicts).chain(nodes).chain(emulated) {
+    let policy = policy.map(|policy| ("policy", policy.to_owned()));
+    let lines = policy.into_iter().chain(lines);
+    for (name, value) in lines.chain(conflicts).chain(nodes).chain(emulated) {
         let _ = writeln!(out, "{name:<12}{}", line(&value));
     }
     out
@@ -238,11 +247,20 @@ fn tokens(counts: &TokenCounts) -> [(&'static str, String); 3] {
     ]
 }
 
+/// How much of what was read came from the cache.
+fn of_bytes_read(read: &RequestTotals) -> String {
+    match read.bytes {
+        0 => "nothing was read".to_owned(),
+        all => format!("{} of bytes read", share(read.cache_bytes, all)),
+    }
+}
+
 /// Bytes by layout, of the layouts that have any: `1-DH 3.00 MiB, 2-D 4.00 KiB`.
 pub(crate) fn layouts(of: &LayoutBytes) -> Option<String> {
-    let each = [("1-DH", of.one_dh), ("1-DV", of.one_dv), ("2-D", of.two_d)];
+    let each = [(Layout::OneDh, of.one_dh), (Layout::OneDv, of.one_dv), (Layout::TwoD, of.two_d)];
     let used = each.iter().filter(|(_, count)| *count > 0);
-    let used: Vec<_> = used.map(|(name, count)| format!("{name} {}", bytes(*count))).collect();
+    let used = used.map(|(layout, count)| format!("{} {}", layout.title(), bytes(*count)));
+    let used: Vec<_> = used.collect();
     (!used.is_empty()).then(|| used.join(", "))
 }
 
@@ -342,8 +360,28 @@ mod tests {
         assert_eq!(lines(&told), told);
         let all = Report { policy: evil.clone(), emulated: Some(evil), ..Report::default() };
         let told = report(&all);
-        assert_eq!(told.lines().count(), 12, "{told}");
+        assert_eq!(told.lines().count(), 13, "{told}");
         assert_eq!(lines(&told), told);
+    }
+
+    /// Writes that the cache had taken were told as hits, where no read had met one.
+    #[test]
+    fn writes_that_the_cache_took_are_no_hits() {
+        let totals =
+            |bytes, cache_bytes| RequestTotals { bytes, cache_bytes, ..Default::default() };
+        let (read, write) = (totals(100, 0), totals(300, 300));
+        let told = report(&Report { read, write, hit_ratio: 0.75, ..Report::default() });
+        assert!(told.contains("by cache    75.0 % of all bytes\n"), "{told}");
+        assert!(told.contains("read hits   0.0 % of bytes read\n"), "{told}");
+        let none = report(&Report { write, hit_ratio: 1.0, ..Report::default() });
+        assert!(none.contains("read hits   nothing was read\n"), "{none}");
+    }
+
+    #[test]
+    fn a_status_tells_the_policy_once() {
+        let all = Report { policy: "sla".into(), ..Report::default() };
+        assert!(report(&all).contains("policy      sla\n"));
+        assert!(!served(&all, None).contains("policy"));
     }
 
     /// `0 B in 0 files flushed in 1.93 ms (0 B/s)` was said.

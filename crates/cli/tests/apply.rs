@@ -280,6 +280,15 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
     refused(&good, &["--below", "/elsewhere"], "is not below");
     fs::write(scratch.path("servers.toml"), servers().replace("d1", "d9")).unwrap();
     refused(&good, &["--servers", "servers.toml"], "there are d0, d9, s0");
+    let nowhere = servers().replacen("name = \"d0\"", "name = \"d0\"\ndirectory = \"/no/d0\"", 1);
+    fs::write(scratch.path("servers.toml"), nowhere).unwrap();
+    for command in ["apply", "verify"] {
+        let args = [command, "plan.toml", "volume", "--servers", "servers.toml"];
+        let output = scratch.halocline(&args);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        let told = "servers.toml: the directory of d0: /no/d0: there is no such directory";
+        assert!(said(&output).contains(told), "{}", said(&output));
+    }
     let output = scratch.halocline(&["apply", "plan.toml", "origin"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("not a striped volume"), "{}", said(&output));

@@ -50,6 +50,7 @@ fn all_layouts_are_measured_on_emulated_servers_and_called_so() {
     let text = written(&told);
     assert!(told.status.success() && text.contains("EMULATED 4 disks and 4 SSDs"), "{text}");
     assert!(text.contains("no real hardware was measured"), "{text}");
+    assert!(text.contains("ior: 32 requests, 2.00 MiB together, by 4 processes"), "{text}");
     let plot = Plot::read(&dir.join("p.svg"));
     assert!(plot.mentions("EMULATED") && plot.says("ours, measured"), "{plot:?}");
     assert!(plot.count("rect") > 12, "{plot:?}");
@@ -80,6 +81,24 @@ fn tiles_and_btio_are_simulated_and_what_cannot_be_is_refused() {
         assert!(said(&output).contains(what), "{args:?}: {}", said(&output));
     }
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "nothing was made");
+}
+
+/// `--data 1M` silently became 8 MiB with 16 processes of 512 KiB.
+#[test]
+fn a_file_that_has_no_room_for_a_request_of_each_process_is_larger_and_said_to_be() {
+    let scratch = tempfile::tempdir().unwrap();
+    for (workload, data, raised) in
+        [("ior", "1M", true), ("hpio", "1M", true), ("ior", "8M", false)]
+    {
+        let args = ["--workload", workload, "--data", data, "--no-measure", "--json"];
+        let output = bench(scratch.path(), &args);
+        let (results, told): (Value, _) =
+            (serde_json::from_slice(&output.stdout).unwrap(), said(&output));
+        assert_eq!((&results["requests"], &results["bytes"]), (&16.into(), &(8 << 20).into()));
+        let notice = "--data 1.00 MiB is less than a request of 512 KiB by each of 16 processes";
+        assert_eq!(told.contains(notice), raised, "{told}");
+        assert_eq!(told.contains("the file has 8.00 MiB"), raised, "{told}");
+    }
 }
 
 /// A number such as `+12.3 %` as a ratio.

@@ -205,11 +205,17 @@ fn what_is_no_cluster_is_refused() {
     let mount = ["mount", "origin", "mnt", "--cache", "cache", "--cluster"];
     let tier = scratch.halocline(&["mount", "--tier", ".", "mnt", "--cluster", "redis://h"]);
     assert_eq!(tier.status.code(), Some(2), "{}", said(&tier));
-    for url in ["redis://127.0.0.1:1", "nonsense"] {
+    for url in ["redis://127.0.0.1:1", "nonsense", "http://"] {
         let output = scratch.halocline(&[&mount[..], &[url]].concat());
         assert_eq!(output.status.code(), Some(2), "{url}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("--cluster"), "{said}");
+        assert_eq!(said.matches("docs/CLUSTER.md").count(), 1, "{said}");
+        assert_eq!(
+            said.contains("such as redis://HOST:6379"),
+            url != "redis://127.0.0.1:1",
+            "{said}"
+        );
     }
 }
 
@@ -366,6 +372,8 @@ fn a_password_is_read_from_a_private_file_only() {
     use std::os::unix::fs::PermissionsExt;
     let Some(scratch) = Scratch::new(program!()) else { return };
     let Some(store) = RedisServer::start(&["--requirepass", "s3cret"]) else { return };
+    // As after a mount with the cluster.
+    fs::create_dir(scratch.path("origin/.halocline-cluster")).unwrap();
     let file = scratch.path("password");
     fs::write(&file, "s3cret\n").unwrap();
     let url = store.url();

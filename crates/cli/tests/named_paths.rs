@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use halocline_testkit::commands::commands;
 use halocline_testkit::place::{Place, said};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
@@ -18,58 +19,108 @@ fn refused(place: &Place, args: &[&str], parts: &[&str]) {
     }
 }
 
+/// Commands of a mount, with a path that is not there.
+const ON_MOUNTS: &[&[&str]] = &[
+    &["status", "nowhere"],
+    &["umount", "nowhere"],
+    &["where", "nowhere"],
+    &["explain", "nowhere", "0", "4K"],
+    &["flush", "nowhere"],
+    &["warm", "nowhere"],
+    &["evict", "nowhere"],
+    &["demote", "nowhere"],
+    &["pin", "*.x", "--on", "nowhere"],
+    &["unpin", "*.x", "--on", "nowhere"],
+    &["exclude", "*.x", "--on", "nowhere"],
+    &["jobs", "list", "--on", "nowhere"],
+    &["jobs", "remove", "j", "--on", "nowhere"],
+    &["jobs", "run", "j", "--on", "nowhere", "--", "true"],
+];
+
+/// Commands of a directory.
+const DIRECTORIES: &[&[&str]] = &[
+    &["mount", "nowhere", "mnt", "--cache", "cache"],
+    &["mount", "origin", "mnt", "--cache", "nowhere"],
+    &["mount", "origin", "nowhere", "--cache", "cache"],
+    &["mount", "--tier", "nowhere", "mnt"],
+    &["run", "--origin", "nowhere", "--cache", "cache", "--", "true"],
+    &["calibrate", "--dry-run", "nowhere"],
+    &["bench", "ior", "--quick", "--dir", "nowhere"],
+    &["bench", "tier", "--dir", "nowhere"],
+    &["bench", "ior", "--quick", "--dir", "origin", "--cache-dir", "nowhere"],
+    &["trace", "record", "--origin", "nowhere", "-o", "out", "--", "true"],
+    &["bench", "layout", "--workload", "ior", "--dir", "nowhere"],
+];
+
+/// Commands that look at what is there already.
+const FOUND: &[&[&str]] = &[&["fsck", "nowhere"], &["rescue", "nowhere", "--to", "out"]];
+
+/// Commands of a file.
+const FILES: &[&[&str]] = &[
+    &["trace", "show", "nowhere"],
+    &["trace", "show", "nowhere", "--cache-sizes", "auto"],
+    &["trace", "import", "nowhere", "-o", "out"],
+    &["plan", "nowhere", "--servers", "nowhere"],
+    &["simulate", "nowhere", "--servers", "nowhere"],
+    &["jobs", "add", "nowhere"],
+    &["jobs", "make", "j", "--files-from", "nowhere"],
+    &["advise", "nowhere", "--servers", "nowhere"],
+    &["apply", "nowhere", "origin"],
+    &["verify", "nowhere", "origin"],
+];
+
+/// Commands of an origin with a cluster.
+const ORIGINS: &[&[&str]] = &[
+    &["cluster", "nodes", "nowhere", "--cluster", "redis://nowhere"],
+    &["cluster", "status", "nowhere", "--cluster", "redis://nowhere"],
+    &["cluster", "tokens", "nowhere", "file", "--cluster", "redis://nowhere"],
+    &["cluster", "fsck", "nowhere", "--cluster", "redis://nowhere"],
+    &["cluster", "recover", "nowhere", "node", "--cluster", "redis://nowhere"],
+    &["cluster", "forget", "nowhere", "node", "--cluster", "redis://nowhere"],
+];
+
+/// Commands that are given no path that must be there, and those with words of their own, below.
+const OTHERS: &[&[&str]] = &[
+    &["doctor"],
+    &["model"],
+    &["bench", "admission"],
+    &["bench", "advise"],
+    &["trace", "make"],
+    &["unstripe", "nowhere", "out"],
+];
+
+/// A new command is in one of the lists, or the test of them is not complete.
+#[test]
+fn every_command_is_given_a_path_that_is_not_there() {
+    let lists = [ON_MOUNTS, DIRECTORIES, FOUND, FILES, ORIGINS, OTHERS].concat();
+    for words in commands(&program!()) {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let is_here = |args: &&[&str]| {
+            args.starts_with(&words) || words.starts_with(args) && OTHERS.contains(args)
+        };
+        assert!(lists.iter().any(is_here), "{words:?} is in no list of this file");
+    }
+}
+
 /// Some commands ended with status 1, and some had no remedy.
 #[test]
 fn a_path_that_is_not_there_is_refused_by_every_command() {
     let place = Place::new(program!());
-    let on_mounts: [&[&str]; 14] = [
-        &["status", "nowhere"],
-        &["umount", "nowhere"],
-        &["where", "nowhere"],
-        &["explain", "nowhere", "0", "4K"],
-        &["flush", "nowhere"],
-        &["warm", "nowhere"],
-        &["evict", "nowhere"],
-        &["demote", "nowhere"],
-        &["pin", "*.x", "--on", "nowhere"],
-        &["unpin", "*.x", "--on", "nowhere"],
-        &["exclude", "*.x", "--on", "nowhere"],
-        &["jobs", "list", "--on", "nowhere"],
-        &["jobs", "remove", "j", "--on", "nowhere"],
-        &["jobs", "run", "j", "--on", "nowhere", "--", "true"],
-    ];
-    for args in on_mounts {
+    for args in ON_MOUNTS {
         refused(&place, args, &["nowhere: there is no such file or directory", "correct the path"]);
     }
-    let directories: [&[&str]; 9] = [
-        &["mount", "nowhere", "mnt", "--cache", "cache"],
-        &["mount", "origin", "mnt", "--cache", "nowhere"],
-        &["mount", "origin", "nowhere", "--cache", "cache"],
-        &["mount", "--tier", "nowhere", "mnt"],
-        &["run", "--origin", "nowhere", "--cache", "cache", "--", "true"],
-        &["calibrate", "--dry-run", "nowhere"],
-        &["bench", "ior", "--quick", "--dir", "nowhere"],
-        &["bench", "tier", "--dir", "nowhere"],
-        &["bench", "ior", "--quick", "--dir", "origin", "--cache-dir", "nowhere"],
-    ];
-    for args in directories {
+    for args in DIRECTORIES {
         refused(&place, args, &["nowhere: there is no such directory", "create it"]);
     }
-    for args in [&["fsck", "nowhere"][..], &["rescue", "nowhere", "--to", "out"]] {
+    for args in FOUND {
         refused(&place, args, &["nowhere: there is no such directory", "name the directory"]);
+    }
+    for args in ORIGINS {
+        refused(&place, args, &["nowhere is no origin of a cluster", "name the origin"]);
     }
     refused(&place, &["unstripe", "nowhere", "out"], &["nowhere", "give the directory"]);
     fs::write(place.path("servers.toml"), "").unwrap();
-    let files: [&[&str]; 7] = [
-        &["trace", "show", "nowhere"],
-        &["trace", "show", "nowhere", "--cache-sizes", "auto"],
-        &["trace", "import", "nowhere", "-o", "out"],
-        &["plan", "nowhere", "--servers", "nowhere"],
-        &["simulate", "nowhere", "--servers", "nowhere"],
-        &["jobs", "add", "nowhere"],
-        &["jobs", "make", "j", "--files-from", "nowhere"],
-    ];
-    for args in files {
+    for args in FILES {
         refused(&place, args, &["nowhere: there is no such file", "correct the path"]);
     }
 }

@@ -84,3 +84,28 @@ fn directories_may_stand_behind_two_dashes() {
     scratch.succeed(&["mount", "--cache", "cache", "--", "origin", "-m"]);
     assert_eq!(fs::read(scratch.path("-m/data")).unwrap(), b"precious");
 }
+
+/// It said "0 B of 200 GiB" on a file system with 9.7 GiB free, and the policy twice.
+#[test]
+fn a_status_says_what_the_file_system_has_and_each_thing_once() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    scratch.succeed(&["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"]);
+    fs::write(scratch.path("mnt/new"), "bytes").unwrap();
+    let told = scratch.succeed(&["status", "mnt"]);
+    let space = told.lines().find(|line| line.starts_with("  space")).unwrap();
+    assert!(space.ends_with("free on its file system)"), "{space}");
+    assert_eq!(told.matches("policy").count(), 1, "{told}");
+    assert!(told.contains("mounted for") && told.contains("nothing was read"), "{told}");
+    let told = scratch.succeed(&["where", "mnt/new"]);
+    assert!(told.contains("1-DH") && !told.contains("1dh"), "{told}");
+}
+
+/// A table of misses came with a report of a recorded run, and nobody had asked for it.
+#[test]
+fn a_recorded_run_tells_no_misses() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--trace", "t", "--report", "r"];
+    let output = scratch.halocline(&[&run[..], &["--", "cat", "origin/data"]].concat());
+    assert!(output.status.success() && said(&output).contains("recorded"), "{}", said(&output));
+    assert!(!said(&output).contains("S3-FIFO"), "{}", said(&output));
+}

@@ -34,7 +34,7 @@ fn a_trace_is_replaced_by_a_whole_one_only() {
     assert_eq!(written(&output), "1 request written to t.hct\n");
     let whole = fs::read(dir.join("t.hct")).unwrap();
     let output = trace(dir, &["import", "bad.csv", "-o", "t.hct"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert_eq!(said(&output), "halocline: bad.csv: line 3: 5 fields instead of 6\n");
     let output = trace(dir, &["import", "other", "-o", "t.hct"]);
     assert_eq!(output.status.code(), Some(2));

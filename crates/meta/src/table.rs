@@ -122,8 +122,8 @@ impl ExtentTable {
         Self::open_at_pace(dir, options, boot_id, pace)
     }
 
-    /// The same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes: small
-    /// in tests, so that a few records reach snapshots.
+    /// For tests: the same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes,
+    /// few, so that a few records reach snapshots.
     pub fn open_tuned(
         dir: &Path,
         options: Options,

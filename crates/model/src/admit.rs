@@ -200,6 +200,8 @@ pub struct Policy {
     pub name: &'static str,
     /// What it admits, for help texts.
     pub doc: &'static str,
+    /// Whether it is compared where nobody names policies.
+    pub compared: bool,
     /// Makes one for a setting.
     pub make: fn(&Setting) -> Box<dyn Admission>,
 }
@@ -209,39 +211,65 @@ pub const POLICIES: &[Policy] = &[
     Policy {
         name: "adaptive",
         doc: "what saves most disk time per SSD byte; learns from measured service times",
+        compared: true,
         make: |setting| Box::new(Adaptive::new(setting)),
     },
     Policy {
         name: "sla",
         doc: "the cost model of SLA-Cache, in the default reading",
+        compared: true,
         make: |setting| Box::new(Sla::new(setting, Mode::Spec)),
     },
     Policy {
         name: "sla-paper",
         doc: "the cost model of SLA-Cache with its formulas as printed",
+        // For comparisons with the papers.
+        compared: false,
         make: |setting| Box::new(Sla::new(setting, Mode::Paper)),
     },
     Policy {
         name: "s4d",
         doc: "the cost model of S4D-Cache: seek by distance",
+        compared: true,
         make: |setting| Box::new(S4d::new(setting)),
     },
     Policy {
         name: "always",
         doc: "everything, striped over all cache servers (the papers' NSCA)",
+        compared: true,
         make: |setting| Box::new(Unconditional::always(setting)),
     },
     Policy {
         name: "never",
         doc: "nothing: programs run on the origin",
+        compared: true,
         make: |setting| Box::new(Unconditional::never(setting)),
     },
 ];
 
-/// The policies that are compared where nobody names some: the papers' formulas as printed are for comparisons with the
-/// papers.
-pub fn compared() -> impl Iterator<Item = &'static str> {
-    POLICIES.iter().map(|policy| policy.name).filter(|name| *name != "sla-paper")
+/// The names of the policies that are compared where nobody names some.
+pub const COMPARED: [&str; compared_count()] = compared();
+
+const fn compared_count() -> usize {
+    let (mut at, mut count) = (0, 0);
+    while at < POLICIES.len() {
+        count += POLICIES[at].compared as usize;
+        at += 1;
+    }
+    count
+}
+
+const fn compared<const COUNT: usize>() -> [&'static str; COUNT] {
+    let mut names = [""; COUNT];
+    let (mut at, mut count) = (0, 0);
+    while at < POLICIES.len() {
+        if POLICIES[at].compared {
+            names[count] = POLICIES[at].name;
+            count += 1;
+        }
+        at += 1;
+    }
+    names
 }
 
 /// Makes the policy called `name` for `setting`.

@@ -22,7 +22,17 @@ impl Layout {
     /// All layouts in the order in which ties are broken (docs/ALGORITHMS.md, section 2.1).
     pub const ALL: [Self; 3] = [Self::OneDh, Self::OneDv, Self::TwoD];
 
-    /// The name used in reports, JSON and cache object names.
+    /// How people read it.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::OneDh => "1-DH",
+            Self::OneDv => "1-DV",
+            Self::TwoD => "2-D",
+        }
+    }
+
+    /// The name used in JSON and, with the group behind it, in cache object names: none is another one's with digits behind
+    /// it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OneDh => "1dh",
@@ -31,6 +41,41 @@ impl Layout {
         }
     }
 }
+
+/// Whether `name` is `start` with digits behind it: then with a group one cannot be told from the other.
+const fn is_ambiguous(name: &[u8], start: &[u8]) -> bool {
+    let mut at = 0;
+    while at < start.len() {
+        if at == name.len() || name[at] != start[at] {
+            return false;
+        }
+        at += 1;
+    }
+    while at < name.len() {
+        if !name[at].is_ascii_digit() {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+const _: () = {
+    assert!(is_ambiguous(b"2d1", b"2d") && !is_ambiguous(b"2dx", b"2d"));
+    let mut one = 0;
+    while one < Layout::ALL.len() {
+        let mut other = 0;
+        while other < Layout::ALL.len() {
+            let names = (Layout::ALL[one].name().as_bytes(), Layout::ALL[other].name().as_bytes());
+            assert!(
+                one == other || !is_ambiguous(names.0, names.1),
+                "names of objects are ambiguous"
+            );
+            other += 1;
+        }
+        one += 1;
+    }
+};
 
 /// A layout with the group the owner chose: all that is needed to find an extent's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

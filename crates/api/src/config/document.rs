@@ -97,7 +97,7 @@ fn describe(out: &mut String, option: &OptionSpec) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Bounds, Config};
+    use crate::config::{Bounds, Config, format_bytes};
 
     #[test]
     fn every_option_is_documented_and_round_trips() {
@@ -113,33 +113,36 @@ mod tests {
         }
     }
 
+    /// A value of an option's kind that is not its default.
+    fn another(option: &OptionSpec) -> String {
+        let default = option.default_value();
+        let values: Vec<String> = match option.kind {
+            Kind::Bool => vec!["true".into(), "false".into()],
+            Kind::Count(Bounds { least, .. }) => vec![least.to_string(), (least + 1).to_string()],
+            Kind::Bytes { bounds: Bounds { least, .. }, step } => {
+                vec![format_bytes(least), format_bytes(least + step)]
+            }
+            Kind::Size(least) => vec![format_bytes(least), format_bytes(least + 1)],
+            Kind::Percent => vec!["7.5%".into(), "12.5%".into()],
+            Kind::Duration => vec!["90s".into(), "250ms".into()],
+            Kind::Hours => vec!["22-6".into(), "9-17".into()],
+            Kind::Word(_) | Kind::Admission | Kind::Eviction => {
+                option.kind.names().into_iter().map(str::to_owned).collect()
+            }
+            Kind::Globs => vec!["*.tmp\n{a,b}/*".into(), "*.idx".into()],
+            Kind::Names => vec!["fast\nslow".into(), "slow\nfast".into()],
+            Kind::Emulation => vec!["8xhdd+4xssd".into(), "hdd+ssd".into()],
+        };
+        let other = values.into_iter().find(|value| *value != default);
+        other.expect("two values of each kind")
+    }
+
     #[test]
     fn every_option_changes_the_configuration() {
-        let other = |option: &OptionSpec| match option.key {
-            "size" | "ssd_limit" => "1G",
-            "mode" => "read-only",
-            "policy" => "never",
-            "eviction" => "lru",
-            "pin" | "exclude" => "*.tmp\n{a,b}/*",
-            "emulate" => "8xhdd+4xssd",
-            "origin_volume" | "cache_volume" => "striped",
-            "flush_window" => "22-6",
-            "dirty_high" | "tier_high" | "tier_low" => "7.5%",
-            "tiers" => "fast\nslow",
-            "copies" => "keep",
-            "rebuild" | "fill" | "checksums" | "verify_reads" | "passthrough" | "io_uring"
-            | "busy_poll" => "false",
-            "direct" | "allow_other" | "allow_suid" | "allow_dev" | "single_thread"
-            | "passthrough_writes" | "warm_passthrough" => "true",
-            "origin_stripe" | "cache_stripe" | "rebuild_rate" => "8M",
-            "attr_timeout" | "tier_attr_timeout" | "archive_after" | "max_dirty_age"
-            | "health_retry" => "90s",
-            _ => "7",
-        };
         for option in OPTIONS {
             let mut config = Config::default();
-            let text = other(option);
-            config.set(option, text).unwrap();
+            let text = another(option);
+            config.set(option, &text).unwrap();
             assert_ne!(config, Config::default(), "{} has no effect", option.key);
             let again = (option.get)(&config);
             let mut copy = Config::default();

@@ -65,7 +65,10 @@ impl Source<'_> {
                 continue;
             }
             let Some(option) = OptionSpec::find(name) else {
-                return Err(self.unknown(name, &key.span()));
+                return Err(match value.get_ref() {
+                    DeValue::Table(_) => self.unknown_table(name, &key.span()),
+                    _ => self.unknown(name, &key.span()),
+                });
             };
             self.set(config, option, value.get_ref(), &value.span())?;
         }
@@ -135,6 +138,14 @@ impl Source<'_> {
         let nearest = known.min_by_key(|known| distance(key, known)).unwrap_or_default();
         let what = format!("unknown key {key:?}");
         self.complain(span, &what, &format!("did you mean {nearest:?}?"))
+    }
+
+    /// Whoever knows other programs' files looks for a table for each subject.
+    fn unknown_table(&self, name: &str, span: &Range<usize>) -> Error {
+        let what = format!("there is no table [{name}]");
+        let remedy = "options stand outside of any table, in front of the first: take its line out (tables are \
+                      [profile.NAME] and [device.\"DIR\"])";
+        self.complain(span, &what, remedy)
     }
 
     fn complain(&self, span: &Range<usize>, what: &str, remedy: &str) -> Error {
@@ -220,6 +231,8 @@ mod tests {
     fn complaints_name_file_line_key_and_remedy() {
         for (text, parts) in [
             ("\nsise = \"2G\"\n", &["line 2", "unknown key \"sise\"", "\"size\""][..]),
+            ("\n[cache]\nsize = \"2G\"\n", &["line 2", "[cache]", "outside of any table"]),
+            ("cache = { size = \"2G\" }\n", &["line 1", "[cache]", "outside of any table"]),
             ("direct = true\nsize = \"2X\"\n", &["line 2", "size", "\"2X\"", "2G"]),
             ("threads = \"four\"\n", &["line 1", "threads", "string", "a whole number"]),
             ("max_dirty_age = 30\n", &["line 1", "max_dirty_age", "30s"]),

@@ -125,7 +125,7 @@ impl ExtentEngine {
         self.components.session.leave()
     }
 
-    /// Bytes of blocks that the cache's objects use on disk: what I5 is checked against.
+    /// For tests: bytes of blocks that the cache's objects use on disk, which I5 is checked against.
     pub fn cache_allocated_bytes(&self) -> Result<u64> {
         Ok(self.base.store.objects.allocated_bytes()?)
     }

@@ -30,7 +30,7 @@ pub(crate) struct AdviseArgs {
     #[arg(long)]
     servers: PathBuf,
     /// Bytes of the SSD for a cache or tier; without it all that the servers have
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes, allow_hyphen_values = true)]
     size: Option<u64>,
     /// Print JSON
     #[arg(long)]

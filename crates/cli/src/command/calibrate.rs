@@ -50,10 +50,10 @@ pub(crate) struct CalibrateArgs {
     servers: Option<PathBuf>,
     /// Size of the scratch file, from 2M to 64T: the larger, the better random requests on a disk are
     /// measured
-    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = span, allow_negative_numbers = true)]
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = span, allow_hyphen_values = true)]
     span: u64,
     /// Requests for each direction, pattern and size, from 1 to 1000000
-    #[arg(long, default_value_t = 200, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 200, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests: u32,
     /// Measure an emulated device (hdd, ssd, or a [profile.NAME] of the configuration) instead
     #[arg(long, value_name = "NAME")]

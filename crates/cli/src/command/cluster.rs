@@ -118,7 +118,9 @@ fn gone(nodes: Vec<Node>, name: &str) -> Result<Vec<Node>, Failure> {
         nodes.into_iter().filter(|node| node.node.as_deref() == Some(name)).collect();
     if named.is_empty() {
         let name = text::line(name);
-        return Err(Failure::refused(format!("no node is called {name}; see `cluster nodes`")));
+        return Err(Failure::refused(format!(
+            "no node is called {name}; see `halocline cluster nodes`"
+        )));
     }
     let gone: Vec<Node> = named.into_iter().filter(|node| state(node) == "is gone").collect();
     if gone.is_empty() {

@@ -1,18 +1,15 @@
 //! Miss-ratio curves of a trace: for people, for scripts, and as a picture.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use halocline_api::config::parse_bytes;
 use halocline_model::curve::{Point, Sampler, curve};
 use halocline_model::evict::POLICIES;
-use halocline_trace::{Reader, Request};
+use halocline_trace::Request;
 use plotters::prelude::*;
 use serde::Serialize;
 
 use crate::command::bench::plot::{Drawn, colour, count};
-use crate::failure::Failure;
-use crate::reading;
 use crate::text;
 
 /// Bytes of a block: what the extent cache counts in.
@@ -133,26 +130,11 @@ impl Curves {
     }
 }
 
-/// The curve of a whole trace.
-pub(crate) fn of_trace(path: &Path, sizes: &Sizes) -> Result<Curve, Failure> {
-    let file = reading::open(path, "reading")?;
-    let failed = |error| Failure::failed(format!("{}: {error}", text::path(path)));
-    let mut reader = Reader::new(file).map_err(failed)?;
-    let mut curves = Curves::new();
-    while let Some(block) = reader.next_block().map_err(failed)? {
-        for request in block {
-            curves.push(request);
-        }
-    }
-    let shown = text::path(path);
-    curves.finish(sizes).map_err(|why| Failure::failed(format!("{shown}: {why}")))
-}
-
 impl Curve {
     /// As a table of a terminal's width.
     pub(crate) fn table(&self) -> String {
         let mut out = format!(
-            "What caches would have missed of {} accesses to blocks of {},\n{} of them different",
+            "What caches would have missed of {} accesses to blocks of {},\n{} distinct",
             self.accesses,
             text::bytes(self.block_bytes),
             text::bytes(self.footprint_bytes),

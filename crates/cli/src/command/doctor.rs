@@ -143,12 +143,16 @@ fn passthrough() -> Finding {
     let (_, version) = release();
     let what = "FUSE passthrough";
     if version < PASSTHROUGH_KERNEL {
-        return finding(what, Verdict::Note, "needs Linux 6.9; file data goes through the daemon");
+        return finding(
+            what,
+            Verdict::Note,
+            "needs Linux 6.9; file data goes through the mount process",
+        );
     }
     if rustix::process::geteuid().is_root() {
         return finding(what, Verdict::Ok, "the kernel and the privileges allow it");
     }
-    finding(what, Verdict::Note, "needs CAP_SYS_ADMIN; file data goes through the daemon")
+    finding(what, Verdict::Note, "needs CAP_SYS_ADMIN; file data goes through the mount process")
 }
 
 /// Whether the kernel offers requests through `io_uring`, and this process may have rings.
@@ -206,9 +210,7 @@ fn helper() -> Finding {
 
 fn allow_other() -> Finding {
     let what = "allow_other";
-    let text = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
-    let allowed = text.lines().any(|line| line.trim() == "user_allow_other");
-    if allowed || rustix::process::geteuid().is_root() {
+    if preflight::others_may_enter() {
         return finding(what, Verdict::Ok, "mounts can be for all users");
     }
     finding(

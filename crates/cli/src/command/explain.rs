@@ -30,7 +30,7 @@ pub(crate) struct ExplainArgs {
     #[arg(value_parser = byte_count, allow_negative_numbers = true)]
     length: Option<u64>,
     /// Number of processes p, from 1 to 1048576; without it, what is measured on the file
-    #[arg(long, requires = "offset", value_name = "NUMBER", allow_negative_numbers = true)]
+    #[arg(long, requires = "offset", value_name = "NUMBER", allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     processes: Option<u32>,
     /// Whether the request reads or writes [default: write]
@@ -64,7 +64,7 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
         (false, Some(range)) => range,
         (false, None) => {
             return Err(Failure::refused(
-                "a cache decides about requests: give OFFSET and LENGTH behind the file",
+                "a cache decides about requests: give OFFSET and LENGTH after the file",
             ));
         }
     };
@@ -83,16 +83,7 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
     if args.json {
         return print_json(&told);
     }
-    say!(
-        "{:<8} {:<7} {:>4} {:>12} {:>12} {:>12} {:>12}",
-        "side",
-        "layout",
-        "m",
-        "s_m",
-        "startup",
-        "transfer",
-        "total"
-    );
+    say!("side     layout     m        s_m     startup    transfer  learned       total");
     for cost in &told.costs {
         say!("{}", line(cost));
     }
@@ -107,7 +98,7 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
 fn decision(told: &Explanation) -> String {
     // There are layouts on the cache only.
     let layout = told.layout.filter(|_| told.decision == Side::Cache);
-    let layout = layout.map_or_else(String::new, |layout| format!(", layout {}", layout.name()));
+    let layout = layout.map_or_else(String::new, |layout| format!(", layout {}", layout.title()));
     let reason = text::line(&told.reason);
     let mut out = format!("decision   {}{layout}: {reason}", side(told.decision));
     if let Some(now) = told.now.as_ref().filter(|now| **now != told.reason) {
@@ -142,20 +133,49 @@ fn side(side: Side) -> &'static str {
 
 fn line(cost: &CostTerms) -> String {
     format!(
-        "{:<8} {:<7} {:>4} {:>12} {:>12} {:>12} {:>12}",
+        "{:<8} {:<6} {:>5} {:>10} {:>11} {:>11} {:>8} {:>11}",
         side(cost.side),
-        cost.layout.map_or("-", halocline_model::layout::Layout::name),
+        cost.layout.map_or("-", halocline_model::layout::Layout::title),
         cost.servers,
         text::bytes(cost.largest_part_bytes),
         text::seconds(cost.startup_s),
         text::seconds(cost.transfer_s),
+        learned(cost),
         text::seconds(cost.total_s),
     )
+}
+
+/// What measured times make of the model's startup and transfer: `x 0.42`.
+fn learned(cost: &CostTerms) -> String {
+    let modelled = cost.startup_s + cost.transfer_s;
+    let factor = cost.total_s / modelled;
+    if modelled <= 0.0 || (factor - 1.0).abs() < 0.005 {
+        return "-".to_owned();
+    }
+    format!("x {factor:.2}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The columns did not add up where a policy had learned from measured times.
+    #[test]
+    fn what_was_learned_stands_between_the_model_and_the_total() {
+        let cost = |total_s| CostTerms {
+            side: Side::Cache,
+            layout: Some(halocline_model::layout::Layout::OneDh),
+            servers: 4,
+            largest_part_bytes: 65536,
+            startup_s: 0.001,
+            transfer_s: 0.003,
+            total_s,
+        };
+        let told = line(&cost(0.002));
+        let row = "cache    1-DH       4   64.0 KiB     1.00 ms     3.00 ms   x 0.50     2.00 ms";
+        assert_eq!(told, row);
+        assert!(line(&cost(0.004)).contains("        -     4.00 ms"));
+    }
 
     #[test]
     fn a_reason_is_told_once_and_a_layout_on_the_cache_only() {
@@ -174,6 +194,6 @@ mod tests {
         };
         assert_eq!(decision(&told(Side::Origin, Some("why"))), "decision   origin: why");
         let shown = decision(&told(Side::Cache, Some("a\nb")));
-        assert_eq!(shown, "decision   cache, layout 1dh: why\nnot now    a\\nb");
+        assert_eq!(shown, "decision   cache, layout 1-DH: why\nnot now    a\\nb");
     }
 }

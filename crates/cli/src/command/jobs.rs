@@ -110,7 +110,8 @@ pub(crate) fn execute(args: &JobsArgs) -> Outcome {
 
 fn ask(on: &On, change: JobChange) -> Outcome {
     let place = tier_at(on)?;
-    let jobs: Vec<JobInfo> = mount_lookup::connect(&place)?.call(&Request::Jobs(change), |_| {})?;
+    let answer = mount_lookup::connect(&place)?.call(&Request::Jobs(change), |_| {});
+    let jobs: Vec<JobInfo> = answer.map_err(Failure::answered)?;
     if on.json {
         return print_json(&jobs);
     }
@@ -134,7 +135,8 @@ fn tier_at(on: &On) -> Result<Place, Failure> {
 fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
     find_program(&command[0], "the job stays where it is")?;
     let begin = Request::Jobs(JobChange::Begin(name.to_owned()));
-    let _: Vec<JobInfo> = mount_lookup::connect(&tier_at(on)?)?.call(&begin, |_| {})?;
+    let answer = mount_lookup::connect(&tier_at(on)?)?.call(&begin, |_| {});
+    let _: Vec<JobInfo> = answer.map_err(Failure::answered)?;
     inherited::restore();
     let error = Command::new(&command[0]).args(&command[1..]).env(JOB_VARIABLE, name).exec();
     let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::control::{CachedTree, ExtentInfo, FileInfo, Place, Request, Side};
+use halocline_model::layout::Layout;
 use halocline_os::counted::counted;
 
 use super::print_json;
@@ -104,9 +105,9 @@ fn below(place: &Place, json: bool) -> Outcome {
 
 fn line(extent: &ExtentInfo) -> String {
     let side = if extent.side == Side::Cache { "cache" } else { "origin" };
-    let layout = extent.layout.map_or_else(String::new, |layout| match layout.name() {
-        "1dh" => "1dh".into(),
-        name => format!("{name}:{}", extent.group),
+    let layout = extent.layout.map_or_else(String::new, |layout| match layout {
+        Layout::OneDh => layout.title().to_owned(),
+        _ => format!("{}:{}", layout.title(), extent.group),
     });
     let state = match (extent.side, extent.dirty) {
         (Side::Cache, true) => "dirty",

@@ -122,6 +122,8 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
 
 /// Checks all that can be wrong before anything changes.
 fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
+    let may_enter = preflight::others_may_enter();
+    preflight::allow_other(config, may_enter).map_err(Failure::refused)?;
     let paths = args.paths.as_slice();
     let plan = match (&args.tier, &args.cache, paths) {
         (Some(root), _, [mountpoint]) => {

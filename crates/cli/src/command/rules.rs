@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_api::control::{Request, RuleChange, Rules};
+use halocline_api::control::{Place, Request, RuleChange, Rules, is_glob};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
@@ -41,9 +41,10 @@ pub(crate) struct ExcludeArgs {
 struct RuleArgs {
     /// Glob over paths below the mount point, quoted: "*.idx", "scratch/**"
     glob: String,
-    /// A path on the mount, or the cache directory of a running mount
-    #[arg(long = "on", value_name = "PATH", default_value = ".")]
-    on: PathBuf,
+    /// A path on the mount, or the cache directory of a running mount; without it the working
+    /// directory's mount, or else the one that GLOB leads into
+    #[arg(long = "on", value_name = "PATH")]
+    on: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -65,18 +66,9 @@ pub(crate) fn exclude(args: &ExcludeArgs) -> Outcome {
 }
 
 fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
-    let place = match mount_lookup::named(&args.on) {
-        Err(failure) if args.on == Path::new(".") => {
-            let message = failure.message();
-            return Err(Failure::refused(format!(
-                "{message} (with --on; else it is the working directory's mount)"
-            )));
-        }
-        place => place?,
-    };
-    let here = std::env::current_dir().unwrap_or_default();
-    let glob = relative(&args.glob, &place.mountpoint, &here);
-    let rules: Rules = mount_lookup::connect(&place)?.call(&Request::Rules(how(glob)), |_| {})?;
+    let (place, glob) = find(args)?;
+    let answer = mount_lookup::connect(&place)?.call(&Request::Rules(how(glob)), |_| {});
+    let rules: Rules = answer.map_err(Failure::answered)?;
     if args.json {
         return print_json(&rules);
     }
@@ -84,6 +76,58 @@ fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
         say!("{name}: {}", if globs.is_empty() { "nothing".into() } else { text::words(globs) });
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The mount that is meant, and the glob below its mount point.
+fn find(args: &RuleArgs) -> Result<(Place, String), Failure> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let glob = &args.glob;
+    if let Some(on) = &args.on {
+        let place = mount_lookup::named(on)?;
+        let glob = relative(glob, &place.mountpoint, &here);
+        return Ok((place, glob));
+    }
+    if let Some(found) = along(glob).filter(|_| Path::new(glob).is_absolute()) {
+        return Ok(found);
+    }
+    match mount_lookup::named(Path::new(".")) {
+        Ok(place) => {
+            let glob = relative(glob, &place.mountpoint, &here);
+            Ok((place, glob))
+        }
+        Err(failure) => along(glob).ok_or_else(|| {
+            let message = failure.message();
+            Failure::refused(format!(
+                "{message}, and the glob leads into none: begin it with the mount point, or name the mount with --on"
+            ))
+        }),
+    }
+}
+
+/// The mount that the beginning of a glob leads into, and the rest of the glob.
+fn along(glob: &str) -> Option<(Place, String)> {
+    let mut base: PathBuf =
+        Path::new(glob).iter().take_while(|part| !is_glob(&part.to_string_lossy())).collect();
+    while !base.as_os_str().is_empty() {
+        match mount_lookup::find(&base) {
+            // A cache directory stands for the root of its mount; what a glob has below it does not.
+            Ok(place) if !place.mountpoint.as_os_str().is_empty() => {
+                let rest = Path::new(glob).strip_prefix(&base).ok()?;
+                let mut inside = place.inside.join(rest).to_str()?.trim_end_matches('/').to_owned();
+                if glob.ends_with('/') {
+                    inside.push('/');
+                }
+                return Some((place, inside));
+            }
+            Err(error) if error.errno() == libc::ETIMEDOUT => return None,
+            // Files that are not there yet can be pinned.
+            _ => {}
+        }
+        if !base.pop() {
+            break;
+        }
+    }
+    None
 }
 
 /// A glob that a person wrote with the mount point in front, as it is or as it is called from the

@@ -20,7 +20,6 @@ use halocline_os::error::Error;
 use joining::Found;
 
 use super::bulk::{conflicts, tell_left};
-use super::curve::{self, Sizes};
 use super::write_json;
 use crate::child::Signals;
 use crate::cluster::ClusterArgs;
@@ -194,7 +193,6 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let status = ran?;
     if let Some(recording) = recording.filter(|_| !args.quiet || args.is_recording) {
         tell!("halocline: {}", recording.state());
-        tell_curve(args, &recording);
     }
     let (mut report, flushed) = match finished {
         Ok(finished) => finished,
@@ -213,17 +211,6 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
         print::lines_aside(&text::report(&report));
     }
     conclude(&plan, status, &report, &flushed)
-}
-
-/// Says what caches of other sizes would have missed of what was recorded, where a report was asked for.
-fn tell_curve(args: &RunArgs, recording: &Recording) {
-    if args.report.is_none() {
-        return;
-    }
-    match curve::of_trace(recording.path(), &Sizes::Footprint) {
-        Ok(curve) => print::lines_aside(&curve.table()),
-        Err(failure) => tell!("halocline: {}", failure.message()),
-    }
 }
 
 /// Checks all that can be wrong before anything changes.

@@ -39,7 +39,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long)]
     servers: PathBuf,
     /// Stripe on servers that --width does not name
-    #[arg(long, value_parser = bytes, default_value = "64K")]
+    #[arg(long, value_parser = bytes, default_value = "64K", allow_hyphen_values = true)]
     stripe: u64,
     /// Stripe on the servers of a profile; 0 leaves them out
     #[arg(long, value_name = "PROFILE=BYTES", value_parser = width)]
@@ -48,10 +48,10 @@ pub(crate) struct SimulateArgs {
     #[arg(long, conflicts_with = "width")]
     plan: Option<PathBuf>,
     /// Simulate an extent cache of so many bytes, on all servers but those of the slowest class
-    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["width", "plan", "stripe"])]
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["width", "plan", "stripe"], allow_hyphen_values = true)]
     cache_size: Option<u64>,
     /// Simulate a file tier whose SSD has so many bytes, on all servers but those of the slowest class
-    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["cache_size", "width", "plan", "stripe"])]
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["cache_size", "width", "plan", "stripe"], allow_hyphen_values = true)]
     tier_size: Option<u64>,
     /// Policies to compare: of admission to a cache, or of a tier; without it all that are in question
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(policies()))]
@@ -59,7 +59,7 @@ pub(crate) struct SimulateArgs {
     /// When requests are issued
     #[arg(long, default_value = "closed")]
     pace: PaceName,
-    /// Where files lie on disks
+    /// Seed of where files lie on simulated disks: the same number is the same replay
     #[arg(long, default_value = "0")]
     seed: u64,
     /// Print JSON
@@ -258,8 +258,8 @@ fn tell_of(report: &Report) {
             text::line(&server.name),
             if report.plan.is_some() { String::new() } else { format_bytes(*stripe) },
             server.requests,
-            server.read_bytes,
-            server.written_bytes,
+            text::bytes(server.read_bytes),
+            text::bytes(server.written_bytes),
             busy * 100.0
         );
         if let Some(at) = server.full_at_seconds {

@@ -109,12 +109,13 @@ fn extents(status: &Status) -> String {
         (
             "space",
             format!(
-                "{} of {} ({}), {}, {} of records",
+                "{} of {} ({}), {}, {} of records{}",
                 text::bytes(status.used_bytes),
                 text::bytes(status.limit_bytes),
                 text::share(status.used_bytes, status.limit_bytes),
                 counted(status.extents, "extent"),
-                text::bytes(status.records_bytes)
+                text::bytes(status.records_bytes),
+                free_on_file_system(status)
             ),
         ),
         (
@@ -133,13 +134,27 @@ fn extents(status: &Status) -> String {
         let _ = writeln!(out, "  {name:<10} {}", text::line(&value));
     }
     servers(&mut out, &status.servers);
-    for line in text::report(&status.report).lines() {
+    for line in text::served(&status.report, None).lines() {
         let _ = writeln!(out, "  {line}");
     }
     for note in &status.notes {
         let _ = writeln!(out, "  note: {}", text::line(note));
     }
     out
+}
+
+/// What the cache's file system has free, which may be less than the cache may take; nothing of several servers, which may
+/// lie on several file systems, or where nobody answers.
+fn free_on_file_system(status: &Status) -> String {
+    let servers = status.servers.iter().filter(|server| server.side == Side::Cache).count();
+    let found = mount_lookup::check_answers(&status.cache)
+        .ok()
+        .filter(|()| servers <= 1)
+        .and_then(|()| rustix::fs::statvfs(&status.cache).ok());
+    found.map_or_else(String::new, |found| {
+        let free = found.f_bavail.saturating_mul(found.f_frsize);
+        format!(" ({} free on its file system)", text::bytes(free))
+    })
 }
 
 fn servers(out: &mut String, servers: &[ServerStatus]) {

@@ -76,23 +76,23 @@ impl MemoryStore {
         Self { state: Mutex::new(state), told: Condvar::new(), asked: AtomicU64::new(0) }
     }
 
-    /// Lets its clock go on.
+    /// For tests: lets its clock go on.
     pub fn advance(&self, time: Duration) {
         self.state.lock().now_ms += u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// What goes wrong from now on.
+    /// For tests: what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state.lock().faults = faults;
     }
 
-    /// Keeps what is there for a later [`restart`](Self::restart).
+    /// For tests: keeps what is there for a later [`restart`](Self::restart).
     pub fn save(&self) {
         let state = &mut *self.state.lock();
         state.saved = state.data.clone();
     }
 
-    /// One of its parts, and the members, were restarted.
+    /// For tests: one of its parts, and the members, were restarted.
     pub fn restart(&self, part: usize, kept: Kept) {
         let state = &mut *self.state.lock();
         state.parts[part] = Epoch(state.next_epoch);

@@ -102,8 +102,11 @@ impl RedisStore {
         // An error means that there is one already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Its own words might repeat the URL, with the password in it.
-        let unread =
-            |_| StoreError::Unusable("its URL cannot be read; see docs/CLUSTER.md".to_owned());
+        let unread = |_| {
+            let what = "this is no URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or \
+                        redis://HOST:6379/1";
+            StoreError::Unusable(what.to_owned())
+        };
         let mut info: ConnectionInfo = url.into_connection_info().map_err(unread)?;
         if let Some(password) = password {
             let settings = info.redis_settings().clone().set_password(password);

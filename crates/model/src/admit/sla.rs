@@ -73,7 +73,7 @@ impl Admission for Sla {
             critical,
             reason: format!(
                 "the cache costs {relation} than the origin: its best layout is {}",
-                layout.name()
+                layout.title()
             ),
             layout: Some(layout),
             costs,

@@ -143,7 +143,7 @@ fn make_directory(dir: &OwnedFd, name: &OsStr, shown: &Path) -> Result<OwnedFd> 
 
 /// Bytes of all files of the striped origin in `origin_dir`: what a whole tree's progress adds up
 /// to.
-pub fn tree_bytes(origin_dir: &Path) -> Result<u64> {
+fn tree_bytes(origin_dir: &Path) -> Result<u64> {
     let origin = Origin::open_volume(origin_dir)?;
     let mut seen = std::collections::HashSet::new();
     let (mut open, mut total) = (vec![origin.namespace_dir().to_owned()], 0);

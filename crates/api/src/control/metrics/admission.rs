@@ -1,5 +1,7 @@
 //! The keys of what `halocline bench admission` answers.
 
+use halocline_model::admit::COMPARED;
+
 use super::Metric;
 use super::table::metric;
 
@@ -64,11 +66,16 @@ pub(super) const RATIOS: &[Metric] = &[
     metric("most", "ratio", "The most of all workloads."),
 ];
 
-/// Times under each policy.
-pub(super) const SECONDS: &[Metric] = &[
-    metric("adaptive", "seconds", "Until everything is on the origin, with this policy."),
-    metric("sla", "seconds", "The same."),
-    metric("s4d", "seconds", "The same."),
-    metric("always", "seconds", "The same."),
-    metric("never", "seconds", "The same: the origin alone."),
-];
+/// Times under each policy that is compared.
+pub(super) const SECONDS: &[Metric] = &seconds();
+
+const fn seconds() -> [Metric; COMPARED.len()] {
+    let meaning = "Until everything is on the origin, with this policy.";
+    let mut all = [metric("", "seconds", meaning); COMPARED.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at].key = COMPARED[at];
+        at += 1;
+    }
+    all
+}

@@ -50,13 +50,13 @@ const OF_BEST: f64 = 0.9;
 #[derive(Debug, Args)]
 pub(super) struct AdmissionArgs {
     /// Workloads, from 1 to 1000000
-    #[arg(long, default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1000, allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     workloads: u64,
     /// Which random workloads
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run the first so many on the engine itself too, on emulated devices in simulated time; up to 1000
-    #[arg(long, default_value_t = 0, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    /// Run the first so many on the engine itself too, on emulated devices in simulated time; from 0 to 1000
+    #[arg(long, default_value_t = 0, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(0..=1000))]
     engine: u64,
     /// Draw the distribution of the ratios: a file that ends in .svg
     #[arg(long, value_name = "FILE")]
@@ -118,7 +118,7 @@ type Shown<'a> = (&'a BTreeMap<&'static str, f64>, usize, f64);
 /// Compares.
 pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
-    let policies: Vec<&'static str> = admit::compared().collect();
+    let policies: Vec<&'static str> = admit::COMPARED.to_vec();
     let mut cases = judge_all(args, &policies)?;
     cases.sort_by_key(|case| case.number);
     let judged = policies.iter().map(|policy| judged(policy, &cases)).collect();

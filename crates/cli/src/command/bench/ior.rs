@@ -49,13 +49,13 @@ pub(crate) struct IorArgs {
     #[arg(long)]
     concurrent: bool,
     /// Processes that share a file, from 1 to 1024 [default: 16, with --quick 4]
-    #[arg(short, long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSES_MAX)))]
+    #[arg(short, long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSES_MAX)))]
     processes: Option<u32>,
     /// Bytes of a request, from 1 to 64T, or a list [default: 8K,64K,512K, with --quick 8K]
-    #[arg(short, long, value_delimiter = ',', value_name = "BYTES", value_parser = bytes, allow_negative_numbers = true)]
+    #[arg(short, long, value_delimiter = ',', value_name = "BYTES", value_parser = bytes, allow_hyphen_values = true)]
     request_size: Vec<u64>,
     /// Bytes of all files together, from 1 to 64T [default: 256M, with --quick 16M]
-    #[arg(long, value_name = "BYTES", value_parser = bytes, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes, allow_hyphen_values = true)]
     data: Option<u64>,
     /// Room for data on the cache, in bytes (1 to 64T) or as a share of the data (above 0% to 1000%);
     /// a list
@@ -64,7 +64,7 @@ pub(crate) struct IorArgs {
         value_delimiter = ',',
         default_value = "30%,100%",
         value_name = "SIZE",
-        allow_negative_numbers = true
+        allow_hyphen_values = true
     )]
     cache_size: Vec<Limit>,
     /// Only write
@@ -77,10 +77,10 @@ pub(crate) struct IorArgs {
     #[arg(long, conflicts_with = "read")]
     no_flush: bool,
     /// What makes the random orders and the data, any number below 2^64
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", allow_hyphen_values = true)]
     seed: u64,
     /// Measure everything so many times, from 1 to 10000
-    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
     /// Where the scratch origin and cache are made; the system's temporary directory without it
     #[arg(long, value_name = "DIR")]

@@ -11,6 +11,7 @@ mod page;
 mod paper;
 mod setting;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -43,32 +44,32 @@ use setting::{Benchmark, Setting};
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(super) struct LayoutArgs {
-    /// Whose requests
+    /// Benchmark whose requests are served
     #[arg(long, value_enum, required_unless_present = "figures", conflicts_with = "figures")]
     workload: Option<WorkloadName>,
     /// What the processes do; btio writes, then reads
     #[arg(long, value_enum, default_value = "write")]
     op: OpName,
     /// Processes, from 1 to 1000; btio needs a square number
-    #[arg(long, default_value_t = 16, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 16, allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     processes: u32,
     /// Bytes of a request of ior and hpio, from 1 to 64M
-    #[arg(long, default_value = "512K", value_parser = request, allow_negative_numbers = true)]
+    #[arg(long, default_value = "512K", value_parser = request, allow_hyphen_values = true)]
     request_size: u64,
-    /// Bytes of the file of ior and hpio, about, from 1M to 1T
-    #[arg(long, default_value = "64M", value_parser = data, allow_negative_numbers = true)]
+    /// Bytes of the file of ior and hpio, about, from 1M to 1T; at least a request of each process
+    #[arg(long, default_value = "64M", value_parser = data, allow_hyphen_values = true)]
     data: u64,
     /// ior in random order
     #[arg(long)]
     random: bool,
     /// Disks, from 1 to 64
-    #[arg(long, default_value_t = 4, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 4, allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     hdds: u32,
     /// SSDs, from 1 to 64
-    #[arg(long, default_value_t = 4, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 4, allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     ssds: u32,
     /// Share of the file that the SSDs hold together, from 0 to 10
-    #[arg(long, default_value = "0.25", value_parser = share, allow_negative_numbers = true)]
+    #[arg(long, default_value = "0.25", value_parser = share, allow_hyphen_values = true)]
     ssd_share: f64,
     /// Where the files of emulated servers are made
     #[arg(long, default_value = ".")]
@@ -141,6 +142,13 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 impl LayoutArgs {
+    /// The bytes of ior's or hpio's file, where they are more than `--data`: each process has a request.
+    fn raised_data(&self, workload: WorkloadName) -> Option<u64> {
+        let least = self.request_size * u64::from(self.processes);
+        let has_data = matches!(workload, WorkloadName::Ior | WorkloadName::Hpio);
+        (has_data && self.data < least).then_some(least)
+    }
+
     fn setting(&self, workload: WorkloadName) -> Setting {
         let (size, data) = (self.request_size, self.data);
         let count = (data / size / u64::from(self.processes)).max(1);
@@ -169,8 +177,10 @@ pub(super) fn execute(args: &LayoutArgs) -> Outcome {
     let scratch = if args.no_measure {
         None
     } else {
-        clear_away_in(&args.dir)?;
-        Some(ScratchDir::make_in(&args.dir)?)
+        let dir = fs::canonicalize(&args.dir);
+        let dir = dir.map_err(|error| Failure::unusable(&args.dir, &error))?;
+        clear_away_in(&dir).map_err(Failure::refused)?;
+        Some(ScratchDir::make_in(&dir).map_err(Failure::refused)?)
     };
     let dir = scratch.as_ref().map(ScratchDir::path);
     let ended = match (&args.figures, args.workload) {
@@ -186,6 +196,15 @@ pub(super) fn execute(args: &LayoutArgs) -> Outcome {
 
 fn compare(args: &LayoutArgs, workload: WorkloadName, dir: Option<&Path>) -> Outcome {
     let setting = args.setting(workload);
+    if let Some(bytes) = args.raised_data(workload) {
+        tell!(
+            "halocline: --data {} is less than a request of {} by each of {}: the file has {}",
+            text::bytes(args.data),
+            text::bytes(args.request_size),
+            counted(args.processes, "process"),
+            text::bytes(bytes)
+        );
+    }
     let judged = judge(&setting, dir)?;
     let name = workload.to_possible_value().map_or_else(String::new, |it| it.get_name().to_owned());
     if let Some(file) = &args.plot {
@@ -220,9 +239,8 @@ fn print(name: &str, setting: &Setting, judged: &Judged) {
         counted(ssds, "SSD")
     );
     say!(
-        "{name}: {} of {} by {}; ratios are throughput over that of def",
-        counted(judged.requests, "request"),
-        text::bytes(judged.bytes),
+        "{name}: {}, by {}; ratios are throughput over that of def",
+        judged.amount(),
         counted(setting.processes, "process")
     );
     say!("measured is real I/O on files behind emulated devices, without a mount or an engine");

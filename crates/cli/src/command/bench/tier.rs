@@ -39,19 +39,19 @@ pub(super) struct TierArgs {
     #[arg(long, value_enum, value_delimiter = ',')]
     part: Vec<Part>,
     /// Bytes of a file that is read, written and moved, from 1 to 64T; the part files needs 4M
-    #[arg(long, default_value = "1G", value_parser = size, allow_negative_numbers = true)]
+    #[arg(long, default_value = "1G", value_parser = size, allow_hyphen_values = true)]
     size: u64,
     /// Small files of the metadata part, from 1 to 10000000
-    #[arg(long, default_value_t = 100_000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 100_000, allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     files: u64,
     /// Small files of the moves part, 4 KiB each, from 1 to 10000000
-    #[arg(long, default_value_t = 3000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 3000, allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     small_files: u64,
     /// Times each figure is taken, from 1 to 10000; the median is shown
-    #[arg(long, default_value_t = 3, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 3, allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
     /// Seconds that each figure on emulated devices is taken over, from 0.001 to 86400
-    #[arg(long, default_value = "1.5", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, default_value = "1.5", value_parser = seconds, allow_hyphen_values = true)]
     seconds: Duration,
     /// Draw the ratios and the policies' disk traffic: a file that ends in .svg
     #[arg(long, value_name = "FILE")]

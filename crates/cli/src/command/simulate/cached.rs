@@ -35,7 +35,7 @@ pub(super) fn execute(
     let mut trace_weight = 1.0;
     let mut policies = Vec::new();
     let known: Vec<_> = if args.policy.is_empty() {
-        admit::compared().collect()
+        admit::COMPARED.to_vec()
     } else {
         admit::POLICIES.iter().map(|policy| policy.name).collect()
     };

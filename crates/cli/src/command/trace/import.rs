@@ -43,10 +43,10 @@ pub(crate) struct ImportArgs {
     #[arg(long, default_value = "python3")]
     python: PathBuf,
     /// How long the program that reads a log of Darshan may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = value_parser!(u32).range(1..), allow_hyphen_values = true)]
     convert_seconds: u32,
     /// How much memory it may take
-    #[arg(long, value_name = "GIB", default_value_t = 8, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "GIB", default_value_t = 8, value_parser = value_parser!(u32).range(1..), allow_hyphen_values = true)]
     convert_gib: u32,
 }
 
@@ -89,7 +89,11 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
     };
     let source = args.file.file_name().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let source = Source { kind, resolution_ns, name: source };
-    let failed = |error: halocline_trace::Error| Failure::failed(format!("{name}: {error}"));
+    let failed = |error: halocline_trace::Error| match error {
+        // What FILE says: nothing was changed.
+        error @ halocline_trace::Error::Line { .. } => Failure::refused(format!("{name}: {error}")),
+        error => Failure::failed(format!("{name}: {error}")),
+    };
     let writer = Writer::new(BufWriter::new(out.file()), &source).map_err(failed)?;
     let ordered = format == Format::Csv && !args.sort;
     let mut sink = if ordered { Sink::ordered(writer) } else { Sink::sorted(writer, dir) };

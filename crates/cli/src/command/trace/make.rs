@@ -47,10 +47,10 @@ struct IorArgs {
     #[arg(short, long, default_value = "16")]
     processes: u32,
     /// Bytes of a process in each segment
-    #[arg(short, long, value_parser = bytes, default_value = "1M")]
+    #[arg(short, long, value_parser = bytes, default_value = "1M", allow_hyphen_values = true)]
     block: u64,
     /// Bytes of a request
-    #[arg(short, long, value_parser = bytes, default_value = "256K")]
+    #[arg(short, long, value_parser = bytes, default_value = "256K", allow_hyphen_values = true)]
     transfer: u64,
     #[arg(short, long, default_value = "1")]
     segments: u64,
@@ -79,10 +79,10 @@ struct HpioArgs {
     #[arg(long, default_value = "4096")]
     count: u64,
     /// Bytes of a region
-    #[arg(long, value_parser = bytes, default_value = "64K")]
+    #[arg(long, value_parser = bytes, default_value = "64K", allow_hyphen_values = true)]
     size: u64,
     /// Bytes between two regions
-    #[arg(long, value_parser = bytes, default_value = "0")]
+    #[arg(long, value_parser = bytes, default_value = "0", allow_hyphen_values = true)]
     spacing: u64,
     #[arg(long, default_value = "write")]
     op: Direction,
@@ -94,10 +94,10 @@ struct TileArgs {
     #[arg(long, value_parser = pair::<u32>, default_value = "4x4")]
     tiles: (u32, u32),
     /// Elements of a tile along a row and a column
-    #[arg(long, value_parser = pair::<u64>, default_value = "64x64")]
+    #[arg(long, value_parser = pair::<u64>, default_value = "64x64", allow_hyphen_values = true)]
     size: (u64, u64),
     /// Bytes of an element
-    #[arg(long, value_parser = bytes, default_value = "4K")]
+    #[arg(long, value_parser = bytes, default_value = "4K", allow_hyphen_values = true)]
     element: u64,
     /// Elements that neighbours share along a row and a column
     #[arg(long, value_parser = pair::<u64>, default_value = "0x0")]

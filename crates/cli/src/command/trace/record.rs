@@ -14,7 +14,7 @@ use crate::options::ConfigArgs;
 ///
 /// As `halocline run`: a private mount lies over the directory while the command runs, and only the command sees
 /// it. Without --cache nothing is cached, and service times are those of the directory.
-/// What the kernel's page cache answers does not reach the mount: with --direct nothing does.
+/// Reads that the kernel's page cache answers do not reach the mount; with --direct there are none.
 #[derive(Debug, Args)]
 pub(crate) struct RecordArgs {
     /// The trace to write

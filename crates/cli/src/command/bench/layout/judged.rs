@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use halocline_os::counted::counted;
 use halocline_plan::planner::{self, Name};
 use halocline_plan::workload::Aggregator;
 use halocline_sim::replay::ServerOutcome;
@@ -12,6 +13,7 @@ use super::measure;
 use super::setting::Setting;
 use crate::command::judge::{self, Replay};
 use crate::failure::Failure;
+use crate::text;
 
 /// Client nodes of the paper: its processes are spread over them.
 const NODES: u32 = 8;
@@ -63,6 +65,12 @@ pub(super) struct Judged {
 }
 
 impl Judged {
+    /// How much was asked for: `128 requests, 64.0 MiB together`.
+    pub(super) fn amount(&self) -> String {
+        let requests = counted(self.requests, "request");
+        format!("{requests}, {} together", text::bytes(self.bytes))
+    }
+
     /// What a layout did.
     pub(super) fn of(&self, name: Name) -> &LayoutResult {
         &self.layouts.iter().find(|(which, _)| *which == name).expect("all are there").1
@@ -148,5 +156,25 @@ impl Judged {
             layout.simulated_ratio = ratio(def.simulated_seconds, layout.simulated_seconds);
             layout.measured_ratio = ratio(def.measured_seconds, layout.measured_seconds);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::bench::layout::setting::Benchmark;
+
+    /// The sum of all was told as the length of each.
+    #[test]
+    fn the_sum_of_requests_is_told_as_a_sum() {
+        let setting = Setting {
+            benchmark: Benchmark::Ior { data: 2 << 20, size: 64 << 10, random: false },
+            processes: 4,
+            op: halocline_trace::Op::Write,
+            servers: (2, 1),
+            ssd_share: 0.25,
+        };
+        let judged = judge(&setting, None).expect("layouts");
+        assert_eq!(judged.amount(), "32 requests, 2.00 MiB together");
     }
 }

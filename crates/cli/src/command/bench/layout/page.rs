@@ -126,10 +126,9 @@ fn section(out: &mut String, told: &Told) {
     let Told { row, full, measured } = told;
     let _ = write!(
         out,
-        "\n### {}\n\n{} requests of {}.\n\n| layout | stripes <disk, SSD> | parts | on SSDs | predicted | simulated | over DEF, predicted | over DEF, simulated | over DEF, measured (EMULATED, scaled down) |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "\n### {}\n\n{}.\n\n| layout | stripes <disk, SSD> | parts | on SSDs | predicted | simulated | over DEF, predicted | over DEF, simulated | over DEF, measured (EMULATED, scaled down) |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
         row.what,
-        full.requests,
-        text::bytes(full.bytes)
+        full.amount()
     );
     for (name, layout) in &full.layouts {
         let line = layout_line(*name, layout, full, measured.as_ref());
