@@ -2,7 +2,7 @@
 //! waiting for the flush than going to the origin (ours).
 //!
 //! A flush writes dense regions in order; a write that goes to the origin meanwhile seeks away from them and
-//! back. So while a flush for room runs, a policy with patience lets writes wait for its next
+//! back. So while a flush for room runs, a policy with a wait limit lets writes wait for its next
 //! region, but never longer than the origin itself would be expected to take a few times over
 //! (D11), and not at all for a while after waiting was in vain.
 
@@ -23,26 +23,26 @@ pub(crate) struct Backpressure {
     more: Condvar,
     waiting: AtomicU32,
     /// Writes that shall still go to the origin without waiting.
-    discouraged: AtomicU32,
+    backoff_writes: AtomicU32,
 }
 
 impl Backpressure {
     /// Room for which is waited by `clock`.
     pub(crate) fn new(clock: Clock) -> Self {
-        let (waiting, discouraged) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { clock, made: Mutex::new(0), more: Condvar::new(), waiting, discouraged }
+        let (waiting, backoff_writes) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { clock, made: Mutex::new(0), more: Condvar::new(), waiting, backoff_writes }
     }
 
-    /// Tries `take` again whenever room was made, until it gets something or `patience` is over.
+    /// Tries `take` again whenever room was made, until it gets something or `wait_limit` is over.
     pub(crate) fn wait<T, E>(
         &self,
-        patience: Duration,
+        wait_limit: Duration,
         mut take: impl FnMut() -> Result<Option<T>, E>,
     ) -> Result<Option<T>, E> {
-        if patience.is_zero() || self.is_discouraged() {
+        if wait_limit.is_zero() || self.backs_off() {
             return Ok(None);
         }
-        let until = self.clock.instant() + patience.min(WAIT_MAX);
+        let until = self.clock.instant() + wait_limit.min(WAIT_MAX);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let (mut before, mut late) = (*self.made.lock(), false);
         let taken = loop {
@@ -57,7 +57,7 @@ impl Backpressure {
         };
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if matches!(taken, Ok(None)) {
-            self.discouraged.store(BACKOFF_WRITES, Ordering::Relaxed);
+            self.backoff_writes.store(BACKOFF_WRITES, Ordering::Relaxed);
         }
         taken
     }
@@ -73,9 +73,9 @@ impl Backpressure {
         self.more.notify_all();
     }
 
-    fn is_discouraged(&self) -> bool {
+    fn backs_off(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
-        self.discouraged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        self.backoff_writes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 }
 

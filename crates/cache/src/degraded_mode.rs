@@ -100,10 +100,10 @@ impl Relief {
         if dirty.is_empty() {
             return Ok(0);
         }
-        let flush_handle = self.known.mover_of(file)?;
+        let flush_handle = self.known.flush_handle_of(file)?;
         self.times.hold_origin_time(file)?;
         let changing = self.own.changing(file, Some(&flush_handle))?;
-        if changing.foreign {
+        if changing.external {
             drop(changing);
             let _growth = file.growth.lock();
             return self.external.meet_alone(file).map(|()| 0);

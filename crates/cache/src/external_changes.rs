@@ -136,11 +136,11 @@ impl ExternalChanges {
         let mut look = file.last_seen.lock();
         let raw = self.own.origin_stat(file, None)?;
         let found = Stamp::of_stat(&raw);
-        let foreign = look.is_external();
-        let same_bytes = !foreign && look.seen.same_bytes(found);
+        let external = look.is_external();
+        let same_bytes = !external && look.seen.same_bytes(found);
         // Our own change of its names is about to be looked at.
         let is_ours = look.is_hidden() || look.seen == found || same_bytes && self.own.is_naming();
-        if !foreign && is_ours {
+        if !external && is_ours {
             return Ok(());
         }
         let id = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire));

@@ -122,7 +122,7 @@ impl Flusher {
     ) -> Result<Option<u64>> {
         let (mut dirty, mut rest) = self.dirty_in(id, region);
         let Some(mut span) = span(&dirty) else { return Ok(None) };
-        let flush_handle = self.known.mover_of(file)?;
+        let flush_handle = self.known.flush_handle_of(file)?;
         self.times.hold_origin_time(file)?;
         // Before `writeback`, as requests do: one that holds the range may wait for that.
         let alone = (held == Held::WaitedFor).then(|| file.range.shared(span));
@@ -140,7 +140,7 @@ impl Flusher {
             let origin = &self.settings.setting.origin;
             let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
             let changing = self.own.changing(file, Some(&flush_handle))?;
-            if changing.foreign {
+            if changing.external {
                 // The sweep deals with that.
                 return Ok(None);
             }
@@ -202,7 +202,7 @@ impl Flusher {
         if flushed.extents.is_empty() {
             return Ok(None);
         }
-        let flush_handle = self.known.mover_of(file)?;
+        let flush_handle = self.known.flush_handle_of(file)?;
         // A clean extent may be evicted, so the origin's copy must be durable before (I4).
         if let Err(error) = flush_handle.sync(true) {
             file.syncs_failed.fetch_add(1, Ordering::AcqRel);

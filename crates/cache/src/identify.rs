@@ -136,7 +136,7 @@ impl Identifier {
     }
 
     /// How long a critical write may wait for room on a cache full of dirty data.
-    pub(crate) fn patience(&self, identified: &Identified) -> Duration {
+    pub(crate) fn wait_limit(&self, identified: &Identified) -> Duration {
         let policy = self.policy_of(identified);
         Duration::from_nanos(policy.wait_limit_ps(&identified.verdict) / 1000)
     }

@@ -145,7 +145,7 @@ impl KnownFiles {
     }
 
     /// A descriptor that can flush the file, kept until its last dirty byte is on the origin.
-    pub(crate) fn mover_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
+    pub(crate) fn flush_handle_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
         let mut flush_handle = file.flush_handle.lock();
         if let Some(open) = flush_handle.as_ref() {
             return Ok(Arc::clone(&open.origin));
@@ -159,7 +159,7 @@ impl KnownFiles {
     /// Whether the file may become dirty: it can be flushed, and so can all that are.
     pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
         let refused = self.flush_handles.are_all_kept() && file.flush_handle.lock().is_none();
-        !refused && self.mover_of(file).is_ok()
+        !refused && self.flush_handle_of(file).is_ok()
     }
 
     /// The file behind a record, reached by its path; `None` when the path names another file now

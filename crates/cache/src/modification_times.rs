@@ -75,7 +75,7 @@ impl ModificationTimes {
         let _times = file.times.lock();
         if let Some(held) = file.held_mtime_ns() {
             let changing = self.own.changing(file, None)?;
-            if changing.foreign {
+            if changing.external {
                 return Ok(());
             }
             let node = file.node.read().clone();

@@ -67,7 +67,7 @@ pub(crate) struct Changing<'a> {
     own: &'a OwnChanges,
     file: &'a CachedFile,
     /// Others changed the file: what is dirty must not go to the origin.
-    pub(crate) foreign: bool,
+    pub(crate) external: bool,
 }
 
 impl Drop for Changing<'_> {
@@ -103,7 +103,7 @@ impl OwnChanges {
     ) -> Result<Changing<'a>> {
         let mut look = file.last_seen.lock();
         if let Some(id) = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire)) {
-            self.find_foreign(file, &mut look, via);
+            self.find_external(file, &mut look, via);
             // Of a file that others changed the record stays as it is: the next mount shall find that, too.
             if look.recorded && !look.is_external() {
                 self.record(id, Stamp::Writing)?;
@@ -117,18 +117,18 @@ impl OwnChanges {
             look.since = Since::Ours;
         }
         look.under_way += 1;
-        Ok(Changing { own: self, file, foreign: look.is_external() })
+        Ok(Changing { own: self, file, external: look.is_external() })
     }
 
     /// Whether others changed the origin's file since we last left it alone; `false` also where our own
     /// changes hide that.
     pub(crate) fn is_external(&self, file: &CachedFile) -> bool {
         let mut look = file.last_seen.lock();
-        self.find_foreign(file, &mut look, None);
+        self.find_external(file, &mut look, None);
         look.is_external()
     }
 
-    fn find_foreign(&self, file: &CachedFile, look: &mut LastSeen, via: Option<&OriginFile>) {
+    fn find_external(&self, file: &CachedFile, look: &mut LastSeen, via: Option<&OriginFile>) {
         // Other nodes change what they hold tokens for: how the file looks says nothing of others than those.
         if self.shared || look.is_external() || look.is_hidden() {
             return;

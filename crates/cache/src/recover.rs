@@ -137,7 +137,7 @@ impl Recoverer {
         }
         // Of more than may be open a flush opens each when its turn comes.
         if !self.flush_handles.are_all_kept()
-            && let Err(error) = self.known.mover_of(file)
+            && let Err(error) = self.known.flush_handle_of(file)
         {
             let path = self.namespace.path_of(&file.node.read());
             self.notes.note(format!(

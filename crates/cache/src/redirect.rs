@@ -361,7 +361,7 @@ impl Redirector {
     }
 
     /// Reserves blocks for a part of a critical write; waits for them while a flush for room runs,
-    /// as long as the policy has patience. Returns the bytes evicted.
+    /// as long as the wait limit of the policy. Returns the bytes evicted.
     fn make_room(
         &self,
         identified: &Identified,
@@ -371,7 +371,7 @@ impl Redirector {
         let take = || self.store.make_room(&self.files, id, part, identified.placement);
         match take()? {
             None if self.pressure.is_short_of_room() && self.settings.config.rebuild => {
-                self.room.wait(self.identifier.patience(identified), take)
+                self.room.wait(self.identifier.wait_limit(identified), take)
             }
             taken => Ok(taken),
         }

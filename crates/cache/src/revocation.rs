@@ -64,7 +64,7 @@ impl Holder for Revocation {
         // Others see the time as they see the bytes.
         self.times.give_time(&file)?;
         // What went past the cache is in memory of the origin's file system at most.
-        if let Ok(flush_handle) = self.known.mover_of(&file) {
+        if let Ok(flush_handle) = self.known.flush_handle_of(&file) {
             flush_handle.sync(true)?;
         }
         if !keeps_clean && let Some(id) = file.id() {

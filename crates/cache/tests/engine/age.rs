@@ -12,7 +12,7 @@ use crate::fixture::{Fixture, still};
 use crate::truth::pattern;
 
 /// A rebuilder that has not done it by then never will.
-const PATIENCE: Duration = Duration::from_mins(1);
+const WAIT_LIMIT: Duration = Duration::from_mins(1);
 
 #[test]
 fn i3_dirty_bytes_go_home_at_their_age_whatever_programs_do() {
@@ -29,7 +29,7 @@ fn i3_dirty_bytes_go_home_at_their_age_whatever_programs_do() {
     assert_eq!(fixture.engine().status().dirty_bytes, 40_000);
     let begun = Instant::now();
     while fixture.engine().status().dirty_bytes > 0 {
-        assert!(begun.elapsed() < PATIENCE, "I3: dirty bytes are older than allowed");
+        assert!(begun.elapsed() < WAIT_LIMIT, "I3: dirty bytes are older than allowed");
         // The origin is never idle, and nothing presses.
         fixture.write("busy", 0, &[2; 4096]);
         thread::sleep(Duration::from_millis(1));
@@ -54,7 +54,7 @@ fn i3_i9_a_clock_that_leaps_a_year_ahead_and_back_loses_nothing() {
     fixture.write("b", 9000, &pattern(4, 9000, 5000));
     let begun = Instant::now();
     while fixture.engine().status().dirty_bytes > 0 {
-        assert!(begun.elapsed() < PATIENCE, "dirty bytes of the future wait for it");
+        assert!(begun.elapsed() < WAIT_LIMIT, "dirty bytes of the future wait for it");
         thread::sleep(Duration::from_millis(10));
     }
     fixture.close();
