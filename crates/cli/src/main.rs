@@ -10,7 +10,7 @@
 //! - [`self_exec`]: this program started once more, under its own name;
 //! - [`inherited`]: umask, limits and signals that the caller gave;
 //! - [`child`]: the command that `run` starts, its signals and its status;
-//! - [`print`], [`text`], [`progress`]: what people read;
+//! - [`mod@print`], [`text`], [`progress`]: what people read;
 //! - [`failure`]: exit statuses.
 
 mod bar_chart;
