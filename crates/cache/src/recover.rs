@@ -55,6 +55,7 @@ impl Recoverer {
     /// in the instant before it was killed, is searched for by its inode in the whole tree. One that cannot
     /// be looked at, or whose bytes cannot be saved, keeps them and stands in nobody's way.
     pub(crate) fn recover(&self) -> Result<()> {
+        self.external.count_saved();
         let mut missing = Vec::new();
         for (id, _) in self.store.dmt.dirty_files() {
             match (self.known.file_by_id(id), self.store.dmt.file(id)) {
@@ -243,6 +244,33 @@ impl Recoverer {
                 ));
             }
         }
+    }
+
+    /// After that: makes the origin keep what was just recorded. Whether it does of all of them: else a
+    /// file that is older at the next mount is one that the origin's disk lost.
+    pub(crate) fn sync_dirty_files(&self) -> bool {
+        let mut durable = true;
+        for (id, _) in self.store.dmt.dirty_files() {
+            let synced = match self.known.file_by_id(id) {
+                Ok(Some(file)) => {
+                    self.known.reader_of(&file).and_then(|open| Ok(open.sync(false)?))
+                }
+                // Nobody knows which file that is.
+                Ok(None) => {
+                    durable = false;
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = synced {
+                tracing::debug!(
+                    ?id,
+                    "{error}; what the origin has under dirty data may not be durable"
+                );
+                durable = false;
+            }
+        }
+        durable
     }
 
     /// Saves the dirty bytes of a file that is no longer on the origin, and forgets the file.

@@ -101,12 +101,13 @@ impl Session {
     fn leave_in_order(&self) -> Result<()> {
         self.recoverer.stamp_dirty_files();
         self.own.record_resting(true);
+        let durable = self.recoverer.sync_dirty_files();
         self.discards.discard_queued()?;
         self.barriers.barrier()?;
         self.discards.discard_queued()?;
         self.fetcher.note_wants();
         self.discards.forget_empty(&self.fetcher)?;
         self.store.dmt.close()?;
-        self.own.lease.close()
+        self.own.lease.close(durable)
     }
 }

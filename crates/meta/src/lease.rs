@@ -7,6 +7,11 @@
 //! changed later than that was changed by others. There are two ends: one that is as good as the page
 //! cache, for a killed process, and a later one that was synced, for a machine that lost its power.
 //!
+//! A disk that loses what it was never made to keep (a power loss, a journal that was aborted, a server
+//! that started again) shows files as they were before. Their times of change are then earlier than the
+//! recorded ones, which no change after the record can have: both are of the origin's one clock. Unless the
+//! session that recorded them had the origin synced when it ended, that is a loss, and not a change of others.
+//!
 //! A cache directory that was copied knows nothing of what the original did since. The lease has its own
 //! inode number and birth time written into it, which a copy does not share.
 
@@ -53,8 +58,10 @@ pub enum Evidence {
     /// The directory is a copy of another cache: what it says of the origin is of some time in the past.
     Copy,
     /// The process ended, orderly or not. It changed nothing after this time, in nanoseconds since the
-    /// epoch.
+    /// epoch. The origin's disk may have kept less than the records say.
     Ended(i64),
+    /// The session was closed after the origin was synced under all dirty bytes. It changed nothing after this time.
+    Durable(i64),
     /// The same, and the records may be behind what the session knew last, because the store refused
     /// changes or the machine lost its power; what the origin's disk kept may be behind both.
     Behind(i64),
@@ -80,10 +87,15 @@ impl Evidence {
     pub fn kept(self, left: Stamp) -> Stamp {
         let until_ns = match (left, self) {
             (Stamp::Unjudged { .. }, _)
-            | (Stamp::Closed { .. }, Self::Ended(_) | Self::Nothing | Self::Copy) => {
+            | (
+                Stamp::Closed { .. },
+                Self::Ended(_) | Self::Durable(_) | Self::Nothing | Self::Copy,
+            ) => {
                 return left;
             }
-            (_, Self::Behind(until_ns) | Self::Ended(until_ns)) => until_ns,
+            (_, Self::Behind(until_ns) | Self::Ended(until_ns) | Self::Durable(until_ns)) => {
+                until_ns
+            }
             (Stamp::Writing, Self::Nothing) => i64::MAX,
             (Stamp::Writing, Self::Copy) => i64::MIN,
         };
@@ -100,10 +112,45 @@ impl Evidence {
             (Stamp::Unjudged { until_ns }, _) if ctime_ns <= until_ns => Verdict::Ours,
             (Stamp::Unjudged { .. }, _) => Verdict::Theirs,
             (_, Self::Behind(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
-            (Stamp::Writing, Self::Ended(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
+            (Stamp::Writing, Self::Ended(until_ns) | Self::Durable(until_ns))
+                if ctime_ns <= until_ns =>
+            {
+                Verdict::Ours
+            }
+            // Earlier than the record: the origin lost what it was not made to keep.
+            (Stamp::Closed { ctime_ns: recorded_ns, .. }, Self::Ended(_))
+                if ctime_ns < recorded_ns =>
+            {
+                Verdict::Ours
+            }
             (Stamp::Writing, Self::Nothing) => Verdict::Ours,
             _ => Verdict::Theirs,
         }
+    }
+}
+
+/// Whether and how a session was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    /// It was not.
+    No,
+    /// Its records are complete.
+    Recorded,
+    /// And the origin was synced under all dirty bytes.
+    Durable,
+}
+
+impl Closed {
+    const NAMES: [(&str, Self); 3] =
+        [("0", Self::No), ("1", Self::Recorded), ("durable", Self::Durable)];
+
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|row| row.1 == self).expect("each has a name").0
+    }
+
+    /// What nobody knows is no closed session.
+    fn of_name(name: &str) -> Self {
+        Self::NAMES.iter().find(|row| row.0 == name).map_or(Self::No, |row| row.1)
     }
 }
 
@@ -114,8 +161,7 @@ struct Text {
     /// Ends of the lease in milliseconds since the epoch: written, and synced.
     until_ms: u64,
     synced_until_ms: u64,
-    /// Whether the session was closed.
-    closed: bool,
+    closed: Closed,
     /// Whether records are behind because the store refuses changes.
     behind: bool,
     /// Inode number and birth time in nanoseconds of the file that this was written to.
@@ -131,7 +177,7 @@ struct Text {
 impl Text {
     fn encode(&self) -> [u8; LENGTH] {
         let Self { boot_id, until_ms, synced_until_ms, home: (inode, born), ahead_ms, .. } = self;
-        let (closed, behind) = (u8::from(self.closed), u8::from(self.behind));
+        let (closed, behind) = (self.closed.name(), u8::from(self.behind));
         let (key, id) = self.exit.map_or((0, -1), |exit| (exit.key, exit.id));
         let busy = u8::from(self.busy);
         let text = format!(
@@ -180,7 +226,7 @@ impl Text {
             boot_id: boot_id.to_owned(),
             until_ms: until_ms.parse().ok()?,
             synced_until_ms: synced_until_ms.parse().ok()?,
-            closed: closed == "1",
+            closed: Closed::of_name(closed),
             behind: behind == "1",
             home: (inode.parse().ok()?, born.parse().ok()?),
             ahead_ms,
@@ -197,10 +243,12 @@ impl Text {
         let until_ms = self.until_ms.max(exit_ms.saturating_add(self.ahead_ms));
         if self.home != home {
             Evidence::Copy
-        } else if self.boot_id != boot_id && !self.closed {
+        } else if self.boot_id != boot_id && self.closed == Closed::No {
             Evidence::Behind(nanoseconds(self.synced_until_ms))
         } else if self.behind {
             Evidence::Behind(nanoseconds(until_ms))
+        } else if self.closed == Closed::Durable {
+            Evidence::Durable(nanoseconds(until_ms))
         } else {
             Evidence::Ended(nanoseconds(until_ms))
         }
@@ -238,7 +286,7 @@ impl Lease {
             boot_id,
             until_ms: 0,
             synced_until_ms: 0,
-            closed: false,
+            closed: Closed::No,
             behind: false,
             home: whose.0,
             ahead_ms: 0,
@@ -336,10 +384,12 @@ impl Lease {
         }
     }
 
-    /// The session ends: every file is recorded as it was left.
-    pub fn close(&self) -> Result<()> {
+    /// The session ends: every file is recorded as it was left, and `durable` says whether the origin's disk
+    /// has kept it so, of all files with dirty bytes.
+    pub fn close(&self, durable: bool) -> Result<()> {
         let mut text = self.text.lock();
-        (text.closed, text.exit) = (true, None);
+        text.closed = if durable { Closed::Durable } else { Closed::Recorded };
+        text.exit = None;
         self.write(&text, true).map_err(Error::at(&self.path, "write"))
     }
 

@@ -16,6 +16,7 @@ mod mpi_hints;
 mod mpi_programs;
 mod no_inodes;
 mod ordinary_user;
+mod origin_rollback;
 mod pjdfstest;
 mod programs;
 mod read_only_cache;

@@ -1,6 +1,6 @@
 //! The lease of a cache: body of a fuzz target (`crate::fuzzing`).
 
-use super::{Evidence, LENGTH, Text, read};
+use super::{Closed, Evidence, LENGTH, Text, read};
 use crate::Stamp;
 use crate::fuzz_input::memory_file;
 
@@ -33,14 +33,15 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         boot_id: "0e1c2d3f-4455-6677-8899-aabbccddeeff".to_owned(),
         until_ms: 1_795_577_225_000,
         synced_until_ms: 1_795_577_285_000,
-        closed: false,
+        closed: Closed::No,
         behind: false,
         home: (7, 9),
         ahead_ms: 12,
         exit: Some(crate::exit_time::Name { key: 1_234_567, id: 32_770 }),
         busy: true,
     };
-    let closed = Text { closed: true, behind: true, exit: None, busy: false, ..text.clone() };
+    let closed =
+        Text { closed: Closed::Durable, behind: true, exit: None, busy: false, ..text.clone() };
     let before = "lease-1 boot a1b2 until 5 synced 6 closed 0 behind 0 inode 7 born 9 \n";
     vec![
         ("busy", text.encode().to_vec()),

@@ -17,6 +17,14 @@ fn what_was_at_rest_is_compared_and_what_was_being_changed_is_dated() {
         (Evidence::Ended(200), LEFT, early, Theirs),
         (Evidence::Ended(200), Stamp::Writing, early, Ours),
         (Evidence::Ended(200), Stamp::Writing, late, Theirs),
+        (Evidence::Ended(200), LEFT, found(8, 50, 99), Ours),
+        (Evidence::Ended(200), LEFT, found(9, 300, 99), Ours),
+        (Evidence::Durable(200), LEFT, LEFT, Same),
+        (Evidence::Durable(200), LEFT, found(9, 100, 99), Attributes),
+        (Evidence::Durable(200), LEFT, found(8, 50, 99), Theirs),
+        (Evidence::Durable(200), LEFT, early, Theirs),
+        (Evidence::Durable(200), Stamp::Writing, early, Ours),
+        (Evidence::Durable(200), Stamp::Writing, late, Theirs),
         (Evidence::Behind(200), LEFT, early, Ours),
         (Evidence::Behind(200), LEFT, found(3, 50, 50), Ours),
         (Evidence::Behind(200), LEFT, late, Theirs),
@@ -31,7 +39,12 @@ fn what_was_at_rest_is_compared_and_what_was_being_changed_is_dated() {
     for (evidence, left, found, want) in rows {
         assert_eq!(evidence.judge(left, found), want, "{evidence:?} {left:?} {found:?}");
         let kept = evidence.kept(left);
-        let later = Evidence::Ended(900).judge(kept, found);
+        // A later session cannot call durable what it could not look at.
+        let later = match evidence {
+            Evidence::Ended(_) => Evidence::Ended(900),
+            _ => Evidence::Durable(900),
+        };
+        let later = later.judge(kept, found);
         let as_good = later == want || (later, want) == (Ours, Attributes);
         assert!(as_good || left == found, "{evidence:?} {left:?} {found:?}: {later:?}");
         assert_eq!(Evidence::Copy.kept(kept), kept, "it stays with the first that was known");
@@ -59,8 +72,12 @@ fn a_lease_tells_a_kill_a_power_loss_a_close_and_a_copy() {
     assert_eq!(open("a").1, Evidence::Copy);
     std::fs::rename(dir.path().join("away"), &path).unwrap();
 
-    lease.close().unwrap();
-    assert_eq!(open("b").1, Evidence::Ended(nanoseconds(until_ms)));
+    for boot in ["a", "b"] {
+        lease.close(false).unwrap();
+        assert_eq!(open(boot).1, Evidence::Ended(nanoseconds(until_ms)));
+        lease.close(true).unwrap();
+        assert_eq!(open(boot).1, Evidence::Durable(nanoseconds(until_ms)));
+    }
     std::fs::write(&path, "what").unwrap();
     assert_eq!(open("a").1, Evidence::Copy, "what cannot be read excuses nothing");
 }

@@ -1,0 +1,103 @@
+//! An origin whose disk loses what was never synced there, after programs were told that their bytes are
+//! durable: those are on the cache, and it must not take the older file for one that others changed (I4, I9).
+
+use std::fs;
+
+use crate::{mount, programs};
+
+/// Formats a disk, mounts a cache over it, and leaves a file with eight dirty bytes that were fsynced and
+/// an origin whose last changes only the page cache has. `back` then shows the disk as it was when
+/// `umount` had ended, which is what a power loss leaves; nothing is committed by itself meanwhile.
+const PREPARE: &str = r#"set -e
+opts='--policy always --rebuild=false --size 32M'
+hdd() { mount -o loop,errors=remount-ro,commit=300 image hdd; }
+prepare() {
+  rm -rf cache; mkdir cache; truncate -s 64M image; mkfs.ext4 -qF image
+  hdd 2> /dev/null || { echo no loop device; exit; }
+  mkdir hdd/o; $h mount hdd/o m --cache cache $opts
+  head -c 1048576 /dev/zero | tr '\0' A > m/f; sync m/f; $h flush m > /dev/null; sync -f hdd
+  printf BBBBBBBB | dd of=m/f bs=4096 seek=8 conv=notrunc,fsync status=none
+}
+back() { cp --sparse=always image older; umount hdd; mv older image; check; }
+check() { e2fsck -fy image > /dev/null 2>&1 || test $? = 1; hdd; }
+boot() { cat /proc/sys/kernel/random/uuid > id; mount --bind id /proc/sys/kernel/random/boot_id; }
+again() { $h mount hdd/o m --cache cache $opts; }
+# What the mount serves at the place, and what the origin has there after an unmount with a status.
+served() {
+  at() { dd if=$1 bs=4096 skip=8 count=1 status=none | head -c 8; }
+  seen=$(at m/f); status=0; $h umount m > said 2>&1 || status=$?; home=$(at hdd/o/f)
+  test "$seen $home $status" = "$1 $1 $2" || { echo "$3: $seen, $home, $status"; cat said; exit 1; }
+  umount hdd
+}
+"#;
+
+fn run(script: &str) {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    if ["unshare", "mkfs.ext4", "e2fsck"].iter().any(|name| !programs::is_installed(name)) {
+        return programs::skip("there is no unshare, mkfs.ext4 or e2fsck");
+    }
+    let scratch = tempfile::tempdir().expect("scratch");
+    for name in ["hdd", "m"] {
+        fs::create_dir(scratch.path().join(name)).expect("directory");
+    }
+    let halocline = programs::halocline().get_program().to_string_lossy().into_owned();
+    let whole = format!("h={halocline}; {PREPARE} {script} echo as expected");
+    let output = programs::in_own_namespace(scratch.path(), &whole);
+    let (said, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}\n{errors}");
+    match said.trim() {
+        "as expected" => {}
+        why => programs::skip(why),
+    }
+}
+
+/// The origin's file looked older than recorded: the bytes went to `conflicts`, and programs read the old ones.
+#[test]
+fn i4_what_was_fsynced_is_served_after_dirty_data_was_left_and_the_origin_lost_its_last_changes() {
+    run(r"
+prepare; touch -m -d 2020-01-01 m/f; $h umount --keep-dirty m > said 2>&1 || test $? = 3
+back; boot; again; served BBBBBBBB 0 touch; umount /proc/sys/kernel/random/boot_id
+prepare; chmod 600 m/f; mv m/f m/g; mv m/g m/f; $h umount --force --keep-dirty m > said 2>&1 || test $? = 3
+back; boot; again; served BBBBBBBB 0 rename; umount /proc/sys/kernel/random/boot_id
+prepare; echo more >> m/f; truncate -s 1M m/f; $h umount --keep-dirty m > said 2>&1 || test $? = 3
+back; again; served BBBBBBBB 0 truncate
+");
+}
+
+/// The same after a kill, in the same boot.
+#[test]
+fn i4_what_was_fsynced_is_served_after_a_kill_and_the_origin_lost_its_last_changes() {
+    run(r"
+prepare; touch -m -d 2020-01-01 m/f; sleep 0.5
+kill -9 $($h status m --json | tr -d ' ' | sed -n 's/.*\x22pid\x22:\([0-9]*\).*/\1/p' | head -n 1)
+sleep 0.5; umount -l m
+back; again; served BBBBBBBB 0 kill
+");
+}
+
+/// The same where the origin's journal was aborted: what is left then is not durable.
+#[test]
+fn i4_what_was_fsynced_is_served_after_the_origins_journal_was_aborted() {
+    run(r"
+prepare; touch -m -d 2020-01-01 m/f
+loop=$(awk -v at=$PWD/hdd '$5 == at { print $(NF-1) }' /proc/self/mountinfo)
+error=/sys/fs/ext4/${loop#/dev/}/trigger_fs_error
+test -w $error || { $h umount m > said 2>&1; umount hdd; echo no way to abort the journal; exit; }
+echo 1 > $error; ! touch hdd/x 2> /dev/null
+! $h umount m > said 2>&1; mountpoint -q m && { $h umount --force m > said 2>&1 || test $? = 3; }
+umount hdd; check; again; served BBBBBBBB 0 abort
+");
+}
+
+/// What others changed in the meantime is a conflict nevertheless.
+#[test]
+fn i9_what_others_change_after_dirty_data_was_left_is_a_conflict() {
+    run(r"
+prepare; touch -m -d 2020-01-01 m/f; $h umount --keep-dirty m > said 2>&1 || test $? = 3
+printf CCCCCCCC | dd of=hdd/o/f bs=4096 seek=8 conv=notrunc status=none; again; served CCCCCCCC 4 theirs
+test $(ls cache/conflicts | wc -l) = 2
+");
+}
