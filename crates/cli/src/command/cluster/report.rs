@@ -132,6 +132,10 @@ fn told(problem: &Problem) -> String {
             "inode {inode}: {}: somebody else writes to the store; remove the key, after all nodes are unmounted",
             text::line(what)
         ),
+        Problem::Silent { what } => format!(
+            "a part of the store does not answer, so not all is seen: {}: see that it runs",
+            text::line(what)
+        ),
     }
 }
 

@@ -217,7 +217,13 @@ impl ClusterStore {
             }
             match self.probe(part) {
                 Ok(seen) if parts.0[part].is_followed_by(seen) => parts.0[part] = seen,
-                Ok(seen) if parts.0[part].epoch != seen.epoch => self.routes.note_stale(),
+                Ok(seen) if parts.0[part].epoch != seen.epoch => {
+                    tracing::warn!(
+                        "{}: its master is older than one before it: if that lasts, run CLUSTER BUMPEPOCH there",
+                        self.part_place(part)
+                    );
+                    self.routes.note_stale();
+                }
                 Ok(_) => {}
                 Err(error @ StoreError::NoAnswer(_)) => {
                     tracing::debug!("part {part} does not say its epoch: {error}");
@@ -352,5 +358,31 @@ impl Store for ClusterStore {
 
     fn round_trips(&self) -> u64 {
         self.routes.asked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_master_says_does_not_come_back_into_the_list() {
+        let seen = |config: u64, epoch: u64| Part { config, epoch: Epoch(epoch) };
+        assert!(Part::UNSEEN.is_followed_by(seen(0, 7)));
+        assert!(seen(1, 7).is_followed_by(seen(4, 8)), "a replica was promoted");
+        assert!(seen(4, 8).is_followed_by(seen(4, 9)), "it was restarted");
+        assert!(!seen(4, 8).is_followed_by(seen(1, 7)), "the old one, which was stopped");
+        assert!(!seen(4, 8).is_followed_by(seen(4, 8)) && !seen(4, 8).is_followed_by(seen(5, 8)));
+    }
+
+    #[test]
+    fn a_list_of_parts_is_read_as_it_was_written() {
+        let mut parts = Parts::default();
+        parts.0[5] = Part { config: 3, epoch: Epoch(u64::MAX) };
+        let text = parts.to_string();
+        assert_eq!(Parts::parse(&text).unwrap(), parts);
+        for wrong in ["", "0:0", "x", &format!("{text} 0:0"), &text.replace(':', "")] {
+            assert!(matches!(Parts::parse(wrong), Err(StoreError::Unsound(_))), "{wrong}");
+        }
     }
 }
