@@ -225,11 +225,11 @@ impl ClusterStore {
                     self.routes.note_stale();
                 }
                 Ok(_) => {}
-                Err(error @ StoreError::NoAnswer(_)) => {
+                // Its files wait; leases and all others go on.
+                Err(error) => {
                     tracing::debug!("part {part} does not say its epoch: {error}");
                     silent.push(owner);
                 }
-                Err(error) => return Err(error),
             }
         }
         let after = parts.to_string();
