@@ -22,6 +22,7 @@ use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
 use halocline_testkit::waiting::eventually;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, SetAttr};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -198,9 +199,12 @@ fn i14_no_acknowledged_write_is_lost_when_masters_are_killed() {
     let cluster = Cluster::over(3, &Config::default(), || open(&servers.urls(), None, "test").unwrap());
     let written = registers(&cluster, 400, || {
         for key in ["halocline:{test}:members", &key_of_file(&servers)] {
-            thread::sleep(Duration::from_millis(300));
             let master = servers.master_of(key);
+            // What it acknowledges from now on is lost with it.
+            let replica = servers.cut_replica_of(master);
+            thread::sleep(Duration::from_millis(300));
             servers.kill(master);
+            servers.signal(replica, Signal::CONT);
             servers.wait_for_successor(master, key);
             servers.revive(master);
             servers.wait_until_well();

@@ -137,6 +137,16 @@ impl RedisCluster {
         self.processes[server] = self.spawn(server);
     }
 
+    /// From now on the replica of a master hears nothing of it: what the master acknowledges is lost with it. Answers
+    /// which server that is; it stands still.
+    pub fn cut_replica_of(&self, master: usize) -> usize {
+        let replica = (master + MASTERS) % SERVERS;
+        self.signal(replica, Signal::STOP);
+        // What was sent before would be read when it goes on.
+        self.command(master, &["CLIENT", "KILL", "TYPE", "replica"]);
+        replica
+    }
+
     /// Sends the process of a server a signal.
     pub fn signal(&self, server: usize, signal: Signal) {
         let pid = i32::try_from(self.processes[server].id()).unwrap();
