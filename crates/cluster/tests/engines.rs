@@ -55,9 +55,7 @@ impl Cluster {
         let (origin, registry) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(origin.path().join("file"), b"").unwrap();
         let nodes = (0..nodes)
-            .map(|number| {
-                Self::node(number, (origin.path(), registry.path()), &connect(), config)
-            })
+            .map(|number| Self::node(number, (origin.path(), registry.path()), &connect(), config))
             .collect();
         Self { origin, _registry: registry, nodes }
     }
@@ -196,7 +194,8 @@ fn i11_no_read_is_older_than_what_was_written_before_it() {
 #[test]
 fn i14_no_acknowledged_write_is_lost_when_masters_are_killed() {
     let Some(mut servers) = RedisCluster::start(&[]) else { return };
-    let cluster = Cluster::over(3, &Config::default(), || open(&servers.urls(), None, "test").unwrap());
+    let cluster =
+        Cluster::over(3, &Config::default(), || open(&servers.urls(), None, "test").unwrap());
     let written = registers(&cluster, 400, || {
         for key in ["halocline:{test}:members", &key_of_file(&servers)] {
             let master = servers.master_of(key);

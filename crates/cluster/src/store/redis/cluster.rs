@@ -1,6 +1,6 @@
 //! A store on a Redis Cluster: files spread over all masters, each of which may forget by itself.
 //!
-//! What must hold (`docs/decisions/0038-a-store-on-a-cluster.md`):
+//! What must hold (`docs/decisions/0040-a-store-on-a-cluster.md`):
 //! - A file belongs to one of [`PARTS`] parts for ever. Each part lies in one slot with a marker of its epoch, which is
 //!   compared in the same script as the file's version.
 //! - The members lie in a slot of their own, with the list of the epochs that the parts have as far as anybody noticed, and
