@@ -18,7 +18,8 @@ use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::alone::Alone;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions::{self, Node};
-use halocline_cluster::store::redis::RedisStore;
+use halocline_cluster::store::Store;
+use halocline_cluster::store::redis;
 use halocline_os::boot_id::boot_id;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
@@ -38,9 +39,9 @@ const PASSWORD_BYTES_MAX: u64 = 4096;
 /// Which cluster, and as whom.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
-    /// Other mounts cache the same origin, too: the store of their tokens, a server of Redis 7 or Valkey 8. A
-    /// password comes from the environment, as `HALOCLINE_CLUSTER_PASSWORD`, or from the file that `HALOCLINE_CLUSTER_PASSWORD_FILE` names
-    #[arg(long, value_name = "URL")]
+    /// Other mounts cache the same origin, too: the store of their tokens, a server of Redis 7 or Valkey 8, or some servers of a
+    /// cluster with commas between. A password comes from the environment, as `HALOCLINE_CLUSTER_PASSWORD`, or from the file that `HALOCLINE_CLUSTER_PASSWORD_FILE` names
+    #[arg(long, value_name = "URL[,URL...]")]
     cluster: Option<String>,
     /// Name of this node in the cluster; without it the host's name and the process
     #[arg(long, value_name = "NAME", requires = "cluster")]
@@ -94,9 +95,9 @@ pub(crate) fn begin(
     config: &Config,
 ) -> Result<Agent> {
     let (store, registry) = open(origin, (url, password))?;
-    let cache_id = settle((&store, &registry), (origin, cache), config)?;
+    let cache_id = settle((&*store, &registry), (origin, cache), config)?;
     let options = Options::new(node, cache.to_owned(), cache_id);
-    Agent::begin(options, Arc::new(store), registry)
+    Agent::begin(options, store, registry)
 }
 
 /// A mount outside of the cluster would read old bytes, and what it writes would be lost.
@@ -123,7 +124,7 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
 /// Brings to the origin what earlier sessions on the same cache left, and ends them: sessions of processes that were killed. Answers
 /// which cache it is.
 fn settle(
-    (store, registry): (&RedisStore, &Registry),
+    (store, registry): (&dyn Store, &Registry),
     (origin, cache): (&Path, &Path),
     config: &Config,
 ) -> Result<String> {
@@ -163,7 +164,7 @@ fn settle(
 }
 
 /// Waits until the lease of a session is over.
-fn wait_for_its_end((store, registry): (&RedisStore, &Registry), node: &Node) -> Result<()> {
+fn wait_for_its_end((store, registry): (&dyn Store, &Registry), node: &Node) -> Result<()> {
     let mut left_ms = node.lease_ms;
     while left_ms > 0 {
         thread::sleep(LOOK_AGAIN);
@@ -240,7 +241,7 @@ pub(crate) struct StoreArgs {
     /// The origin
     pub(crate) origin: PathBuf,
     /// The store of its tokens, as the mounts have it
-    #[arg(long = "cluster", value_name = "URL")]
+    #[arg(long = "cluster", value_name = "URL[,URL...]")]
     url: String,
 }
 
@@ -249,7 +250,7 @@ impl StoreArgs {
     ///
     /// # Errors
     /// If no node was ever there: nothing is made in what may be another directory than the origin.
-    pub(crate) fn open(&self) -> Result<(RedisStore, Registry)> {
+    pub(crate) fn open(&self) -> Result<(Arc<dyn Store>, Registry)> {
         let path = self.origin.join(REGISTRY);
         if std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
         {
@@ -265,12 +266,15 @@ impl StoreArgs {
     }
 }
 
-fn open(origin: &Path, (url, password): (&str, Option<&str>)) -> Result<(RedisStore, Registry)> {
+fn open(
+    origin: &Path,
+    (url, password): (&str, Option<&str>),
+) -> Result<(Arc<dyn Store>, Registry)> {
     let path = origin.join(REGISTRY);
     let registry = Registry::open(&path)?;
     let found = std::fs::metadata(&path).map_err(Error::at(&path, "look at"))?;
     let name = format!("{:x}", found.ino());
-    let store = RedisStore::connect(url, password, &name)
+    let store = redis::open(url, password, &name)
         .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/CLUSTER.md"))?;
     Ok((store, registry))
 }

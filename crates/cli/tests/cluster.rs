@@ -11,6 +11,7 @@ use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::Nodes;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::eventually;
@@ -364,6 +365,59 @@ fn a_mount_that_fails_leaves_no_session() {
     let refused = nodes.halocline(&mount);
     assert!(!refused.status.success(), "{}", said(&refused));
     assert_eq!(listed(), 1, "{}", said(&refused));
+}
+
+/// A mount whose tokens lie on a Redis Cluster; what of that does not answer is named.
+#[test]
+fn a_redis_cluster_serves_mounts_and_its_silent_part_is_named() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &["one"]) else { return };
+    let settings = &["--cluster-require-full-coverage", "no"];
+    let Some(mut store) = RedisCluster::start(settings) else { return };
+    let url = store.urls();
+    let ask = |what: &str, rest: &[&str]| {
+        scratch.halocline(&[&["cluster", what, "origin", "--cluster", &url], rest].concat())
+    };
+    fs::create_dir_all(scratch.path("cache")).unwrap();
+    let urls = format!("{},{}", store.url(4), store.url(0));
+    scratch.succeed(&[
+        "mount",
+        "origin",
+        "one",
+        "--cache",
+        "cache",
+        "--cluster",
+        &urls,
+        "--node",
+        "one",
+    ]);
+    fs::write(scratch.path("one/file"), [1; 10_000]).unwrap();
+    let told = json(&ask("status", &["--json"]));
+    assert_eq!((&told["grants"], &told["files"]), (&true.into(), &1.into()), "{told}");
+    let told = json(&ask("tokens", &["file", "--json"]));
+    assert_eq!(told["tokens"][0]["node"], "one", "{told}");
+    assert!(ask("fsck", &[]).status.success());
+    let members = format!("halocline:{{{:x}}}:members", {
+        fs::metadata(scratch.path("origin/.halocline-cluster")).unwrap().ino()
+    });
+    let silent = (store.master_of(&members) + 1) % MASTERS;
+    for server in [silent + MASTERS, silent] {
+        store.kill(server);
+    }
+    let found = ask("fsck", &["--json"]);
+    assert_eq!(found.status.code(), Some(1), "{}", said(&found));
+    let problems = json(&found);
+    assert_eq!(problems[0]["problem"], "silent", "{problems}");
+    let port = store.url(silent).rsplit_once(':').unwrap().1.to_owned();
+    assert!(problems[0]["what"].as_str().unwrap().contains(&port), "{problems}");
+    assert!(written(&ask("status", &[])).contains(&port));
+    assert!(written(&ask("nodes", &[])).contains("lives"));
+    for server in [silent, silent + MASTERS] {
+        store.revive(server);
+    }
+    store.wait_until_well();
+    eventually("all fits together", || ask("fsck", &[]).status.success());
+    scratch.succeed(&["umount", "one"]);
+    assert_eq!(fs::read(scratch.path("origin/file")).unwrap(), [1; 10_000]);
 }
 
 /// A password comes from the environment or from a file that nobody else reads, and is shown nowhere.

@@ -15,6 +15,9 @@ use crate::store::{Store, StoreError};
 /// Files that are looked at; of more, the first ones are counted and that is said.
 const FILES_MAX: usize = 1_000_000;
 
+/// Answers that do not come before nothing more is asked: each takes some seconds.
+const SILENT_MAX: usize = 4;
+
 /// What a session holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Holdings {
@@ -80,6 +83,11 @@ pub enum Problem {
         /// What is wrong with it.
         what: String,
     },
+    /// A part of the store does not answer: its files' tokens can be neither seen nor changed.
+    Silent {
+        /// Which server and part, and why.
+        what: String,
+    },
 }
 
 impl Problem {
@@ -109,28 +117,54 @@ pub struct Overview {
     pub problems: Vec<Problem>,
 }
 
+impl Overview {
+    fn note_silent(&mut self, what: String) {
+        self.all_files = false;
+        let problem = Problem::Silent { what };
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    fn silent(&self) -> usize {
+        self.problems.iter().filter(|one| matches!(one, Problem::Silent { .. })).count()
+    }
+}
+
 /// Looks at everything. Nothing is changed; nodes go on meanwhile, so that files are counted one after the other.
 ///
+/// What cannot be seen because a part of the store does not answer is said to be so.
+///
 /// # Errors
-/// If the store or the list cannot be read.
+/// If the members or the list cannot be read.
 pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     let roll = store.roll().map_err(told)?;
     let listed = registry.sessions()?;
     let nodes = sessions::nodes_of(&roll, listed.clone(), registry);
-    let files = store.files(FILES_MAX).map_err(told)?;
     let mut found = Overview {
         epoch: roll.epoch.0,
         grants: roll.members.grants(roll.epoch),
         nodes: Vec::new(),
         files: 0,
-        all_files: files.len() < FILES_MAX,
+        all_files: true,
         contended_files: 0,
         problems: Vec::new(),
     };
+    let files = match store.files(FILES_MAX) {
+        Err(StoreError::NoAnswer(what)) => {
+            found.note_silent(what);
+            Vec::new()
+        }
+        files => files.map_err(told)?,
+    };
+    found.all_files &= files.len() < FILES_MAX;
     let mut held: BTreeMap<Session, Holdings> =
         nodes.iter().map(|node| (node.session, Holdings::default())).collect();
     for file in files {
         look_at(store, file, roll.now_ms, &mut held, &mut found)?;
+        if found.silent() > SILENT_MAX {
+            break;
+        }
     }
     for node in nodes {
         let tokens = held[&node.session];
@@ -158,6 +192,10 @@ fn look_at(
     let tokens = match sessions::current(store, file) {
         Err(StoreError::Unsound(what)) => {
             found.problems.push(Problem::Unsound { inode, what });
+            return Ok(());
+        }
+        Err(StoreError::NoAnswer(what)) => {
+            found.note_silent(what);
             return Ok(());
         }
         tokens => tokens.map_err(told)?,

@@ -29,7 +29,7 @@ pub struct Node {
     pub boot_id: Option<String>,
     /// Whether it lives; `None` if the store knows nothing of it.
     pub life: Option<Life>,
-    /// How long its lease runs, in milliseconds, by the store's clock.
+    /// How long its lease may run, in milliseconds, by the store's clock: while the store may have forgotten leases, all may.
     pub lease_ms: u64,
     /// Whether it has said what it holds since the store may have forgotten it last.
     pub is_known: bool,
@@ -51,7 +51,6 @@ pub(crate) fn nodes_of(roll: &Roll, listed: Vec<Session>, registry: &Registry) -
     sessions.dedup();
     let node = |session| {
         let entry = registry.entry(session);
-        let until = roll.leases.iter().find(|(of, _)| *of == session).map_or(0, |lease| lease.1);
         Node {
             session,
             node: entry.as_ref().map(|entry| entry.node.clone()),
@@ -59,7 +58,7 @@ pub(crate) fn nodes_of(roll: &Roll, listed: Vec<Session>, registry: &Registry) -
             cache_id: entry.as_ref().map(|entry| entry.cache_id.clone()),
             boot_id: entry.map(|entry| entry.boot_id),
             life: roll.members.life(session),
-            lease_ms: until.saturating_sub(roll.now_ms),
+            lease_ms: roll.lease_ms(session),
             is_known: roll.members.has_asserted(session, roll.epoch),
         }
     };
@@ -101,10 +100,14 @@ pub fn exclusive(store: &dyn Store, session: Session) -> Result<Vec<(SharedFile,
 /// If its lease runs, or if something cannot be written; to be called again then.
 pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {
     let roll = store.roll().map_err(told)?;
-    if roll.members.life(session).is_some() && !roll.is_over(session) {
+    if !roll.is_over(session) {
+        let seconds = roll.lease_ms(session).div_ceil(1000);
         return Err(Error::Cluster {
-            what: format!("{} is there: its lease runs", registry.name(session)),
-            remedy: "unmount it on its node".to_owned(),
+            what: format!(
+                "{} is there, or may be: its lease may run for another {seconds} s",
+                registry.name(session)
+            ),
+            remedy: "unmount it on its node, or wait until its lease is over".to_owned(),
         });
     }
     // In this order: one that says again what it holds looks there after it did.

@@ -29,6 +29,9 @@ pub enum StoreError {
     Unusable(String),
 }
 
+/// The longest lease.
+pub const LEASE_MAX: Duration = Duration::from_secs(30);
+
 /// A result of the store.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
@@ -63,15 +66,25 @@ pub struct Roll {
     pub members: Members,
     /// Until when leases run, by the store's clock in milliseconds.
     pub leases: Vec<(Session, u64)>,
+    /// Until when leases may run that the store has forgotten, by its clock.
+    pub forgotten_until_ms: u64,
     /// The store's clock.
     pub now_ms: u64,
 }
 
 impl Roll {
-    /// Whether the lease of a session is over by the store's clock, or there is none.
+    /// Whether the lease of a session is over by the store's clock.
     #[must_use]
     pub fn is_over(&self, session: Session) -> bool {
-        self.leases.iter().all(|(of, until_ms)| *of != session || *until_ms <= self.now_ms)
+        self.lease_ms(session) == 0
+    }
+
+    /// How long the lease of a session may run, in milliseconds.
+    #[must_use]
+    pub fn lease_ms(&self, session: Session) -> u64 {
+        let own = self.leases.iter().find(|(of, _)| *of == session);
+        let until_ms = own.map_or(0, |(_, until_ms)| *until_ms).max(self.forgotten_until_ms);
+        until_ms.saturating_sub(self.now_ms)
     }
 }
 
@@ -82,7 +95,8 @@ pub enum Lease {
     Stays,
     /// A session's runs from now for this many milliseconds.
     Runs(Session, u64),
-    /// A session's is over. The change is refused if it is not, by the store's clock at that moment.
+    /// A session's is over. The change is refused if it is not, or may not be because the store has forgotten leases, by
+    /// the store's clock at that moment.
     IsOver(Session),
     /// A session ends its own.
     Ends(Session),
@@ -102,12 +116,13 @@ pub trait Store: Debug + Send + Sync {
     /// Who takes part.
     fn roll(&self) -> Result<Roll>;
 
-    /// Replaces the members, if they and all parts of the store are still those of `from` and the change of the lease is
-    /// right. `false` if not.
+    /// Replaces the members, if they and the epoch of the whole store are still those of `from` and the change of the lease
+    /// is right. `false` if not. A part whose epoch is another one already, which nobody has noticed, does no harm: it takes
+    /// no change for the epoch that the members know.
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool>;
 
-    /// Lets a lease that is not over run for `lease_ms` from now, in the same epoch. `false` if it is over, or the epoch
-    /// is another one.
+    /// Lets a lease that is not over run for `lease_ms` from now, at most [`LEASE_MAX`], in the same epoch. `false` if it
+    /// is over, or the epoch is another one.
     fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool>;
 
     /// Tells a session that somebody wants something of it, or that something that it waits for may be there, in a

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -16,9 +16,13 @@ use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::Store;
 use halocline_cluster::store::memory::MemoryStore;
+use halocline_cluster::store::redis::open;
 use halocline_testkit::hostile::Random;
+use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
+use halocline_testkit::waiting::eventually;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, SetAttr};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -42,11 +46,16 @@ impl Cluster {
     }
 
     fn with(nodes: usize, config: &Config) -> Self {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
+        Self::over(nodes, config, || Arc::clone(&store))
+    }
+
+    /// Over a store that each node connects to by itself.
+    fn over(nodes: usize, config: &Config, connect: impl Fn() -> Arc<dyn Store>) -> Self {
         let (origin, registry) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(origin.path().join("file"), b"").unwrap();
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
         let nodes = (0..nodes)
-            .map(|number| Self::node(number, (origin.path(), registry.path()), &store, config))
+            .map(|number| Self::node(number, (origin.path(), registry.path()), &connect(), config))
             .collect();
         Self { origin, _registry: registry, nodes }
     }
@@ -173,35 +182,93 @@ fn i11_nodes_see_each_others_bytes_at_once() {
 /// Each block is a register: nobody reads what was overwritten before the read began.
 #[test]
 fn i11_no_read_is_older_than_what_was_written_before_it() {
+    let cluster = Cluster::new(2);
+    registers(&cluster, 60, || {});
+    for node in &cluster.nodes {
+        node.agent.leave().unwrap();
+    }
+}
+
+/// So it is while masters of a store on several servers are killed and others take their place; and all that was acknowledged
+/// is on the origin in the end.
+#[test]
+fn i14_no_acknowledged_write_is_lost_when_masters_are_killed() {
+    let Some(mut servers) = RedisCluster::start(&[]) else { return };
+    let cluster =
+        Cluster::over(3, &Config::default(), || open(&servers.urls(), None, "test").unwrap());
+    let written = registers(&cluster, 400, || {
+        for key in ["halocline:{test}:members", &key_of_file(&servers)] {
+            let master = servers.master_of(key);
+            // What it acknowledges from now on is lost with it.
+            let replica = servers.cut_replica_of(master);
+            thread::sleep(Duration::from_millis(300));
+            servers.kill(master);
+            servers.signal(replica, Signal::CONT);
+            servers.wait_for_successor(master, key);
+            servers.revive(master);
+            servers.wait_until_well();
+        }
+    });
+    for node in &cluster.nodes {
+        eventually("it has a lease", || node.agent.keep().is_ok());
+        node.agent.leave().unwrap();
+    }
+    let found = std::fs::read(cluster.origin.path().join("file")).unwrap();
+    let found: Vec<_> =
+        found.chunks_exact(8).map(<[u8; 8]>::try_from).map(Result::unwrap).collect();
+    for (block, value) in written.iter().enumerate() {
+        let words = &found[block * 1024..][..1024];
+        assert!(words.iter().all(|word| u64::from_le_bytes(*word) == *value), "block {block}");
+    }
+}
+
+/// The key of the one file that has tokens.
+fn key_of_file(servers: &RedisCluster) -> String {
+    let pattern = "halocline:{test.*}:file:*";
+    let keys = |server| servers.command(server, &["KEYS", pattern]);
+    (0..MASTERS).map(keys).find(|key| !key.is_empty()).expect("a file has tokens")
+}
+
+/// Writes each block in at least so many rounds, and as long as `meanwhile` takes, by turns on all nodes, with reads beside.
+/// Answers what was written last.
+fn registers(cluster: &Cluster, rounds: u64, meanwhile: impl FnOnce()) -> Vec<u64> {
     const BLOCKS: usize = 8;
     const BLOCK: u64 = 8 << 10;
-    let cluster = Cluster::new(2);
     cluster.nodes[0].truncate(BLOCKS as u64 * BLOCK);
     let counts = || -> Vec<AtomicU64> { (0..BLOCKS).map(|_| AtomicU64::new(0)).collect() };
     let (begun, done) = (counts(), counts());
     let handles: Vec<_> = cluster.nodes.iter().map(|node| node.open(libc::O_RDWR)).collect();
-    let writer = |block: usize| {
-        let mut random = Random(block as u64);
-        for value in 1..=60_u64 {
-            let node = random.below(cluster.nodes.len());
-            begun[block].store(value, Ordering::SeqCst);
-            let bytes = value.to_le_bytes().repeat(1024);
-            let engine = &cluster.nodes[node].engine;
-            engine.write(&handles[node], block as u64 * BLOCK, &bytes, ME).unwrap();
-            done[block].store(value, Ordering::SeqCst);
+    let is_over = AtomicBool::new(false);
+    let writer = |half: usize| {
+        let mut random = Random(half as u64);
+        for value in 1_u64.. {
+            for block in (half..BLOCKS).step_by(2) {
+                let node = random.below(cluster.nodes.len());
+                begun[block].store(value, Ordering::SeqCst);
+                let bytes = value.to_le_bytes().repeat(1024);
+                let engine = &cluster.nodes[node].engine;
+                engine.write(&handles[node], block as u64 * BLOCK, &bytes, ME).unwrap();
+                done[block].store(value, Ordering::SeqCst);
+            }
+            if value >= rounds && is_over.load(Ordering::SeqCst) {
+                break;
+            }
         }
     };
     let reader = |seed: usize| {
         let mut random = Random(1000 + seed as u64);
         let mut bytes = vec![0; 8192];
-        for _ in 0..200 {
+        for step in 0.. {
+            if step >= 200 && is_over.load(Ordering::SeqCst) {
+                break;
+            }
             let (node, block) = (random.below(cluster.nodes.len()), random.below(BLOCKS));
             let least = done[block].load(Ordering::SeqCst);
             let engine = &cluster.nodes[node].engine;
             engine.read(&handles[node], block as u64 * BLOCK, &mut bytes, ME).unwrap();
             let most = begun[block].load(Ordering::SeqCst);
             // Part of a write that is under way may be there: where blocks are contended, both go to the origin's file
-            // system, which orders no reads after writes beside them. None of it may be older than `least`.
+            // system, which orders no reads after rounds beside them. None of it may be older than `least`.
             for word in bytes.chunks_exact(8) {
                 let found = u64::from_le_bytes(word.try_into().unwrap());
                 assert!((least..=most).contains(&found), "{least} <= {found} <= {most}");
@@ -209,17 +276,16 @@ fn i11_no_read_is_older_than_what_was_written_before_it() {
         }
     };
     thread::scope(|scope| {
-        for block in 0..2 {
-            scope.spawn(move || (0..BLOCKS).filter(|at| at % 2 == block).for_each(writer));
+        for half in 0..2 {
+            scope.spawn(move || writer(half));
         }
         for seed in 0..2 {
             scope.spawn(move || reader(seed));
         }
+        meanwhile();
+        is_over.store(true, Ordering::SeqCst);
     });
-    drop(handles);
-    for node in &cluster.nodes {
-        node.agent.leave().unwrap();
-    }
+    done.iter().map(|value| value.load(Ordering::SeqCst)).collect()
 }
 
 /// Each node writes its part of a new file in random order, all at once: each caches all of its part, after few requests

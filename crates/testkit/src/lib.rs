@@ -10,6 +10,7 @@ pub mod nodes;
 pub mod place;
 pub mod plot;
 pub mod program;
+pub mod redis_cluster;
 pub mod redis_server;
 pub mod scratch;
 pub mod signals;

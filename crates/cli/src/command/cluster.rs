@@ -90,7 +90,7 @@ pub(crate) fn execute(args: &ClusterCommand) -> Outcome {
 
 fn nodes(args: &AskArgs) -> Outcome {
     let (store, registry) = args.store.open().map_err(Failure::refused)?;
-    let nodes = sessions::nodes(&store, &registry).map_err(Failure::refused)?;
+    let nodes = sessions::nodes(&*store, &registry).map_err(Failure::refused)?;
     if args.json {
         return print_json(&nodes);
     }
@@ -138,7 +138,7 @@ fn recover(args: &RecoverArgs) -> Outcome {
     let EndArgs { store, node: name, dry_run } = &args.end;
     let origin = std::path::absolute(&store.origin)?;
     let (store, registry) = store.open().map_err(Failure::refused)?;
-    let all = sessions::nodes(&store, &registry).map_err(Failure::refused)?;
+    let all = sessions::nodes(&*store, &registry).map_err(Failure::refused)?;
     for node in gone(all, name)? {
         let cache = cache_of(args, &node).map_err(Failure::refused)?;
         let name = text::line(name);
@@ -153,7 +153,7 @@ fn recover(args: &RecoverArgs) -> Outcome {
         // Now that nobody can put another one there.
         check_identity(&cache, Some(left.cache_id()), &node).map_err(Failure::refused)?;
         let bytes = left.bring_to_origin().map_err(Failure::refused)?;
-        sessions::end(&store, &registry, node.session).map_err(Failure::refused)?;
+        sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
         let bytes = text::bytes(bytes);
         say!("{name}: {bytes} brought to the origin, its session is ended");
     }
@@ -190,10 +190,10 @@ fn check_identity(cache: &Path, found: Option<&str>, node: &Node) -> Result<()> 
 
 fn forget(args: &EndArgs) -> Outcome {
     let (store, registry) = args.store.open().map_err(Failure::refused)?;
-    let all = sessions::nodes(&store, &registry).map_err(Failure::refused)?;
+    let all = sessions::nodes(&*store, &registry).map_err(Failure::refused)?;
     let name = text::line(&args.node);
     for node in gone(all, &args.node)? {
-        let held = sessions::exclusive(&store, node.session).map_err(Failure::refused)?;
+        let held = sessions::exclusive(&*store, node.session).map_err(Failure::refused)?;
         let inodes: BTreeSet<u64> = held.iter().map(|(file, _)| file.inode).collect();
         for lost in names_of(&args.store.origin, &inodes) {
             tell!("{lost}: what {name} wrote last may be lost");
@@ -201,7 +201,7 @@ fn forget(args: &EndArgs) -> Outcome {
         if args.dry_run {
             continue;
         }
-        sessions::end(&store, &registry, node.session).map_err(Failure::refused)?;
+        sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
         say!("{name} is forgotten, with {}", counted(inodes.len(), "file"));
     }
     Ok(ExitCode::SUCCESS)

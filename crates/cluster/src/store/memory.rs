@@ -10,7 +10,7 @@ use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::{Condvar, Mutex};
 
 use super::coding;
-use super::{Lease, Reading, Result, Roll, Store, StoreError, Swap};
+use super::{LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
 
 /// What goes wrong with requests.
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,6 +64,8 @@ struct Data {
     /// As bytes, as other stores have them; none at first.
     members: Vec<u8>,
     leases: BTreeMap<Session, u64>,
+    /// Until when leases may run that were forgotten.
+    forgotten_until_ms: u64,
 }
 
 impl MemoryStore {
@@ -107,7 +109,10 @@ impl MemoryStore {
         state.data.files.retain(|file, _| !of_part(file));
         state.data.files.extend(from.files.into_iter().filter(|(file, _)| of_part(file)));
         if part == 0 {
-            state.data = Data { files: std::mem::take(&mut state.data.files), ..from };
+            let files = std::mem::take(&mut state.data.files);
+            let lease_ms = u64::try_from(LEASE_MAX.as_millis()).unwrap_or(u64::MAX);
+            let forgotten_until_ms = state.now_ms + lease_ms;
+            state.data = Data { files, forgotten_until_ms, ..from };
         }
     }
 
@@ -179,6 +184,7 @@ impl Store for MemoryStore {
                     bytes => coding::members(bytes)?,
                 },
                 leases: state.data.leases.iter().map(|(of, until)| (*of, *until)).collect(),
+                forgotten_until_ms: state.data.forgotten_until_ms,
                 now_ms: state.now_ms,
             })
         })
@@ -196,6 +202,9 @@ impl Store for MemoryStore {
                 Lease::Stays => {}
                 Lease::Runs(session, lease_ms) => drop(leases.insert(session, now_ms + lease_ms)),
                 Lease::IsOver(session) => {
+                    if state.data.forgotten_until_ms > now_ms {
+                        return Ok(false);
+                    }
                     if leases.get(&session).is_some_and(|until_ms| *until_ms > now_ms) {
                         return Ok(false);
                     }

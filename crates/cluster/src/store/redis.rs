@@ -1,12 +1,16 @@
-//! A store on one server of Redis or Valkey.
+//! A store on one server of Redis or Valkey, or on a [cluster](ClusterStore) of them.
 //!
-//! All keys of one origin have one hash tag. A file's tokens are a hash of a version and a value, which is kept for an
-//! hour after nobody holds or wants anything, so that no request of before finds the version that it expects. Who is
-//! told something has a list, which it waits for.
+//! All keys of one origin have one hash tag; on a cluster, the members and each part have one. A file's tokens are a hash
+//! of a version and a value, which is kept for an hour after nobody holds or wants anything, so that no request of before
+//! finds the version that it expects. Who is told something has a list, which it waits for.
 
+mod cluster;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod routes;
 mod scripts;
+mod server;
+mod slots;
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,38 +21,86 @@ use std::time::Duration;
 use halocline_cache::coherence::SharedFile;
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
-use redis::{Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo};
-use redis::{FromRedisValue, RedisError, ScriptInvocation};
+use redis::{Connection, FromRedisValue, Script, ScriptInvocation};
 
 use super::coding;
-use super::{Lease, Reading, Result, Roll, Store, StoreError, Swap};
-use scripts::Scripts;
+use super::{LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
+use scripts::{FileScripts, MemberScripts};
+use server::{Server, TIMEOUT, info_of};
 
-/// How long connecting, and each answer, may take.
-const TIMEOUT: Duration = Duration::from_secs(3);
+pub use cluster::ClusterStore;
+
 /// How long tokens that say nothing are kept.
 const KEPT: Duration = Duration::from_hours(1);
-/// Connections that are kept while nobody uses them.
-const IDLE_MAX: usize = 16;
+/// How long leases may run that a server has forgotten.
+const FORGOTTEN: Duration = LEASE_MAX;
 /// The longest name of an origin.
 const NAME_MAX: usize = 64;
 
-/// The store.
+/// Servers that a URL may name.
+const SEEDS_MAX: usize = 64;
+
+/// Opens the store at `urls`: one URL of a server, or of a cluster's, or several of one cluster, with commas between.
+/// Each is as [`RedisStore::connect`] has it.
+///
+/// # Errors
+/// If it cannot be reached, or would lose tokens by its settings. No error shows a secret.
+pub fn open(urls: &str, password: Option<&str>, origin: &str) -> Result<Arc<dyn Store>> {
+    let urls: Vec<&str> = urls.split(',').collect();
+    if urls.len() > SEEDS_MAX {
+        let what =
+            format!("more than {SEEDS_MAX} servers are named; some of the cluster's will do");
+        return Err(StoreError::Unusable(what));
+    }
+    let mut failed = None;
+    for url in &urls {
+        match is_of_cluster(&Server::new(info_of(url, password)?)?) {
+            Ok(true) => return Ok(Arc::new(ClusterStore::connect(&urls, password, origin)?)),
+            Ok(false) if urls.len() == 1 => {
+                return Ok(Arc::new(RedisStore::connect(url, password, origin)?));
+            }
+            Ok(false) => {
+                let what = "several servers are named, and one is not part of a cluster";
+                return Err(StoreError::Unusable(what.to_owned()));
+            }
+            // Another one may be reached.
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.expect("there is a URL, if an empty one"))
+}
+
+fn is_of_cluster(server: &Server) -> Result<bool> {
+    let ask = |connection: &mut Connection| redis::cmd("INFO").arg("cluster").query(connection);
+    let info: String = server.ask(ask).map_err(|error| server.error(&error))?;
+    Ok(info.lines().any(|line| line.trim_end() == "cluster_enabled:1"))
+}
+
+/// # Errors
+/// If an origin's name has something else than up to 64 letters, digits, `-` and `_`.
+fn check_name(origin: &str) -> Result<()> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    if origin.is_empty() || origin.len() > NAME_MAX || !origin.chars().all(is_plain) {
+        let what = "the name of an origin is made of up to 64 letters, digits, - and _";
+        return Err(StoreError::Unusable(what.to_owned()));
+    }
+    Ok(())
+}
+
+/// The store on one server.
 pub struct RedisStore {
-    client: Client,
-    /// Where it is, without any secret.
-    address: String,
+    server: Server,
     keys: Keys,
-    idle: Mutex<Vec<Connection>>,
     /// For waiting.
     listening: Mutex<Option<Connection>>,
-    scripts: Scripts,
+    files: FileScripts,
+    members: MemberScripts,
     asked: AtomicU64,
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
@@ -60,8 +112,9 @@ struct Keys {
 }
 
 impl Keys {
-    fn new(origin: &str) -> Self {
-        let prefix = format!("halocline:{{{origin}}}:");
+    /// Those with a hash tag.
+    fn new(tag: &str) -> Self {
+        let prefix = format!("halocline:{{{tag}}}:");
         let key = |name: &str| format!("{prefix}{name}");
         Self { epoch: key("epoch"), members: key("members"), leases: key("leases"), prefix }
     }
@@ -94,115 +147,42 @@ impl RedisStore {
     /// # Errors
     /// If it cannot be reached, or would lose tokens by its settings. No error shows a secret.
     pub fn connect(url: &str, password: Option<&str>, origin: &str) -> Result<Self> {
-        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
-        if origin.is_empty() || origin.len() > NAME_MAX || !origin.chars().all(is_plain) {
-            let what = "the name of an origin is made of up to 64 letters, digits, - and _";
-            return Err(StoreError::Unusable(what.to_owned()));
-        }
-        // An error means that there is one already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // Its own words might repeat the URL, with the password in it.
-        let unread = |_| {
-            let what = "this is no URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or \
-                        redis://HOST:6379/1";
-            StoreError::Unusable(what.to_owned())
-        };
-        let mut info: ConnectionInfo = url.into_connection_info().map_err(unread)?;
-        if let Some(password) = password {
-            let settings = info.redis_settings().clone().set_password(password);
-            info = info.set_redis_settings(settings);
-        }
-        let address = match info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                format!("{host}:{port}")
-            }
-            _ => "a local socket".to_owned(),
-        };
-        let client = Client::open(info).map_err(unread)?;
+        check_name(origin)?;
         let store = Self {
-            client,
-            address,
+            server: Server::new(info_of(url, password)?)?,
             keys: Keys::new(origin),
-            idle: Mutex::default(),
             listening: Mutex::default(),
-            scripts: Scripts::new(),
+            files: FileScripts::new(),
+            members: MemberScripts::new(),
             asked: AtomicU64::new(0),
         };
-        store.check_settings()?;
+        store.server.check_settings()?;
         Ok(store)
-    }
-
-    /// A server that makes room by forgetting keys would forget tokens, and its epoch would not tell.
-    fn check_settings(&self) -> Result<()> {
-        let info: String =
-            self.ask(|connection| redis::cmd("INFO").arg("memory").query(connection))?;
-        let value = |key: &str| info.lines().find_map(|line| line.strip_prefix(key));
-        match value("maxmemory_policy:") {
-            Some("noeviction") => Ok(()),
-            _ if value("maxmemory:") == Some("0") => Ok(()),
-            policy => Err(StoreError::Unusable(format!(
-                "{}: it may forget keys (maxmemory-policy is {}); set it to noeviction",
-                self.address,
-                policy.unwrap_or("not told").chars().take(NAME_MAX).collect::<String>(),
-            ))),
-        }
-    }
-
-    fn connect_once(&self) -> Result<Connection> {
-        let connect = || {
-            let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
-            connection.set_read_timeout(Some(TIMEOUT))?;
-            connection.set_write_timeout(Some(TIMEOUT))?;
-            Ok(connection)
-        };
-        connect().map_err(|error| self.error(&error))
     }
 
     /// Asks something over a connection that nobody uses.
     fn ask<T>(&self, ask: impl FnOnce(&mut Connection) -> redis::RedisResult<T>) -> Result<T> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let kept = self.idle.lock().pop();
-        let mut connection = match kept {
-            Some(connection) => connection,
-            None => self.connect_once()?,
-        };
-        let answer = ask(&mut connection).map_err(|error| self.error(&error));
-        // After an error nobody knows what comes next over it.
-        let mut idle = self.idle.lock();
-        match &answer {
-            Ok(_) if idle.len() < IDLE_MAX => idle.push(connection),
-            Ok(_) => {}
-            // The others are from before, too.
-            Err(_) => idle.clear(),
-        }
-        answer
+        self.server.ask(ask).map_err(|error| self.server.error(&error))
     }
 
     fn run<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> Result<T> {
         self.ask(|connection| script.invoke(connection))
     }
+}
 
-    /// Which of ours it is. The server's words are cut: it may say anything.
-    fn error(&self, error: &RedisError) -> StoreError {
-        let said: String =
-            error.to_string().chars().filter(|c| !c.is_control()).take(200).collect();
-        let said = format!("{}: {said}", self.address);
-        match (error.kind(), error.code()) {
-            (ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig, _)
-            | (_, Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => StoreError::Unusable(said),
-            (ErrorKind::UnexpectedReturnType | ErrorKind::Parse, _)
-            | (_, Some("UNSOUND" | "WRONGTYPE")) => StoreError::Unsound(said),
-            _ => StoreError::NoAnswer(said),
-        }
+/// What a script answers that reads a file: epoch, version and tokens.
+fn reading((epoch, version, bytes): (String, String, Vec<u8>)) -> Result<Reading> {
+    let epoch = Epoch(number(&epoch)?);
+    if version.is_empty() {
+        return Ok(Reading { tokens: Tokens::new(epoch), epoch });
     }
+    Ok(Reading { tokens: coding::tokens(&bytes, number(&version)?)?, epoch })
+}
 
-    fn reading(epoch: &str, version: &str, bytes: &[u8]) -> Result<Reading> {
-        let epoch = Epoch(number(epoch)?);
-        if version.is_empty() {
-            return Ok(Reading { tokens: Tokens::new(epoch), epoch });
-        }
-        Ok(Reading { tokens: coding::tokens(bytes, number(version)?)?, epoch })
-    }
+/// What a script answers that changes a file: whether it did, and what is there if not.
+fn swapped((taken, epoch, version, bytes): (bool, String, String, Vec<u8>)) -> Result<Swap> {
+    if taken { Ok(Swap::Taken) } else { Ok(Swap::Other(reading((epoch, version, bytes))?)) }
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T> {
@@ -216,20 +196,142 @@ fn candidate() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// What the script answers who reads the members: epoch, version, members, time, and sessions with their leases.
-type RollAnswer = (String, String, Vec<u8>, u64, Vec<String>);
+/// What the script answers that reads the members: epoch, version, members, time, sessions with their leases, when the
+/// epoch began, and the parts of a cluster.
+type RollAnswer = (String, String, Vec<u8>, u64, Vec<String>, String, String);
 
-fn roll_of((epoch, version, members, now_ms, leases): RollAnswer) -> Result<Roll> {
+/// Who takes part, by the script that reads it. `forgotten` is how long leases may run that the store has forgotten.
+fn roll_of(answer: RollAnswer, forgotten: Duration) -> Result<(Roll, String)> {
+    let (epoch, version, members, now_ms, leases, since_ms, parts) = answer;
     let epoch = Epoch(number(&epoch)?);
     let lease = |pair: &[String]| Ok((Session(number(&pair[0])?), number(&pair[1])?));
-    Ok(Roll {
+    let roll = Roll {
         epoch,
         parts: Arc::from([epoch]),
         version: if version.is_empty() { 0 } else { number(&version)? },
         members: if version.is_empty() { Members::default() } else { coding::members(&members)? },
         leases: leases.chunks_exact(2).map(lease).collect::<Result<_>>()?,
+        forgotten_until_ms: number::<u64>(&since_ms)?.saturating_add(millis(forgotten)),
         now_ms,
-    })
+    };
+    Ok((roll, parts))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// # Errors
+/// If a lease is longer than those are respected that a store has forgotten.
+fn check_lease(lease_ms: u64) -> Result<()> {
+    if lease_ms > millis(LEASE_MAX) {
+        let what = format!("a lease of {lease_ms} ms, longer than {} s", LEASE_MAX.as_secs());
+        return Err(StoreError::Unusable(what));
+    }
+    Ok(())
+}
+
+/// The script that reads a file's tokens.
+fn read<'a>(script: &'a Script, keys: &Keys, file: SharedFile) -> ScriptInvocation<'a> {
+    let mut script = script.prepare_invoke();
+    script.key(&keys.epoch).key(keys.file(file)).arg(candidate());
+    script
+}
+
+/// The script that changes them.
+fn swap<'a>(
+    script: &'a Script,
+    keys: &Keys,
+    file: SharedFile,
+    (expected, new): (u64, &Tokens),
+) -> Result<ScriptInvocation<'a>> {
+    let kept_ms = if new.is_empty() { millis(KEPT) } else { 0 };
+    let mut script = script.prepare_invoke();
+    script.key(&keys.epoch).key(keys.file(file)).arg(candidate());
+    script.arg(expected).arg(new.epoch().0).arg(new.version).arg(coding::encode(new)?).arg(kept_ms);
+    Ok(script)
+}
+
+/// The script that reads the members.
+fn roll<'a>(script: &'a Script, keys: &Keys) -> ScriptInvocation<'a> {
+    let mut script = script.prepare_invoke();
+    script.key(&keys.epoch).key(&keys.members).key(&keys.leases).arg(candidate());
+    script
+}
+
+/// The script that changes them.
+fn swap_members<'a>(
+    script: &'a Script,
+    keys: &Keys,
+    (from, new, lease): (&Roll, &Members, Lease),
+    forgotten: Duration,
+) -> Result<ScriptInvocation<'a>> {
+    let (what, session, lease_ms) = match lease {
+        Lease::Stays => ("stays", Session(0), 0),
+        Lease::Runs(session, lease_ms) => ("runs", session, lease_ms),
+        Lease::IsOver(session) => ("over", session, 0),
+        Lease::Ends(session) => ("ends", session, 0),
+    };
+    check_lease(lease_ms)?;
+    let version = from.version.checked_add(1);
+    let version = version.ok_or_else(|| StoreError::Unsound("a last version".to_owned()))?;
+    let mut script = roll(script, keys);
+    script.arg(from.version).arg(from.epoch.0).arg(version).arg(coding::encode(new)?);
+    script.arg(what).arg(session.0).arg(lease_ms).arg(millis(forgotten));
+    Ok(script)
+}
+
+/// The script that renews a lease.
+fn renew<'a>(
+    script: &'a Script,
+    keys: &Keys,
+    (session, epoch, lease_ms): (Session, Epoch, u64),
+) -> Result<ScriptInvocation<'a>> {
+    check_lease(lease_ms)?;
+    let mut script = script.prepare_invoke();
+    script.key(&keys.epoch).key(&keys.leases).arg(candidate());
+    script.arg(epoch.0).arg(session.0).arg(lease_ms);
+    Ok(script)
+}
+
+/// The script that tells a session something; `told` is its list.
+fn tell<'a>(script: &'a Script, told: &str, file: SharedFile) -> ScriptInvocation<'a> {
+    let mut script = script.prepare_invoke();
+    script.key(told).arg(named(file));
+    script
+}
+
+/// Waits until something is in the list `told`. `None` where the connection is of no use any more.
+fn listen(connection: &mut Connection, told: &str, limit: Duration) -> Option<Vec<SharedFile>> {
+    let wait = limit.min(TIMEOUT / 2).as_secs_f64();
+    let heard: redis::RedisResult<Option<(String, String)>> =
+        redis::cmd("BLPOP").arg(told).arg(wait).query(connection);
+    Some(heard.ok()?.iter().filter_map(|(_, name)| file_of(name)).collect())
+}
+
+/// Some of the files whose keys begin with what one of the `keys` begin with, by some server; at most `limit`.
+fn scan(
+    ask: impl Fn(&redis::Cmd) -> Result<(u64, Vec<String>)>,
+    pattern: &str,
+    limit: usize,
+) -> Result<Vec<SharedFile>> {
+    let mut files = Vec::new();
+    let mut cursor = 0_u64;
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1000);
+        let (next, keys) = ask(&scan)?;
+        let name = |key: &String| file_of(key.split_once("}:file:")?.1);
+        files.extend(keys.iter().filter_map(name));
+        files.truncate(limit);
+        cursor = next;
+        if cursor == 0 || files.len() == limit {
+            break;
+        }
+    }
+    files.sort_unstable();
+    files.dedup();
+    Ok(files)
 }
 
 impl Store for RedisStore {
@@ -238,84 +340,41 @@ impl Store for RedisStore {
     }
 
     fn read(&self, file: SharedFile) -> Result<Reading> {
-        let mut script = self.scripts.read.prepare_invoke();
-        script.key(&self.keys.epoch).key(self.keys.file(file)).arg(candidate());
-        let (epoch, version, bytes): (String, String, Vec<u8>) = self.run(&script)?;
-        Self::reading(&epoch, &version, &bytes)
+        reading(self.run(&read(&self.files.read, &self.keys, file))?)
     }
 
     fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap> {
-        let kept = if new.is_empty() { KEPT.as_millis() } else { 0 };
-        let mut script = self.scripts.swap.prepare_invoke();
-        script.key(&self.keys.epoch).key(self.keys.file(file)).arg(candidate());
-        script.arg(expected).arg(new.epoch().0).arg(new.version).arg(coding::encode(new)?);
-        script.arg(kept.to_string());
-        let (taken, epoch, version, bytes): (bool, String, String, Vec<u8>) = self.run(&script)?;
-        if taken {
-            return Ok(Swap::Taken);
-        }
-        Ok(Swap::Other(Self::reading(&epoch, &version, &bytes)?))
+        swapped(self.run(&swap(&self.files.swap, &self.keys, file, (expected, new))?)?)
     }
 
     fn roll(&self) -> Result<Roll> {
-        let mut script = self.scripts.roll.prepare_invoke();
-        script
-            .key(&self.keys.epoch)
-            .key(&self.keys.members)
-            .key(&self.keys.leases)
-            .arg(candidate());
-        roll_of(self.run(&script)?)
+        let answer = self.run(&roll(&self.members.roll, &self.keys))?;
+        Ok(roll_of(answer, FORGOTTEN)?.0)
     }
 
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool> {
-        let (what, session, lease_ms) = match lease {
-            Lease::Stays => ("stays", Session(0), 0),
-            Lease::Runs(session, lease_ms) => ("runs", session, lease_ms),
-            Lease::IsOver(session) => ("over", session, 0),
-            Lease::Ends(session) => ("ends", session, 0),
-        };
-        let version = from.version.checked_add(1);
-        let version = version.ok_or_else(|| StoreError::Unsound("a last version".to_owned()))?;
-        let mut script = self.scripts.swap_members.prepare_invoke();
-        script
-            .key(&self.keys.epoch)
-            .key(&self.keys.members)
-            .key(&self.keys.leases)
-            .arg(candidate());
-        script.arg(from.version).arg(from.epoch.0).arg(version).arg(coding::encode(new)?);
-        script.arg(what).arg(session.0).arg(lease_ms);
-        self.run(&script)
+        let change = (from, new, lease);
+        self.run(&swap_members(&self.members.swap_members, &self.keys, change, FORGOTTEN)?)
     }
 
     fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool> {
-        let mut script = self.scripts.renew.prepare_invoke();
-        script.key(&self.keys.epoch).key(&self.keys.leases).arg(candidate());
-        script.arg(epoch.0).arg(session.0).arg(lease_ms);
-        self.run(&script)
+        self.run(&renew(&self.members.renew, &self.keys, (session, epoch, lease_ms))?)
     }
 
     fn tell(&self, session: Session, file: SharedFile) {
-        let mut script = self.scripts.tell.prepare_invoke();
-        script.key(self.keys.told(session)).arg(named(file));
-        let _: Result<u64> = self.run(&script);
+        let _: Result<u64> = self.run(&tell(&self.files.tell, &self.keys.told(session), file));
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
         let mut listening = self.listening.lock();
         if listening.is_none() {
-            *listening = self.connect_once().ok();
+            *listening = self.server.connect().ok();
         }
-        let Some(connection) = listening.as_mut() else {
-            drop(listening);
-            std::thread::sleep(wait_limit);
-            return Vec::new();
-        };
-        let list = self.keys.told(session);
-        let wait = wait_limit.min(TIMEOUT / 2).as_secs_f64();
-        let told: redis::RedisResult<Option<(String, String)>> =
-            redis::cmd("BLPOP").arg(&list).arg(wait).query(connection);
-        if let Ok(told) = told {
-            return told.iter().filter_map(|(_, name)| file_of(name)).collect();
+        let told = listening
+            .as_mut()
+            .and_then(|connection| listen(connection, &self.keys.told(session), wait_limit));
+        if let Some(told) = told {
+            return told;
         }
         *listening = None;
         drop(listening);
@@ -324,26 +383,8 @@ impl Store for RedisStore {
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {
-        let prefix = self.keys.file(SharedFile { inode: 0, born_ns: 0 });
-        let prefix = prefix.trim_end_matches("0:0").to_owned();
-        let mut files = Vec::new();
-        let mut cursor = 0_u64;
-        loop {
-            let (next, keys): (u64, Vec<String>) = self.ask(|connection| {
-                let mut scan = redis::cmd("SCAN");
-                scan.arg(cursor).arg("MATCH").arg(format!("{prefix}*")).arg("COUNT").arg(1000);
-                scan.query(connection)
-            })?;
-            files.extend(keys.iter().filter_map(|key| file_of(key.strip_prefix(&prefix)?)));
-            files.truncate(limit);
-            cursor = next;
-            if cursor == 0 || files.len() == limit {
-                break;
-            }
-        }
-        files.sort_unstable();
-        files.dedup();
-        Ok(files)
+        let pattern = format!("{}file:*", self.keys.prefix);
+        scan(|command| self.ask(|connection| command.query(connection)), &pattern, limit)
     }
 
     fn round_trips(&self) -> u64 {

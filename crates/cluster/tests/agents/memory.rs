@@ -9,13 +9,14 @@ use halocline_cache::coherence::{Coherence, Permit};
 use halocline_cluster::agent::Options;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
-use halocline_cluster::store::Store;
 use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
+use halocline_cluster::store::{LEASE_MAX, Store};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::clock::Clock;
 use halocline_testkit::waiting::eventually;
 use tempfile::TempDir;
 
+use super::contract;
 use super::world::{BLOCK, Node, Origin, Random, file, run};
 
 const READ: Direction = Direction::Read;
@@ -131,6 +132,16 @@ fn i14_the_store_forgets() {
             }
         });
         world.end(nodes);
+    }
+}
+
+#[test]
+fn it_keeps_what_a_store_promises() {
+    for parts in 1..4 {
+        let store = MemoryStore::new(parts);
+        contract::holds(&store);
+        store.restart(0, Kept::Saved);
+        contract::respects_forgotten_leases(&store);
     }
 }
 
@@ -281,7 +292,11 @@ fn i14_a_node_that_is_gone_while_the_store_forgets_holds_up_all_until_it_was_end
     let error = other.request(0, Node::want(WRITE, 0, false)).unwrap_err();
     assert!(error.to_string().contains("node dead-node"), "{error}");
     cache.bring_to_origin();
+    // Its lease may run, for all that the store knows.
+    sessions::end(&*world.store, &world.registry(), session).unwrap_err();
+    world.store.advance(LEASE_MAX);
     sessions::end(&*world.store, &world.registry(), session).unwrap();
+    other.agent.keep().unwrap();
     other.request(0, Node::want(WRITE, 0, false)).unwrap();
     world.end(vec![other]);
 }

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use halocline_cluster::agent::Options;
 use halocline_cluster::store::redis::RedisStore;
-use halocline_cluster::store::{Store, StoreError, Swap};
-use halocline_model::request::{ByteRange, Direction};
-use halocline_model::token::{Demand, Epoch, Tokens};
+use halocline_cluster::store::{Store, StoreError};
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::waiting::eventually;
 use rustix::process::Signal;
 
+use super::contract;
 use super::world::{Node, Origin, Random, file, run};
 
 /// A server of this test's own, and clients of it.
@@ -142,32 +141,14 @@ fn i14_the_epoch_changes_whenever_the_server_may_have_forgotten_something() {
 }
 
 #[test]
-fn a_change_for_another_version_or_epoch_is_refused() {
-    let Some(server) = Server::start(&[]) else { return };
+fn it_keeps_what_a_store_promises() {
+    let Some(mut server) = Server::start(&[]) else { return };
     let store = server.store();
-    let epoch = store.roll().unwrap().epoch;
-    let made = |version: u64, epoch: Epoch| {
-        let mut tokens = Tokens::new(epoch);
-        tokens.version = version;
-        tokens
-    };
-    assert_eq!(store.swap(file(1), 0, &made(7, epoch)).unwrap(), Swap::Taken);
-    assert!(matches!(store.swap(file(1), 0, &made(7, epoch)).unwrap(), Swap::Other(_)));
-    assert!(matches!(store.swap(file(1), 7, &made(8, Epoch(!epoch.0))).unwrap(), Swap::Other(_)));
-    assert_eq!(store.read(file(1)).unwrap().tokens.version, 7);
-    assert_eq!(store.files(10).unwrap(), [file(1)]);
-    // Full of what it can hold.
-    let mut large = made(7, epoch);
-    let members = store.roll().unwrap().members;
-    let range = ByteRange::new(0, u64::MAX);
-    let demand =
-        Demand { direction: Direction::Read, required: range, desired: range, alone: false };
-    for session in 0..2000 {
-        let session = halocline_model::token::Session(session);
-        large.ask(session, demand, (epoch, &members), 0);
-    }
-    assert_eq!(store.swap(file(1), 7, &large).unwrap(), Swap::Taken);
-    assert_eq!(store.read(file(1)).unwrap().tokens, large);
+    contract::holds(&*store);
+    contract::refuses_long_leases(&*store);
+    server.restart();
+    eventually("it answers", || store.roll().is_ok());
+    contract::respects_forgotten_leases(&*store);
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub(super) const CLUSTER_STATUS: &[Metric] = &[
     metric(
         "problems[].problem",
         "word",
-        "`gone`, `unlisted`, `stray`, `conflict` or `unsound`; `stray` ends by itself.",
+        "`gone`, `unlisted`, `stray`, `conflict`, `unsound` or `silent`; `stray` ends by itself.",
     ),
     metric("problems[].node", "text", "`gone`: its name."),
     metric(
@@ -100,7 +100,11 @@ pub(super) const CLUSTER_STATUS: &[Metric] = &[
     metric("problems[].inode", "number", "`stray`, `conflict`, `unsound`: the file."),
     metric("problems[].one", "number", "`conflict`: one of the sessions."),
     metric("problems[].other", "number", "`conflict`: the other one."),
-    metric("problems[].what", "text", "`unsound`: what is wrong with the value."),
+    metric(
+        "problems[].what",
+        "text",
+        "`unsound`: what is wrong with the value; `silent`: which part of the store does not answer.",
+    ),
 ];
 
 pub(super) const CLUSTER_TOKENS: &[Metric] = &[
@@ -120,7 +124,7 @@ pub(super) const CLUSTER_FSCK: &[Metric] = &[
     metric(
         "[].problem",
         "word",
-        "`gone`, `unlisted`, `stray`, `conflict` or `unsound`; `stray` ends by itself.",
+        "`gone`, `unlisted`, `stray`, `conflict`, `unsound` or `silent`; `stray` ends by itself.",
     ),
     metric("[].node", "text", "`gone`: its name."),
     metric(
@@ -132,7 +136,11 @@ pub(super) const CLUSTER_FSCK: &[Metric] = &[
     metric("[].inode", "number", "`stray`, `conflict`, `unsound`: the file."),
     metric("[].one", "number", "`conflict`: one of the sessions."),
     metric("[].other", "number", "`conflict`: the other one."),
-    metric("[].what", "text", "`unsound`: what is wrong with the value."),
+    metric(
+        "[].what",
+        "text",
+        "`unsound`: what is wrong with the value; `silent`: which part of the store does not answer.",
+    ),
 ];
 
 pub(super) const DOCTOR: &[Metric] = &[

@@ -104,7 +104,7 @@ pub(super) fn fsck(args: &AskArgs) -> Outcome {
 
 fn look(args: &AskArgs) -> Result<Overview, Failure> {
     let (store, registry) = args.store.open().map_err(Failure::refused)?;
-    overview(&store, &registry).map_err(Failure::refused)
+    overview(&*store, &registry).map_err(Failure::refused)
 }
 
 fn told(problem: &Problem) -> String {
@@ -132,6 +132,10 @@ fn told(problem: &Problem) -> String {
             "inode {inode}: {}: somebody else writes to the store; remove the key, after all nodes are unmounted",
             text::line(what)
         ),
+        Problem::Silent { what } => format!(
+            "a part of the store does not answer, so not all is seen: {}: see that it runs",
+            text::line(what)
+        ),
     }
 }
 
@@ -146,7 +150,7 @@ pub(super) fn tokens(args: &TokensArgs) -> Outcome {
         return Err(Failure::refused(format!("{path}: only regular files have tokens; name one")));
     }
     let file = SharedFile { inode: found.ino(), born_ns: born_ns(&found).cast_signed() };
-    let tokens = sessions::tokens(&store, file).map_err(Failure::refused)?;
+    let tokens = sessions::tokens(&*store, file).map_err(Failure::refused)?;
     let token = |held: &halocline_model::token::Held| TokenJson {
         node: registry.node(held.session),
         mode: held.mode,

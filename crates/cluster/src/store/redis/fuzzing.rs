@@ -3,7 +3,9 @@
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Answer, Demand, Epoch, Held, Members, Mode, Session, Tokens};
 
-use super::{RedisStore, file_of, named, roll_of};
+use super::cluster::Parts;
+use super::slots::{Address, SlotMap};
+use super::{FORGOTTEN, file_of, named, reading, roll_of};
 use crate::store::coding;
 
 /// The value of a file: it is refused, or tokens that can be counted on from, whoever asks for what, and that the store
@@ -13,7 +15,7 @@ pub fn tokens(bytes: &[u8]) {
         Ok(tokens) => tokens.version.to_string(),
         Err(_) => "3".to_owned(),
     };
-    let Ok(reading) = RedisStore::reading("7", &version, bytes) else { return };
+    let Ok(reading) = reading(("7".to_owned(), version, bytes.to_vec())) else { return };
     let tokens = reading.tokens;
     assert!(tokens.is_sound());
     let again = coding::encode(&tokens).expect("no longer than it was");
@@ -58,16 +60,23 @@ pub fn answer(bytes: &[u8]) {
         assert_eq!(file_of(&named(file)), Some(file));
     }
     let Ok(value) = redis::parse_redis_value(bytes) else { return };
-    if let Ok((epoch, version, bytes)) =
-        redis::from_redis_value::<(String, String, Vec<u8>)>(value.clone())
-        && let Ok(reading) = RedisStore::reading(&epoch, &version, &bytes)
+    if let Ok(answer) = redis::from_redis_value::<(String, String, Vec<u8>)>(value.clone())
+        && let Ok(reading) = reading(answer)
     {
         assert!(reading.tokens.is_sound());
     }
+    let asked = Address { host: "10.0.0.1".to_owned(), port: 6379 };
+    if let Some(map) = SlotMap::parse(&value, &asked) {
+        let owners = (0..u16::MAX).filter_map(|slot| map.owner(slot));
+        assert!(owners.count() <= 16384, "no slot beyond the last one");
+    }
     if let Ok(answer) = redis::from_redis_value(value)
-        && let Ok(roll) = roll_of(answer)
+        && let Ok((roll, parts)) = roll_of(answer, FORGOTTEN)
     {
         let _ = roll.members.sessions().count();
+        if let Ok(parts) = Parts::parse(&parts) {
+            assert_eq!(Parts::parse(&parts.to_string()), Ok(parts));
+        }
     }
 }
 
@@ -117,7 +126,12 @@ pub(crate) mod seeds {
             [b"*3\r\n", &bulk(b"7")[..], &bulk(version.as_bytes()), &bulk(&tokens)].concat();
         let leases = [b"*2\r\n", &bulk(b"1")[..], &bulk(b"12000")].concat();
         let roll =
-            [b"*5\r\n", &bulk(b"7")[..], &bulk(b"3"), &bulk(&members), b":1000\r\n", &leases];
-        vec![("value", value), ("roll", roll.concat()), ("name", b"1f:ffffffffffffffff".to_vec())]
+            [b"*7\r\n", &bulk(b"7")[..], &bulk(b"3"), &bulk(&members), b":1000\r\n", &leases];
+        let parts = Parts::default().to_string();
+        let roll = [roll.concat(), bulk(b"500"), bulk(parts.as_bytes())].concat();
+        let master = [b"*2\r\n", &bulk(b"10.0.0.1")[..], b":7001\r\n"].concat();
+        let slots = [b"*1\r\n*3\r\n:0\r\n:16383\r\n", &master[..]].concat();
+        let name = b"1f:ffffffffffffffff".to_vec();
+        vec![("value", value), ("roll", roll), ("slots", slots), ("name", name)]
     }
 }

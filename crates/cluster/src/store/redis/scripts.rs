@@ -3,6 +3,8 @@
 //! Each looks first whether the server is the one that wrote the marker of the epoch: its `run_id` is another one after
 //! each start, its `master_replid` after each promotion, and the marker itself is gone where the data are. If not, the
 //! server may have forgotten something, and a new epoch begins with the number that the caller brought.
+//!
+//! On a cluster the members and each part have a marker, and the members' has the list of the parts' epochs, too.
 
 use redis::Script;
 
@@ -10,15 +12,35 @@ use redis::Script;
 const EPOCH: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
-local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch')
-local epoch = marker[2]
-if marker[1] ~= id or not epoch then
-  epoch = ARGV[1]
-  redis.call('HSET', KEYS[1], 'id', id, 'epoch', epoch)
-end
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch', 'since')
+local epoch, since = marker[2], marker[3]
+if marker[1] ~= id or not epoch then
+  epoch, since = ARGV[1], string.format('%.0f', now)
+  redis.call('HSET', KEYS[1], 'id', id, 'epoch', epoch, 'since', since)
+end
 local limit = 16777216
+";
+
+/// What this master of a cluster says of itself: its configuration's epoch, and whether a majority of the masters was
+/// heard by it within some milliseconds. If so, they had not made another one master in its place before that time.
+const HEARD: &str = r"
+local function heard(within)
+  local masters, fresh, config = 0, 0, '0'
+  for line in string.gmatch(redis.call('CLUSTER', 'NODES'), '[^\n]+') do
+    local flags, pong, of, slots = string.match(line, '^%S+ %S+ (%S+) %S+ %d+ (%d+) (%d+) %S+(.*)')
+    if flags and string.find(flags, 'master') and string.find(slots, '%d') then
+      masters = masters + 1
+      local is_self = string.find(flags, 'myself')
+      if is_self then config = of end
+      if is_self or tonumber(pong) >= now - within then fresh = fresh + 1 end
+    end
+  end
+  return config, fresh * 2 > masters
+end
+local cut_off = 'CUTOFF a majority of the masters was not heard by this one for ' ..
+  'some seconds: it is cut off, or cluster-node-timeout is longer than 15 s'
 ";
 
 /// The value of a hash's field, or an empty one, if it is not too large. Tables with too many fields are refused likewise.
@@ -46,13 +68,16 @@ if ARGV[6] == '0' then redis.call('PERSIST', KEYS[2]) else redis.call('PEXPIRE',
 return {1, '', '', ''}
 ";
 
-/// `KEYS[2]` is the members', `KEYS[3]` the leases'. Returns epoch, version, members, the clock, and leases.
+/// `KEYS[2]` is the members', `KEYS[3]` the leases'. Returns epoch, version, members, the clock, leases, when the epoch
+/// began, and the parts of a cluster.
 const ROLL: &str = r"
 if redis.call('HLEN', KEYS[3]) > 100000 then return redis.error_reply('UNSOUND too many leases') end
-return {epoch, field(KEYS[2], 'v'), field(KEYS[2], 'm'), now, redis.call('HGETALL', KEYS[3])}
+return {epoch, field(KEYS[2], 'v'), field(KEYS[2], 'm'), now, redis.call('HGETALL', KEYS[3]), since or '0',
+  field(KEYS[1], 'parts')}
 ";
 
-/// Arguments: expected version, epoch, new version, members; what is done to whose lease, and for how long.
+/// Arguments: expected version, epoch, new version, members; what is done to whose lease, and for how long; for how long
+/// leases of an earlier epoch may run.
 const SWAP_MEMBERS: &str = r"
 local version = redis.call('HGET', KEYS[2], 'v') or '0'
 if epoch ~= ARGV[3] or version ~= ARGV[2] then return 0 end
@@ -60,7 +85,7 @@ if ARGV[6] == 'runs' then
   redis.call('HSET', KEYS[3], ARGV[7], string.format('%.0f', now + tonumber(ARGV[8])))
 elseif ARGV[6] == 'over' then
   local till = tonumber(redis.call('HGET', KEYS[3], ARGV[7]) or '0') or 0
-  if till > now then return 0 end
+  if till > now or (tonumber(since or '0') or 0) + tonumber(ARGV[9]) > now then return 0 end
   redis.call('HDEL', KEYS[3], ARGV[7])
 elseif ARGV[6] == 'ends' then
   redis.call('HDEL', KEYS[3], ARGV[7])
@@ -77,6 +102,28 @@ redis.call('HSET', KEYS[2], ARGV[3], string.format('%.0f', now + tonumber(ARGV[4
 return 1
 ";
 
+/// A master of a cluster that may have been replaced gives and takes no leases. The argument after all others is how
+/// long ago a majority of the masters must have been heard.
+const NOT_CUT_OFF: &str = r"
+local _, is_fresh = heard(tonumber(ARGV[#ARGV]))
+if not is_fresh then return redis.error_reply(cut_off) end
+";
+
+/// The argument is a time as for [`NOT_CUT_OFF`]. Returns the part's epoch, and its master's configuration's.
+const PROBE: &str = r"
+local config, is_fresh = heard(tonumber(ARGV[2]))
+if not is_fresh then return redis.error_reply(cut_off) end
+return {epoch, config}
+";
+
+/// Arguments: the parts as they were, and as they are; the number of the epoch that begins with them. Returns `1`, or `0`
+/// where others were faster.
+const NOTE: &str = r"
+if (redis.call('HGET', KEYS[1], 'parts') or '') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], 'parts', ARGV[3], 'epoch', ARGV[4])
+return 1
+";
+
 /// `KEYS[1]` is a session's list; the argument is a file. What nobody hears is forgotten.
 const TELL: &str = r"
 redis.call('LREM', KEYS[1], 0, ARGV[1])
@@ -86,26 +133,60 @@ redis.call('PEXPIRE', KEYS[1], 60000)
 return 1
 ";
 
-/// All of them.
-pub(super) struct Scripts {
+/// What is done to a file, and to what a session is told.
+pub(super) struct FileScripts {
     pub(super) read: Script,
     pub(super) swap: Script,
-    pub(super) roll: Script,
-    pub(super) swap_members: Script,
-    pub(super) renew: Script,
     pub(super) tell: Script,
 }
 
-impl Scripts {
+/// What is done to the members.
+pub(super) struct MemberScripts {
+    pub(super) roll: Script,
+    pub(super) swap_members: Script,
+    pub(super) renew: Script,
+}
+
+/// What is done to the parts of a cluster.
+pub(super) struct PartScripts {
+    pub(super) probe: Script,
+    pub(super) note: Script,
+}
+
+fn script(bodies: &[&str]) -> Script {
+    let all: Vec<_> = [EPOCH, BOUNDED].iter().chain(bodies).copied().collect();
+    Script::new(&all.concat())
+}
+
+impl FileScripts {
     pub(super) fn new() -> Self {
-        let script = |body: &str| Script::new(&format!("{EPOCH}{BOUNDED}{body}"));
+        Self { read: script(&[READ]), swap: script(&[SWAP]), tell: Script::new(TELL) }
+    }
+}
+
+impl MemberScripts {
+    /// Those for one server.
+    pub(super) fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Those for a cluster.
+    pub(super) fn of_cluster() -> Self {
+        Self::with(&[HEARD, NOT_CUT_OFF])
+    }
+
+    fn with(first: &[&str]) -> Self {
+        let script = |body: &str| script(&[first, &[body]].concat());
         Self {
-            read: script(READ),
-            swap: script(SWAP),
-            roll: script(ROLL),
+            roll: self::script(&[ROLL]),
             swap_members: script(SWAP_MEMBERS),
             renew: script(RENEW),
-            tell: Script::new(TELL),
         }
+    }
+}
+
+impl PartScripts {
+    pub(super) fn new() -> Self {
+        Self { probe: script(&[HEARD, PROBE]), note: script(&[HEARD, NOT_CUT_OFF, NOTE]) }
     }
 }

@@ -1,0 +1,388 @@
+//! A store on a Redis Cluster: files spread over all masters, each of which may forget by itself.
+//!
+//! What must hold (`docs/decisions/0040-a-store-on-a-cluster.md`):
+//! - A file belongs to one of [`PARTS`] parts for ever. Each part lies in one slot with a marker of its epoch, which is
+//!   compared in the same script as the file's version.
+//! - The members lie in a slot of their own, with the list of the epochs that the parts have as far as anybody noticed, and
+//!   with an epoch that changes whenever the members may have been forgotten or the list changes. So the members' epoch
+//!   stands for one list, and who said in it what it holds said it in the epochs of that list.
+//! - An epoch of a part that a newer master has begun is never replaced by that of an older one.
+//! - Only a master that was just heard by most others takes or gives leases.
+
+use std::fmt;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_cache::coherence::SharedFile;
+use halocline_model::token::{Epoch, Members, Session, Tokens};
+use parking_lot::Mutex;
+use redis::Connection;
+
+use super::routes::{Place, Routes};
+use super::scripts::{FileScripts, MemberScripts, PartScripts};
+use super::server::info_of;
+use super::slots::{PARTS, slot_of, tags_of};
+use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
+use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, scan, swap};
+use super::{listen, millis, swap_members, swapped, tell};
+
+/// A master that a majority was not heard by for so long takes and gives no lease. Masters that hear each other do so each
+/// half of `cluster-node-timeout`, which is 15 s at most.
+const HEARD: Duration = Duration::from_secs(10);
+/// How long leases may run that the members' master has forgotten: one may have been given by a master that was cut off, as
+/// long as it did not notice, and messages take a moment.
+const FORGOTTEN: Duration = LEASE_MAX.saturating_add(HEARD).saturating_add(Duration::from_secs(5));
+/// After this time no further part is asked for its epoch.
+const NOTING_LIMIT: Duration = Duration::from_secs(5);
+
+/// The store.
+pub struct ClusterStore {
+    routes: Routes,
+    origin: String,
+    /// Of the members, and of each part; with their slots.
+    members: (Keys, u16),
+    parts: Vec<(Keys, u16)>,
+    /// The list of the parts' epochs as it was read last.
+    known: Mutex<Arc<Parts>>,
+    /// Bits of parts that answered with another epoch than the list has.
+    suspects: AtomicU64,
+    /// For waiting.
+    listening: Mutex<Option<Connection>>,
+    file_scripts: FileScripts,
+    member_scripts: MemberScripts,
+    part_scripts: PartScripts,
+}
+
+const _: () = assert!(PARTS == 64, "a bit for each");
+
+impl fmt::Debug for ClusterStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterStore").field("routes", &self.routes).finish_non_exhaustive()
+    }
+}
+
+/// A part as somebody saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    /// The configuration's epoch of its master: greater for each master that took the slot from another.
+    config: u64,
+    epoch: Epoch,
+}
+
+impl Part {
+    /// One that nobody has seen; no epoch of a part has the number 0.
+    const UNSEEN: Self = Self { config: 0, epoch: Epoch(0) };
+
+    /// Whether what was seen now comes after this. One master's epochs follow each other; what an older master says that
+    /// was cut off does not count.
+    fn is_followed_by(self, seen: Self) -> bool {
+        seen.epoch != self.epoch && seen.config >= self.config
+    }
+}
+
+/// The parts as the members' master lists them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Parts([Part; PARTS]);
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self([Part::UNSEEN; PARTS])
+    }
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts = self.0.map(|part| format!("{}:{}", part.config, part.epoch.0));
+        f.write_str(&texts.join(" "))
+    }
+}
+
+impl Parts {
+    /// As [`Display`](fmt::Display) writes it.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let part = |text: &str| {
+            let (config, epoch) = text.split_once(':').unwrap_or_default();
+            Ok(Part { config: number(config)?, epoch: Epoch(number(epoch)?) })
+        };
+        let parts: Vec<Part> = text.split(' ').map(part).collect::<Result<_>>()?;
+        let parts = <[Part; PARTS]>::try_from(parts);
+        Ok(Self(parts.map_err(|_| StoreError::Unsound("a list of other parts".to_owned()))?))
+    }
+
+    fn epochs(&self) -> Arc<[Epoch]> {
+        self.0.iter().map(|part| part.epoch).collect()
+    }
+}
+
+impl ClusterStore {
+    /// Connects to the cluster that the servers at `urls` belong to, each as
+    /// [`RedisStore::connect`](super::RedisStore::connect) has it. Some are enough. A `password` that comes from elsewhere
+    /// counts more than theirs; `origin` tells origins apart that share the cluster.
+    ///
+    /// # Errors
+    /// If none can be reached, or a master would lose tokens by its settings. No error shows a secret.
+    pub fn connect(urls: &[&str], password: Option<&str>, origin: &str) -> Result<Self> {
+        check_name(origin)?;
+        let seeds = urls.iter().map(|url| info_of(url, password)).collect::<Result<_>>()?;
+        let keys = |tag: &str| (Keys::new(tag), slot_of(tag));
+        let store = Self {
+            routes: Routes::new(seeds)?,
+            origin: origin.to_owned(),
+            members: keys(origin),
+            parts: tags_of(origin).iter().map(|tag| keys(tag)).collect(),
+            known: Mutex::default(),
+            suspects: AtomicU64::new(0),
+            listening: Mutex::default(),
+            file_scripts: FileScripts::new(),
+            member_scripts: MemberScripts::of_cluster(),
+            part_scripts: PartScripts::new(),
+        };
+        store.check_settings()?;
+        Ok(store)
+    }
+
+    /// Masters that do not answer are looked at before they are used.
+    fn check_settings(&self) -> Result<()> {
+        let deadline = Instant::now() + NOTING_LIMIT;
+        for (_, master) in self.routes.masters(deadline)? {
+            match master {
+                Ok(_) | Err(StoreError::NoAnswer(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn members_place(&self) -> Place {
+        Place::Members(self.members.1)
+    }
+
+    fn part_place(&self, part: usize) -> Place {
+        Place::Part(part, self.parts[part].1)
+    }
+
+    /// The list of what a session is told: each session's somewhere else.
+    fn told(&self, session: Session) -> (Keys, Place) {
+        let tag = format!("{}.told.{:016x}", self.origin, session.0);
+        (Keys::new(&tag), Place::Messages(slot_of(&tag)))
+    }
+
+    /// A part answered in an epoch.
+    fn note_seen(&self, part: usize, epoch: Epoch) {
+        if self.known.lock().0[part].epoch != epoch {
+            self.suspects.fetch_or(1 << part, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads the members, and the list of parts; `None` where there is none yet.
+    fn read_roll(&self) -> Result<(Roll, Option<Arc<Parts>>)> {
+        let script = roll(&self.member_scripts.roll, &self.members.0);
+        let answer = self.routes.run(self.members_place(), &script)?;
+        let (roll, text) = roll_of(answer, FORGOTTEN)?;
+        if text.is_empty() {
+            return Ok((roll, None));
+        }
+        let parts = Arc::new(Parts::parse(&text)?);
+        *self.known.lock() = Arc::clone(&parts);
+        Ok((Roll { parts: parts.epochs(), ..roll }, Some(parts)))
+    }
+
+    /// Notes in the members' list which parts have another epoch than it says: of all that lie where one of the suspects
+    /// does, because a master that is another one is so for all its parts.
+    fn note_suspects(&self) -> Result<()> {
+        let suspects = self.suspects.swap(0, Ordering::Relaxed);
+        let listed = self.read_roll()?.1;
+        let deadline = Instant::now() + NOTING_LIMIT;
+        let owner = |part: usize| {
+            let owner = self.routes.owner(self.part_place(part), deadline);
+            owner.ok().map(|(address, _)| address)
+        };
+        let is_suspect = |part: usize| listed.is_none() || suspects & (1 << part) != 0;
+        let mut owners: Vec<_> = (0..PARTS).filter(|part| is_suspect(*part)).map(owner).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        let before = listed.as_deref().map(ToString::to_string).unwrap_or_default();
+        let mut parts = listed.as_deref().cloned().unwrap_or_default();
+        let mut silent = Vec::new();
+        for part in 0..PARTS {
+            let owner = owner(part);
+            if !owners.contains(&owner) || silent.contains(&owner) || Instant::now() >= deadline {
+                continue;
+            }
+            match self.probe(part) {
+                Ok(seen) if parts.0[part].is_followed_by(seen) => parts.0[part] = seen,
+                Ok(seen) if parts.0[part].epoch != seen.epoch => {
+                    tracing::warn!(
+                        "{}: its master is older than one before it: if that lasts, run CLUSTER BUMPEPOCH there",
+                        self.part_place(part)
+                    );
+                    self.routes.note_stale();
+                }
+                Ok(_) => {}
+                // Its files wait; leases and all others go on.
+                Err(error) => {
+                    tracing::debug!("part {part} does not say its epoch: {error}");
+                    silent.push(owner);
+                }
+            }
+        }
+        let after = parts.to_string();
+        if after == before {
+            return Ok(());
+        }
+        tracing::info!("the store of tokens: a master was replaced, or began anew");
+        let mut script = self.part_scripts.note.prepare_invoke();
+        script.key(&self.members.0.epoch).arg(candidate());
+        script.arg(before).arg(after).arg(candidate()).arg(millis(HEARD));
+        // Others may have been faster; what they left out is seen again.
+        self.routes.run::<bool>(self.members_place(), &script)?;
+        Ok(())
+    }
+
+    /// Asks a part for its epoch.
+    fn probe(&self, part: usize) -> Result<Part> {
+        let mut script = self.part_scripts.probe.prepare_invoke();
+        script.key(&self.parts[part].0.epoch).arg(candidate()).arg(millis(HEARD));
+        let (epoch, config): (String, String) = self.routes.run(self.part_place(part), &script)?;
+        Ok(Part { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
+    }
+
+    fn note_if_suspect(&self) -> Result<()> {
+        if self.suspects.load(Ordering::Relaxed) == 0 { Ok(()) } else { self.note_suspects() }
+    }
+}
+
+impl Store for ClusterStore {
+    fn part(&self, file: SharedFile) -> usize {
+        // The upper bits of a product are mixed best; the same on all nodes.
+        let mixed = (file.inode ^ file.born_ns.cast_unsigned().rotate_left(32))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        usize::try_from(mixed >> 58).unwrap_or_default() % PARTS
+    }
+
+    fn read(&self, file: SharedFile) -> Result<Reading> {
+        let part = self.part(file);
+        let script = read(&self.file_scripts.read, &self.parts[part].0, file);
+        let found = reading(self.routes.run(self.part_place(part), &script)?)?;
+        self.note_seen(part, found.epoch);
+        Ok(found)
+    }
+
+    fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap> {
+        let part = self.part(file);
+        let script = swap(&self.file_scripts.swap, &self.parts[part].0, file, (expected, new))?;
+        let swapped = swapped(self.routes.run(self.part_place(part), &script)?)?;
+        if let Swap::Other(found) = &swapped {
+            self.note_seen(part, found.epoch);
+        }
+        Ok(swapped)
+    }
+
+    fn roll(&self) -> Result<Roll> {
+        self.note_if_suspect()?;
+        if let (roll, Some(_)) = self.read_roll()? {
+            return Ok(roll);
+        }
+        self.note_suspects()?;
+        let (roll, parts) = self.read_roll()?;
+        parts.map(|_| roll).ok_or_else(|| {
+            let what = "the members' master lists no parts, and nobody can tell it which there are";
+            StoreError::NoAnswer(what.to_owned())
+        })
+    }
+
+    fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool> {
+        let scripts = &self.member_scripts;
+        let change = (from, new, lease);
+        let mut script = swap_members(&scripts.swap_members, &self.members.0, change, FORGOTTEN)?;
+        script.arg(millis(HEARD));
+        self.routes.run(self.members_place(), &script)
+    }
+
+    fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool> {
+        self.note_if_suspect()?;
+        let mut script =
+            renew(&self.member_scripts.renew, &self.members.0, (session, epoch, lease_ms))?;
+        script.arg(millis(HEARD));
+        self.routes.run(self.members_place(), &script)
+    }
+
+    fn tell(&self, session: Session, file: SharedFile) {
+        let (keys, place) = self.told(session);
+        let script = tell(&self.file_scripts.tell, &keys.told(session), file);
+        let _: Result<u64> = self.routes.run(place, &script);
+    }
+
+    fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
+        let (keys, place) = self.told(session);
+        let mut listening = self.listening.lock();
+        if listening.is_none() {
+            *listening = self.routes.connect(place).ok();
+        }
+        let told = listening
+            .as_mut()
+            .and_then(|connection| listen(connection, &keys.told(session), wait_limit));
+        if let Some(told) = told {
+            return told;
+        }
+        *listening = None;
+        // Its master may be another one now.
+        self.routes.note_stale();
+        drop(listening);
+        thread::sleep(wait_limit);
+        Vec::new()
+    }
+
+    fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {
+        let pattern = format!("halocline:{{{}.*}}:file:*", self.origin);
+        let mut files = Vec::new();
+        for (_, master) in self.routes.masters(Instant::now() + NOTING_LIMIT)? {
+            let master = master?;
+            let ask = |command: &redis::Cmd| {
+                let answer = master.ask(|connection| command.query(connection));
+                answer.map_err(|error| master.error(&error))
+            };
+            files.extend(scan(ask, &pattern, limit)?);
+        }
+        files.sort_unstable();
+        files.dedup();
+        files.truncate(limit);
+        Ok(files)
+    }
+
+    fn round_trips(&self) -> u64 {
+        self.routes.asked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_older_master_says_does_not_come_back_into_the_list() {
+        let seen = |config: u64, epoch: u64| Part { config, epoch: Epoch(epoch) };
+        assert!(Part::UNSEEN.is_followed_by(seen(0, 7)));
+        assert!(seen(1, 7).is_followed_by(seen(4, 8)), "a replica was promoted");
+        assert!(seen(4, 8).is_followed_by(seen(4, 9)), "it was restarted");
+        assert!(!seen(4, 8).is_followed_by(seen(1, 7)), "the old one, which was stopped");
+        assert!(!seen(4, 8).is_followed_by(seen(4, 8)) && !seen(4, 8).is_followed_by(seen(5, 8)));
+    }
+
+    #[test]
+    fn a_list_of_parts_is_read_as_it_was_written() {
+        let mut parts = Parts::default();
+        parts.0[5] = Part { config: 3, epoch: Epoch(u64::MAX) };
+        let text = parts.to_string();
+        assert_eq!(Parts::parse(&text).unwrap(), parts);
+        for wrong in ["", "0:0", "x", &format!("{text} 0:0"), &text.replace(':', "")] {
+            assert!(matches!(Parts::parse(wrong), Err(StoreError::Unsound(_))), "{wrong}");
+        }
+    }
+}

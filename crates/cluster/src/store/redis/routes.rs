@@ -1,0 +1,348 @@
+//! The servers of a Redis Cluster: whom to ask for a slot. A request goes to one server, and to another one only where
+//! the first says that it did nothing and who will: a request whose answer was lost is never sent again, because it
+//! may have been done.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use redis::{Connection, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
+use redis::{FromRedisValue, ScriptInvocation, ServerErrorKind, Value};
+
+use super::server::Server;
+use super::slots::{Address, SlotMap};
+use super::{Result, StoreError};
+
+/// After this time no further server is asked; the last one may take its time to answer.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Servers that one request is sent to by turns.
+const HOPS: u32 = 16;
+/// How long a slot that is on its way to another server is left alone.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// What of the store is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The members and leases.
+    Members(u16),
+    /// A part, and its slot.
+    Part(usize, u16),
+    /// What sessions are told.
+    Messages(u16),
+}
+
+impl Place {
+    const fn slot(self) -> u16 {
+        match self {
+            Self::Members(slot) | Self::Part(_, slot) | Self::Messages(slot) => slot,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Members(slot) => write!(f, "members, slot {slot}"),
+            Self::Part(part, slot) => write!(f, "part {part}, slot {slot}"),
+            Self::Messages(slot) => write!(f, "messages, slot {slot}"),
+        }
+    }
+}
+
+/// The servers.
+pub(super) struct Routes {
+    /// Those that were named, and how to connect to others.
+    seeds: Vec<(Address, Arc<Server>)>,
+    template: ConnectionInfo,
+    known: Mutex<Known>,
+    /// Whose turn it is to say who serves which slots: each time another one's, so that one that was cut off from the
+    /// others does not mislead for long.
+    turn: Mutex<usize>,
+    asked: AtomicU64,
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routes").field("seeds", &self.seeds).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    map: SlotMap,
+    /// What servers said since about single slots.
+    moved: BTreeMap<u16, Address>,
+    /// A server did not answer: another may have taken its place.
+    is_stale: bool,
+    servers: BTreeMap<Address, Arc<Server>>,
+}
+
+/// What comes of an error.
+enum Next {
+    Redirected { to: Address, asking: bool },
+    Pause,
+    Fails,
+}
+
+impl Routes {
+    /// The servers of the cluster that the `seeds` belong to, none of them asked yet.
+    ///
+    /// # Errors
+    /// If there is none, or something else than a cluster's database is named.
+    pub(super) fn new(seeds: Vec<ConnectionInfo>) -> Result<Self> {
+        let unusable = |what: &str| Err(StoreError::Unusable(what.to_owned()));
+        let Some(template) = seeds.first().cloned() else { return unusable("no server is named") };
+        if seeds.iter().any(|seed| seed.redis_settings().db() != 0) {
+            return unusable("a cluster has one database: leave the number out of the URL");
+        }
+        let seed = |info: ConnectionInfo| Ok((address_of(&info), Arc::new(Server::new(info)?)));
+        Ok(Self {
+            seeds: seeds.into_iter().map(seed).collect::<Result<_>>()?,
+            template,
+            known: Mutex::default(),
+            turn: Mutex::new(0),
+            asked: AtomicU64::new(0),
+        })
+    }
+
+    /// How often a server was asked something.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Runs a script where a place lies. An error other than that of the script itself may mean that it was done.
+    pub(super) fn run<T: FromRedisValue>(
+        &self,
+        place: Place,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        let deadline = Instant::now() + LIMIT;
+        let (mut address, mut server) = self.owner(place, deadline)?;
+        let mut asking = false;
+        for _ in 0..HOPS {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let error = match server.ask(|connection| invoke(connection, script, asking)) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            match self.next(&error, place, &address) {
+                Next::Fails => return Err(at(place, server.error(&error))),
+                _ if Instant::now() >= deadline => break,
+                Next::Pause => thread::sleep(PAUSE),
+                Next::Redirected { to, asking: to_ask } => {
+                    server = self.server(&to).map_err(|error| at(place, error))?;
+                    (address, asking) = (to, to_ask);
+                }
+            }
+        }
+        self.note_stale();
+        let what = format!("{}: its servers send it on to each other", server.address());
+        Err(at(place, StoreError::NoAnswer(what)))
+    }
+
+    fn next(&self, error: &RedisError, place: Place, asked: &Address) -> Next {
+        match error.kind() {
+            ErrorKind::Server(kind @ (ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
+                let to = error.redirect_node().and_then(|(to, _)| Address::parse(to, asked));
+                let Some(to) = to else { return Next::Fails };
+                let asking = kind == ServerErrorKind::Ask;
+                if !asking {
+                    self.known.lock().moved.insert(place.slot(), to.clone());
+                }
+                Next::Redirected { to, asking }
+            }
+            // Some keys of a slot that is being moved are here and others there; nothing was done.
+            ErrorKind::Server(ServerErrorKind::TryAgain) => Next::Pause,
+            ErrorKind::Server(
+                ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ReadOnly
+                | ServerErrorKind::BusyLoading,
+            )
+            | ErrorKind::Io => {
+                self.note_stale();
+                Next::Fails
+            }
+            _ => Next::Fails,
+        }
+    }
+
+    /// Somebody else may serve what did not answer, or what answered is not what it was.
+    pub(super) fn note_stale(&self) {
+        self.known.lock().is_stale = true;
+    }
+
+    /// Who serves a place, as far as is known.
+    ///
+    /// # Errors
+    /// If nobody is known to, or it cannot be used.
+    pub(super) fn owner(&self, place: Place, deadline: Instant) -> Result<(Address, Arc<Server>)> {
+        self.refresh(deadline)?;
+        let owner = {
+            let known = self.known.lock();
+            known.moved.get(&place.slot()).or_else(|| known.map.owner(place.slot())).cloned()
+        };
+        let Some(owner) = owner else {
+            self.note_stale();
+            return Err(at(place, StoreError::NoAnswer("no master serves it".to_owned())));
+        };
+        match self.server(&owner) {
+            Ok(server) => Ok((owner, server)),
+            Err(error) => {
+                self.note_stale();
+                Err(at(place, error))
+            }
+        }
+    }
+
+    /// A connection of the caller's own to who serves a place.
+    pub(super) fn connect(&self, place: Place) -> Result<Connection> {
+        let (_, server) = self.owner(place, Instant::now() + LIMIT)?;
+        server.connect().map_err(|error| {
+            self.note_stale();
+            at(place, server.error(&error))
+        })
+    }
+
+    /// All masters, with what keeps one from being used.
+    ///
+    /// # Errors
+    /// If nobody says who they are.
+    pub(super) fn masters(&self, deadline: Instant) -> Result<Vec<(Address, Result<Arc<Server>>)>> {
+        self.note_stale();
+        self.refresh(deadline)?;
+        let masters = self.known.lock().map.masters();
+        Ok(masters
+            .into_iter()
+            .map(|address| {
+                let server = self.server(&address);
+                (address, server)
+            })
+            .collect())
+    }
+
+    /// A server that was looked at: it loses no keys by its settings.
+    fn server(&self, address: &Address) -> Result<Arc<Server>> {
+        if let Some(server) = self.known.lock().servers.get(address) {
+            return Ok(Arc::clone(server));
+        }
+        let (host, port) = (address.host.clone(), address.port);
+        let place = match self.template.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let server = Arc::new(Server::new(self.template.clone().set_addr(place))?);
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        server.check_settings()?;
+        let known = &mut *self.known.lock();
+        Ok(Arc::clone(known.servers.entry(address.clone()).or_insert(server)))
+    }
+
+    /// Asks one of the servers who serves which slots, if that may be something else than is known.
+    ///
+    /// # Errors
+    /// If nobody says so, and nothing is known from before.
+    fn refresh(&self, deadline: Instant) -> Result<()> {
+        let state = || {
+            let known = self.known.lock();
+            (known.map.is_empty(), known.is_stale)
+        };
+        let (is_first, is_stale) = state();
+        if !is_first && !is_stale {
+            return Ok(());
+        }
+        // What is known from before may do while another one asks.
+        let turn = if is_first { self.turn.try_lock_until(deadline) } else { self.turn.try_lock() };
+        match turn {
+            None if is_first => Err(StoreError::NoAnswer("no server answers".to_owned())),
+            None => Ok(()),
+            Some(_) if state() == (false, false) => Ok(()),
+            Some(mut turn) => {
+                let asked = self.ask_for_map(&mut turn, deadline);
+                if is_first { asked } else { Ok(()) }
+            }
+        }
+    }
+
+    fn ask_for_map(&self, turn: &mut usize, deadline: Instant) -> Result<()> {
+        let servers = self.known.lock().servers.clone();
+        let mut all: Vec<_> = servers.into_iter().collect();
+        all.extend(self.seeds.iter().cloned());
+        let mut failed = None;
+        for _ in 0..all.len() {
+            *turn = (*turn + 1) % all.len();
+            let (address, server) = &all[*turn];
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let answer: RedisResult<Value> =
+                server.ask(|connection| redis::cmd("CLUSTER").arg("SLOTS").query(connection));
+            let error = match answer {
+                Ok(answer) => match SlotMap::parse(&answer, address) {
+                    Some(map) if !map.is_empty() => {
+                        self.take(map);
+                        return Ok(());
+                    }
+                    Some(_) => {
+                        StoreError::NoAnswer(format!("{}: knows no masters", server.address()))
+                    }
+                    None => StoreError::Unsound(format!("{}: no map of slots", server.address())),
+                },
+                Err(error) => server.error(&error),
+            };
+            failed = Some(error);
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
+        Err(failed.unwrap_or_else(|| StoreError::NoAnswer("no server is known".to_owned())))
+    }
+
+    fn take(&self, map: SlotMap) {
+        let known = &mut *self.known.lock();
+        let masters = map.masters();
+        known.servers.retain(|address, _| masters.contains(address));
+        known.moved.clear();
+        known.is_stale = false;
+        known.map = map;
+    }
+}
+
+fn address_of(info: &ConnectionInfo) -> Address {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Address { host: host.clone(), port: *port }
+        }
+        _ => Address { host: "127.0.0.1".to_owned(), port: 0 },
+    }
+}
+
+/// Runs a script; `asking` is for keys that are on their way to that server.
+fn invoke<T: FromRedisValue>(
+    connection: &mut Connection,
+    script: &ScriptInvocation<'_>,
+    asking: bool,
+) -> RedisResult<T> {
+    if asking {
+        // It counts for the next command only, which must find the script.
+        script.load(connection)?;
+        redis::cmd("ASKING").exec(connection)?;
+    }
+    script.invoke(connection)
+}
+
+/// An error with the place that it is about.
+fn at(place: Place, error: StoreError) -> StoreError {
+    match error {
+        StoreError::NoAnswer(what) => StoreError::NoAnswer(format!("{what} ({place})")),
+        StoreError::Unsound(what) => StoreError::Unsound(format!("{what} ({place})")),
+        StoreError::Unusable(what) => StoreError::Unusable(format!("{what} ({place})")),
+    }
+}

@@ -1,0 +1,139 @@
+//! One server: connections to it that are used by turns, and what its errors mean.
+
+use std::fmt;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::{Client, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ErrorKind, RedisError, RedisResult};
+
+use super::{NAME_MAX, Result, StoreError};
+
+/// How long connecting, and each answer, may take.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
+/// Connections that are kept while nobody uses them.
+const IDLE_MAX: usize = 16;
+
+/// A server.
+pub(super) struct Server {
+    client: Client,
+    /// Where it is, without any secret.
+    address: String,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// How to connect to the server at `url`; a `password` that comes from elsewhere counts more.
+///
+/// # Errors
+/// If the URL cannot be read. The error does not show it: there may be a password in it.
+pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInfo> {
+    // An error means that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let info: ConnectionInfo = url.into_connection_info().map_err(|_| unread())?;
+    Ok(match password {
+        Some(password) => {
+            let settings = info.redis_settings().clone().set_password(password);
+            info.set_redis_settings(settings)
+        }
+        None => info,
+    })
+}
+
+fn unread() -> StoreError {
+    let what = "this is no URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or redis://HOST:6379/1";
+    StoreError::Unusable(what.to_owned())
+}
+
+impl Server {
+    /// One that nothing was asked yet.
+    ///
+    /// # Errors
+    /// If what is known of it makes no sense.
+    pub(super) fn new(info: ConnectionInfo) -> Result<Self> {
+        let address = match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                format!("{host}:{port}")
+            }
+            _ => "a local socket".to_owned(),
+        };
+        let client = Client::open(info).map_err(|_| unread())?;
+        Ok(Self { client, address, idle: Mutex::default() })
+    }
+
+    /// A server that makes room by forgetting keys would forget tokens, and its epoch would not tell.
+    ///
+    /// # Errors
+    /// If it is such a one, or does not answer.
+    pub(super) fn check_settings(&self) -> Result<()> {
+        let ask = |connection: &mut Connection| redis::cmd("INFO").arg("memory").query(connection);
+        let info: String = self.ask(ask).map_err(|error| self.error(&error))?;
+        let value = |key: &str| info.lines().find_map(|line| line.strip_prefix(key));
+        match value("maxmemory_policy:") {
+            Some("noeviction") => Ok(()),
+            _ if value("maxmemory:") == Some("0") => Ok(()),
+            policy => Err(StoreError::Unusable(format!(
+                "{}: it may forget keys (maxmemory-policy is {}); set it to noeviction",
+                self.address,
+                policy.unwrap_or("not told").chars().take(NAME_MAX).collect::<String>(),
+            ))),
+        }
+    }
+
+    /// A connection of the caller's own.
+    pub(super) fn connect(&self) -> RedisResult<Connection> {
+        let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
+        connection.set_write_timeout(Some(TIMEOUT))?;
+        Ok(connection)
+    }
+
+    /// Asks something over a connection that nobody uses. What failed may have been done.
+    pub(super) fn ask<T>(
+        &self,
+        ask: impl FnOnce(&mut Connection) -> RedisResult<T>,
+    ) -> RedisResult<T> {
+        let kept = self.idle.lock().pop();
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => self.connect()?,
+        };
+        let answer = ask(&mut connection);
+        let is_answer = |error: &RedisError| matches!(error.kind(), ErrorKind::Server(_));
+        let mut idle = self.idle.lock();
+        match &answer {
+            Err(error) if !is_answer(error) => {
+                // Nobody knows what comes next over it, and the others are from before, too.
+                idle.clear();
+            }
+            _ if idle.len() < IDLE_MAX => idle.push(connection),
+            _ => {}
+        }
+        answer
+    }
+
+    /// Which of ours it is. The server's words are cut: it may say anything.
+    pub(super) fn error(&self, error: &RedisError) -> StoreError {
+        let said: String =
+            error.to_string().chars().filter(|c| !c.is_control()).take(200).collect();
+        let said = format!("{}: {said}", self.address);
+        match (error.kind(), error.code()) {
+            _ if said.contains("refused to switch database") => StoreError::Unusable(said),
+            (ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig, _)
+            | (_, Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => StoreError::Unusable(said),
+            (ErrorKind::UnexpectedReturnType | ErrorKind::Parse, _)
+            | (_, Some("UNSOUND" | "WRONGTYPE")) => StoreError::Unsound(said),
+            _ => StoreError::NoAnswer(said),
+        }
+    }
+
+    /// Where it is, without any secret.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+}
