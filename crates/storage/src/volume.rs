@@ -1,7 +1,7 @@
 //! Servers and striping: a file whose bytes lie round-robin on several directories.
 //!
 //! [`Server`] is one directory with its device and its worker threads; [`Volume`] is a row of
-//! servers with a stripe; [`VolumeFile`] reads and writes a file that lies on them as its [`Spread`] says. The cache keeps its
+//! servers with a stripe; [`VolumeFile`] reads and writes a file that lies on them as its [`Distribution`] says. The cache keeps its
 //! bytes in [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and
 //! [`unstripe`] makes its files plain again.
 //!

@@ -1,7 +1,7 @@
 //! Making a copy that can become the file.
 //!
 //! What must hold (I10): a copy is durable, and has its place durably, before it can become the file;
-//! one that does not is taken back ([`Copied::undo`](super::staged_copy::Copied::undo)).
+//! one that does not is taken back ([`StagedCopy::undo`](super::staged_copy::StagedCopy::undo)).
 
 use std::path::Path;
 use std::sync::Arc;
