@@ -1,7 +1,7 @@
 //! Which files are kept on the SSD: the policy, what it may know, pins and excludes.
 //!
 //! It decides and moves nothing: what comes of it is a [`Plan`], which the [executor](super::executor)
-//! carries out. It sees the tiers through a [`PolicyView`](super::policy_view::PolicyView), which is in memory.
+//! carries out. It sees the tiers through a [`PolicyView`], which is in memory.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
