@@ -22,7 +22,6 @@ use crate::extent::last_seen::LastSeen;
 use crate::extent::store::ExtentStore;
 use crate::mappings::Mappings;
 use crate::own_changes::OwnChanges;
-use crate::saved_conflicts::SavedConflicts;
 use crate::settings::Settings;
 use crate::status_notes::Notes;
 use halocline_api::control::Skipped;
@@ -33,6 +32,7 @@ use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 use halocline_vfs::namespace::Namespace;
+use parking_lot::Mutex;
 
 /// Directory inside the cache where dirty bytes of conflicts are saved.
 pub(crate) const CONFLICTS: &str = "conflicts";
@@ -72,8 +72,9 @@ pub(crate) struct ExternalChanges {
     notes: Arc<Notes>,
     settings: Arc<Settings>,
     clock: Clock,
+    /// Conflicts that no command was told of yet.
     #[builder(skip)]
-    saved: SavedConflicts,
+    conflicts: Mutex<Vec<Skipped>>,
     /// Whether other nodes use the origin: then tokens say what may be believed, not how files look.
     shared: bool,
 }
@@ -81,15 +82,7 @@ pub(crate) struct ExternalChanges {
 impl ExternalChanges {
     /// The conflicts that no command was told of yet, for one that tells of them.
     pub(crate) fn take_conflicts(&self) -> Vec<Skipped> {
-        self.saved.take(&self.settings.cache_dir.join(CONFLICTS))
-    }
-
-    /// Counts what earlier sessions saved of conflicts as part of the cache (I5).
-    pub(crate) fn count_saved(&self) {
-        let dir = self.settings.cache_dir.join(CONFLICTS);
-        if let Err(error) = self.saved.count(&dir, &self.store.dmt) {
-            tracing::warn!("{error}");
-        }
+        std::mem::take(&mut *self.conflicts.lock())
     }
 
     /// Compares a file that the cache knows with what the origin has now, before anybody reads it.
@@ -210,8 +203,7 @@ impl ExternalChanges {
         clean.map(|extent| extent.range).try_for_each(|range| self.mappings.let_go(id, range))
     }
 
-    /// Saves the dirty extents of a file whose origin went its own way, durably, and notes it. Where they cannot be
-    /// saved nothing of them is left in `conflicts`, and the caller keeps them.
+    /// Saves the dirty extents of a file whose origin went its own way, durably, and notes it.
     pub(crate) fn save(
         &self,
         id: FileId,
@@ -222,40 +214,8 @@ impl ExternalChanges {
         let dir = self.settings.cache_dir.join(CONFLICTS);
         // As private as the file that they come from may be.
         let private = PrivateDir::make(&dir)?;
-        let (name, damaged) =
-            self.saved.within_room((&private, &self.store.dmt), (path, dirty), || {
-                let (name, file) = create(&private, id, self.clock.now_ms())?;
-                match self.fill_saved((&private, &name, &file), (id, path, dirty), reason) {
-                    Ok(damaged) => Ok((name, damaged)),
-                    Err(error) => {
-                        private.remove(&name)?;
-                        private.remove(format!("{name}.json.new"))?;
-                        Err(error)
-                    }
-                }
-            })?;
-        let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
-        let mut reason = format!(
-            "{reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
-            dir.join(name).display()
-        );
-        if !damaged.is_empty() {
-            let _ = write!(reason, ", of which {} were damaged on the cache", named(&damaged));
-        }
-        self.notes.note(format!("{}: {reason}", path.display()));
-        self.counters.conflict();
-        self.saved.note(Skipped { path: path.to_owned(), reason });
-        Ok(())
-    }
-
-    /// Writes the dirty extents and their description, durably; returns what of them is damaged.
-    fn fill_saved(
-        &self,
-        (private, name, saved): (&PrivateDir, &str, &File),
-        (id, path, dirty): (FileId, &Path, &[Extent]),
-        reason: &str,
-    ) -> Result<Vec<ByteRange>> {
-        let bytes = private.path().join(name);
+        let (name, saved) = create(&private, id, self.clock.now_ms())?;
+        let bytes = dir.join(&name);
         let (mut buf, mut damaged) = (Vec::new(), Vec::new());
         for extent in dirty {
             let range = extent.range;
@@ -275,7 +235,18 @@ impl ExternalChanges {
         };
         let json = serde_json::to_vec_pretty(&conflict).expect("a conflict is plain data");
         private.replace(&format!("{name}.json"), &json)?;
-        Ok(damaged)
+        let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
+        let mut reason = format!(
+            "{reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
+            bytes.display()
+        );
+        if !damaged.is_empty() {
+            let _ = write!(reason, ", of which {} were damaged on the cache", named(&damaged));
+        }
+        self.notes.note(format!("{}: {reason}", path.display()));
+        self.counters.conflict();
+        self.conflicts.lock().push(Skipped { path: path.to_owned(), reason });
+        Ok(())
     }
 }
 

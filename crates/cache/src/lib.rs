@@ -76,7 +76,6 @@ mod repair;
 mod request_split;
 mod resize;
 mod revocation;
-mod saved_conflicts;
 mod servers;
 mod session;
 mod settings;

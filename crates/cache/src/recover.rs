@@ -55,7 +55,6 @@ impl Recoverer {
     /// in the instant before it was killed, is searched for by its inode in the whole tree. One that cannot
     /// be looked at, or whose bytes cannot be saved, keeps them and stands in nobody's way.
     pub(crate) fn recover(&self) -> Result<()> {
-        self.external.count_saved();
         let mut missing = Vec::new();
         for (id, _) in self.store.dmt.dirty_files() {
             match (self.known.file_by_id(id), self.store.dmt.file(id)) {
