@@ -97,7 +97,15 @@ impl ExternalChanges {
                 _ if self.shared => {}
                 Verdict::Same => {}
                 Verdict::Ours if sick || record.stamp == Stamp::Writing => {}
-                Verdict::Ours | Verdict::Attributes => self.drop_clean(id)?,
+                Verdict::Ours | Verdict::Attributes => {
+                    self.drop_clean(id)?;
+                    if let (Evidence::Ended(_), Stamp::Closed { size, .. }) =
+                        (evidence, record.stamp)
+                        && size > file.size()
+                    {
+                        self.save_lost_end(file, id)?;
+                    }
+                }
                 Verdict::Theirs => self.let_theirs_be(file, id)?,
             }
             if record.stamp != found {
@@ -109,6 +117,17 @@ impl ExternalChanges {
         look.recorded = true;
         // A crash between a truncate and its records leaves extents past the end.
         self.mappings.let_go(id, tail(file.size()))
+    }
+
+    /// Saves what is dirty past the end of a file that the origin lost the growth of: its last session told that these
+    /// bytes stay on the cache, so they are not dropped in silence.
+    fn save_lost_end(&self, file: &CachedFile, id: FileId) -> Result<()> {
+        let lost = self.store.dmt.dirty(id, tail(file.size()), usize::MAX);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let path = self.namespace.path_of(&file.node.read());
+        self.save(id, &path, &lost, "the origin lost the end of the file")
     }
 
     /// The same for a file that stayed known, and whose origin looked like `raw` a moment ago. While we

@@ -286,7 +286,7 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
         let args = [command, "plan.toml", "volume", "--servers", "servers.toml"];
         let output = scratch.halocline(&args);
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        let told = "servers.toml: the directory of d0: /no/d0: there is no such directory";
+        let told = "servers.toml: server d0: /no/d0: there is no such directory";
         assert!(said(&output).contains(told), "{}", said(&output));
     }
     let output = scratch.halocline(&["apply", "plan.toml", "origin"]);

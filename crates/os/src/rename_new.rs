@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
 use rustix::fs::{
-    AtFlags, FileType, RenameFlags, linkat, renameat, renameat_with, statat, unlinkat,
+    AtFlags, FileType, RenameFlags, Stat, linkat, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::{Errno, Result};
 
@@ -53,12 +53,27 @@ fn rename_without_flags(
         Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
             return Err(Errno::INVAL);
         }
+        // Ours: a server did it and its answer was lost, or a process was killed before it went on.
+        Err(Errno::EXIST) if is_same(&stat, to_dir, to) => {}
         Err(errno) => return Err(errno),
     }
-    unlinkat(from_dir, from, AtFlags::empty()).inspect_err(|_| {
-        // The new name was made just now, and the file keeps the old one.
-        let _undone = unlinkat(to_dir, to, AtFlags::empty());
-    })
+    match unlinkat(from_dir, from, AtFlags::empty()) {
+        // A server that did it is asked again where its answer was lost.
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => {
+            // Only while the file surely keeps the old name.
+            if is_same(&stat, from_dir, from) {
+                let _undone = unlinkat(to_dir, to, AtFlags::empty());
+            }
+            Err(errno)
+        }
+    }
+}
+
+/// Whether a name is one of the file with these attributes.
+fn is_same(file: &Stat, dir: &impl AsFd, name: &OsStr) -> bool {
+    statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|found| (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino))
 }
 
 #[cfg(test)]
@@ -100,6 +115,12 @@ mod tests {
             assert_eq!(fs::read_link(at("new link")).unwrap().as_os_str(), "nowhere");
             go("dir", "new dir").unwrap();
             assert_eq!(fs::read(at("new dir/inside")).unwrap(), b"inside");
+            // What a process that was killed in between left is finished.
+            fs::hard_link(at("new"), at("newer")).unwrap();
+            if go("new", "newer") == Ok(()) {
+                assert_eq!(fs::read(at("newer")).unwrap(), b"a");
+                assert!(at("new").symlink_metadata().is_err());
+            }
             for gone in ["a", "link", "dir"] {
                 assert!(at(gone).symlink_metadata().is_err(), "{gone}");
                 assert_eq!(go(gone, "other"), Err(Errno::NOENT));

@@ -24,10 +24,10 @@ pub(crate) struct ExplainArgs {
     /// A file on the mount
     path: PathBuf,
     /// First byte: on a cache only, and needed there
-    #[arg(requires = "length", value_parser = byte_count, allow_negative_numbers = true)]
+    #[arg(requires = "length", value_parser = byte_count, allow_hyphen_values = true)]
     offset: Option<u64>,
     /// Length in bytes
-    #[arg(value_parser = byte_count, allow_negative_numbers = true)]
+    #[arg(value_parser = byte_count, allow_hyphen_values = true)]
     length: Option<u64>,
     /// Number of processes p, from 1 to 1048576; without it, what is measured on the file
     #[arg(long, requires = "offset", value_name = "NUMBER", allow_hyphen_values = true)]

@@ -78,6 +78,19 @@ back; again; served BBBBBBBB 0 kill
 ");
 }
 
+/// A growth that the origin lost, and that no program made durable: what lies past the end now was dropped without a word,
+/// although the session had ended with bytes left on the cache.
+#[test]
+fn i9_dirty_bytes_past_the_end_that_the_origin_lost_are_saved() {
+    run(r"
+prepare; head -c 4096 /dev/zero | tr '\0' D >> m/f; sleep 0.5
+kill -9 $($h status m --json | tr -d ' ' | sed -n 's/.*\x22pid\x22:\([0-9]*\).*/\1/p' | head -n 1)
+sleep 0.5; umount -l m
+back; again; served BBBBBBBB 4 growth
+grep -q DDDD cache/conflicts/*
+");
+}
+
 /// The same where the origin's journal was aborted: what is left then is not durable.
 #[test]
 fn i4_what_was_fsynced_is_served_after_the_origins_journal_was_aborted() {

@@ -54,7 +54,7 @@ const REQUESTS_MAX: u64 = 1 << 26;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(super) struct ClusterBenchArgs {
     /// Numbers of nodes, each from 1 to 64; 1 is a single mount without a cluster
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_name = "NUMBERS", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_name = "NUMBERS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     nodes: Vec<u32>,
     /// Only these patterns
     #[arg(
@@ -65,13 +65,13 @@ pub(super) struct ClusterBenchArgs {
     )]
     pattern: Vec<Pattern>,
     /// Ranks on all nodes together, from 1 to 1024, a multiple of each number of nodes [default: 16, with --quick 4]
-    #[arg(short, long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
     processes: Option<u32>,
     /// Bytes of a request, from 1 to 1G
-    #[arg(short, long, default_value = "8K", value_name = "BYTES", value_parser = request, allow_negative_numbers = true)]
+    #[arg(short, long, default_value = "8K", value_name = "BYTES", value_parser = request, allow_hyphen_values = true)]
     request_size: u64,
     /// Bytes of all files together, from 1 to 64T [default: 256M, with --quick 16M]
-    #[arg(long, value_name = "BYTES", value_parser = data, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", value_parser = data, allow_hyphen_values = true)]
     data: Option<u64>,
     /// A server of Redis or Valkey that runs already, as for a mount
     #[arg(long, value_name = "URL")]
@@ -80,10 +80,10 @@ pub(super) struct ClusterBenchArgs {
     #[arg(long)]
     real: bool,
     /// What makes the random orders and the data, any number below 2^64
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", allow_hyphen_values = true)]
     seed: u64,
     /// Measure everything so many times, from 1 to 10000; the medians are compared
-    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
     /// Where the scratch origins and caches are made; the system's temporary directory without it
     #[arg(long, value_name = "DIR")]
