@@ -50,6 +50,7 @@ const DIRECTORIES: &[&[&str]] = &[
     &["bench", "ior", "--quick", "--dir", "origin", "--cache-dir", "nowhere"],
     &["trace", "record", "--origin", "nowhere", "-o", "out", "--", "true"],
     &["bench", "layout", "--workload", "ior", "--dir", "nowhere"],
+    &["bench", "cluster", "--quick", "--dir", "nowhere"],
 ];
 
 /// Commands that look at what is there already.

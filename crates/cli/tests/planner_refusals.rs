@@ -165,7 +165,7 @@ fn texts_that_no_tracer_wrote_are_refused_with_their_line() {
     ];
     for (text, what) in csv {
         fs::write(dir.join("t.csv"), text).unwrap();
-        refused(dir, &["trace", "import", "t.csv", "-o", "new.hct"], 1, &["t.csv: ", what]);
+        refused(dir, &["trace", "import", "t.csv", "-o", "new.hct"], 2, &["t.csv: ", what]);
     }
     let file = "# DXT, file_id: 1, file_name: /f\n# DXT, rank: 0, hostname: n\n\
                 # DXT, write_count: 1, read_count: 0\n";
@@ -181,7 +181,7 @@ fn texts_that_no_tracer_wrote_are_refused_with_their_line() {
     ];
     for (text, what) in dxt {
         fs::write(dir.join("dxt.txt"), text).unwrap();
-        refused(dir, &["trace", "import", "dxt.txt", "-o", "new.hct"], 1, &["dxt.txt: ", what]);
+        refused(dir, &["trace", "import", "dxt.txt", "-o", "new.hct"], 2, &["dxt.txt: ", what]);
     }
     // What is cut off in the middle of a line is a trace, and said to lack something.
     fs::write(dir.join("t.csv"), one("1,1,f,read,0,1").trim_end()).unwrap();

@@ -89,10 +89,15 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
     };
     let source = args.file.file_name().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let source = Source { kind, resolution_ns, name: source };
-    let failed = |error: halocline_trace::Error| match error {
+    let failed = |error: halocline_trace::Error| {
         // What FILE says: nothing was changed.
-        error @ halocline_trace::Error::Line { .. } => Failure::refused(format!("{name}: {error}")),
-        error => Failure::failed(format!("{name}: {error}")),
+        let is_of_the_text = match &error {
+            halocline_trace::Error::Line { .. } => true,
+            halocline_trace::Error::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+            _ => false,
+        };
+        let what = format!("{name}: {error}");
+        if is_of_the_text { Failure::refused(what) } else { Failure::failed(what) }
     };
     let writer = Writer::new(BufWriter::new(out.file()), &source).map_err(failed)?;
     let ordered = format == Format::Csv && !args.sort;
