@@ -103,7 +103,20 @@ pub(crate) fn begin(
 /// A mount outside of the cluster would read old bytes, and what it writes would be lost.
 fn refuse_beside_others(origin: &Path) -> Result<()> {
     let path = origin.join(REGISTRY);
-    let Ok(found) = std::fs::symlink_metadata(&path) else { return Ok(()) };
+    let found = match std::fs::symlink_metadata(&path) {
+        Ok(found) => found,
+        // Whoever cannot look there cannot have made it, nor could the nodes' user have been asked.
+        Err(error)
+            if [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied]
+                .contains(&error.kind()) =>
+        {
+            return Ok(());
+        }
+        // What does not answer now says nothing of who is there.
+        Err(error) => {
+            return Err(Error::at(&path, "see whether other nodes cache the origin")(error));
+        }
+    };
     let is_own = found.uid() == rustix::process::geteuid().as_raw();
     if !found.is_dir() || !is_own {
         // Whoever else made it, made it for nobody here.
@@ -149,16 +162,21 @@ fn settle(
         }
         return Ok(cache_id);
     }
+    let boot = boot_id()?;
+    // Its process had the lock that was just taken.
+    let ended_here =
+        |node: &Node| node.boot_id.as_ref() == Some(&boot) && node.cache.as_deref() == Some(cache);
+    // A copy of a living node's cache has old bytes, and no right to write them: known before anything is written.
+    for node in earlier.iter().filter(|node| !ended_here(node)) {
+        wait_for_its_end((store, registry), node)?;
+    }
     left.bring_to_origin()?;
     for node in earlier {
-        // Its process had the lock that was just taken.
-        let was_here = node.boot_id.as_ref() == Some(&boot_id()?);
-        if was_here && node.cache.as_deref() == Some(cache) {
+        if ended_here(&node) {
             sessions::end_own(store, registry, node.session)?;
-            continue;
+        } else {
+            sessions::end(store, registry, node.session)?;
         }
-        wait_for_its_end((store, registry), &node)?;
-        sessions::end(store, registry, node.session)?;
     }
     Ok(cache_id)
 }

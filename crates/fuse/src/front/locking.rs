@@ -64,15 +64,12 @@ impl<E: Engine> Front<E> {
         request: LockRequest,
         caller: Caller,
     ) -> Answer<Arc<Owner>> {
-        if let Some(owner) = inode.locks.of(request.owner) {
-            owner.note(request.handle);
+        if let Some(owner) = inode.locks.entered(request.owner, request.handle) {
             return Ok(owner);
         }
         let place = self.place_for(caller.uid)?;
         let origin = self.open_for_locks(inode, request.range.kind())?;
-        let owner = inode.locks.add(request.owner, Owner::new(origin, place));
-        owner.note(request.handle);
-        Ok(owner)
+        Ok(inode.locks.enter(request.owner, request.handle, Owner::new(origin, place)))
     }
 
     /// To write where that is allowed: an exclusive lock needs it.

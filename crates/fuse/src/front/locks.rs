@@ -83,9 +83,21 @@ impl Locks {
         self.0.lock().get(&id).cloned()
     }
 
-    /// Adds an owner. Another thread of it may have been faster.
-    pub(super) fn add(&self, id: u64, owner: Owner) -> Arc<Owner> {
-        Arc::clone(self.0.lock().entry(id).or_insert_with(|| Arc::new(owner)))
+    /// The owner `id`, if it has locks, as one who takes more through `handle`: from the moment in which it is looked up,
+    /// or another handle that is closed meanwhile would take the owner with it, and its locks.
+    pub(super) fn entered(&self, id: u64, handle: FileHandle) -> Option<Arc<Owner>> {
+        let owners = self.0.lock();
+        let owner = owners.get(&id)?;
+        owner.note(handle);
+        Some(Arc::clone(owner))
+    }
+
+    /// The same, with `owner` where there is none. Another thread of it may have been faster.
+    pub(super) fn enter(&self, id: u64, handle: FileHandle, owner: Owner) -> Arc<Owner> {
+        let mut owners = self.0.lock();
+        let owner = owners.entry(id).or_insert_with(|| Arc::new(owner));
+        owner.note(handle);
+        Arc::clone(owner)
     }
 
     /// The locks of `id` go: its process closed a descriptor of the file.
@@ -128,7 +140,7 @@ impl Owner {
     }
 
     /// It takes locks through `handle`.
-    pub(super) fn note(&self, handle: FileHandle) {
+    fn note(&self, handle: FileHandle) {
         let mut handles = self.handles.lock();
         if !handles.contains(&handle) {
             handles.push(handle);

@@ -70,8 +70,12 @@ impl File {
             }
             Ok(Asked::GiveFirst(range)) => {
                 drop((changes, change));
-                self.give(range, None);
-                Ok(Attempt::Again)
+                // Where another thread gives it already, or it cannot be given now, asking again at once would find the same.
+                if self.give(range, None) {
+                    Ok(Attempt::Again)
+                } else {
+                    waits("bytes that this node has to bring to the origin first")
+                }
             }
             Ok(Asked::Waits(on)) => Ok(Attempt::Waits(on)),
             Ok(Asked::Lost(held)) => Err(self.lost(held)),
