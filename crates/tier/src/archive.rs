@@ -78,7 +78,7 @@ pub(super) struct Archiver {
 }
 
 impl Archiver {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,

@@ -57,7 +57,7 @@ pub(super) struct ArchiveQueue {
 }
 
 impl ArchiveQueue {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation) -> Self {
         Self {
             tiers: base.tiers.clone(),

@@ -1,4 +1,4 @@
-//! Files that a command moves, what it is told of that meanwhile, and its report.
+//! Files that a command moves, the progress that it is told meanwhile, and its report.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ struct BulkMove<'a> {
     total: u64,
     /// Bytes copied, also of files that are not done.
     done: u64,
-    /// Nobody wants more.
+    /// The command wants no more files moved.
     stop: bool,
     report: MoveReport,
 }
@@ -44,7 +44,7 @@ impl BulkMove<'_> {
         });
         for (file, outcome) in files.iter().zip(outcomes) {
             let outcome = match outcome {
-                // The others held room for their copies, more than they have taken by now.
+                // The others reserved more room for their copies than they have taken by now.
                 Err(NotMoved::NoRoom) if files.len() > 1 && !self.stop => {
                     act(file, &mut |bytes| self.tell(file, bytes))
                 }
@@ -86,7 +86,7 @@ impl BulkMove<'_> {
         match outcome {
             Ok(bytes) => {
                 self.report.bytes += bytes;
-                // What nothing was copied of had a clean copy.
+                // A file of which nothing was copied had a clean copy.
                 self.report.clean_bytes += if bytes == 0 { file.size } else { 0 };
                 self.report.files += 1;
             }

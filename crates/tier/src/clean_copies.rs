@@ -58,7 +58,7 @@ pub(super) struct CleanCopies {
 }
 
 impl CleanCopies {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, archive_queue: &Arc<ArchiveQueue>) -> Self {
         Self {
             tiers: base.tiers.clone(),

@@ -73,7 +73,7 @@ pub(super) struct Cutover {
 }
 
 impl Cutover {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -127,8 +127,8 @@ impl Cutover {
         Ok(resident)
     }
 
-    /// The same in a batch, for a file with one name, and not durably yet: whoever makes something
-    /// of the file durable syncs its directory first (`pending_syncs`, I4). The batch cleans up.
+    /// The same in a batch, for a file with one name, and not durably yet: before anything of the
+    /// file is made durable, its directory is synced (`pending_syncs`, I4). The batch cleans up.
     pub(super) fn cut_over_for_now(
         &self,
         inode: &Arc<Inode>,

@@ -34,7 +34,7 @@ pub(super) struct Explainer {
 }
 
 impl Explainer {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         inodes: &Arc<Inodes>,

@@ -72,7 +72,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,

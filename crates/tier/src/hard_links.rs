@@ -65,7 +65,7 @@ pub(super) struct HardLinks {
 }
 
 impl HardLinks {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
         Self {
             tiers: base.tiers.clone(),

@@ -71,7 +71,7 @@ impl History {
         self.not_moved.lock().get(&number).cloned()
     }
 
-    /// It is no more.
+    /// It no longer exists.
     pub(super) fn removed(&self, number: u64) {
         self.opened.lock().remove(&number);
         self.moved(number);

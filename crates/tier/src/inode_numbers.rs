@@ -5,8 +5,8 @@
 //! gives the freed number to a new file sooner or later; that one is then shown by another number,
 //! made up above 2^54.
 //!
-//! Whoever could write to a file before it came to the tier may have made its attribute say anything. What must
-//! hold: it says nobody else's number.
+//! A user who could write to a file before it came to the tier may have made its attribute say anything. What must
+//! hold: it never claims another file's number.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -103,7 +103,7 @@ impl Inodes {
         let stat = match &place.away {
             None if !place.may_be_directory() => self.tiers.tree().stat(&place.entry)?,
             None => {
-                // A directory's times are not what they seem while a cutover changes it.
+                // A directory's times are transient while a cutover changes it.
                 let _names = self.names.read();
                 self.dir_times.show(self.tiers.tree().stat(&place.entry)?)
             }

@@ -1,4 +1,4 @@
-//! Data on lower tiers that no link names yet, or any more: leftovers once nobody claims it.
+//! Data on lower tiers that no link names yet, or no longer: leftovers once nothing claims it.
 //!
 //! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`, or the link of a
 //! removed file, which was renamed there. Making one is a single atomic metadata operation: file
@@ -33,7 +33,7 @@ pub(super) struct Intent {
     pub(super) place: PathBuf,
 }
 
-/// A leftover that goes, or whose going is to be made durable before its intent goes.
+/// A leftover to remove, or whose removal is to be made durable before its intent is cleared.
 #[derive(Debug)]
 pub(super) enum Removal {
     /// A removed file's data, to be removed once the removal of its name from this directory on

@@ -35,7 +35,7 @@ pub(super) struct Leftovers {
 }
 
 impl Leftovers {
-    /// None yet; `wakeups` wakes who removes them.
+    /// None yet; `wakeups` wakes the thread that removes them.
     pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, wakeups: &Arc<Wakeups>) -> Self {
         Self {
             old_copies: Mutex::default(),
@@ -51,7 +51,7 @@ impl Leftovers {
         self.wakeups.wake_reaper();
     }
 
-    /// The same of several, at once.
+    /// The same for several, at once.
     pub(super) fn free_all_later(&self, old: Vec<OldCopy>) {
         self.old_copies.lock().extend(old);
         self.wakeups.wake_reaper();

@@ -34,7 +34,7 @@ impl LostFiles {
         *removed = Some((count + 1, name));
     }
 
-    /// For people.
+    /// For people to read.
     pub(super) fn note(&self) -> Option<String> {
         let removed = self.0.lock();
         let (count, last) = removed.as_ref()?;

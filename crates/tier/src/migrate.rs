@@ -59,7 +59,7 @@ pub(super) struct Migrator {
 }
 
 impl Migrator {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         clean: &Arc<CleanCopies>,

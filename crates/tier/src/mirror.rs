@@ -76,7 +76,7 @@ impl Permissions {
     }
 
     fn give(&self, to: &impl AsFd) -> Result<()> {
-        // A change of owner drops capabilities, also where it is none.
+        // Setting the owner drops capabilities, even where it stays the same.
         if owner(to)? != self.owner {
             let (uid, gid) = self.owner;
             set_attr_on(to, &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })?;

@@ -55,7 +55,7 @@ pub(super) struct NameChanges {
 }
 
 impl NameChanges {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,

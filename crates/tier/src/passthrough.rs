@@ -34,8 +34,8 @@ use halocline_vfs::namespace::{stat_descriptor, xattr};
 /// counts such files each second, and no SSD fills that many bytes in a second.
 const AMPLE_PART: u64 = 4;
 const AMPLE_BYTES: u64 = 8 << 30;
-/// How long the room on the SSD's file system is taken for what it was: a small part of the time
-/// that the ample room lasts.
+/// How long the SSD's room, once looked at, is assumed unchanged: a small part of the time that the
+/// ample room lasts.
 const ROOM_IS_KNOWN: Duration = Duration::from_millis(100);
 /// Open files that `status` names at most.
 const NAMED_MAX: usize = 100;
@@ -88,7 +88,7 @@ impl Passthrough {
     ) -> bool {
         let place = handle.inode.place.read();
         let Ok(file) = handle.current(tiers, &place) else { return false };
-        // A mapping that is left of an earlier handle goes past us: so must this one.
+        // A mapping left from an earlier handle goes past us: so must this handle.
         let must = must || mmap::may_be_mapped(&handle.inode, &file);
         let refused = |why| {
             *self.state.lock().refused.entry(why).or_default() += 1;
@@ -194,7 +194,7 @@ impl Passthrough {
         live
     }
 
-    /// Counts files that programs write without us.
+    /// Counts the blocks of files that programs write without us.
     pub(super) fn count(&self, tiers: &Tiers) {
         for inode in self.passed_through() {
             let place = inode.place.read();
@@ -206,7 +206,7 @@ impl Passthrough {
         }
     }
 
-    /// For people.
+    /// For people to read.
     pub(super) fn status(&self, tiers: &Tiers) -> PassthroughStatus {
         let mut files: Vec<String> = self
             .passed_through()

@@ -76,7 +76,7 @@ pub(super) struct Permissions {
 }
 
 impl Permissions {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -275,7 +275,7 @@ impl Permissions {
         }
     }
 
-    /// The same of one, before anything of its file is reported durable.
+    /// The same for one, before anything of its file is reported durable.
     pub(super) fn record_one_again(&self, resident: &Resident) {
         if !resident.clean.is_unrecorded() {
             return;

@@ -29,7 +29,7 @@ pub(super) struct PlaceRepair {
 }
 
 impl PlaceRepair {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
         Self {
             tiers: base.tiers.clone(),

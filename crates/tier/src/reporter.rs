@@ -57,7 +57,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,

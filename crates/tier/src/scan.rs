@@ -54,7 +54,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -146,7 +146,7 @@ impl Scan {
             }
             synced.is_ok() && !survey.stay.contains(&(intent.tier, intent.place.clone()))
         };
-        // All syncs before the first goes.
+        // All syncs before the first intent is cleared.
         let done: Vec<&Intent> = intents.iter().filter(is_done).collect();
         for intent in done {
             self.intents.clear(intent);

@@ -38,7 +38,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         clean: &Arc<CleanCopies>,
@@ -60,7 +60,7 @@ impl Staging {
         self.source_in_place(inode, place)
     }
 
-    /// The same of a file that stays where it is.
+    /// The same for a file that stays where it is.
     pub(super) fn source_in_place(
         &self,
         inode: &Arc<Inode>,

@@ -26,7 +26,7 @@ pub(super) struct OwnLink {
 #[derive(Default)]
 pub(super) struct Survey {
     pub(super) named: HashMap<(usize, PathBuf), Vec<OwnLink>>,
-    /// What links name that are not believed.
+    /// Places named by links that are not believed.
     pub(super) doubted: HashSet<(usize, PathBuf)>,
     /// Files on the SSD with several names.
     pub(super) counted: HashSet<Entry>,

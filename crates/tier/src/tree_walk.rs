@@ -60,7 +60,7 @@ pub(super) struct TreeWalk {
 }
 
 impl TreeWalk {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
         Self { tiers: base.tiers.clone(), table: base.table.clone(), inodes: inodes.clone() }
     }

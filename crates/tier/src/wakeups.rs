@@ -25,7 +25,7 @@ struct State {
 }
 
 impl Wakeups {
-    /// Nobody was told anything yet.
+    /// No thread was woken yet.
     pub(super) fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone(), ..Self::default() }
     }
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Programs that write call all the time; who heeds them no more still gets its tick.
+    /// Programs that write call all the time; a thread that no longer heeds them still gets its tick.
     #[test]
     fn wakeups_that_are_not_due_do_not_delay_the_tick() {
         let (wakeups, enough) = (Wakeups::default(), AtomicBool::new(false));
