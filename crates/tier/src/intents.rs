@@ -41,8 +41,8 @@ pub(super) enum Removal {
     Wanted(Intent, halocline_vfs::namespace::Node),
     /// The same, with the name durably gone.
     Nameless(Intent),
-    /// A copy that is clean no more, if it still looks so: one that somebody changed is theirs. Its
-    /// file has its bytes elsewhere, or goes.
+    /// A copy that is no longer clean, if it still has this stamp: one that somebody changed is
+    /// theirs. Its file has its bytes elsewhere, or is being removed.
     Copy(Intent, Stamp),
     /// What was here is removed; the place may belong to another file by now.
     Done(Intent),
@@ -165,7 +165,7 @@ impl Intents {
         self.removals.lock().push(removal);
     }
 
-    /// Whether copies that are clean no more are queued.
+    /// Whether copies that are no longer clean are queued.
     pub(super) fn has_copies(&self) -> bool {
         self.removals.lock().iter().any(|removal| matches!(removal, Removal::Copy(..)))
     }

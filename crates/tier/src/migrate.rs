@@ -39,7 +39,7 @@ pub(super) enum Manner {
 struct Moved {
     /// Bytes copied: none where the name was cut over to a clean copy.
     bytes: u64,
-    /// The file may be at another place than that of its name.
+    /// The file may not be at the place of its name.
     strayed: bool,
 }
 
@@ -81,8 +81,8 @@ impl Migrator {
         }
     }
 
-    /// Moves a file to `tier`, or down to the tier that has a clean copy of it, telling `told` of
-    /// bytes copied. Returns how many that were.
+    /// Moves a file to `tier`, or down to the tier that has a clean copy of it, telling `on_progress` of
+    /// bytes copied. Returns how many there were.
     pub(super) fn migrate(
         &self,
         inode: &Arc<Inode>,

@@ -107,7 +107,7 @@ impl PlaceRepair {
         Ok(())
     }
 
-    /// Makes a file's link name its second place, not durably yet. Returns what says that the
+    /// Makes a file's link name its second place, not durably yet. Returns the intent by which the
     /// first is a leftover from now on.
     fn cut_over_place(
         &self,

@@ -82,7 +82,7 @@ impl Reporter {
         }
     }
 
-    /// What a status tells; where a tier does not answer that, and nothing that might wait for it.
+    /// What a status reports; where a tier does not answer, only that, and nothing that might wait for it.
     pub(super) fn summary(self: &Arc<Self>) -> Summary {
         let reporter = Arc::clone(self);
         let answer = self.liveness.while_alive(move || {
