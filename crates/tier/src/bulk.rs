@@ -31,7 +31,7 @@ impl BulkMove<'_> {
         !self.stop
     }
 
-    /// Moves some files at once by `act`, which is given what to tell of bytes copied.
+    /// Moves some files at once by `act`, which is given a callback for bytes copied.
     fn some(
         &mut self,
         files: &[&Named],
@@ -105,16 +105,16 @@ impl BulkMove<'_> {
 
 /// How files are moved.
 pub(super) struct MoveBy<A, B> {
-    /// One, given what to tell of bytes copied.
+    /// One, given a callback for bytes copied.
     pub(super) one: A,
-    /// Many small ones: those that it leaves are moved one by one.
+    /// Many small ones; those that it does not move are moved one by one.
     pub(super) many: B,
     /// Whether there is to be one move at a time, by the thread that calls.
     pub(super) one_by_one: bool,
 }
 
-/// Moves the wanted ones of `files` by `by`, but for those that `stays` knows to stay. How long that takes is for the
-/// caller to say.
+/// Moves the wanted ones of `files` by `by`, except those that `stays` says stay. The caller fills in how long that
+/// takes.
 pub(super) fn move_all<A, B>(
     files: &[Named],
     dry_run: bool,

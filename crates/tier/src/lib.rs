@@ -20,7 +20,8 @@
 //!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`wakeups`] says so; [`adopt`] is for what is no file;
 //!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
-//!   followed by its [`opener`]); [`eviction_order`] says which files leave first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
+//!   followed by its [`opener`]); [`eviction_order`] says which files leave first.
+//!   [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
 //! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`place_repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.

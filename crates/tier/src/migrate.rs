@@ -129,7 +129,7 @@ impl Migrator {
                 return Err(NotMoved::Mapped);
             }
         }
-        // A program that is kept waiting goes on with its file wherever that is.
+        // A program that waits continues with its file wherever that is.
         let expected = match (tier, manner) {
             (0, _) | (_, Manner::Forcing) => Expected::Soon,
             (_, Manner::Yielding) => Expected::NotSoon,

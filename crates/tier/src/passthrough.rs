@@ -225,8 +225,8 @@ impl Passthrough {
     }
 }
 
-/// A path, or the end of a longer one than system calls take: whoever makes directories very deep would make a
-/// status longer than clients read.
+/// A path, or the end of one that is longer than system calls take: else very deep directories would make a status
+/// longer than clients read.
 fn end_of(path: &str) -> String {
     let from = path.len().saturating_sub(PATH_BYTES_MAX);
     match (from..path.len()).find(|at| path.is_char_boundary(*at)) {

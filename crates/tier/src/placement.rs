@@ -148,7 +148,7 @@ impl Placement {
         self.changed(number);
     }
 
-    /// Something that matters for when a file on the SSD leaves it has changed.
+    /// Something changed that affects when a file on the SSD leaves it.
     pub(super) fn changed(&self, number: u64) {
         self.orders.iter().for_each(|order| order.lock().tell(number));
     }
@@ -158,7 +158,7 @@ impl Placement {
         self.orders.iter().for_each(|order| order.lock().forget());
     }
 
-    /// Whether names matter for when files leave the SSD.
+    /// Whether names affect when files leave the SSD.
     pub(super) fn goes_by_names(&self) -> bool {
         self.globs.read().has_pins() || self.jobs.lock().any()
     }

@@ -305,7 +305,7 @@ impl TierDir {
         })
     }
 
-    /// Refuses a file system on which a rename may always replace something: no file could come here.
+    /// Refuses a file system on which naming a file always risks replacing another: no file could come here.
     ///
     /// # Errors
     /// [`Error::Invalid`]. Where this cannot be told, as on a full or read-only file system, it is no error.

@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 use halocline_os::clock::Clock;
 
-/// How often the SSD is looked at without being told to.
+/// How often the SSD is looked at without a wakeup.
 const TICK: Duration = Duration::from_secs(1);
 
 /// What the background threads are told.
@@ -66,7 +66,7 @@ impl Wakeups {
         self.changed.notify_all();
     }
 
-    /// Waits until `due` says so, or for [`TICK`], however often others call; `false` when it is
+    /// Waits until `due` says so, or for [`TICK`], however often it is woken; `false` when it is
     /// time to stop.
     fn wait(&self, due: impl Fn(&mut State) -> bool) -> bool {
         let mut state = self.state.lock();
@@ -76,8 +76,8 @@ impl Wakeups {
         !state.stop
     }
 
-    /// Rests after `panics` rounds in a row that panicked, however often others call: what panics is likely to
-    /// do so again, and each time is told in the log.
+    /// Rests after `panics` rounds in a row that panicked, however often it is woken: what panics is likely to
+    /// do so again, and each time is logged.
     pub(super) fn rest(&self, panics: u32) {
         for _ in 0..(1_u32 << panics.min(6)) {
             if !self.wait_a_tick() {
