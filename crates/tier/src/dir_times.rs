@@ -43,7 +43,7 @@ impl Times {
     }
 }
 
-/// Directories whose last real change was a move of ours.
+/// Directories whose last real change was one of our moves.
 #[derive(Debug, Default)]
 pub(super) struct DirTimes {
     /// How many there are: mostly there are none to look for.

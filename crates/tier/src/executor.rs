@@ -186,7 +186,7 @@ impl Executor {
     }
 
     /// Brings a file to the SSD because it was asked for, telling of progress. Pushes others out,
-    /// but for those that `stays` tells of, until `kept` bytes are left free besides.
+    /// except those that `stays` keeps, until `kept` bytes are left free besides.
     pub(super) fn bring(
         &self,
         inode: &Arc<Inode>,

@@ -368,7 +368,7 @@ impl HardLinks {
         Ok(())
     }
 
-    /// A link of ours replaces another.
+    /// One of our links replaces another.
     pub(super) fn renumber(&self, old: Entry, new: Entry) {
         if let Some(number) = self.table.number(old) {
             self.table.removed(old);

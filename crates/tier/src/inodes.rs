@@ -24,7 +24,7 @@ use halocline_vfs::namespace;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::{DirEntry, Stat};
 
-/// Finds inodes by their names, and tells of them.
+/// Finds inodes by their names, and reports their attributes.
 #[derive(Debug)]
 pub(super) struct Inodes {
     tiers: Arc<Tiers>,

@@ -29,7 +29,7 @@
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
 //! - Commands and mounts: [`tree_walk`] walks the tree, [`copy_verifier`] says what records of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
 //!   each [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
-//! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`explain`] explains a file.
+//! - [`liveness`] waits for no tier that hangs, [`reporter`] reports on the tiers, and [`explain`] explains a file.
 //! - On top, the [`components`] are all of these, wired together; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
 
 mod active_moves;

@@ -30,8 +30,8 @@ use halocline_storage::device::passthrough;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
-/// What must be free where a handle may write: this part of the limit, or so many bytes. The demoter
-/// counts such files each second, and no SSD fills that many bytes in a second.
+/// What must be free where a handle may write: one in this many parts of the limit, or these bytes.
+/// The demoter counts such files each second, and no SSD fills that many bytes in a second.
 const AMPLE_PART: u64 = 4;
 const AMPLE_BYTES: u64 = 8 << 30;
 /// How long the SSD's room, once looked at, is assumed unchanged: a small part of the time that the
@@ -78,7 +78,7 @@ impl Passthrough {
     }
 
     /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`. Before it may
-    /// write, `ready` makes the file ready for changes that nobody tells us, or tells why not.
+    /// write, `ready` makes the file ready for changes that we do not see, or says why not.
     pub(super) fn pass_through(
         &self,
         (handle, must): (&Opened, bool),

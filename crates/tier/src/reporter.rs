@@ -36,7 +36,7 @@ pub(super) struct Summary {
     pub(super) notes: Vec<String>,
 }
 
-/// Tells of the tiers and of their files.
+/// Reports on the tiers and their files.
 #[derive(Debug)]
 pub(super) struct Reporter {
     tiers: Arc<Tiers>,

@@ -9,7 +9,7 @@ use halocline_api::control::tier::Found;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::Node;
 
-/// A link of ours on the SSD.
+/// One of our links on the SSD.
 pub(super) struct OwnLink {
     pub(super) path: PathBuf,
     pub(super) parent: Node,

@@ -122,7 +122,7 @@ fn is_plain(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').all(|name| !name.is_empty() && name != b"." && name != b"..")
 }
 
-/// The number that a link of ours keeps.
+/// The number that one of our links keeps.
 pub(super) fn number_in(link: &Stat) -> Option<u64> {
     let (seconds, nanos) = (link.raw.st_mtime, link.raw.st_mtime_nsec);
     if !(0..NUMBERS_BEFORE).contains(&seconds) {
