@@ -9,9 +9,9 @@ use halocline_api::control::tier::MoveNow;
 use halocline_os::clock::Clock;
 use halocline_vfs::namespace::{Namespace, Node};
 
-/// The rate is one over so much time.
+/// The rate is an average over this time.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Bytes told of within so much time are one entry of the window.
+/// Bytes copied within this much time are one entry of the window.
 const GRAIN: Duration = Duration::from_millis(100);
 /// Moves that `status` names at most; no more than these are under way, as a rule.
 const NAMED_MAX: usize = 100;
@@ -27,7 +27,7 @@ pub(super) struct ActiveMoves {
 struct State {
     moves: BTreeMap<u64, Move>,
     next: u64,
-    /// Bytes copied of late, each entry since when.
+    /// Bytes copied recently, each entry with its start.
     lately: VecDeque<(Instant, u64)>,
 }
 
@@ -48,7 +48,8 @@ impl ActiveMoves {
         Self { clock: clock.clone(), state: Mutex::default() }
     }
 
-    /// A file of `total` bytes of data begins to move; it has when the guard is dropped.
+    /// A file of `total` bytes of data begins to move; the move has ended when the guard is
+    /// dropped.
     pub(super) fn begin(
         &self,
         entry: Node,
@@ -63,7 +64,7 @@ impl ActiveMoves {
         ActiveMove { all: self, id }
     }
 
-    /// What moves now, the longest under way first.
+    /// The moves under way, the oldest first.
     pub(super) fn now(&self, tree: &Namespace) -> Vec<MoveNow> {
         let state = self.state.lock();
         let describe = |of: &Move| MoveNow {

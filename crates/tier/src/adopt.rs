@@ -3,8 +3,8 @@
 //!
 //! Symbolic links and special files have no bytes: they are made on the SSD, durably, and then
 //! removed below, so that one that is removed on the mount does not come back. Directories that
-//! hold no file come with the first mount of a set alone: later, nobody knows them from those that
-//! were made for files and are left over.
+//! hold no file are adopted only at the first mount of a set: later, they cannot be told from those
+//! that were made for files and are left over.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -115,7 +115,7 @@ fn make_special(
     let (to, name) = (tiers.tree().descriptor(&dir)?, path.file_name().unwrap_or_default());
     let place = || Ok(rename_new(tier_dir.tmp(), &temporary, &*to, name)?);
     tier_dir.steps.step("adopting a file", place)?;
-    // Before it goes below.
+    // Durable before it is removed below.
     tiers.sync_directory(&dir)?;
     Ok(Adopted::Now)
 }
@@ -133,7 +133,7 @@ fn like_special(tiers: &Tiers, temporary: &str, there: &Stat) -> Result<()> {
         let owner = (Uid::from_raw(raw.st_uid), Gid::from_raw(raw.st_gid));
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         match chownat(tmp, temporary, Some(owner.0), Some(owner.1), nofollow) {
-            // An ordinary user's are its own.
+            // An ordinary user's files are its own.
             Ok(()) | Err(Errno::PERM) => {}
             Err(errno) => return Err(errno.into()),
         }

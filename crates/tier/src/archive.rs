@@ -2,8 +2,8 @@
 //!
 //! The file stays where it is. What must hold: a copy is recorded only if the file did not change
 //! while it was made, and after both are durable ([`super::copy_records`]); it lies at the path of the
-//! file's name, where a tier without its SSD finds it. A file that has changed since keeps its copy
-//! of before until the next one takes that place by one rename.
+//! file's name, where a tier without its SSD finds it. A changed file keeps its earlier copy until the
+//! next one takes that place by one rename.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,10 +40,11 @@ use halocline_os::error::Error;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
 
-/// What is not archived now for another reason than being written is looked at again after so long.
+/// A file that is not archived for another reason than being written is looked at again after this
+/// long.
 const AGAIN: Duration = Duration::from_mins(1);
-/// This part of a tier's file system stays free of archived copies: those that gave way must not
-/// come back at once.
+/// One in this many parts of a tier's file system stays free of archived copies: those that gave
+/// way must not come back at once.
 const SPARE_PART: u64 = 50;
 
 /// What came of an attempt.
@@ -51,12 +52,12 @@ enum Outcome {
     Done,
     /// There is nothing to archive.
     Needless,
-    /// Not before so long has passed.
+    /// Not before this much time has passed.
     Later(Duration),
     Failed(NotMoved),
 }
 
-/// Gives files clean copies, and has those where their files are.
+/// Makes clean copies, and keeps them at the paths of their files.
 #[derive(Debug)]
 pub(super) struct Archiver {
     tiers: Arc<Tiers>,
@@ -77,7 +78,7 @@ pub(super) struct Archiver {
 }
 
 impl Archiver {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -237,11 +238,11 @@ impl Archiver {
         Ok(source)
     }
 
-    /// How long it takes until a file was left alone for long enough.
+    /// How long until a file has been left alone for long enough.
     fn still_fresh(&self, stat: &Stat) -> Option<Duration> {
         let now = Duration::from_nanos(self.clock.now_ns().unsigned_abs());
         let changed = Duration::from_secs(stat.raw.st_ctime.unsigned_abs());
-        // A clock that was put back says nothing.
+        // After the clock was set back, the age is unknown.
         let age = now.checked_sub(changed)?;
         self.options.archive_after.checked_sub(age).filter(|left| !left.is_zero())
     }
@@ -262,7 +263,8 @@ impl Archiver {
         Err(NotMoved::NoRoom)
     }
 
-    /// Gives a copy the path of its file's name below, durably; one from before a change gives way.
+    /// Gives a copy the path of its file's name below, durably; a copy from before a change gives
+    /// way.
     fn place_archived(
         &self,
         resident: &Resident,
@@ -368,7 +370,7 @@ impl Archiver {
         self.permissions.open_astray(&inode, &resident)
     }
 
-    /// The same of the copy in a slot: nobody changes its permissions meanwhile.
+    /// The same for the copy in a slot: nobody changes its permissions meanwhile.
     fn straighten_slot(
         &self,
         resident: &Resident,
@@ -404,7 +406,7 @@ impl Archiver {
         };
         match moved() {
             Ok(next) => {
-                // It names nothing any more.
+                // The old record names nothing any more.
                 let _ = self.copy_records.forget(&record);
                 self.copy_records.discount(&record);
                 *slot = Some(next);
@@ -413,7 +415,7 @@ impl Archiver {
                     self.tiers.drop_empty_directories(record.tier, dir);
                 }
             }
-            // The copy goes, whichever place it has after a power loss.
+            // The copy is removed, whichever place it has after a power loss.
             Err(error) => {
                 tracing::debug!(%error, "a clean copy is lost");
                 let _ = tier_dir.remove(&own);

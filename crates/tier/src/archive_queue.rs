@@ -23,16 +23,16 @@ struct State {
     waiting: FxHashMap<Entry, Waiting>,
     /// Files whose copies do not lie at the paths of their names.
     strayed: HashSet<Entry>,
-    /// Such may be anywhere.
+    /// Any file may be one of these.
     all_strayed: bool,
-    /// Why a file was not archived last.
+    /// Why a file was last not archived.
     trouble: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     since: Instant,
-    /// It is not looked at before.
+    /// It is not looked at before this time.
     at: Instant,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct ArchiveQueue {
 }
 
 impl ArchiveQueue {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -83,7 +83,7 @@ impl ArchiveQueue {
         self.state.lock().waiting.insert(entry, waiting);
     }
 
-    /// The same of one that was just made.
+    /// The same for a file that was just made.
     pub(super) fn add_made(&self, inode: &Inode) {
         let place = inode.place.read();
         if let Some(resident) = &place.resident {
@@ -102,14 +102,14 @@ impl ArchiveQueue {
         self.state.lock().strayed.insert(entry);
     }
 
-    /// A directory was.
+    /// A directory was renamed.
     pub(super) fn all_strayed(&self) {
         if (1..self.tiers.dirs().len()).any(|tier| self.copy_records.bytes_on(tier) > 0) {
             self.state.lock().all_strayed = true;
         }
     }
 
-    /// What has no clean copy although it shall have one.
+    /// Files that should have a clean copy but have none.
     pub(super) fn unarchived(&self) -> Unarchived {
         let (waiting, trouble) = {
             let state = self.state.lock();
@@ -141,7 +141,7 @@ impl ArchiveQueue {
         due
     }
 
-    /// A file is not to be looked at before so long has passed.
+    /// A file is not to be looked at before `after` has passed.
     pub(super) fn put_off(&self, entry: Entry, after: Duration) {
         if let Some(waiting) = self.state.lock().waiting.get_mut(&entry) {
             waiting.at = self.clock.instant() + after;

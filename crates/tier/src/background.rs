@@ -23,8 +23,8 @@ pub enum Chore {
     Archive,
 }
 
-/// A background thread: its name, what it waits for until it is time to stop, given whether its last
-/// round was in vain, and what it does then.
+/// A background thread: its name, its wait, which is given whether the last round was in vain and
+/// returns `false` when it is time to stop, and what it does then.
 struct Work {
     name: &'static str,
     wait: fn(&Wakeups, bool) -> bool,
@@ -140,7 +140,7 @@ impl Chore {
 
 /// The lowest priority for processor and disk.
 fn yield_to_programs() {
-    /// `IOPRIO_CLASS_BE` at its lowest level: an idle class could wait for ever on a busy disk.
+    /// `IOPRIO_CLASS_BE` at its lowest level: an idle class could wait indefinitely on a busy disk.
     const BEST_EFFORT_LOWEST: i32 = (2 << 13) | 7;
     // SAFETY: plain numbers about the calling thread; a refusal is of no consequence.
     unsafe {

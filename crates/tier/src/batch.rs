@@ -46,13 +46,14 @@ use halocline_vfs::namespace::Node;
 
 /// Files of a batch: each has two open descriptors until it has moved.
 pub(super) const BATCH_MAX: usize = 256;
-/// Bytes of a batch, about.
+/// Approximate bytes of a batch.
 const BATCH_BYTES: u64 = 32 << 20;
 /// Threads that copy the files of a batch, at most, and no more than there are processors: all make
-/// names in one directory, and who waits for that on a busy machine waits long.
+/// names in one directory, and waiting for that takes long on a busy machine.
 const WORKERS: usize = 4;
 
-/// What is told of bytes copied of the file with this index; `false` stops the batch.
+/// Called with the index of a file and how many more of its bytes were copied; `false` stops the
+/// batch.
 pub(super) type OnFileProgress<'a> = &'a (dyn Fn(usize, u64) -> bool + Sync);
 
 /// What became of each file; `None` for one that is to be moved alone.
@@ -92,7 +93,7 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, staging: &Arc<Staging>, cutover: &Arc<Cutover>) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -128,9 +129,9 @@ impl Batches {
         {
             return outcomes;
         }
-        // Opened before anything is written: a sync through it tells of what failed since.
+        // Opened before anything is written: a sync through it reports what failed since.
         let Ok(whole) = self.tiers.dirs()[tier].whole() else { return outcomes };
-        // Whoever moves one of them already is not waited for.
+        // Does not wait for files that others move already.
         let guards: Vec<_> = inodes.iter().map(|inode| inode.moving.try_lock()).collect();
         let free = (0..inodes.len()).filter(|at| guards[*at].is_some());
         let sources: Vec<_> = free
@@ -163,7 +164,7 @@ impl Batches {
     }
 
     /// A file that is ready to be copied, and is read ahead; `None` where it is to be moved alone,
-    /// which tells why it stays if it does.
+    /// which reports why if it stays.
     fn source_of_member(&self, inode: &Arc<Inode>, tier: usize) -> Option<Source> {
         if inode.was_passed.load(Ordering::Acquire) {
             return None;
@@ -310,8 +311,7 @@ impl Batches {
     }
 }
 
-/// Bytes of the machine's memory that are to be written back, or are being; `None` where nobody
-/// tells.
+/// Bytes of the machine's memory that are to be written back, or are being; `None` where unknown.
 fn dirty_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kibibytes = |name: &str| -> Option<u64> {
@@ -344,7 +344,7 @@ fn spread<T: Send, R: Send>(
     };
     let mut results = thread::scope(|scope| {
         let spawn = |_| thread::Builder::new().name("tier-batch".into()).spawn_scoped(scope, work);
-        // What threads there are do all of it.
+        // The threads that could be started do all of it.
         let running: Vec<_> = (0..others).map_while(|at| spawn(at).ok()).collect();
         let mut results = work();
         for thread in running {

@@ -1,4 +1,4 @@
-//! Files that a command moves, what it is told of that meanwhile, and its report.
+//! Files that a command moves, the progress that it is told meanwhile, and its report.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ struct BulkMove<'a> {
     total: u64,
     /// Bytes copied, also of files that are not done.
     done: u64,
-    /// Nobody wants more.
+    /// The command wants no more files moved.
     stop: bool,
     report: MoveReport,
 }
@@ -31,7 +31,7 @@ impl BulkMove<'_> {
         !self.stop
     }
 
-    /// Moves some files at once by `act`, which is given what to tell of bytes copied.
+    /// Moves some files at once by `act`, which is given a callback for bytes copied.
     fn some(
         &mut self,
         files: &[&Named],
@@ -44,7 +44,7 @@ impl BulkMove<'_> {
         });
         for (file, outcome) in files.iter().zip(outcomes) {
             let outcome = match outcome {
-                // The others held room for their copies, more than they have taken by now.
+                // The others reserved more room for their copies than they have taken by now.
                 Err(NotMoved::NoRoom) if files.len() > 1 && !self.stop => {
                     act(file, &mut |bytes| self.tell(file, bytes))
                 }
@@ -86,7 +86,7 @@ impl BulkMove<'_> {
         match outcome {
             Ok(bytes) => {
                 self.report.bytes += bytes;
-                // What nothing was copied of had a clean copy.
+                // A file of which nothing was copied had a clean copy.
                 self.report.clean_bytes += if bytes == 0 { file.size } else { 0 };
                 self.report.files += 1;
             }
@@ -105,16 +105,16 @@ impl BulkMove<'_> {
 
 /// How files are moved.
 pub(super) struct MoveBy<A, B> {
-    /// One, given what to tell of bytes copied.
+    /// One, given a callback for bytes copied.
     pub(super) one: A,
-    /// Many small ones: those that it leaves are moved one by one.
+    /// Many small ones; those that it does not move are moved one by one.
     pub(super) many: B,
     /// Whether there is to be one move at a time, by the thread that calls.
     pub(super) one_by_one: bool,
 }
 
-/// Moves the wanted ones of `files` by `by`, but for those that `stays` knows to stay. How long that takes is for the
-/// caller to say.
+/// Moves the wanted ones of `files` by `by`, except those that `stays` says stay. The caller fills in how long that
+/// takes.
 pub(super) fn move_all<A, B>(
     files: &[Named],
     dry_run: bool,

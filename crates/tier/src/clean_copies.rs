@@ -1,9 +1,9 @@
 //! Clean copies: what a file on the SSD has below, byte for byte, until it is changed.
 //!
-//! A promote keeps the lower tier's file as one, and a demote of a file that has one cuts the
-//! name over to it. What must hold (I10): a copy is never the file unless both are proven equal; where
-//! anything is doubtful the copy goes and the bytes are copied. Copies give way: nobody lacks room
-//! because of them. See [`super::copy_records`] for what is durable when.
+//! A promote keeps the lower tier's file as one, and a demote of a file that has one cuts the name
+//! over to it. What must hold (I10): a copy never becomes the file unless both are proven equal; in
+//! doubt the copy is removed and the bytes are copied. Copies give way: nothing lacks room because of
+//! them. See [`super::copy_records`] for what is durable when.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,7 +32,7 @@ use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{reopen, stat_descriptor};
 
-/// By when it is durable that a copy is clean no more.
+/// By when the end of a clean copy is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
     /// Now.
@@ -58,7 +58,7 @@ pub(super) struct CleanCopies {
 }
 
 impl CleanCopies {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, archive_queue: &Arc<ArchiveQueue>) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -72,8 +72,8 @@ impl CleanCopies {
         }
     }
 
-    /// The bytes of a file at `place` are about to change: its copy is clean no more, durably, before
-    /// anything of the change can be. The caller holds `place`.
+    /// The bytes of a file at `place` are about to change: its copy stops being clean, durably,
+    /// before any part of the change can be durable. The caller holds `place`.
     pub(super) fn will_change(&self, place: &Place) -> Result<()> {
         let Some(resident) = &place.resident else { return Ok(()) };
         if resident.clean.is_clean() {
@@ -83,8 +83,8 @@ impl CleanCopies {
         Ok(())
     }
 
-    /// A name of a file on the SSD goes, or it gets a second one: it has no copy from now on. That
-    /// is durable no later than what the caller does next there.
+    /// A file on the SSD loses a name or gets a second one: it has no copy from now on. That is
+    /// durable no later than the caller's next change there.
     pub(super) fn give_up(&self, entry: Entry) -> Result<()> {
         let Some(resident) = self.residents.get(entry) else { return Ok(()) };
         if !resident.clean.has_copy() {
@@ -93,7 +93,8 @@ impl CleanCopies {
         resident.clean.with(|slot| self.end(&resident, slot, Until::Next))
     }
 
-    /// Marks a copy as no longer clean. Where it is to be archived anew it stays what it was before.
+    /// Marks a copy as no longer clean. Where the file is to be archived again, the copy keeps its
+    /// earlier bytes.
     fn end(&self, resident: &Resident, slot: &mut Option<CopyRecord>, until: Until) -> Result<()> {
         let Some(record) = slot else { return Ok(()) };
         let retired = self.retire(record).and_then(|intent| match until {
@@ -115,7 +116,7 @@ impl CleanCopies {
         Ok(())
     }
 
-    /// Removes a copy that its record names durably still, or an intent.
+    /// Removes a copy that its record, or an intent, still names durably.
     pub(super) fn remove_recorded(&self, slot: &mut Option<CopyRecord>) -> Result<()> {
         let Some(record) = slot else { return Ok(()) };
         let named = record.as_intent(String::new());
@@ -138,8 +139,8 @@ impl CleanCopies {
         self.wakeups.wake_reaper();
     }
 
-    /// Removes a file's copy now, for the room that it has or because it is not believed. Bytes on
-    /// disk that are free then.
+    /// Removes a file's copy now, for its room or because it is not believed. Returns the bytes on
+    /// disk that this frees.
     pub(super) fn drop_copy(&self, resident: &Resident) -> u64 {
         if !resident.clean.has_copy() {
             return 0;
@@ -148,7 +149,7 @@ impl CleanCopies {
         taken.map_or(0, |taken| self.drop_taken(resident, taken))
     }
 
-    /// The same of the copy in a slot.
+    /// The same for the copy in a slot.
     pub(super) fn drop_slot(&self, resident: &Resident, slot: &mut Option<CopyRecord>) {
         if let Some(taken) = self.take_retired(slot) {
             self.drop_taken(resident, taken);
@@ -184,8 +185,8 @@ impl CleanCopies {
         Ok(record.retired.clone().expect("it is retired"))
     }
 
-    /// Makes a change of a file's attributes or names, by which its copy stays clean. The caller
-    /// holds `place`; `fd` is the file.
+    /// Makes a change of a file's attributes or names that leaves its copy clean. The caller holds
+    /// `place`; `fd` is the file.
     pub(super) fn restamping<T>(
         &self,
         place: &Place,
@@ -204,7 +205,7 @@ impl CleanCopies {
         })
     }
 
-    /// The file of `entry`, which looked as `before`, has another name.
+    /// A file whose attributes were `before` has another name.
     pub(super) fn restamp_renamed(&self, resident: &Resident, before: &Stat, now: &Stat) {
         let same = (before.raw.st_mtime, before.raw.st_mtime_nsec)
             == (now.raw.st_mtime, now.raw.st_mtime_nsec);
@@ -213,7 +214,7 @@ impl CleanCopies {
         }
     }
 
-    /// A file that looked as `before` looks as `now`, with the same bytes.
+    /// The attributes of a file changed from `before` to `now`, but not its bytes.
     fn restamp(&self, slot: &mut Option<CopyRecord>, before: &Stat, now: &Stat) {
         let live = slot.as_ref().filter(|record| record.is_live() && record.file.is(before));
         let Some(record) = live else { return };
@@ -227,12 +228,12 @@ impl CleanCopies {
         }
         match self.copy_records.restamp(record, &next) {
             Ok(()) => *slot = Some(next),
-            // It is believed no more, and goes when the file next moves.
+            // The record is no longer believed; the copy is removed when the file next moves.
             Err(error) => tracing::debug!(%error, "a clean copy is lost"),
         }
     }
 
-    /// Whether the file that a promote leaves stays as a clean copy: it is durable then.
+    /// Whether the file that a promote leaves is kept as a clean copy, which is then durable.
     pub(super) fn keeps(&self, source: &Source, tier: usize) -> bool {
         if self.options.copies == Copies::None || tier > 0 || source.names != 1 {
             return false;
@@ -245,8 +246,8 @@ impl CleanCopies {
         synced.is_ok()
     }
 
-    /// Records what the file of a promote was, which `old` names. The caller holds `place` exclusively, and
-    /// the cutover is durable.
+    /// Records the file that a promote left, which `old` names, as a clean copy. The caller holds `place`
+    /// exclusively, and the cutover is durable.
     pub(super) fn keep_old(
         &self,
         place: &Place,
@@ -270,7 +271,8 @@ impl CleanCopies {
         self.record_clean(resident, record, (&file, &copy))
     }
 
-    /// Records a copy whose file and which look so. The caller holds `place` exclusively.
+    /// Records a copy if file and copy, which have these attributes, still match the record. The
+    /// caller holds `place` exclusively.
     pub(super) fn record_clean(
         &self,
         resident: &Resident,
@@ -292,8 +294,8 @@ impl CleanCopies {
         }
     }
 
-    /// A file's clean copy, ready to be the file; `None` where it has none that is believed: then it
-    /// has none.
+    /// A file's clean copy, ready to become the file; `None` where no copy is believed: the file has
+    /// none afterwards.
     pub(super) fn clean_copy(&self, inode: &Inode, source: &Source) -> Option<StagedCopy> {
         if source.from > 0 {
             return None;
@@ -320,8 +322,8 @@ impl CleanCopies {
         }
     }
 
-    /// Takes the record of a copy that is believed. An intent names it from now on, durably: it may
-    /// change.
+    /// Takes the record of a copy that is believed. An intent names the copy from now on, durably:
+    /// it may change.
     fn take_clean(
         &self,
         resident: &Resident,
@@ -379,8 +381,8 @@ impl CleanCopies {
         if changed { steps.sync("syncing a copy", &copied.file) } else { Ok(()) }
     }
 
-    /// Gives up copies on a tier until `bytes` can be written there, or none is left; whether any
-    /// went.
+    /// Gives up copies on a tier until `bytes` can be written there or no copies are left. Returns
+    /// whether any were removed.
     pub(super) fn give_way(&self, tier: usize, bytes: u64) -> bool {
         let device = self.tiers.dirs()[tier].device;
         let on = |tier: usize| self.tiers.dirs()[tier].device == device;
@@ -389,7 +391,7 @@ impl CleanCopies {
         {
             return false;
         }
-        // The files that they were are open until then.
+        // Files that became copies stay open until then.
         self.leftovers.free_old_copies();
         let has_room = || self.tiers.dirs()[tier].room().is_ok_and(|room| room >= bytes);
         let mut copies: BTreeMap<(u64, Entry), Arc<Resident>> = BTreeMap::new();
@@ -402,7 +404,7 @@ impl CleanCopies {
             }
         }
         let mut freed = 0;
-        // Few large ones.
+        // The largest first, so that few go.
         while let Some((_, resident)) = copies.pop_last() {
             if has_room() {
                 break;
@@ -415,7 +417,7 @@ impl CleanCopies {
         freed > 0
     }
 
-    /// Whether `bytes` can be written on a tier, for which copies give way.
+    /// Whether `bytes` can be written on a tier; copies give way for that.
     pub(super) fn has_room_on(&self, tier: usize, bytes: u64) -> Result<bool> {
         let room = self.tiers.dirs()[tier].room()?;
         let copies = statfs::bytes_of_copies(

@@ -27,14 +27,14 @@ impl Controlled for FileTier {
     fn status(&self) -> Status {
         let components = &self.components;
         let summary = components.reporter.summary();
-        // In front of it what was freed would count.
+        // Read after the summary, which frees old copies: else these would count.
         let used = components.base.residents.used();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             origin: components.base.tiers.dirs().last().expect("two tiers").path.clone(),
             cache: components.base.tiers.ssd().path.clone(),
-            // The mount tells.
+            // Filled in by the mount.
             transport: String::new(),
             mode: Mode::WriteBack,
             policy: components.base.options.policy.clone(),
@@ -114,7 +114,7 @@ impl Controlled for FileTier {
             files.extend(components.tree_walk.named(path, usize::MAX)?);
         }
         let asked = once_each(&mut files);
-        // What is asked for does not push out what was asked for.
+        // Files asked for do not push each other out.
         let here = files.iter().filter(|file| file.tier == 0).map(|file| file.disk_bytes).sum();
         let kept = components.base.watermarks.kept_free();
         let room = Cell::new((components.base.residents.account.limit - kept).saturating_sub(here));
@@ -266,7 +266,7 @@ fn inodes_of<'a>(files: &[&'a Named]) -> Vec<&'a Arc<Inode>> {
     files.iter().map(|file| &file.inode).collect()
 }
 
-/// Leaves each file in, by its first name; their numbers.
+/// Keeps each file once, by its first name; returns their numbers.
 fn once_each(files: &mut Vec<Named>) -> HashSet<u64> {
     let mut numbers = HashSet::new();
     files.retain(|file| numbers.insert(file.inode.number));

@@ -22,8 +22,8 @@ use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
-/// Bytes copied between two looks at what is wanted of us. While a piece is copied, the one before
-/// it is being written and the one after it is being read.
+/// Bytes copied between two checks whether to go on. While a piece is copied, the one before it is
+/// being written and the one after it is being read.
 const PIECE: u64 = 8 << 20;
 /// Buffer where the kernel cannot copy by itself: it stays in the processor's cache.
 const BUFFER: usize = 256 << 10;
@@ -86,7 +86,7 @@ pub(super) fn contents(
             Err(Errno::INVAL) => size,
             Err(errno) => return Err(errno.into()),
         };
-        // What a program adds meanwhile may begin behind the end that the file had.
+        // What a program adds meanwhile may begin after the end that the file had.
         at = start;
         let direct = copier.prepare(at, end.saturating_sub(at));
         if direct {
@@ -101,7 +101,7 @@ pub(super) fn contents(
             }
             let done = copier.piece(at, piece, direct)?;
             if done == 0 {
-                // Cut short by somebody meanwhile; whoever called sees that.
+                // The file was truncated meanwhile; the caller sees that.
                 return Ok(());
             }
             at += done;
@@ -114,8 +114,8 @@ pub(super) fn contents(
 }
 
 impl Copier<'_> {
-    /// Whether the next `len` bytes may be copied past the page cache: they have room then. What
-    /// fails here is left to the other ways of copying, which tell why.
+    /// Whether the next `len` bytes may be copied past the page cache: they are allocated then.
+    /// What fails here is left to the other ways of copying, which report why.
     fn prepare(&mut self, at: u64, len: u64) -> bool {
         let goes = self.try_direct && len >= direct::BYTES_MIN && at.is_multiple_of(direct::BLOCK);
         if !goes {
@@ -144,7 +144,7 @@ impl Copier<'_> {
         Ok(done)
     }
 
-    /// Copies whole blocks past the page cache; `None` where there is none or that does not go.
+    /// Copies whole blocks past the page cache; `None` where there are none or that fails.
     fn past_the_cache(&mut self, at: u64, len: u64) -> Option<u64> {
         let len = len - len % direct::BLOCK;
         let direct = self.direct.as_ref().filter(|_| len > 0)?;
@@ -199,14 +199,14 @@ impl Copier<'_> {
     }
 }
 
-/// Has the kernel read further ahead by itself: a cold file gets through the page cache faster so
-/// than in pieces that are asked for. A hint, too.
+/// Has the kernel read further ahead by itself: a cold file gets through the page cache faster that
+/// way than in pieces that are asked for. Only a hint, too.
 fn read_in_order(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Sequential);
 }
 
-/// Has the piece at `at` read before several ask for parts of it. A hint: what is refused costs
-/// nothing but time.
+/// Has the piece at `at` read before several threads ask for parts of it. A hint: a refusal costs
+/// only time.
 fn read_ahead(file: &File, at: u64, end: u64) {
     if let Some(len) = NonZeroU64::new(PIECE.min(end.saturating_sub(at))) {
         let _ = fadvise(file, at, Some(len), Advice::WillNeed);
@@ -244,8 +244,8 @@ pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()>
     Ok(())
 }
 
-/// Gives `to`, which has the bytes of `from`, owner and extended attributes of it; whether anything
-/// but the time of its last use was otherwise.
+/// Gives `to`, which has the bytes of `from`, its owner and extended attributes; whether anything
+/// but the time of last access differed.
 pub(super) fn liken(from: &impl AsFd, stat: &Stat, to: &File) -> Result<bool> {
     let (is, now) = (&stat.raw, stat_descriptor(to)?.raw);
     let (wanted, there) = (values(from)?, values(to)?);
@@ -305,7 +305,7 @@ fn none_if_unsupported<T>(result: Result<T>) -> Result<Option<T>> {
 mod tests {
     use super::*;
 
-    /// A program adds bytes behind a hole while the file is copied: they are none of the copy's.
+    /// A program adds bytes after a hole while the file is copied: they are not part of the copy.
     #[test]
     fn data_behind_the_end_that_a_file_had_is_left_out() {
         let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());

@@ -2,12 +2,12 @@
 //!
 //! A copy record is a symbolic link on the SSD, `.halocline/copies/STAMPS -> TIER/PLACE`. Its name says what
 //! file and copy looked like when they were equal, and in which era that was known. What must hold:
-//! - A record is made after the copy is durable, while nobody can change the file, and is gone durably
-//!   before a change of the file's bytes is let through. So after a crash a recorded file has the bytes
-//!   of its copy, whichever of its own changes were durable.
-//! - A record is believed only while both stamps are what is there, so that changes behind the mount
-//!   are seen; one of another era only after all bytes were compared. An era ends where the machine
-//!   went down while the tiers were mounted.
+//! - A record is made once the copy is durable, while nobody can change the file, and is durably
+//!   removed before a change of the file's bytes is let through. So after a crash a recorded file has
+//!   the bytes of its copy, whichever of its own changes were durable.
+//! - A record is believed only while both stamps match what is there, so that changes behind the
+//!   mount are seen; a record of another era only after all bytes were compared. An era ends when
+//!   the machine goes down while the tiers are mounted.
 //! - From before a copy stops being valid until it is durably gone, something names it: the record, or the intent
 //!   ([`super::intents`]) that the record becomes by one rename, which needs no room on a full SSD.
 
@@ -33,7 +33,7 @@ use halocline_os::rename_new::rename_new;
 const NAME: &str = "copies";
 /// The link that names the era.
 const ERA: &str = "era";
-/// The same before it has its name.
+/// The link of a new era before it is renamed to `ERA`.
 const NEW_ERA: &str = "era.new";
 
 /// A copy that had the bytes of its file.
@@ -46,19 +46,19 @@ pub(super) struct CopyRecord {
     pub(super) tier: usize,
     /// Relative to the tier's root.
     pub(super) place: PathBuf,
-    /// Bytes of the copy's blocks; only known of live ones.
+    /// Bytes of the copy's blocks; known only for live ones.
     pub(super) disk_bytes: u64,
-    /// It became this intent.
+    /// The intent that the record became.
     pub(super) retired: Option<Intent>,
-    /// That is durable, and the file may have other bytes by now: the copy is what it was before.
+    /// The intent is durable, and the file may have changed since: the copy has its earlier bytes.
     pub(super) stale: bool,
-    /// That is durable, and the copy is clean all the same: it is recorded again once its permissions
-    /// are durable ([`super::permissions`]), which have changed so often since.
+    /// The intent is durable, but the copy is still clean: it is recorded again once its permissions
+    /// are durable ([`super::permissions`]). The number of times that these have changed since.
     pub(super) unrecorded: Option<u32>,
 }
 
 impl CopyRecord {
-    /// The copy as an intent of this name names it.
+    /// An intent with this name for the copy.
     pub(super) fn as_intent(&self, name: String) -> Intent {
         Intent { name, tier: self.tier, place: self.place.clone() }
     }
@@ -73,7 +73,7 @@ impl CopyRecord {
         format!("{}-{}-{:x}", self.file, self.copy, self.era)
     }
 
-    /// The one that a link is.
+    /// The record that a link stands for.
     pub(super) fn parse(name: &str, target: &[u8]) -> Option<Self> {
         let mut parts = name.split('-');
         let (file, copy) = (Stamp::parse(parts.next()?)?, Stamp::parse(parts.next()?)?);
@@ -94,17 +94,17 @@ impl CopyRecord {
     }
 }
 
-/// What a file on the SSD knows of its clean copy.
+/// What is known of the clean copy of a file on the SSD.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// Told without the lock: there is a copy, and it is clean.
+    /// Readable without the lock: whether there is a copy, and whether it is clean.
     has_copy: AtomicBool,
     is_clean: AtomicBool,
     is_unrecorded: AtomicBool,
     /// The file waits to be archived.
     pub(super) waits: AtomicBool,
     record: Mutex<Option<CopyRecord>>,
-    /// The last copy that ended: by when it is removed is left to the background.
+    /// The last copy that stopped being valid; the background removes it at some time.
     pub(super) ended: Mutex<Option<Box<(Intent, Stamp)>>>,
 }
 
@@ -114,7 +114,8 @@ impl Slot {
         self.has_copy.load(Ordering::Acquire)
     }
 
-    /// Whether there is a clean one. One is recorded only while nobody else has the file's `place`.
+    /// Whether there is a clean one. It is recorded only while nobody else holds the file's
+    /// `place`.
     pub(super) fn is_clean(&self) -> bool {
         self.is_clean.load(Ordering::Acquire)
     }
@@ -124,7 +125,7 @@ impl Slot {
         self.is_unrecorded.load(Ordering::Acquire)
     }
 
-    /// The record, while nobody else looks at it or changes it.
+    /// Calls `act` with the record, under its lock.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Option<CopyRecord>) -> T) -> T {
         let mut record = self.record.lock();
         let done = act(&mut record);
@@ -142,23 +143,23 @@ impl Slot {
 #[derive(Debug)]
 pub(super) struct CopyRecords {
     dir: PrivateDir,
-    /// Changes of the SSD.
+    /// Steps on the SSD.
     steps: Arc<Steps>,
-    /// Records of other eras are doubted.
+    /// The current era: records of others are doubted.
     era: AtomicU64,
-    /// Bytes that copies have on each tier.
+    /// Bytes of the copies on each tier.
     bytes: Vec<AtomicU64>,
 }
 
 impl CopyRecords {
-    /// Opens the directory of records below `private`, for so many tiers.
+    /// Opens the directory of records below `private`, for `tiers` tiers.
     pub(super) fn open(private: &PrivateDir, steps: Arc<Steps>, tiers: usize) -> Result<Self> {
         let bytes = (0..tiers).map(|_| AtomicU64::new(0)).collect();
         Ok(Self { dir: private.sub(NAME)?, steps, era: AtomicU64::new(0), bytes })
     }
 
-    /// Goes on with the era, or begins another where the machine went down during it; `fresh` is no
-    /// era that was. Durable before a record of it can be believed.
+    /// Continues the era, or begins `fresh`, which never was one, where the machine went down
+    /// during it. The era is durable before a record of it can be believed.
     pub(super) fn begin_era(&self, fresh: u64) -> Result<()> {
         let boot = boot_id()?;
         let known = readlinkat(&self.dir, ERA, Vec::new()).ok();
@@ -175,13 +176,13 @@ impl CopyRecords {
         Ok(())
     }
 
-    /// The mount ends: the machine may go down.
+    /// The mount ends: the machine may go down without ending the era.
     pub(super) fn end_era(&self) -> Result<()> {
         let era = self.era();
         if era == 0 { Ok(()) } else { self.write_era(era, "") }
     }
 
-    /// The era that is not doubted.
+    /// The era whose records are not doubted.
     pub(super) fn era(&self) -> u64 {
         self.era.load(Ordering::Acquire)
     }
@@ -206,18 +207,18 @@ impl CopyRecords {
         Ok(())
     }
 
-    /// A record that was found counts from now on.
+    /// Counts the bytes of a record's copy.
     pub(super) fn count(&self, record: &CopyRecord) {
         self.bytes[record.tier].fetch_add(record.disk_bytes, Ordering::AcqRel);
     }
 
-    /// File or copy look otherwise since a change of attributes that we made.
+    /// Renames a record because we changed the attributes, and so the stamp, of its file or copy.
     pub(super) fn restamp(&self, from: &CopyRecord, to: &CopyRecord) -> Result<()> {
         let rename = || Ok(renameat(&self.dir, from.name(), &self.dir, to.name())?);
         self.steps.step("stamping a clean copy", rename)
     }
 
-    /// The copy is none any more: it is a leftover, as the intent that the record becomes says.
+    /// The copy is no longer valid: it is a leftover, named by the intent that the record becomes.
     pub(super) fn retire(
         &self,
         record: &CopyRecord,
@@ -235,7 +236,7 @@ impl CopyRecords {
         Ok(retired)
     }
 
-    /// The intent that a record became is a record again.
+    /// Turns the intent that a record became back into a record.
     pub(super) fn revive(
         &self,
         intent: &Intent,
@@ -247,18 +248,18 @@ impl CopyRecords {
         self.steps.step("recording a clean copy again", rename)
     }
 
-    /// Takes a record away and leaves what it names alone.
+    /// Removes a record, but not the copy that it names.
     pub(super) fn forget(&self, record: &CopyRecord) -> Result<()> {
         let forget = || Ok(unlinkat(&self.dir, record.name(), AtFlags::empty())?);
         self.steps.step("forgetting a clean copy", forget)
     }
 
-    /// A copy is none any more.
+    /// Stops counting the bytes of a record's copy.
     pub(super) fn discount(&self, record: &CopyRecord) {
         self.bytes[record.tier].fetch_sub(record.disk_bytes, Ordering::AcqRel);
     }
 
-    /// Bytes that copies have on a tier.
+    /// Bytes of the copies on a tier.
     pub(super) fn bytes_on(&self, tier: usize) -> u64 {
         self.bytes[tier].load(Ordering::Acquire)
     }
@@ -303,8 +304,8 @@ mod tests {
     }
 
     proptest! {
-        /// Also numbers that are none, or larger than any, and places that lead elsewhere: whatever is taken
-        /// for a record is one and the same record when it is written again.
+        /// Also what is no number, or too large a one, and places that lead elsewhere: whatever is taken for
+        /// a record is the same record when it is written again.
         #[test]
         fn hostile_links_are_no_records_or_whole_ones(
             name in "[0-9a-fx+.-]{0,60}|([0-9a-f]{1,17}[.-]){12}[0-9a-f]{1,17}",

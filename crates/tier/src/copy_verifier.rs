@@ -1,8 +1,8 @@
 //! What the records of clean copies are worth when the tiers are mounted or checked.
 //!
-//! What must hold: a copy of which anything is doubtful is not believed. It is removed where it still
-//! is what we made and its file is there. A copy that somebody changed, or whose file is gone
-//! although no mount removed it, is a file of its own, as whatever else was put there.
+//! What must hold: a doubtful copy is not believed. It is removed where it still is what we made and
+//! its file is there. A copy that somebody changed, or whose file is gone although no mount removed
+//! it, is a file of its own, like anything else that was put there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(super) struct CopyVerifier {
 }
 
 impl CopyVerifier {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, archive_queue: &Arc<ArchiveQueue>) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -69,8 +69,8 @@ impl CopyVerifier {
         }
     }
 
-    /// Judges records; with `mend` gives files the copies that are clean and ends the others' being
-    /// recorded. Returns what is leftover now.
+    /// Judges records; with `mend` attaches clean copies to their files and retires the other
+    /// records. Returns what is leftover now.
     pub(super) fn verify(
         &self,
         records: Vec<CopyRecord>,
@@ -100,7 +100,7 @@ impl CopyVerifier {
                         self.attach(CopyRecord { disk_bytes, ..record }, astray);
                     }
                 }
-                // Gone is what may not be gone durably.
+                // A copy that is gone may not be gone durably.
                 Verdict::Stale | Verdict::Gone if mend => {
                     let id = format!("{}-stale", self.tiers.fresh_name());
                     leftovers.push(self.copy_records.retire(&record, &self.intents, id)?);

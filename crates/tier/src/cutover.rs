@@ -73,7 +73,7 @@ pub(super) struct Cutover {
 }
 
 impl Cutover {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -127,8 +127,8 @@ impl Cutover {
         Ok(resident)
     }
 
-    /// The same in a batch, for a file with one name, and not durably yet: whoever makes something
-    /// of the file durable syncs its directory first (`pending_syncs`, I4). The batch cleans up.
+    /// The same in a batch, for a file with one name, and not durably yet: before anything of the
+    /// file is made durable, its directory is synced (`pending_syncs`, I4). The batch cleans up.
     pub(super) fn cut_over_for_now(
         &self,
         inode: &Arc<Inode>,
@@ -208,8 +208,8 @@ impl Cutover {
         kept
     }
 
-    /// Makes a cutover in `parents` durable, of which the one that was changed last comes first; or
-    /// notes that it is not. Then those go that tell how to go on with several names, by their id.
+    /// Makes a cutover durable in `parents`, the one that was changed last first, or notes that it is
+    /// not durable. Once it is, the notes with this id on how to continue with several names go.
     fn make_durable(&self, inode: &Inode, parents: &[Node], notes: Option<&str>) -> bool {
         let durable = parents.iter().try_for_each(|parent| self.tiers.sync_directory(parent));
         if let Err(error) = &durable {
@@ -277,7 +277,7 @@ impl Cutover {
         name: (&Node, &OsString),
         new_name: &str,
     ) -> Result<(Node, Stat, Vec<Node>), NotMoved> {
-        // A hard link made since we looked would keep the old inode.
+        // A hard link made since the check would keep the old inode.
         if inode.count_names(&self.tiers, place)? != 1 {
             return Err(NotMoved::Changed);
         }
@@ -299,7 +299,7 @@ impl Cutover {
         }
     }
 
-    /// Moves an open file that has no name any more: only its handles know it.
+    /// Moves an open file that no longer has a name: only its handles refer to it.
     fn cut_over_nameless(
         &self,
         inode: &Arc<Inode>,
@@ -322,7 +322,7 @@ impl Cutover {
         Ok(())
     }
 
-    /// Opens every handle at the new place; one that cannot be now is when it is next used. A mount
+    /// Opens every handle at the new place; one that cannot be opened now is at its next use. A mount
     /// of an ordinary user may not open what a program made read-only and still writes (as `git`
     /// does): such a handle shares the open copy.
     fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &StagedCopy) {
@@ -375,7 +375,7 @@ fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), NotMoved> {
     Ok(())
 }
 
-/// Whether a file changed between two looks; reading it is no change.
+/// Whether a file changed between these two stats; reading it is no change.
 pub(super) fn differs(before: &Stat, after: &Stat) -> bool {
     let of = |stat: &Stat| {
         let raw = &stat.raw;

@@ -14,7 +14,7 @@ pub struct Decorations {
     pub clock: Clock,
     /// Which moves go as a batch.
     pub batches: BatchBounds,
-    /// Whether threads of the tier do its background work; without, whoever opened it does, by
+    /// Whether threads of the tier do its background work; if not, its opener does, by
     /// [`FileTier::work`](crate::FileTier::work).
     pub own_threads: bool,
 }

@@ -2,8 +2,8 @@
 //!
 //! What must hold: a directory shows the times of the last change that a program made to it, and
 //! never an older time after a newer change. So a cutover reads them, renames and sets them back
-//! while it holds `names` exclusively; whatever else changes a directory through the mount holds
-//! `names` shared, and so does whoever shows its times.
+//! while it holds `names` exclusively; whatever else changes a directory through the mount, or
+//! shows its times, holds `names` shared.
 //!
 //! The time of last change (ctime) cannot be set, nor can the others by a mount whose user does not
 //! own the directory: for both the times to be shown are remembered with the real ones, as long as
@@ -43,7 +43,7 @@ impl Times {
     }
 }
 
-/// Directories whose last real change was a move of ours.
+/// Directories whose last real change was one of our moves.
 #[derive(Debug, Default)]
 pub(super) struct DirTimes {
     /// How many there are: mostly there are none to look for.
@@ -53,7 +53,7 @@ pub(super) struct DirTimes {
 }
 
 impl DirTimes {
-    /// Attributes of a directory as programs see them. The caller holds `names` since before they
+    /// Attributes of a directory as programs see them. The caller has held `names` since before they
     /// were read.
     pub(super) fn show(&self, mut stat: Stat) -> Stat {
         if self.count.load(Ordering::Acquire) == 0 || stat.kind() != libc::S_IFDIR {

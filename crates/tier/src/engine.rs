@@ -265,7 +265,7 @@ impl Engine for FileTier {
             return Err(Errno::NODATA.into());
         }
         let place = node.0.place.read();
-        // Whoever lists a directory asks for these, too, and a lost name is to be seen there.
+        // Listing a directory asks for these, too, and must show a lost name.
         let file = lost_files::found(&self.components.base.tiers, &node.0, &place)?
             .ok_or(Errno::NODATA)?;
         xattr::get_on(&*file, name)

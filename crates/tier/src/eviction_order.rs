@@ -1,16 +1,16 @@
 //! The files that leave the SSD next, without looking at all of them each time.
 //!
-//! The order in which files leave changes only for those that are told of (`Keep`'s contract). So
-//! an order that was made once stays good for all others: who must leave now is among the first of
-//! it and those told of since, and is the same as if the policy had been asked about everything.
-//! It is rebuilt once about the square root of all files were reported: beyond that, checking them
-//! costs as much as rebuilding, spread over the uses.
+//! The order in which files leave changes only for files that are reported (`Keep`'s contract). So
+//! an order, once made, stays good for all others: the files that must leave now are among its
+//! first ones and those reported since, and are the same as if the policy had been asked about all
+//! files. It is rebuilt once about the square root of all files were reported: beyond that,
+//! checking them costs as much as rebuilding, spread over the uses.
 //!
-//! Rules and jobs are part of it: who is pinned is not in the order, and who has another name, or
-//! announced references that were skipped, is told of. What changes that for many (a rule, a job,
-//! a directory's name) makes the order void. In two things it may lag behind until it is made anew:
-//! sizes (a file that was empty is not in it), and how references of one job are to come between
-//! those of another.
+//! Rules and jobs are part of it: a pinned file is not in the order, and a file that is renamed, or
+//! whose announced references were skipped, is reported. What changes that for many files (a rule,
+//! a job, a directory's name) makes the order void. In two things it may lag until it is rebuilt:
+//! sizes (a file that was empty is not in it), and how one job's references interleave with
+//! another's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ const TOLD_MIN: usize = 64;
 /// An order, and the files whose position in it is stale.
 #[derive(Debug, Default)]
 pub(super) struct EvictionOrder {
-    /// There is an order; nothing has made it void.
+    /// An order exists, and nothing has made it void.
     valid: bool,
-    /// Who leaves first comes first.
+    /// The next file to leave comes first.
     order: VecDeque<FileId>,
-    /// Used, come, gone, removed or renamed since.
+    /// Files that were used, came, left, or were removed or renamed since.
     told: FxHashSet<FileId>,
     told_max: usize,
-    /// Somebody makes an order, and nothing has made that one void.
+    /// An order is being made, and whether something has made that one void.
     making: Option<Making>,
 }
 
@@ -47,7 +47,7 @@ enum Making {
 impl EvictionOrder {
     /// Something happened to a file.
     pub(super) fn tell(&mut self, file: FileId) {
-        // Beyond it the order is not used.
+        // Beyond `told_max` the order is not used.
         if self.told.len() <= self.told_max {
             self.told.insert(file);
         }
@@ -59,8 +59,8 @@ impl EvictionOrder {
         *self = Self { making, ..Self::default() };
     }
 
-    /// Before an order is made: what happens from now on need not be in it. `false` where somebody
-    /// else makes one.
+    /// Called before an order is made, which need not reflect what happens from now on. `false`
+    /// where another thread is making one.
     pub(super) fn begin(&mut self) -> bool {
         if self.making.is_some() {
             return false;
@@ -78,9 +78,9 @@ impl EvictionOrder {
         }
     }
 
-    /// Files among whom those are that leave first and have `bytes` bytes together, without those
-    /// that `stays` tells of; all that may leave where they have less. `None` where that must be
-    /// found out by looking at all.
+    /// Files that include the first to leave, which have `bytes` bytes together, without those that
+    /// `stays` keeps; all that may leave where they have less. `None` where only a look at all
+    /// files can tell.
     pub(super) fn first(
         &mut self,
         bytes: u64,
@@ -235,7 +235,7 @@ mod tests {
             }
         }
 
-        /// A file is opened, and brought if the policy wants it.
+        /// Opens a file, and brings it if the policy wants it.
         fn used(&mut self, file: FileId) {
             self.policy.referenced(file, self.view.size(file));
             if self.policy.is_reordered() {
@@ -275,7 +275,7 @@ mod tests {
             unreachable!("an order was just made");
         }
 
-        /// What the policy decides among some and among all.
+        /// The policy's choice among some files, which must be that among all.
         fn room_for(&mut self, file: FileId) -> Option<Vec<FileId>> {
             let (need, free) = (self.view.size(file), self.residents.free());
             let some = if free < need { self.first(need - free, file) } else { Vec::new() };

@@ -26,9 +26,9 @@ use super::watermarks::Watermarks;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 
-/// After so many copies that failed one after the other the tiers below are left in peace for now.
+/// After this many copies failed in a row the tiers below are left alone for now.
 const FAILURES_MAX: usize = 8;
-/// How often room is made for a file that was asked for, where others take it.
+/// How often room is made for a file that was asked for, where others take that room.
 const BRING_ATTEMPTS: usize = 16;
 
 /// What came of making room.
@@ -57,7 +57,7 @@ pub(super) struct Executor {
 }
 
 impl Executor {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         inodes: &Arc<Inodes>,
@@ -168,7 +168,7 @@ impl Executor {
         any
     }
 
-    /// Whether `bytes` are free on the SSD; what left it, by whomever, is freed first.
+    /// Whether `bytes` are free on the SSD; frees the old copies of files that left it first.
     fn is_free(&self, bytes: u64) -> bool {
         self.leftovers.free_old_copies();
         self.residents.free() >= bytes
@@ -186,7 +186,7 @@ impl Executor {
     }
 
     /// Brings a file to the SSD because it was asked for, telling of progress. Pushes others out,
-    /// but for those that `stays` tells of, until `kept` bytes are left free besides.
+    /// except those that `stays` keeps, until `kept` bytes are left free besides.
     pub(super) fn bring(
         &self,
         inode: &Arc<Inode>,

@@ -34,7 +34,7 @@ pub(super) struct Explainer {
 }
 
 impl Explainer {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         inodes: &Arc<Inodes>,
@@ -102,7 +102,7 @@ impl Explainer {
         Ok(FileExplanation {
             policy: self.options.policy.clone(),
             ssd_limit_bytes: limit,
-            // Others may use its file system, too.
+            // Other users may fill its file system, too.
             ssd_free_bytes: self.residents.free().min(self.reporter.ssd_room()?),
             opens: opened.opens,
             last_open_ms: (opened.opens > 0).then_some(opened.last_ms),

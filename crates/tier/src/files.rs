@@ -72,7 +72,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -106,7 +106,7 @@ impl Files {
         }
     }
 
-    /// Before the kernel writes to a file by itself, which nobody tells us; or why it must not.
+    /// Makes a file ready for writes by the kernel, which we do not see; or says why they must not be.
     pub(super) fn ready_for_kernel(
         &self,
         inode: &Inode,
@@ -379,7 +379,7 @@ impl Files {
         });
     }
 
-    /// Bytes of blocks of a file, wherever it is; 0 where that cannot be told.
+    /// Bytes of blocks of a file, wherever it is; 0 where unknown.
     fn bytes_on_disk(&self, inode: &Inode) -> u64 {
         let place = inode.place.read();
         if let Some(resident) = &place.resident {
@@ -406,7 +406,7 @@ impl Files {
     }
 }
 
-/// Writes as much as goes; how much did, and why not more. An appending descriptor ignores `at`.
+/// Writes as much as possible; returns how much, and why not more. An appending descriptor ignores `at`.
 fn write_some(steps: &Steps, file: &File, at: u64, data: &[u8]) -> (usize, Result<()>) {
     let mut done = 0;
     while done < data.len() {

@@ -52,7 +52,7 @@ pub(crate) struct Foundation {
     pub(super) pending_syncs: Arc<PendingSyncs>,
     pub(super) dir_times: Arc<DirTimes>,
     pub(super) lost_files: Arc<LostFiles>,
-    /// Shared by whoever reads or changes names, exclusive for a cutover (taken last).
+    /// Held shared to read or change names, exclusively for a cutover (taken last).
     pub(super) names: Arc<RwLock<()>>,
     pub(super) placement: Arc<Placement>,
     pub(super) watermarks: Watermarks,
@@ -93,7 +93,7 @@ impl Foundation {
         let tier_dir =
             |(tier, root): (usize, &PathBuf)| TierDir::open(root, tier, around.watcher.clone());
         let dirs = set.roots.iter().enumerate().map(tier_dir).collect::<Result<Vec<_>>>()?;
-        // Of the directory that is locked, not of one that came to its path meanwhile.
+        // The private directory must be the one that is locked, not one that came to its path meanwhile.
         dirs[0].check_private(&owner)?;
         dirs.iter().try_for_each(TierDir::check_renames)?;
         let total = dirs[0].totals()?;

@@ -1,5 +1,5 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): what anybody may have written who can write to a tier, or announce a
-//! job. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! Bodies of this crate's fuzz targets (`fuzz/`): what anybody who can write to a tier or announce a job may have
+//! written. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::ffi::OsStr;
 use std::fs;

@@ -6,9 +6,9 @@
 //!
 //! What must hold: while some names stand for the file and others for its copy, nobody changes
 //! either, and hard links to both in the directory of intents, `ID-from` and `ID-to`, say which is
-//! which. Where a mount finds both, it gives the names that are left to what `ID-to` is; so the file
-//! that programs went on with is always that one. Either is removed only once all names are durably
-//! cut over, or durably back.
+//! which. A mount that finds both gives the remaining names to what `ID-to` is, so that is always
+//! the file that programs went on with. Either is removed only once all names are durably cut over,
+//! or durably back.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -65,7 +65,7 @@ pub(super) struct HardLinks {
 }
 
 impl HardLinks {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -78,8 +78,8 @@ impl HardLinks {
         }
     }
 
-    /// Whether what has these attributes has no other name in the tree. The caller holds `names`
-    /// since before they were read.
+    /// Whether an inode with these attributes has no other name in the tree. The caller has held
+    /// `names` since before they were read.
     pub(super) fn is_last(&self, stat: &Stat) -> bool {
         let live = self.table.find(stat.key());
         let own = live.map_or(0, |inode| inode.own_links.load(Ordering::Acquire));
@@ -133,8 +133,8 @@ impl HardLinks {
         Ok(())
     }
 
-    /// The names of a file on a lower tier changed: so does the time of its last change, which that
-    /// tier does not know of.
+    /// The names of a file on a lower tier changed: so must the time of its last change, since that
+    /// tier does not know of it.
     pub(super) fn touch(&self, entry: Entry) {
         if let Some(inode) = self.table.find(entry)
             && let Err(error) = self.touched(&inode)
@@ -143,7 +143,7 @@ impl HardLinks {
         }
     }
 
-    /// The same; the file's attributes.
+    /// The same; returns the file's attributes.
     pub(super) fn touched(&self, inode: &Inode) -> Result<Stat> {
         {
             let place = inode.place.read();
@@ -165,7 +165,7 @@ impl HardLinks {
 }
 
 impl HardLinks {
-    /// Makes as many temporary names of what `first` names as a file has names.
+    /// Gives what `first` names more temporary names, `count` in all.
     pub(super) fn make_names(&self, first: &str, count: usize) -> Result<()> {
         let tier_dir = &self.tiers.ssd();
         (1..count).try_for_each(|at| {
@@ -216,7 +216,7 @@ impl HardLinks {
                     let back = back.and_then(|()| self.drop_note(&notes.from));
                     if let Err(error) = back.and_then(|()| self.intents.sync()) {
                         tracing::warn!(%error, "the next mount cuts the names over of a file");
-                        // By whichever name it is looked up from now on, it is known.
+                        // The file is known by whichever name it is looked up from now on.
                         for entry in to.into_iter().chain([expected]) {
                             self.table.set_number(entry, inode.number);
                         }
@@ -257,7 +257,7 @@ impl HardLinks {
         names.iter().try_for_each(|name| self.give(&notes.from, name, expected))
     }
 
-    /// Gives a name, which stands for `expected`, to what a note is of.
+    /// Makes a name, which stands for `expected`, a name of what a note links to.
     fn give(&self, note: &str, (parent, name): &Name, expected: Entry) -> Result<()> {
         let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
         let dir = self.intents.dir();
@@ -289,8 +289,8 @@ impl HardLinks {
 }
 
 impl HardLinks {
-    /// Finishes the cutover of names that a mount left at their old file; without `mend` only tells of them. Durable
-    /// before anything that told of them is removed.
+    /// Finishes the cutover of names that a mount left at their old file; without `mend` only lists them. It is
+    /// durable before the notes of it are removed.
     pub(super) fn finish_torn(&self, mend: bool) -> Result<Vec<PathBuf>> {
         let (dir, mut torn, mut files) = (self.intents.dir(), HashMap::new(), Vec::new());
         for note in self.intents.names()? {
@@ -368,7 +368,7 @@ impl HardLinks {
         Ok(())
     }
 
-    /// A link of ours replaces another.
+    /// One of our links replaces another.
     pub(super) fn renumber(&self, old: Entry, new: Entry) {
         if let Some(number) = self.table.number(old) {
             self.table.removed(old);
@@ -376,7 +376,7 @@ impl HardLinks {
         }
     }
 
-    /// Knows all names in the tree of what has several.
+    /// Learns the names of an entry that has several.
     pub(super) fn learn_name(&self, dir: &Node, name: &OsStr, stat: &Stat) {
         let many = 2..=NAMES_MAX + 1;
         if many.contains(&stat.raw.st_nlink)

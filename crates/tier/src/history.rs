@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 
 use halocline_os::clock::Clock;
 
-/// Files whose opens are known at most.
+/// At most this many files have their opens known.
 const OPENED_MAX: usize = 1 << 17;
-/// Files whose failed moves are known at most.
+/// At most this many files have their failed moves known.
 const NOT_MOVED_MAX: usize = 1 << 10;
 
 /// Opens of one file since the mount began.
@@ -66,12 +66,12 @@ impl History {
         self.not_moved.lock().remove(&number);
     }
 
-    /// When it was last to move and did not, in milliseconds since 1970, and why.
+    /// When its last move failed, in milliseconds since 1970, and why.
     pub(super) fn last_not_moved(&self, number: u64) -> Option<(u64, Arc<str>)> {
         self.not_moved.lock().get(&number).cloned()
     }
 
-    /// It is no more.
+    /// It no longer exists.
     pub(super) fn removed(&self, number: u64) {
         self.opened.lock().remove(&number);
         self.moved(number);

@@ -38,7 +38,7 @@ pub(super) struct Inode {
     /// The kernel served handles of it: a mapping of theirs may have outlived them
     /// ([`super::mmap`]).
     pub(super) was_passed: AtomicBool,
-    /// One of them may write: so may its mapping.
+    /// One of those handles may write: so may its mapping.
     pub(super) wrote_past: AtomicBool,
     /// What its last move did to the time of its last change.
     pub(super) moved_at: Mutex<Option<MovedAt>>,
@@ -59,7 +59,7 @@ pub(super) struct Inode {
 pub(super) struct Place {
     /// What its name stands for on the SSD: the inode itself, or the link to its place.
     pub(super) entry: namespace::Node,
-    /// Where a file is that is not on the SSD.
+    /// Where the file is, if not on the SSD.
     pub(super) away: Option<Away>,
     /// Account of a regular file on the SSD.
     pub(super) resident: Option<Arc<Resident>>,
@@ -73,7 +73,7 @@ impl Place {
         self.away.as_ref().map_or(0, |away| away.tier)
     }
 
-    /// How many names a file's link has, those in directories of the engine's own among them.
+    /// How many names a file's link has, including those in the engine's own directories.
     pub(super) fn names_of_link(&self, tiers: &Tiers) -> u64 {
         if !self.away.as_ref().is_some_and(|away| away.shared) {
             return 1;
@@ -150,9 +150,9 @@ impl Inode {
         let is_leased = |errno| -> Result<bool> {
             Ok(errno == libc::EAGAIN && stat_descriptor(&*file)?.kind() == libc::S_IFREG)
         };
-        // Whatever else may be at the place by now is not waited for.
+        // Do not block on whatever else may be at the place by now.
         match reopen(&*file, flags | libc::O_NONBLOCK) {
-            // Our own look for mappings holds a lease for a moment.
+            // Our own check for mappings briefly holds a lease.
             Err(error) if is_leased(error.errno())? => reopen(&*file, flags),
             opened => opened,
         }
@@ -167,9 +167,9 @@ impl Inode {
         Ok(all.saturating_sub(self.own_links.load(Ordering::Acquire)))
     }
 
-    /// A change of contents or attributes is under way until the guard is dropped. The caller
-    /// holds `place` shared for longer than that, so that whoever holds it exclusively sees it
-    /// counted: a copy begun before the end of a change is never taken for the file.
+    /// A change of contents or attributes is under way until the guard is dropped. The caller holds
+    /// `place` shared for longer than that, so that a thread that holds it exclusively sees the
+    /// change counted: a copy begun before the end of a change is never taken for the file.
     ///
     /// # Errors
     /// `EIO` for a file whose names are torn.
@@ -209,8 +209,8 @@ impl Inode {
         *moved_at = Some(MovedAt { real: ctime(now), shown });
     }
 
-    /// A program renamed the file, which moved it on its lower tier too: that time is one that
-    /// programs may see.
+    /// A program renamed the file, which moved it on its lower tier too: programs may see that
+    /// time.
     pub(super) fn show_real_ctime(&self) {
         *self.moved_at.lock() = None;
     }
@@ -226,14 +226,14 @@ impl Inode {
     /// Attributes as programs see them, of a file that is on a lower tier and whose link has
     /// `names` names.
     fn show_below(&self, names: u64, mut stat: Stat) -> Stat {
-        // How many the data has there is nobody's business: a second one is ours, and the data of
-        // a removed file is removed after its name.
+        // Programs do not see how many names the data has there: a second one is ours, and the data
+        // of a removed file is removed after its name.
         stat.raw.st_nlink = if self.kept.lock().is_some() { 0 } else { names };
         self.show(stat)
     }
 
-    /// Attributes as programs see them, of a file on the SSD. The caller holds `place` or `names`
-    /// since before they were read.
+    /// Attributes as programs see them, of a file on the SSD. The caller has held `place` or
+    /// `names` since before they were read.
     pub(super) fn show(&self, mut stat: Stat) -> Stat {
         stat.raw.st_nlink -= self.own_links.load(Ordering::Acquire).min(stat.raw.st_nlink);
         if let Some(moved) = *self.moved_at.lock()
@@ -280,7 +280,7 @@ pub(super) struct Opened {
     current: Mutex<(u64, Arc<File>)>,
     /// The file's account, where the kernel serves the handle by itself.
     pub(super) passed: OnceLock<Arc<Resident>>,
-    /// Of those, whether the kernel serves mappings alone: reads and writes come to us.
+    /// Of such a handle, whether the kernel serves only mappings: reads and writes come to us.
     pub(super) maps_only: AtomicBool,
 }
 
@@ -335,7 +335,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // No `place` is taken here: a handle may be dropped by whoever holds it.
+        // No `place` is taken here: a thread that holds it may drop a handle.
         if let Some(resident) = self.passed.get() {
             self.inode.passed.fetch_sub(1, Ordering::AcqRel);
             if self.flags & libc::O_ACCMODE != libc::O_RDONLY {
@@ -359,13 +359,13 @@ struct Known {
     numbers: HashMap<Entry, u64>,
     /// The same numbers: the SSD may give them to new files.
     claimed: HashSet<u64>,
-    /// Those of files whose names are torn.
+    /// Numbers of files whose names are torn.
     torn: HashSet<u64>,
 }
 
 impl Table {
-    /// The inode of `entry`, made by `make` where nobody holds it. The caller holds `names`
-    /// shared, so that the entry does not change its meaning meanwhile.
+    /// The inode of `entry`, made by `make` where none is live. The caller holds `names` shared, so
+    /// that the entry does not change its meaning meanwhile.
     pub(super) fn intern(
         self: &Arc<Self>,
         entry: &namespace::Node,
@@ -418,8 +418,8 @@ impl Table {
         known.claimed.insert(number);
     }
 
-    /// Notes the number that a file says of itself, unless another is known by it; answers whether
-    /// it is the file's.
+    /// Notes the number that a file claims, unless another file has it; returns whether it is the
+    /// file's.
     pub(super) fn claim_number(&self, entry: Entry, number: u64) -> bool {
         let mut known = self.known.lock();
         let is_its = !known.claimed.contains(&number) || known.numbers.get(&entry) == Some(&number);

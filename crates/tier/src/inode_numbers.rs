@@ -5,8 +5,8 @@
 //! gives the freed number to a new file sooner or later; that one is then shown by another number,
 //! made up above 2^54.
 //!
-//! Whoever could write to a file before it came to the tier may have made its attribute say anything. What must
-//! hold: it says nobody else's number.
+//! A user who could write to a file before it came to the tier may have made its attribute say anything. What must
+//! hold: it never claims another file's number.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl InodeNumbers {
         let copy = tiers.dirs()[away.tier].look(&away.path).ok();
         let kept = copy.and_then(|copy| kept_number(&copy));
         // Ours is in the link, where that can have it. What else an attribute says is for files that were put
-        // there by hand, whoever said it, and may be the own number of anything on the SSD.
+        // there by hand, whoever wrote it, and may be the own number of anything on the SSD.
         let kept = kept.filter(|kept| !can_keep(*kept));
         let mut found = kept.into_iter().chain([link.raw.st_ino]);
         found

@@ -24,7 +24,7 @@ use halocline_vfs::namespace;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::{DirEntry, Stat};
 
-/// Finds inodes by their names, and tells of them.
+/// Finds inodes by their names, and reports their attributes.
 #[derive(Debug)]
 pub(super) struct Inodes {
     tiers: Arc<Tiers>,
@@ -37,7 +37,7 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -103,7 +103,7 @@ impl Inodes {
         let stat = match &place.away {
             None if !place.may_be_directory() => self.tiers.tree().stat(&place.entry)?,
             None => {
-                // A directory's times are not what they seem while a cutover changes it.
+                // A directory's times are transient while a cutover changes it.
                 let _names = self.names.read();
                 self.dir_times.show(self.tiers.tree().stat(&place.entry)?)
             }

@@ -1,4 +1,4 @@
-//! Data on lower tiers that no link names yet, or any more: leftovers once nobody claims it.
+//! Data on lower tiers that no link names yet, or no longer: leftovers once nothing claims it.
 //!
 //! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`, or the link of a
 //! removed file, which was renamed there. Making one is a single atomic metadata operation: file
@@ -33,7 +33,7 @@ pub(super) struct Intent {
     pub(super) place: PathBuf,
 }
 
-/// A leftover that goes, or whose going is to be made durable before its intent goes.
+/// A leftover to remove, or whose removal is to be made durable before its intent is cleared.
 #[derive(Debug)]
 pub(super) enum Removal {
     /// A removed file's data, to be removed once the removal of its name from this directory on
@@ -41,8 +41,8 @@ pub(super) enum Removal {
     Wanted(Intent, halocline_vfs::namespace::Node),
     /// The same, with the name durably gone.
     Nameless(Intent),
-    /// A copy that is clean no more, if it still looks so: one that somebody changed is theirs. Its
-    /// file has its bytes elsewhere, or goes.
+    /// A copy that is no longer clean, if it still has this stamp: one that somebody changed is
+    /// theirs. Its file has its bytes elsewhere, or is being removed.
     Copy(Intent, Stamp),
     /// What was here is removed; the place may belong to another file by now.
     Done(Intent),
@@ -165,7 +165,7 @@ impl Intents {
         self.removals.lock().push(removal);
     }
 
-    /// Whether copies that are clean no more are queued.
+    /// Whether copies that are no longer clean are queued.
     pub(super) fn has_copies(&self) -> bool {
         self.removals.lock().iter().any(|removal| matches!(removal, Removal::Copy(..)))
     }

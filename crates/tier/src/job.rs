@@ -1,11 +1,12 @@
 //! One announced job, and how far it is.
 //!
-//! A job belongs to the processes that say so, or else to those that open its files in its order.
-//! So it is followed once for each group of processes that opens its files, and believed where the
-//! one is that follows it best: what else opens its files, or another run of it, changes nothing.
+//! A job belongs to the processes that claim it, or else to those that open its files in its order.
+//! So it is followed separately for each process group that opens its files, and believed to be
+//! where the group is that follows it best: other programs that open its files, or another run of
+//! it, change nothing.
 //!
-//! Announcing is never worse than saying nothing: a job of which nobody follows the order, or that
-//! nobody goes on with, tells nothing about its files.
+//! Announcing is never worse than saying nothing: a job whose order nobody follows, or that nobody
+//! continues, says nothing about its files.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,23 +18,23 @@ use halocline_os::error::Result;
 
 /// References that may be skipped at once; a jump farther ahead is a deviation.
 const SKIP_MAX: u32 = 64;
-/// Deviations that are worth more than so many references in order end the trust in a follower.
+/// A follower is no longer trusted once its deviations outweigh this many references in order.
 const DEVIATION_MAX: u32 = 16;
 /// What one deviation counts, against 1 for a reference in order.
 const DEVIATION: u32 = 4;
-/// References in order beyond which a follower is not believed more.
+/// References in order beyond which trust in a follower does not grow.
 const MATCHED_MAX: u32 = 16;
-/// The files of so many last references are in work: programs open them once more.
+/// The files of this many last references are in work: programs open them once more.
 const IN_WORK: usize = 4;
 /// Groups of processes that are followed at the same time.
 const FOLLOWERS_MAX: usize = 8;
-/// A job's share of all opens, lately: all of them, what it is thought to be at first, below what
-/// it is taken for one that stands still or hardly matters, and from what on it is believed again.
+/// A job's recent share of all opens: all of them, the initial assumption, the share below which it
+/// counts as stopped or unimportant, and the share from which it is believed again.
 const ALL: u32 = 1 << 16;
 const SHARE_BEFORE: u32 = ALL / 16 * 3;
 const SHARE_MIN: u32 = ALL / 8;
 const SHARE_AGAIN: u32 = ALL / 16 * 3;
-/// How many opens "lately" are.
+/// How many opens "recent" covers.
 const LATELY: u32 = 64;
 
 /// A job on this node.
@@ -46,16 +47,16 @@ pub(super) struct Job {
     /// Positions of each file, ascending, by its index.
     positions: Vec<Arc<[u32]>>,
     files: HashMap<Arc<Path>, u32>,
-    /// References that have been: the next one expected.
+    /// References made so far, and so the index of the next one.
     next: u32,
     followers: Vec<Follower>,
-    /// Who follows it best.
+    /// The processes that follow it best.
     leader: Option<Whose>,
-    /// Processes said that they are its own: no others are.
+    /// Processes claimed it: no others are its own.
     claimed: bool,
-    /// Its last reference was, and files of it were opened since.
+    /// Its last reference is past, and its files were opened since.
     over: bool,
-    /// Its share of all opens, lately.
+    /// Its recent share of all opens.
     share: u32,
     /// That share is too small for it to matter.
     still: bool,
@@ -64,7 +65,7 @@ pub(super) struct Job {
 /// Processes that may be a job's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// They say so.
+    /// They claim it.
     Own,
     /// A process group.
     Group(u32),
@@ -88,10 +89,10 @@ impl Follower {
 /// What an open changed in what is announced of files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Passed {
-    /// References to them will not come any more.
+    /// Files whose skipped references will not come any more.
     pub(super) skipped: Vec<Arc<Path>>,
-    /// What is announced of many files is another than before: a job is believed no more, or
-    /// again, or is elsewhere.
+    /// What is announced of many files has changed: a job is no longer believed, or is again, or is
+    /// at another position.
     pub(super) untrusted: bool,
 }
 
@@ -194,7 +195,7 @@ impl Job {
         self.files.len() as u64
     }
 
-    /// References that have been.
+    /// References made so far.
     pub(super) const fn position(&self) -> u32 {
         self.next
     }
@@ -204,7 +205,7 @@ impl Job {
         self.next = position.min(self.len());
     }
 
-    /// A new run begins, by processes that say that they are its own.
+    /// A new run begins, by processes that claim the job.
     pub(super) fn begin(&mut self) {
         self.followers.clear();
         (self.next, self.leader, self.claimed, self.over) = (0, None, true, false);
@@ -222,7 +223,7 @@ impl Job {
         }
     }
 
-    /// An open is another reference in its order, or not.
+    /// Counts an open as another reference in its order, or not.
     const fn count(&mut self, in_order: bool) {
         self.share -= self.share / LATELY;
         if in_order {
@@ -231,12 +232,12 @@ impl Job {
         self.still = self.share < if self.still { SHARE_AGAIN } else { SHARE_MIN };
     }
 
-    /// Nobody follows it, and somebody tried.
+    /// Nobody follows it, though a follower deviated.
     fn has_deviated(&self) -> bool {
         self.leader.is_none() && self.followers.iter().any(Follower::has_deviated)
     }
 
-    /// Whether what it tells of its files is believed.
+    /// Whether what it announces of its files is believed.
     pub(super) fn is_trusted(&self) -> bool {
         !self.over && !self.still && !self.has_deviated()
     }
@@ -264,12 +265,12 @@ impl Job {
         own
     }
 
-    /// Whose an opener is, if it may be the job's.
+    /// The processes that an opener belongs to, if they may be the job's.
     fn whose(&mut self, by: &Opener) -> Option<Whose> {
         match &by.job {
             Some(name) if **name == *self.name => {
                 if !self.claimed {
-                    // What others seemed to do for it was not it.
+                    // Processes that seemed to run the job did not.
                     self.followers.clear();
                     (self.leader, self.claimed) = (None, true);
                 }
@@ -320,8 +321,8 @@ impl Job {
         self.leader == Some(whose)
     }
 
-    /// The follower of a group; one whose first open fits where the job is goes on there, and any
-    /// other begins.
+    /// The follower for these processes; a new one whose first open fits the job's position
+    /// continues there, any other at the beginning.
     fn follower(&mut self, whose: Whose, file: u32) -> usize {
         if let Some(at) = self.followers.iter().position(|follower| follower.whose == whose) {
             return at;
@@ -355,7 +356,7 @@ impl Job {
     }
 
     /// Whether a follower that has just seen a reference in order is believed: it has seen as many
-    /// as who was believed so far, or goes on where nobody else is left.
+    /// as the leader so far, or the leader's processes are gone.
     fn leads(&self, at: usize) -> bool {
         let (own, leader) = (&self.followers[at], self.leader);
         let leading = |follower: &&Follower| Some(follower.whose) == leader;
@@ -372,7 +373,7 @@ impl Job {
         }
     }
 
-    /// The job is where a follower is, who came from `from`.
+    /// Moves the job to the position of a follower, which came from `from`.
     fn lead(&mut self, at: usize, from: u32, position: u32, passed: &mut Passed) {
         let whose = self.followers[at].whose;
         if self.next == from {

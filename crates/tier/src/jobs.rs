@@ -17,8 +17,8 @@ use halocline_os::private::PrivateDir;
 /// Jobs announced at the same time, and references of all of them.
 const JOBS_MAX: usize = 64;
 const ALL_REFERENCES_MAX: usize = 4 * REFERENCES_MAX;
-/// A job's place is noted each time it has gone on so far: a mount that was killed goes on within
-/// what a job may skip.
+/// A job's place is noted each time it has advanced this far: after a kill it resumes within what a
+/// job may skip.
 const NOTED_EVERY: u32 = 32;
 /// Bytes of a noted place at most.
 const PLACE_BYTES_MAX: u64 = 32;
@@ -80,7 +80,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// A new run of a job begins, by processes that say that they are its own.
+    /// A new run of a job begins, by processes that claim it.
     pub(super) fn begin(&mut self, name: &str) -> Result<()> {
         self.forget_place(name)?;
         let announced = self.all.iter_mut().find(|announced| announced.job.name == name);
@@ -100,7 +100,7 @@ impl Jobs {
         count < JOBS_MAX && references + job.len() as usize <= ALL_REFERENCES_MAX
     }
 
-    /// Takes a job back.
+    /// Withdraws a job.
     pub(super) fn remove(&mut self, name: &str) -> Result<()> {
         let before = self.all.len();
         self.all.retain(|announced| announced.job.name != name);
@@ -143,8 +143,8 @@ impl Jobs {
         !self.all.is_empty()
     }
 
-    /// A process opens or makes a file. What that changes, and the file's references from now on
-    /// where it is a job's own use of it.
+    /// A process opens or makes a file. Returns what that changes, and the file's references to come
+    /// where a job itself uses it.
     pub(super) fn opened(&mut self, path: &Path, opener: &Opener) -> (Passed, Option<Ahead>) {
         let mut passed = Passed::default();
         let mut is_own = false;
@@ -159,7 +159,7 @@ impl Jobs {
         (passed, ahead)
     }
 
-    /// A file's announced references from now on; `None` where no job names it.
+    /// A file's announced references to come; `None` where no job names it.
     pub(super) fn ahead(&self, path: &Path) -> Option<Ahead> {
         Ahead::of(self.all.iter().filter_map(|announced| announced.job.ahead(path)).collect())
     }
@@ -177,7 +177,7 @@ impl Jobs {
         self.all.iter().filter_map(|announced| wants(&announced.job)).collect()
     }
 
-    /// For people.
+    /// For people to read.
     pub(super) fn list(&self) -> Vec<JobInfo> {
         let info = |job: &Job| JobInfo {
             name: job.name.clone(),
@@ -194,7 +194,7 @@ fn unknown(name: &str) -> Error {
     Error::invalid(format!("no job {name:?} is announced"), "`halocline jobs list` lists them")
 }
 
-/// A place as it was noted; what cannot be read is the beginning.
+/// The place that was noted; the beginning where it cannot be read.
 fn read_place(dir: &PrivateDir, name: &str) -> u32 {
     let text = dir.read(name, PLACE_BYTES_MAX).ok().flatten();
     let text = text.and_then(|text| String::from_utf8(text).ok());
@@ -317,7 +317,7 @@ mod tests {
                 jobs.opened(Path::new(&format!("f{file}")), &Opener { job: None, group: 1 });
             assert!(ahead.is_some(), "the job's own open of f{file}");
             assert_eq!(jobs.list()[0].position, file + 1);
-            // In its own order, as far as it gets, or in the job's own some way ahead.
+            // Group 2 opens in an order of its own, group 3 in the job's, some way ahead.
             jobs.opened_in(2, &format!("f{}", (file * 37) % 300));
             jobs.opened_in(3, &format!("f{}", (file + 40).min(299)));
             let theirs = Opener { job: Some("another".into()), group: 4 };
@@ -423,7 +423,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whoever opens whatever, a job is somewhere in its sequence.
+        /// Whichever opens come, a job stays within its sequence.
         #[test]
         fn any_opens_leave_a_job_in_its_sequence(
             opens in proptest::collection::vec((0..12u32, 0..20usize, 0..3u8), 0..200),

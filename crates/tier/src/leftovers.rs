@@ -35,7 +35,7 @@ pub(super) struct Leftovers {
 }
 
 impl Leftovers {
-    /// None yet; `wakeups` wakes who removes them.
+    /// None yet; `wakeups` wakes the thread that removes them.
     pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, wakeups: &Arc<Wakeups>) -> Self {
         Self {
             old_copies: Mutex::default(),
@@ -51,7 +51,7 @@ impl Leftovers {
         self.wakeups.wake_reaper();
     }
 
-    /// The same of several, at once.
+    /// The same for several, at once.
     pub(super) fn free_all_later(&self, old: Vec<OldCopy>) {
         self.old_copies.lock().extend(old);
         self.wakeups.wake_reaper();
@@ -123,8 +123,8 @@ impl Leftovers {
         synced.and(failed)
     }
 
-    /// The same where nothing may stand in the way of an end: what cannot be removed now, because a
-    /// tier is read-only or fails, keeps its intents, by which the next mount removes it. Tells of it.
+    /// The same where nothing may prevent the end: what cannot be removed now, because a tier is
+    /// read-only or fails, keeps its intents, by which the next mount removes it. Reports it.
     pub(super) fn finish_what_goes(&self) -> MoveReport {
         let mut report = MoveReport::default();
         let Err(error) = self.finish() else { return report };
@@ -190,7 +190,7 @@ fn sync_parents(tiers: &Tiers, removals: &[Removal]) -> Result<()> {
     if gone { tiers.ssd().sync_all() } else { Ok(()) }
 }
 
-/// Removes a copy that is clean no more, unless somebody changed it: then it is theirs.
+/// Removes a copy that is no longer clean, unless somebody changed it: then it is theirs.
 pub(super) fn remove_copy(tiers: &Tiers, intent: &Intent, stamp: &Stamp) -> Result<()> {
     let tier_dir = &tiers.dirs()[intent.tier];
     match tier_dir.look(&intent.place) {

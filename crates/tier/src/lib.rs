@@ -20,7 +20,8 @@
 //!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`wakeups`] says so; [`adopt`] is for what is no file;
 //!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
-//!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
+//!   followed by its [`opener`]); [`eviction_order`] says which files leave first.
+//!   [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
 //! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`place_repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
@@ -28,7 +29,7 @@
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
 //! - Commands and mounts: [`tree_walk`] walks the tree, [`copy_verifier`] says what records of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
 //!   each [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
-//! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`explain`] explains a file.
+//! - [`liveness`] waits for no tier that hangs, [`reporter`] reports on the tiers, and [`explain`] explains a file.
 //! - On top, the [`components`] are all of these, wired together; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
 
 mod active_moves;
@@ -140,10 +141,10 @@ impl FileTier {
         Self::open_decorated(set, options, &Decorations::NONE).map(|(tier, _)| tier)
     }
 
-    /// The same within what is `around`; what was found besides.
+    /// The same within what is `around`; returns also what was found.
     ///
     /// # Errors
-    /// As those of [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_decorated(
         set: &TierSet,
         options: TierOptions,
@@ -163,8 +164,8 @@ impl FileTier {
         Ok((Self { components, background }, found))
     }
 
-    /// Does a chore in this thread, as threads of the tier do where they are to
-    /// ([`Decorations::own_threads`]); `false` where nothing could be done of what is due.
+    /// Does a chore in this thread, as the tier's own threads do if it has them
+    /// ([`Decorations::own_threads`]); `false` where nothing of what is due could be done.
     ///
     /// # Errors
     /// Of removing what is left: it is tried again with the next such chore.
@@ -172,7 +173,7 @@ impl FileTier {
         chore.round(&self.components)
     }
 
-    /// Says in the status what a person should know of the tiers.
+    /// Adds to the status what a person should know of the tiers.
     pub fn note_of_tiers(&self, note: &str) {
         self.components.base.notes.add(note.to_owned());
     }

@@ -1,12 +1,11 @@
 //! Whether a link on the SSD is ours: then it says where a file is, and what becomes of that.
 //!
-//! Somebody may be able to write to a directory of the SSD past the mount, or make a link through it
-//! whose target is where a tier will be one day. What must hold: such a link gives nobody another's
-//! file. Ours belong to the user who mounts, to whom nobody else can give a link; a second name of
-//! one of ours (a hard link) is believed only where it is the file's own path, so that copies made
-//! of hard links do no harm, or where the link is that of a file with several names, of which it is
-//! one then, as it would be of any file. A link and its owner are read through one descriptor: nobody can show
-//! one and have us follow another.
+//! Somebody may be able to write to a directory of the SSD past the mount, or to make a link through it whose
+//! target will be a tier one day. What must hold: such a link gives nobody another's file. Our links belong to
+//! the user who mounts, to whom nobody else can give a link. A second name of one of them (a hard link) is
+//! believed only where it is the file's own path, so that copies made of hard links do no harm, or where the
+//! link is that of a file with several names: it is one of these then, as it would be of any file. A link and
+//! its owner are read through one descriptor: nobody can show one link and have us follow another.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -40,7 +39,7 @@ pub(super) fn away(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<
     Ok(said.map(|said| (said.away, said.link.key())))
 }
 
-/// What a name's link says, if it has the form of ours. Most links of users are told by one look.
+/// What a name's link says, if it has the form of ours. Most user links are recognised by one look.
 pub(super) fn said(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<Said>> {
     let dir = tiers.tree().descriptor(parent)?;
     let target = readlinkat(&*dir, name, Vec::new())?;
@@ -52,7 +51,7 @@ pub(super) fn said(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<
     said_by(tiers, &link, || tiers.tree().path_of(parent).join(name))
 }
 
-/// What an open link says, if it has the form of ours; `path` is that of its name.
+/// What an open link says, if it has the form of ours; `path` gives the path of its name.
 pub(super) fn said_by(
     tiers: &Tiers,
     link: &OwnedFd,

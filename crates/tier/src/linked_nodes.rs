@@ -16,8 +16,8 @@ pub(super) type Name = (Node, OsString);
 #[derive(Debug, Default)]
 pub(super) struct LinkedNodes {
     nodes: Mutex<FxHashMap<Entry, Node>>,
-    /// Held by who adds or removes a name of what has others, or may have: of two who remove the
-    /// last two, one must know that it is the last.
+    /// Held while a name is added to or removed from what has others, or may have: of two threads
+    /// that remove the last two names, one must know that it removes the last.
     counted: Mutex<()>,
 }
 

@@ -1,7 +1,7 @@
 //! Answers about tiers whose directory may hang: its device, or the server of a network file system.
 //!
-//! What must hold: callers are answered in time, and told which directory hangs. Whoever takes the state of a tier may
-//! wait for a look at it, or for a lock of somebody who does.
+//! What must hold: callers are answered in time, and told which directory hangs. Taking the state of a tier may wait
+//! for a look at it, or for a lock of a thread that looks.
 
 use std::sync::Arc;
 use std::thread;
@@ -24,7 +24,7 @@ pub(super) struct Liveness {
 }
 
 impl Liveness {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation) -> Self {
         Self { tiers: base.tiers.clone(), looks: Looks::default() }
     }

@@ -1,7 +1,7 @@
 //! Names whose file is gone from its lower tier: they are seen, and can be removed and replaced.
 //!
 //! A name is lost where its tier answers and has nothing at the place that its link names. What must
-//! hold: nobody takes a lost file for an empty one. It has no permissions, no bytes and no extended
+//! hold: no program takes a lost file for an empty one. It has no permissions, no bytes and no extended
 //! attributes, the kernel keeps nothing of it, and opening it fails with EIO; one that is restored is the file again.
 
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ impl LostFiles {
         *removed = Some((count + 1, name));
     }
 
-    /// For people.
+    /// For people to read.
     pub(super) fn note(&self) -> Option<String> {
         let removed = self.0.lock();
         let (count, last) = removed.as_ref()?;
@@ -67,7 +67,7 @@ pub(super) fn stat_lost(tiers: &Tiers, inode: &Inode, place: &Place) -> Result<S
     let raw = &mut stat.raw;
     raw.st_mode = libc::S_IFREG;
     (raw.st_size, raw.st_blocks) = (0, 0);
-    // That of a link may stand for its file's number.
+    // A link's mtime may stand for its file's number.
     (raw.st_mtime, raw.st_mtime_nsec) = (raw.st_ctime, raw.st_ctime_nsec);
     Ok(inode.show_at(tiers, place, stat))
 }

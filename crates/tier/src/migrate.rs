@@ -39,7 +39,7 @@ pub(super) enum Manner {
 struct Moved {
     /// Bytes copied: none where the name was cut over to a clean copy.
     bytes: u64,
-    /// The file may be at another place than that of its name.
+    /// The file may not be at the place of its name.
     strayed: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Migrator {
 }
 
 impl Migrator {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         clean: &Arc<CleanCopies>,
@@ -81,8 +81,8 @@ impl Migrator {
         }
     }
 
-    /// Moves a file to `tier`, or down to the tier that has a clean copy of it, telling `told` of
-    /// bytes copied. Returns how many that were.
+    /// Moves a file to `tier`, or down to the tier that has a clean copy of it, telling `on_progress` of
+    /// bytes copied. Returns how many there were.
     pub(super) fn migrate(
         &self,
         inode: &Arc<Inode>,
@@ -129,7 +129,7 @@ impl Migrator {
                 return Err(NotMoved::Mapped);
             }
         }
-        // A program that is kept waiting goes on with its file wherever that is.
+        // A program that waits continues with its file wherever that is.
         let expected = match (tier, manner) {
             (0, _) | (_, Manner::Forcing) => Expected::Soon,
             (_, Manner::Yielding) => Expected::NotSoon,

@@ -21,7 +21,7 @@ use halocline_vfs::namespace::{stat_descriptor, xattr};
 pub(super) const ACL: &str = "system.posix_acl_access";
 /// Permissions of a directory's group.
 const GROUP: u32 = 0o070;
-/// How often permissions that change meanwhile are given again.
+/// How often permissions are given again because they changed meanwhile.
 const LOOKS_MAX: usize = 100;
 
 /// Makes `to`, a directory on a lower tier, as open as the one of the tree at `path`, if there
@@ -34,7 +34,7 @@ pub(super) fn directory(tiers: &Tiers, path: &Path, to: &impl AsFd) -> Result<()
 }
 
 /// The directory at `place`, which user `before` owned, may have other permissions now: so have
-/// its mirrors. One of somebody else is none.
+/// its mirrors. Somebody else's directory is no mirror.
 pub(super) fn permissions_changed(tiers: &Tiers, place: &Place, before: u32) -> Result<()> {
     let dir = tiers.tree().descriptor(&place.entry)?;
     let owners = [before, stat_descriptor(&*dir)?.raw.st_uid, tiers.uid()];
@@ -76,7 +76,7 @@ impl Permissions {
     }
 
     fn give(&self, to: &impl AsFd) -> Result<()> {
-        // A change of owner drops capabilities, also where it is none.
+        // Setting the owner drops capabilities, even where it stays the same.
         if owner(to)? != self.owner {
             let (uid, gid) = self.owner;
             set_attr_on(to, &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })?;
@@ -106,8 +106,8 @@ fn has_none(error: &Error) -> bool {
     matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP)
 }
 
-/// Gives a file or directory owner, mode and access ACL of another. Several may do so at once, after changes
-/// of the other one: what was looked at too early does not stay.
+/// Gives a file or directory owner, mode and access ACL of another. Several threads may do so at once, after
+/// changes of the other one: permissions that were read too early do not stay.
 pub(super) fn make_like(from: &impl AsFd, to: &impl AsFd) -> Result<()> {
     let mut wanted = Permissions::of(from)?;
     for _ in 0..LOOKS_MAX {

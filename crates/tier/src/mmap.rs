@@ -4,7 +4,7 @@
 //! outlives the handle's last close, unseen. What programs store there goes to the inode on the
 //! SSD, and would be lost if the file had moved; and what they read through us meanwhile would be
 //! cached twice. So a file that the kernel has served stays where it is, and goes on being served
-//! so, until nobody else has it open. The kernel tells that by giving a write lease or not.
+//! so, until nobody else has it open. The kernel tells us by granting a write lease or not.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -55,7 +55,7 @@ pub(super) struct NameChanges {
 }
 
 impl NameChanges {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -107,7 +107,7 @@ impl NameChanges {
             }
             let names = self.names.read();
             let counted = self.linked_nodes.count();
-            // Moved since we looked?
+            // Has it moved since?
             if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
                 if away.is_some() && entry.known_as().is_none() {
                     // Its data goes with its last name.
@@ -274,15 +274,15 @@ impl NameChanges {
         self.intents.note(format!("{}-gone", self.tiers.fresh_name()), tier, &path).map(Some)
     }
 
-    /// A name did not go after all.
+    /// A name was not removed after all.
     fn stays(&self, leaving: Option<Intent>) {
         if let Some(intent) = leaving {
             self.intents.clear(&intent);
         }
     }
 
-    /// A name is gone: so are its blocks or its data elsewhere, once nobody uses them, unless there
-    /// are other names, which is returned.
+    /// A name is gone: so are its blocks or its data elsewhere, once unused, unless there are other
+    /// names. Returns whether there are.
     fn gone(
         &self,
         removed: &Removed,

@@ -10,7 +10,7 @@ pub(super) const COPY_SLACK: u64 = 16 << 10;
 /// Room that is made for names when the SSD itself is full.
 pub(super) const ROOM_FOR_NAMES: u64 = 4 << 20;
 
-/// Names that a file may have and still move: while they are cut over, nobody looks up any name.
+/// Names that a file may have and still move: while they are cut over, look-ups of all names wait.
 pub(super) const NAMES_MAX: u64 = 1024;
 
 /// Why a file stayed where it was.

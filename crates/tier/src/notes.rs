@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use halocline_os::catch_panic::Panicked;
 
-/// Notes of panics are added to fewer notes than these.
+/// Notes of panics are only added while there are fewer notes than this.
 const NOTES_MAX: usize = 100;
 
 /// Notes, and the first panic.
@@ -19,7 +19,7 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Says something to whoever asks for the status.
+    /// Adds a note to the status.
     pub(super) fn add(&self, note: String) {
         self.notes.lock().push(note);
     }
@@ -29,7 +29,7 @@ impl Notes {
         self.notes.lock().clone()
     }
 
-    /// Tells of background work that panicked.
+    /// Notes background work that panicked.
     pub(super) fn add_panic(&self, whose: &str, panicked: &Panicked) {
         let what = format!("{whose}: {panicked}");
         let mut notes = self.notes.lock();

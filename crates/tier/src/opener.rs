@@ -1,11 +1,11 @@
 //! Who opens a file: what tells the processes of one job from all others.
 //!
 //! Processes say it themselves, by an environment variable that their children inherit
-//! (`halocline jobs run` sets it), or else by their process group: what a shell starts as one
-//! command is one.
+//! (`halocline jobs run` sets it), or else by their process group: a command that a shell starts
+//! is one.
 //!
 //! What must hold: nobody but the process itself waits for a look at its memory, where its
-//! environment is. Its owner can make that look last for ever.
+//! environment is. Its owner can make that look block indefinitely.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use halocline_os::looks::Looks;
 
 /// The environment variable that names the job of a process.
 pub const JOB_VARIABLE: &str = "HALOCLINE_JOB";
-/// How long what is known of a process is believed: its number may be another's then.
+/// How long what is known of a process is believed: after that its number may be another's.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
-/// The same of one that says no job: it may be about to execute a program that does.
+/// The same for a process that names no job: it may be about to execute a program that does.
 const WITHOUT_JOB_FOR: Duration = Duration::from_millis(100);
 /// How long an open may wait for a look at its process: far longer than a busy machine needs. After that, and while
-/// many others last, a process is known by its group alone.
+/// many other looks block, a process is known by its group alone.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Processes known at most.
 const KNOWN_MAX: usize = 4096;
@@ -43,7 +43,7 @@ pub(super) struct Opener {
     pub(super) group: u32,
 }
 
-/// The processes that opened files of late.
+/// The processes that opened files recently.
 #[derive(Debug, Default)]
 pub(super) struct Openers {
     known: Mutex<HashMap<u32, (Instant, Opener)>>,
@@ -80,7 +80,7 @@ fn job_of(tid: u32) -> Option<Arc<str>> {
     str::from_utf8(value).ok().filter(|name| !name.is_empty()).map(Arc::from)
 }
 
-/// The process group of a thread: the third word behind the name, which may hold anything.
+/// The process group of a thread: the third word after the name, which may hold anything.
 fn group_of(tid: u32) -> Option<u32> {
     let stat = bounded::read(format!("/proc/{tid}/stat").as_ref(), STAT_BYTES_MAX).ok()?;
     let behind = stat.iter().rposition(|byte| *byte == b')')?;

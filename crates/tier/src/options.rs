@@ -24,7 +24,7 @@ pub struct TierOptions {
     pub limit: CacheSize,
     /// Share of the limit, in percent, above which files are demoted in the background.
     pub high: f64,
-    /// Share of the limit, in percent, down to which they are.
+    /// Share of the limit, in percent, down to which they are demoted.
     pub low: f64,
     /// Which files are kept: a row of the model's table of tier policies.
     pub policy: String,
@@ -38,7 +38,7 @@ pub struct TierOptions {
     pub exclude: Vec<String>,
     /// Which copies of files on the SSD are kept below.
     pub copies: Copies,
-    /// How long a file was not written before it is archived.
+    /// How long a file must have been unwritten before it is archived.
     pub archive_after: Duration,
 }
 
@@ -194,7 +194,7 @@ impl TierSet {
         Ok(())
     }
 
-    /// Refuses a set of which not all tiers are named: links lead to those that are not.
+    /// Refuses a set with unnamed tiers: links lead to them.
     fn check_whole(&self, labels: &[Option<Label>]) -> Result<()> {
         let roots = labels.iter().flatten().flat_map(|label| &label.roots);
         let Some((path, tier)) = roots.into_iter().find(|(_, tier)| *tier >= self.roots.len())

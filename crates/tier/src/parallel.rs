@@ -9,7 +9,7 @@ use std::thread;
 
 /// Files moved at once.
 pub(super) const PARALLEL_MAX: usize = 64;
-/// From so many bytes on a file goes alone.
+/// Files of at least this many bytes go alone.
 pub(super) const ALONE_BYTES: u64 = 1 << 20;
 
 /// Calls `act` for all items at once, or, where they must come `one_by_one`, in this thread; the

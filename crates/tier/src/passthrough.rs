@@ -30,12 +30,12 @@ use halocline_storage::device::passthrough;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
-/// What must be free where a handle may write: this part of the limit, or so many bytes. The demoter
-/// counts such files each second, and no SSD fills that many bytes in a second.
+/// What must be free where a handle may write: one in this many parts of the limit, or these bytes.
+/// The demoter counts such files each second, and no SSD fills that many bytes in a second.
 const AMPLE_PART: u64 = 4;
 const AMPLE_BYTES: u64 = 8 << 30;
-/// How long the room on the SSD's file system is taken for what it was: a small part of the time
-/// that the ample room lasts.
+/// How long the SSD's room, once looked at, is assumed unchanged: a small part of the time that the
+/// ample room lasts.
 const ROOM_IS_KNOWN: Duration = Duration::from_millis(100);
 /// Open files that `status` names at most.
 const NAMED_MAX: usize = 100;
@@ -78,7 +78,7 @@ impl Passthrough {
     }
 
     /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`. Before it may
-    /// write, `ready` makes the file ready for changes that nobody tells us, or tells why not.
+    /// write, `ready` makes the file ready for changes that we do not see, or says why not.
     pub(super) fn pass_through(
         &self,
         (handle, must): (&Opened, bool),
@@ -88,7 +88,7 @@ impl Passthrough {
     ) -> bool {
         let place = handle.inode.place.read();
         let Ok(file) = handle.current(tiers, &place) else { return false };
-        // A mapping that is left of an earlier handle goes past us: so must this one.
+        // A mapping left from an earlier handle goes past us: so must this handle.
         let must = must || mmap::may_be_mapped(&handle.inode, &file);
         let refused = |why| {
             *self.state.lock().refused.entry(why).or_default() += 1;
@@ -194,7 +194,7 @@ impl Passthrough {
         live
     }
 
-    /// Counts files that programs write without us.
+    /// Counts the blocks of files that programs write without us.
     pub(super) fn count(&self, tiers: &Tiers) {
         for inode in self.passed_through() {
             let place = inode.place.read();
@@ -206,7 +206,7 @@ impl Passthrough {
         }
     }
 
-    /// For people.
+    /// For people to read.
     pub(super) fn status(&self, tiers: &Tiers) -> PassthroughStatus {
         let mut files: Vec<String> = self
             .passed_through()
@@ -225,8 +225,8 @@ impl Passthrough {
     }
 }
 
-/// A path, or the end of a longer one than system calls take: whoever makes directories very deep would make a
-/// status longer than clients read.
+/// A path, or the end of one that is longer than system calls take: else very deep directories would make a status
+/// longer than clients read.
 fn end_of(path: &str) -> String {
     let from = path.len().saturating_sub(PATH_BYTES_MAX);
     match (from..path.len()).find(|at| path.is_char_boundary(*at)) {

@@ -39,7 +39,7 @@ impl PendingSyncs {
         }
     }
 
-    /// File `number` is no more.
+    /// File `number` no longer exists.
     pub(super) fn forget(&self, number: u64) {
         self.0.lock().remove(&number);
     }

@@ -1,7 +1,7 @@
 //! Permissions of clean copies: those of their files.
 //!
-//! What must hold: from before a call that changes the permissions of a file returns, nobody may use
-//! its copy who may not use the file. So a copy is closed to everybody before its file changes, and
+//! What must hold: from before a call that changes the permissions of a file returns, whoever may not
+//! use the file may not use its copy. So a copy is closed to everybody before its file changes, and
 //! made like the file afterwards. One that cannot be closed is removed; where that fails, too, the
 //! file stays as it is, and the program is told.
 //!
@@ -9,7 +9,7 @@
 //! record becomes an intent, durably, before the first of these changes; the intent becomes a record
 //! with the new stamps once the permissions are durable on the copy's tier, which waits for the
 //! background, for an fsync of the file or for the end of the mount. After a kill or a power loss in
-//! between, the next mount removes the copy, as whatever an intent names.
+//! between, the next mount removes the copy, like all that intents name.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -76,7 +76,7 @@ pub(super) struct Permissions {
 }
 
 impl Permissions {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -148,7 +148,7 @@ impl Permissions {
         }
     }
 
-    /// Opens the copy of a file again that is where its file is.
+    /// Reopens the copy of a file once it lies at the path of its file.
     pub(super) fn open_astray(&self, inode: &Inode, resident: &Resident) -> Result<()> {
         let place = inode.place.read();
         let own = self.catalog.view().path_of(resident);
@@ -164,7 +164,7 @@ impl Permissions {
         Ok(())
     }
 
-    /// Removes a copy that ended, and that the background has perhaps not removed yet.
+    /// Removes a copy that is no longer valid, if the background has not removed it yet.
     fn remove_ended(&self, resident: &Resident) -> Result<()> {
         let mut ended = resident.clean.ended.lock();
         let Some((intent, stamp)) = ended.as_deref() else { return Ok(()) };
@@ -219,7 +219,7 @@ impl Permissions {
         Ok(copy)
     }
 
-    /// Takes all permissions from a copy; what it looks like afterwards.
+    /// Takes all permissions from a copy; returns its attributes afterwards.
     fn shut(&self, tier: usize, copy: &OwnedFd) -> Result<Stat> {
         let none = SetAttr { mode: Some(0), ..SetAttr::default() };
         self.tiers.dirs()[tier].steps.step("closing a copy", || set_attr_on(copy, &none))
@@ -275,7 +275,7 @@ impl Permissions {
         }
     }
 
-    /// The same of one, before anything of its file is reported durable.
+    /// The same for one, before anything of its file is reported durable.
     pub(super) fn record_one_again(&self, resident: &Resident) {
         if !resident.clean.is_unrecorded() {
             return;
@@ -288,7 +288,7 @@ impl Permissions {
         }
     }
 
-    /// Makes whole tiers durable that many copies are on; which.
+    /// Syncs whole tiers that have many of the copies; returns which.
     fn sync_copies(&self, copies: &[(Arc<Resident>, CopyRecord)]) -> BTreeSet<usize> {
         let on = |tier: usize| copies.iter().filter(|(_, record)| record.tier == tier).count();
         let whole = |tier: &usize| {
@@ -298,7 +298,7 @@ impl Permissions {
         (1..self.tiers.dirs().len()).filter(whole).collect()
     }
 
-    /// Makes a copy's permissions durable; whether that went.
+    /// Makes a copy's permissions durable; returns whether that succeeded.
     fn sync_copy(&self, record: &CopyRecord) -> bool {
         let tier_dir = &self.tiers.dirs()[record.tier];
         let synced = tier_dir.look(&record.place).map_err(Error::from).and_then(|fd| {
@@ -311,8 +311,8 @@ impl Permissions {
         synced.inspect_err(|error| tracing::debug!(%error, "a copy's permissions")).is_ok()
     }
 
-    /// Records a copy again that still is what it was when it was made durable. One that may not be
-    /// durable goes: what failed once cannot be told from what was written the next time.
+    /// Records a copy again if it is unchanged since it was synced. One that may not be durable is
+    /// given up: a later sync that succeeds says nothing about writes that failed before.
     fn record_synced(&self, resident: &Resident, was: &CopyRecord, durable: bool) {
         resident.clean.with(|slot| {
             let is_same = |now: &&mut CopyRecord| {
@@ -335,7 +335,7 @@ impl Permissions {
     }
 }
 
-/// Gives or takes from a copy an extended attribute that its file has or has not.
+/// Gives a copy an extended attribute of its file, or removes one that its file does not have.
 fn give_attribute(from: &impl AsFd, to: &impl AsFd, name: &OsStr) -> Result<()> {
     match xattr::get_on(from, name) {
         Ok(value) => xattr::set_on(to, name, &value, 0),

@@ -29,7 +29,7 @@ pub(super) struct PlaceRepair {
 }
 
 impl PlaceRepair {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -107,7 +107,7 @@ impl PlaceRepair {
         Ok(())
     }
 
-    /// Makes a file's link name its second place, not durably yet. Returns what says that the
+    /// Makes a file's link name its second place, not durably yet. Returns the intent by which the
     /// first is a leftover from now on.
     fn cut_over_place(
         &self,

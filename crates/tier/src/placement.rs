@@ -124,7 +124,7 @@ impl Placement {
         if reordered {
             self.changed_for_many();
         }
-        // One that comes later is told of then.
+        // A file that comes later is reported then.
         if is_here() {
             self.changed(number);
         }
@@ -142,23 +142,23 @@ impl Placement {
         self.changed(number);
     }
 
-    /// A file is no more.
+    /// A file no longer exists.
     pub(super) fn removed(&self, number: u64) {
         self.policy.lock().removed(number);
         self.changed(number);
     }
 
-    /// Something that matters for when a file on the SSD leaves it has changed.
+    /// Something changed that affects when a file on the SSD leaves it.
     pub(super) fn changed(&self, number: u64) {
         self.orders.iter().for_each(|order| order.lock().tell(number));
     }
 
-    /// That has changed for many, before this is called.
+    /// The same for many files; called after the change.
     pub(super) fn changed_for_many(&self) {
         self.orders.iter().for_each(|order| order.lock().forget());
     }
 
-    /// Whether names matter for when files leave the SSD.
+    /// Whether names affect when files leave the SSD.
     pub(super) fn goes_by_names(&self) -> bool {
         self.globs.read().has_pins() || self.jobs.lock().any()
     }
@@ -176,9 +176,8 @@ impl Placement {
         found
     }
 
-    /// Files among whom those are that the policy sends away first and that have `bytes` bytes
-    /// together, where room is wanted for a file that is `announced` or not; all that may leave
-    /// where that cannot be told.
+    /// Files that include the first that the policy lets go, which have `bytes` bytes together, where
+    /// room is wanted for a file that is `announced` or not; all that may leave where that is unknown.
     fn first_to_leave(
         &self,
         bytes: u64,
@@ -194,7 +193,7 @@ impl Placement {
             prepared.lock().first(bytes, stays, view.residents)
         };
         let mut found = first();
-        // Two statements: the lock goes before an order is made.
+        // Two statements: the lock is released before an order is made.
         let begun = found.is_none() && prepared.lock().begin();
         if begun {
             let order = self.order(&self.evictable(&|_| false, view), announced, view);
@@ -286,7 +285,7 @@ impl Placement {
         let opener = self.openers.of_thread(by, self.clock.instant());
         let (passed, ahead) = {
             let mut jobs = self.jobs.lock();
-            // Which of its names it was opened by nobody tells: the one that a job has.
+            // It is unknown by which of its names it was opened: assume the one that a job has.
             let named = paths.iter().position(|path| jobs.ahead(path).is_some());
             jobs.opened(&paths.swap_remove(named.unwrap_or(0)), &opener)
         };

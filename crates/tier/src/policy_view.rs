@@ -34,7 +34,7 @@ impl<'a> PolicyView<'a> {
         known.iter().map(|(parent, name)| self.tree.path_of(parent).join(name)).collect()
     }
 
-    /// The same of a file on the SSD.
+    /// The same for a file on the SSD.
     pub(super) fn paths_of_resident(self, resident: &Resident) -> Vec<PathBuf> {
         let entry = self.residents.numbered(resident.number).map(|(entry, _)| entry);
         match entry.and_then(|entry| self.linked_nodes.node(entry)) {

@@ -36,7 +36,7 @@ pub(super) struct Summary {
     pub(super) notes: Vec<String>,
 }
 
-/// Tells of the tiers and of their files.
+/// Reports on the tiers and their files.
 #[derive(Debug)]
 pub(super) struct Reporter {
     tiers: Arc<Tiers>,
@@ -57,7 +57,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -82,7 +82,7 @@ impl Reporter {
         }
     }
 
-    /// What a status tells; where a tier does not answer that, and nothing that might wait for it.
+    /// What a status reports; where a tier does not answer, only that, and nothing that might wait for it.
     pub(super) fn summary(self: &Arc<Self>) -> Summary {
         let reporter = Arc::clone(self);
         let answer = self.liveness.while_alive(move || {

@@ -51,7 +51,7 @@ pub(super) struct Resident {
     pub(super) name: Mutex<(Node, OsString)>,
     /// Bytes that `used` holds for it.
     counted: Mutex<u64>,
-    /// It has no name any more: its bytes go with its last user.
+    /// It no longer has a name: its bytes are freed with its last user.
     nameless: AtomicBool,
     /// Its clean copy on a lower tier.
     pub(super) clean: Slot,
@@ -66,7 +66,7 @@ impl Resident {
 
     /// Counts the file's blocks as they are now.
     pub(super) fn settle(&self, file: &impl AsFd) {
-        // Looked at under the lock: an older look must not overwrite a newer one.
+        // The file is read under the lock: an older count must not overwrite a newer one.
         let mut counted = self.counted.lock();
         let Ok(stat) = stat_descriptor(file) else { return };
         self.store(&mut counted, stat.disk_bytes());
@@ -155,7 +155,7 @@ pub(super) struct Residents {
 }
 
 impl Residents {
-    /// Nothing yet, and a limit.
+    /// No files yet, and a limit.
     pub(super) fn new(limit: u64) -> Self {
         let account = Arc::new(Account { limit, used: AtomicU64::new(0) });
         Self { files: RwLock::default(), account }

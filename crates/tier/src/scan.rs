@@ -1,6 +1,6 @@
 //! What is on the tiers when they are mounted or checked: recovery, adoption, the account.
 //!
-//! What must hold: only what an intent names and no link is removed, and copies that never got a
+//! What must hold: only what an intent but no link names is removed, and copies that never got a
 //! place; everything else that does not fit is listed and left alone.
 
 use std::collections::{BTreeSet, HashSet};
@@ -54,7 +54,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
@@ -92,8 +92,8 @@ impl Scan {
         let records = self.copy_records.list()?;
         survey.recorded = records.iter().map(|record| (record.file.inode, None)).collect();
         if mend && !intents.is_empty() {
-            // The names of a killed mount may be in memory only: what they tell to be a leftover
-            // must be one after a power loss too.
+            // The names of a killed mount may be in memory only: what is a leftover by them must be
+            // one after a power loss too.
             self.tiers.ssd().sync_all()?;
         }
         if mend {
@@ -135,7 +135,7 @@ impl Scan {
         Ok(survey.found)
     }
 
-    /// Clears intents of which what they told is done, durably.
+    /// Clears the intents whose work is durably done.
     fn clear_intents(&self, intents: &[Intent], survey: &Survey) {
         let is_done = |intent: &&Intent| {
             let synced = self.tiers.dirs().get(intent.tier).map_or(Ok(()), |tier_dir| {
@@ -146,7 +146,7 @@ impl Scan {
             }
             synced.is_ok() && !survey.stay.contains(&(intent.tier, intent.place.clone()))
         };
-        // All syncs before the first goes.
+        // All syncs before the first intent is cleared.
         let done: Vec<&Intent> = intents.iter().filter(is_done).collect();
         for intent in done {
             self.intents.clear(intent);
@@ -196,7 +196,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Notes a link in the form of ours.
+    /// Notes a link that has the form of ours.
     fn collect(&self, survey: &mut Survey, (dir, name): (&Node, OsString), said: Said, mend: bool) {
         let Said { away: Away { tier, path: place, shared }, link, ours, former } = said;
         let path = self.tiers.tree().path_of(dir).join(&name);
@@ -236,8 +236,8 @@ impl Scan {
         }
     }
 
-    /// Counts the files on the SSD that say which number they keep, after all else there is known: whoever owns
-    /// a file may have had it say the number of another before it came to the tier.
+    /// Counts the files on the SSD that say which number they keep, after all else there is known: the owner
+    /// of a file may have made it claim the number of another before it came to the tier.
     fn count_numbered(&self, survey: &mut Survey) {
         for mut file in std::mem::take(&mut survey.numbered) {
             let is_anothers =
@@ -328,7 +328,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Holds the files of a lower tier against the links.
+    /// Compares the files of a lower tier with the links.
     fn read_lower(
         &self,
         tier: usize,
@@ -398,7 +398,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Gives a file that was put on a lower tier by somebody its name.
+    /// Gives a file that somebody put on a lower tier its name.
     fn adopt(
         &self,
         tree: &Namespace,

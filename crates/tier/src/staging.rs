@@ -38,7 +38,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(
         base: &Foundation,
         clean: &Arc<CleanCopies>,
@@ -60,7 +60,7 @@ impl Staging {
         self.source_in_place(inode, place)
     }
 
-    /// The same of a file that stays where it is.
+    /// The same for a file that stays where it is.
     pub(super) fn source_in_place(
         &self,
         inode: &Arc<Inode>,
@@ -101,8 +101,8 @@ impl Staging {
         Ok(Source { from, file, stat, entry, name, names, changes })
     }
 
-    /// Whether names in a directory may be replaced; only an ordinary user's mount may not. To be
-    /// known before a file is copied, each time that room is wanted.
+    /// Whether names in a directory may be replaced; only an ordinary user's mount may be refused.
+    /// Checked before a file is copied, each time that room is wanted.
     fn check_open(&self, dir: &Node) -> Result<(), NotMoved> {
         let dir = self.tiers.tree().descriptor(dir)?;
         match accessat(&*dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {

@@ -14,7 +14,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// That of a file as it is.
+    /// The stamp of a file with these attributes.
     pub(super) const fn of(stat: &Stat) -> Self {
         let raw = &stat.raw;
         Self {
@@ -30,7 +30,7 @@ impl Stamp {
         stat.kind() == libc::S_IFREG && stat.raw.st_nlink == 1 && *self == Self::of(stat)
     }
 
-    /// The same, also where nobody may use the file since, which is how we close copies.
+    /// The same, or the file was only closed to everybody since, as we close copies.
     pub(super) fn is_or_closed(&self, stat: &Stat) -> bool {
         let was =
             if is_closed(stat) { Self { changed: Self::of(stat).changed, ..*self } } else { *self };

@@ -78,7 +78,7 @@ impl Steps {
         })
     }
 
-    /// The totals of the tier's file system, which says that they are `totals`.
+    /// The totals of the tier's file system to be used, where it reports `totals`.
     pub(super) fn room(&self, totals: libc::statvfs64) -> libc::statvfs64 {
         self.watcher.as_ref().map_or(totals, |watcher| watcher.room(self.tier, totals))
     }
@@ -101,7 +101,7 @@ impl Steps {
     }
 }
 
-/// Whether an errno tells of a device rather than of what was asked.
+/// Whether an errno reports a failing device rather than a wrong request.
 const fn is_a_failure(errno: i32) -> bool {
     matches!(errno, libc::EIO | libc::EROFS | libc::ENXIO | libc::ENODEV | libc::EUCLEAN)
 }

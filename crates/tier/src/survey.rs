@@ -9,7 +9,7 @@ use halocline_api::control::tier::Found;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::Node;
 
-/// A link of ours on the SSD.
+/// One of our links on the SSD.
 pub(super) struct OwnLink {
     pub(super) path: PathBuf,
     pub(super) parent: Node,
@@ -26,7 +26,7 @@ pub(super) struct OwnLink {
 #[derive(Default)]
 pub(super) struct Survey {
     pub(super) named: HashMap<(usize, PathBuf), Vec<OwnLink>>,
-    /// What links name that are not believed.
+    /// Places named by links that are not believed.
     pub(super) doubted: HashSet<(usize, PathBuf)>,
     /// Files on the SSD with several names.
     pub(super) counted: HashSet<Entry>,
@@ -36,7 +36,7 @@ pub(super) struct Survey {
     pub(super) stay: HashSet<(usize, PathBuf)>,
     /// Files on the SSD that records name by their inodes, as far as they are there.
     pub(super) recorded: HashMap<u64, Option<Recorded>>,
-    /// Clean copies: no files of their own.
+    /// Clean copies, which are no files of their own.
     pub(super) copies: HashSet<(usize, PathBuf)>,
     /// Files on the SSD that say which number they keep.
     pub(super) numbered: Vec<Numbered>,

@@ -29,7 +29,7 @@ use halocline_vfs::namespace::statx::statfs;
 /// Bytes of a tier that stay free: its file system needs some for its own metadata.
 const MARGIN: u64 = 1 << 20;
 
-/// How long a tier's directory may take to tell of itself: far longer than a busy disk needs.
+/// How long a tier's directory may take to answer: far longer than a busy disk needs.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A tier's directory.
@@ -41,7 +41,7 @@ pub(super) struct TierDir {
     private: PrivateDir,
     /// Where copies grow, on the same file system.
     tmp: PrivateDir,
-    /// Changes of this tier.
+    /// Steps of this tier.
     pub(super) steps: Arc<Steps>,
     /// Device number of the root.
     pub(super) device: u64,
@@ -80,7 +80,7 @@ impl TierDir {
         self.kind().is_some_and(|kind| [EXT4, XFS, BTRFS, F2FS, TMPFS].contains(&kind))
     }
 
-    /// The directory of the engine's own.
+    /// The engine's own directory.
     pub(super) const fn private(&self) -> &PrivateDir {
         &self.private
     }
@@ -117,12 +117,12 @@ impl TierDir {
         }
     }
 
-    /// The same; any error as it is.
+    /// The same; passes on every error unchanged.
     pub(super) fn look(&self, place: &Path) -> rustix::io::Result<OwnedFd> {
         beneath::open(&self.root, place, OFlags::PATH, Mode::empty())
     }
 
-    /// The directory of a place and the name in it: what changes a name there needs.
+    /// The directory of a place and the name in it, for changes of that name.
     fn parent<'p>(&self, place: &'p Path) -> rustix::io::Result<(Parent<'_>, &'p OsStr)> {
         beneath::parent(self.root.as_fd(), place)
     }
@@ -180,7 +180,7 @@ impl TierDir {
         })
     }
 
-    /// Removes the file at `place`; what is gone already is no error.
+    /// Removes the file at `place`; it is no error if it is gone already.
     pub(super) fn remove(&self, place: &Path) -> Result<()> {
         let remove = || {
             let (dir, name) = self.parent(place)?;
@@ -209,8 +209,8 @@ impl TierDir {
         self.steps.sync_all("syncing the file system", &self.whole()?)
     }
 
-    /// A descriptor to sync the whole file system by: that tells of each write that has failed since
-    /// it was opened.
+    /// A descriptor to sync the whole file system by: the sync reports each write that has failed
+    /// since it was opened.
     pub(super) fn whole(&self) -> Result<OwnedFd> {
         Ok(openat(&self.root, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
@@ -305,8 +305,7 @@ impl TierDir {
         })
     }
 
-    /// Refuses a file system on which nothing can be given a name without the risk that it replaces something: no file
-    /// could come here.
+    /// Refuses a file system on which naming a file always risks replacing another: no file could come here.
     ///
     /// # Errors
     /// [`Error::Invalid`]. Where this cannot be told, as on a full or read-only file system, it is no error.
@@ -318,7 +317,7 @@ impl TierDir {
         }
         let renamed = rename_new(&self.tmp, from, &self.tmp, to);
         for name in [from, to] {
-            // What stays goes with the other temporary files, at the next mount.
+            // What stays is removed with the other temporary files, at the next mount.
             let _dropped = unlinkat(&self.tmp, name, AtFlags::empty());
         }
         if renamed != Err(Errno::INVAL) {

@@ -17,10 +17,10 @@ use halocline_vfs::Stat;
 /// Times of links before this second stand for numbers; no file is as old as 1970.
 const NUMBERS_BEFORE: i64 = 365 * 24 * 3600;
 const NANOS: u64 = 1_000_000_000;
-/// What tells a user's link: a no-op on the way to the same file.
+/// Marks a user's link: a no-op on the way to the same file.
 const ESCAPE: &[u8] = b".//";
 
-/// What tells a link of ours that may have several names (hard links): the kernel resolves it to
+/// Marks a link of ours that may have several names (hard links): the kernel resolves it to
 /// the same file, and neither a plain path nor what is escaped begins so.
 const SHARED: &[u8] = b"./";
 
@@ -55,7 +55,7 @@ impl TierLinks {
         };
         let present: Vec<Vec<u8>> = roots.iter().map(|root| slashed(root)).collect();
         let now = present.iter().cloned().enumerate().skip(1).map(|(tier, root)| (root, tier));
-        // What a label says was written by an earlier mount, or by somebody: no tier, no link.
+        // A label was written by an earlier mount, or by somebody: roots of no tier are ignored.
         let former = former.iter().filter(|(_, tier)| (1..present.len()).contains(tier));
         let before = former.map(|(root, tier)| (slashed(root), *tier));
         let mut roots: Vec<_> = now.chain(before).collect();
@@ -122,7 +122,7 @@ fn is_plain(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').all(|name| !name.is_empty() && name != b"." && name != b"..")
 }
 
-/// The number that a link of ours keeps.
+/// The number that one of our links keeps.
 pub(super) fn number_in(link: &Stat) -> Option<u64> {
     let (seconds, nanos) = (link.raw.st_mtime, link.raw.st_mtime_nsec);
     if !(0..NUMBERS_BEFORE).contains(&seconds) {

@@ -53,7 +53,7 @@ impl Tiers {
         &self.dirs[0]
     }
 
-    /// Changes of a tier.
+    /// Steps of a tier.
     pub(super) fn steps(&self, tier: usize) -> &Steps {
         &self.dirs[tier].steps
     }
@@ -126,8 +126,8 @@ impl Tiers {
         self.ssd().steps.sync("syncing a cutover", &self.tree.open_dir(dir)?)
     }
 
-    /// The directory at `dir` was removed: so is its mirror on lower tiers. Where data of removed
-    /// files is still in it, it goes with the last of them.
+    /// The directory at `dir` was removed: removes its mirrors on lower tiers. A mirror that still has
+    /// data of removed files goes with the last of them.
     pub(super) fn directory_gone(&self, dir: &Path) {
         for tier in 1..self.dirs.len() {
             self.drop_empty_directories(tier, dir);

@@ -15,7 +15,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::Stat;
 use halocline_vfs::namespace;
 
-/// Files that one answer tells of, at most.
+/// Files in one answer, at most.
 pub(super) const LISTED_MAX: usize = 1 << 20;
 
 /// A regular file that a command names.
@@ -60,7 +60,7 @@ pub(super) struct TreeWalk {
 }
 
 impl TreeWalk {
-    /// Over what it uses.
+    /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
         Self { tiers: base.tiers.clone(), table: base.table.clone(), inodes: inodes.clone() }
     }

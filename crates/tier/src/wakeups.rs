@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 use halocline_os::clock::Clock;
 
-/// How often the SSD is looked at without being told to.
+/// How often the SSD is looked at without a wakeup.
 const TICK: Duration = Duration::from_secs(1);
 
 /// What the background threads are told.
@@ -25,7 +25,7 @@ struct State {
 }
 
 impl Wakeups {
-    /// Nobody was told anything yet.
+    /// No thread was woken yet.
     pub(super) fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone(), ..Self::default() }
     }
@@ -66,7 +66,7 @@ impl Wakeups {
         self.changed.notify_all();
     }
 
-    /// Waits until `due` says so, or for [`TICK`], however often others call; `false` when it is
+    /// Waits until `due` says so, or for [`TICK`], however often it is woken; `false` when it is
     /// time to stop.
     fn wait(&self, due: impl Fn(&mut State) -> bool) -> bool {
         let mut state = self.state.lock();
@@ -76,8 +76,8 @@ impl Wakeups {
         !state.stop
     }
 
-    /// Rests after `panics` rounds in a row that panicked, however often others call: what panics is likely to
-    /// do so again, and each time is told in the log.
+    /// Rests after `panics` rounds in a row that panicked, however often it is woken: what panics is likely to
+    /// do so again, and each time is logged.
     pub(super) fn rest(&self, panics: u32) {
         for _ in 0..(1_u32 << panics.min(6)) {
             if !self.wait_a_tick() {
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Programs that write call all the time; who heeds them no more still gets its tick.
+    /// Programs that write call all the time; a thread that no longer heeds them still gets its tick.
     #[test]
     fn wakeups_that_are_not_due_do_not_delay_the_tick() {
         let (wakeups, enough) = (Wakeups::default(), AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! The seam between a tier and the machine: who hears of each step, and may fail it.
+//! The seam between a tier and the machine: a watcher hears of each step, and may fail it.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -23,11 +23,11 @@ use halocline_os::error::Result;
 /// - an error of `before` replaces the call's result; the call is not made. Its errno must be one that the call
 ///   can return.
 /// - it may wait, which keeps the step waiting, and may unwind, which the tier takes for the death of that
-///   thread in the midst of its work: the set is fit for the next mount, and this tier for nothing more but
-///   being dropped, unless one of its own threads was the one.
+///   thread in the midst of its work: the set is then fit for the next mount, but this tier only for being
+///   dropped, unless the thread was one of the tier's own.
 /// - it may call the tier only for what cannot wait for the thread that makes the step: locks may be held.
 ///
-/// Each method by itself does nothing.
+/// The default methods do nothing.
 pub trait Watcher: fmt::Debug + Send + Sync {
     /// Before a step.
     ///
@@ -53,14 +53,14 @@ pub trait Watcher: fmt::Debug + Send + Sync {
         let _ = tier;
     }
 
-    /// What the tier shall take for the totals of its file system, which are `totals`.
+    /// The totals that the tier is to see for its file system, whose real ones are `totals`.
     fn room(&self, tier: usize, totals: libc::statvfs64) -> libc::statvfs64 {
         let _ = tier;
         totals
     }
 
-    /// Whether steps must come in an order of their own, the same each time: moves of several files are
-    /// then made one after the other in the thread that asked for them. Asked before each such move.
+    /// Whether steps must come in the same order each time: moves of several files are then made one
+    /// after the other in the thread that asked for them. Asked before each such move.
     fn one_by_one(&self) -> bool {
         false
     }

@@ -18,12 +18,12 @@ impl Watermarks {
         Self { limit, high: share(limit, options.high), low: share(limit, options.low) }
     }
 
-    /// Above so many bytes files are demoted.
+    /// The number of bytes above which files are demoted.
     pub(super) const fn high(self) -> u64 {
         self.high
     }
 
-    /// As long as there are more than so many.
+    /// The number of bytes down to which files are demoted.
     pub(super) const fn low(self) -> u64 {
         self.low
     }

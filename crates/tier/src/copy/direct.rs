@@ -51,8 +51,8 @@ impl<'a> Direct<'a> {
     /// Copies `len` bytes at `at`, both multiples of [`BLOCK`].
     ///
     /// # Errors
-    /// Of reading or writing; `ENODATA` where the source ends before. Nothing is known of the bytes
-    /// then, and the pipes are of no more use.
+    /// Of reading or writing; `ENODATA` where the source ends before. The bytes are undefined then,
+    /// and the pipes are of no more use.
     pub(super) fn copy(&self, at: u64, len: u64) -> rustix::io::Result<()> {
         debug_assert!(at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK), "whole blocks only");
         let (next, end) = (AtomicU64::new(at), at + len);
@@ -65,7 +65,7 @@ impl<'a> Direct<'a> {
         };
         let (own, others) = self.pipes.split_first().expect("there are several");
         thread::scope(|scope| {
-            // Threads that cannot be had are done without. They inherit our priorities.
+            // Does without threads that cannot be started. The others inherit our priorities.
             let help = |pipe| thread::Builder::new().spawn_scoped(scope, move || some(pipe)).ok();
             let needed = usize::try_from(len.div_ceil(REQUEST)).unwrap_or(REQUESTS);
             let helpers: Vec<_> = others.iter().take(needed - 1).filter_map(help).collect();
