@@ -93,7 +93,7 @@ impl PrivateView {
         bound
     }
 
-    /// Unmounts unless the mount is in use: then `force` detaches it; without it, the answer is `false`.
+    /// Unmounts unless the mount is in use; `force` detaches it then. `false` if it is in use.
     pub(super) fn unmount(&self, force: bool) -> Result<bool> {
         let mut holder = self.holder.lock();
         let unmounted = holder.as_ref().map_or(Ok(true), |holder| holder.unmount(force));
