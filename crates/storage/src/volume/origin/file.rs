@@ -243,7 +243,7 @@ impl Striped {
     }
 
     fn size_lock(&self) -> &Mutex<()> {
-        // All open files of one object share its inode, even before there is an object.
+        // All open files of one object share the inode, even before there is an object.
         let at = self.node.inode() % self.locks.len() as u64;
         &self.locks[usize::try_from(at).expect("a small number")]
     }
