@@ -4,10 +4,10 @@
 //! - A permit under a token that the node holds asks no store and takes no lock but the file's.
 //! - A range is given up in this order: no permit begins there, those under way end, the engine brings it to the origin and drops
 //!   it, and only then the store is told.
-//! - A node without a valid lease, by its own clock and less a margin, begins no permit (I12). After a lapse only
-//!   exclusive tokens are left.
-//! - A change of the members is computed from members that are no older than the tokens that they are used with; tokens
-//!   of nodes that are taken for living are only ever respected too long.
+//! - A node without a valid lease, by its own clock and less a margin, begins no permit (I12). Only exclusive tokens
+//!   survive a lapse.
+//! - A change of the members is computed from members no older than the tokens that they are used with; a node wrongly
+//!   taken for live only keeps its tokens too long.
 
 mod file;
 mod keeper;
@@ -48,19 +48,19 @@ pub struct Options {
     pub cache_id: String,
     /// How long a lease runs.
     pub lease: Duration,
-    /// How much earlier than the store this node takes its lease for over: longer than any system call on the origin
+    /// How much earlier than the store this node takes its lease to be over: longer than any system call on the origin
     /// may take, and the clocks may differ.
     pub margin: Duration,
     /// How long a program may wait for a token before it gets an error.
     pub wait_limit: Duration,
-    /// How long a waiting request waits at most before it looks by itself: messages may be lost.
+    /// How long a waiting request waits at most before it checks by itself: messages may be lost.
     pub poll: Duration,
     /// The node's clock, which leases run by.
     pub clock: Clock,
 }
 
 impl Options {
-    /// The usual ones.
+    /// The defaults.
     #[must_use]
     pub fn new(node: String, cache: PathBuf, cache_id: String) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Options {
     }
 }
 
-/// The agent. Dropping it leaves everything as a node leaves it that was killed; [`leave`](Self::leave) ends its session.
+/// The agent. Dropping it leaves everything as if the node were killed; [`leave`](Self::leave) ends its session.
 #[derive(Debug)]
 pub struct Agent {
     shared: Arc<Shared>,
@@ -92,11 +92,11 @@ pub(crate) struct Shared {
     holder: OnceLock<Weak<dyn Holder>>,
     files: Mutex<FxHashMap<SharedFile, Arc<File>>>,
     lease: Lease,
-    /// What was read last of who takes part, and when; older than what the store has.
+    /// The roll that was read last, and when; the store's may be newer.
     roll: Mutex<(Arc<Roll>, Instant)>,
-    /// The last epoch in which this session said what it holds.
+    /// The last epoch in which this session asserted what it holds.
     asserted: Mutex<Epoch>,
-    /// Held by changes of tokens, and alone by whoever says what the node holds.
+    /// Shared by changes of tokens; exclusive while the node asserts what it holds.
     changes: RwLock<()>,
     /// Why nothing is granted, if nothing is.
     obstacle: Mutex<Option<String>>,
@@ -117,9 +117,9 @@ impl Debug for Shared {
 #[derive(Debug)]
 struct Lease {
     begun: Instant,
-    /// Until when it runs, less the margin, in nanoseconds since `begun`.
+    /// When it ends, less the margin, in nanoseconds since `begun`.
     until_ns: AtomicU64,
-    /// How often it lapsed.
+    /// Number of lapses.
     lapses: AtomicU64,
     /// The session was recovered or given up by somebody else.
     ended: AtomicBool,
@@ -132,7 +132,7 @@ impl Lease {
             && !self.ended.load(Ordering::Acquire)
     }
 
-    /// No lease was got yet.
+    /// No lease was ever granted.
     fn until_is_unknown(&self) -> bool {
         self.until_ns.load(Ordering::Acquire) == 0 && self.lapses.load(Ordering::Acquire) == 0
     }
@@ -189,7 +189,7 @@ impl Agent {
         });
         let agent = Self { shared, threads: Mutex::default() };
         if let Err(error) = agent.start() {
-            // Nothing is left of a session that never was; what cannot be reached is told by `cluster fsck`.
+            // Nothing is left of a session that never began; `cluster fsck` reports what could not be removed.
             agent.stop();
             let _ = agent.shared.end_session();
             agent.shared.registry.leave(session)?;
@@ -230,8 +230,8 @@ impl Agent {
         }
     }
 
-    /// Renews the lease now; says what the node holds if the store may have forgotten it. A thread does this by itself
-    /// in time.
+    /// Renews the lease now; asserts what the node holds if the store may have forgotten it. A thread does this by
+    /// itself in time.
     ///
     /// # Errors
     /// If the store does not answer, or others must do something first.
@@ -320,7 +320,7 @@ impl Shared {
         })
     }
 
-    /// Why nothing goes on.
+    /// Why requests do not proceed.
     fn why(&self) -> String {
         self.obstacle.lock().clone().unwrap_or_else(|| "it could not be renewed in time".to_owned())
     }
@@ -367,7 +367,7 @@ impl Shared {
 /// Files that are known before those without tokens are forgotten.
 const FILES: usize = 1024;
 
-/// What a program or a person is told of the store's error.
+/// The store's error as programs and people see it.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn told(error: StoreError) -> Error {
     let remedy = match &error {

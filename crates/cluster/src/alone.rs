@@ -1,11 +1,11 @@
-//! For an engine that brings to the origin what a dead session left: nobody else may touch that, so it asks nobody.
+//! For an engine that brings to the origin what a dead session left: nobody else may touch that, so it asks no store.
 
 use std::sync::{Arc, Weak};
 
 use halocline_cache::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
 use halocline_os::error::Result;
 
-/// Grants everything. Whoever uses it holds the lock of the dead session's cache, and ends the session when it is done.
+/// Grants everything. The caller holds the lock of the dead session's cache, and ends the session when done.
 #[derive(Debug)]
 pub struct Alone;
 

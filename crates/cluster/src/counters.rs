@@ -17,7 +17,7 @@ pub struct Counters {
     pub(crate) refused: AtomicU64,
     pub(crate) lapses: AtomicU64,
     pub(crate) epochs: AtomicU64,
-    /// The least that was left of the lease at a renewal, in milliseconds and one more; 0 before the first.
+    /// The least time left of the lease at a renewal, in milliseconds plus one; 0 before the first.
     lease_least_ms: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl Counters {
         }
     }
 
-    /// A lease was renewed of which so much was left.
+    /// Notes how much was left of a lease when it was renewed.
     pub(crate) fn note_left(&self, left: Duration) {
         let ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX - 1) + 1;
         let least = |known: u64| (known == 0 || ms < known).then_some(ms);

@@ -12,10 +12,10 @@ use crate::registry::Registry;
 use crate::sessions::{self, Node};
 use crate::store::{Store, StoreError};
 
-/// Files that are looked at; of more, the first ones are counted and that is said.
+/// Files that are looked at; if there are more, only the first ones are counted, and the overview says so.
 const FILES_MAX: usize = 1_000_000;
 
-/// Answers that do not come before nothing more is asked: each takes some seconds.
+/// Missing answers after which nothing more is asked: each takes some seconds.
 const SILENT_MAX: usize = 4;
 
 /// What a session holds.
@@ -29,7 +29,7 @@ pub struct Holdings {
     pub exclusive: u64,
     /// Tokens to read and write on the origin, and cache nothing.
     pub direct: u64,
-    /// Files of which it waits for something.
+    /// Files of which it waits for tokens.
     pub waits: u64,
 }
 
@@ -47,8 +47,8 @@ pub struct Holder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "problem", rename_all = "kebab-case")]
 pub enum Problem {
-    /// A session that is gone: what it has for itself is given to nobody, and while the store does not know it, nobody gets new
-    /// tokens.
+    /// A session that is gone: what it holds exclusively is granted to nobody, and while the store does not know it, no
+    /// new tokens are granted.
     Gone {
         /// Its name, or its number.
         node: String,
@@ -60,7 +60,7 @@ pub enum Problem {
         /// Its number.
         session: Session,
     },
-    /// Tokens of a session that nobody knows. They hold nobody up: the next request for the file drops them.
+    /// Tokens of an unknown session. They delay nobody: the next request for the file drops them.
     Stray {
         /// Inode of the file.
         inode: u64,
@@ -91,7 +91,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether it ends by itself.
+    /// Whether it resolves by itself.
     #[must_use]
     pub const fn ends_by_itself(&self) -> bool {
         matches!(self, Self::Stray { .. })
@@ -103,15 +103,15 @@ impl Problem {
 pub struct Overview {
     /// The life of the store.
     pub epoch: u64,
-    /// Whether it grants new tokens: not until all that are listed have said what they hold.
+    /// Whether it grants new tokens: not until all listed sessions have said what they hold.
     pub grants: bool,
     /// All sessions.
     pub nodes: Vec<Holder>,
     /// Files with tokens.
     pub files: u64,
-    /// Whether these are all that there are.
+    /// Whether all files were counted.
     pub all_files: bool,
-    /// Files with ranges that nobody caches, because they changed hands all the time, or so many want them.
+    /// Files with ranges that nobody caches, because they changed hands all the time or are wanted by many.
     pub contended_files: u64,
     /// What does not fit together.
     pub problems: Vec<Problem>,
@@ -131,9 +131,9 @@ impl Overview {
     }
 }
 
-/// Looks at everything. Nothing is changed; nodes go on meanwhile, so that files are counted one after the other.
+/// Looks at everything and changes nothing; nodes go on meanwhile, and files are counted one after the other.
 ///
-/// What cannot be seen because a part of the store does not answer is said to be so.
+/// What cannot be seen because a part of the store does not answer is reported so.
 ///
 /// # Errors
 /// If the members or the list cannot be read.
@@ -235,7 +235,7 @@ fn look_at(
 fn conflict(held: &[Held]) -> Option<(Session, Session)> {
     let mut by_start: Vec<&Held> = held.iter().collect();
     by_start.sort_unstable_by_key(|held| held.range.start);
-    // Those that reach beyond where the next one begins.
+    // Those that reach past the start of the next one.
     let mut open: Vec<&Held> = Vec::new();
     for held in by_start {
         open.retain(|before| before.range.end > held.range.start);

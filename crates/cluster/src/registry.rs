@@ -1,7 +1,7 @@
-//! The list of sessions that counts, on the origin: a store may forget who had tokens, this does not.
+//! The authoritative list of sessions, on the origin: a store may forget which sessions had tokens, this does not.
 //!
 //! A session enters before it joins the store's members, and is taken out when nothing of it is left: it ended, or its
-//! cache was recovered, or was given up. One file each, in a directory that only the nodes' own user may change.
+//! cache was recovered or given up. One file each, in a directory that only the nodes' own user may change.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -33,7 +33,7 @@ pub struct Entry {
     pub node: String,
     /// Its cache directory, as that node names it.
     pub cache: PathBuf,
-    /// Which cache that is: nodes may call theirs by one name.
+    /// Which cache that is: directories of different nodes may have the same name.
     pub cache_id: String,
     /// The boot of the machine that its process runs on.
     pub boot_id: String,
@@ -129,7 +129,7 @@ impl Registry {
         read().map_err(Error::at(&self.path, "list the sessions"))
     }
 
-    /// What a session's entry says, as far as it can be read and believed.
+    /// A session's entry, as far as it can be read and believed.
     pub fn entry(&self, session: Session) -> Option<Entry> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.dir, name_of(session), flags, Mode::empty()).ok()?;

@@ -1,4 +1,4 @@
-//! Sessions as people see and end them: who takes part, who holds what, and what is done with one that is gone.
+//! Sessions as people see and end them: which take part, what each holds, and what is done with one that is gone.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::agent::{remove, told};
 use crate::registry::Registry;
 use crate::store::{self, Lease, Reading, Roll, Store};
 
-/// Files that are looked at where one asks for what a session holds.
+/// Files that are looked at to find what a session holds.
 const FILES_MAX: usize = 1_000_000;
 
 /// A session, for people.
@@ -73,7 +73,7 @@ pub fn tokens(store: &dyn Store, file: SharedFile) -> Result<Tokens> {
     current(store, file).map_err(told)
 }
 
-/// The tokens of a file that count: what was said in an earlier life of the store does not.
+/// The tokens of a file that count: not those of an earlier life of the store.
 pub(crate) fn current(store: &dyn Store, file: SharedFile) -> store::Result<Tokens> {
     let Reading { tokens, epoch } = store.read(file)?;
     Ok(if tokens.epoch() == epoch { tokens } else { Tokens::new(epoch) })
@@ -92,9 +92,9 @@ pub fn exclusive(store: &dyn Store, session: Session) -> Result<Vec<(SharedFile,
     Ok(found)
 }
 
-/// Ends a session that is gone: everything that was dirty on its cache is on the origin, or is given up. Its bytes are anybody's
-/// from now on. Whoever calls this holds the lock of that cache, or was told to by a person who knows that the node
-/// cannot come back.
+/// Ends a session that is gone: all dirty bytes of its cache are on the origin, or are given up. Others may have its
+/// bytes from now on. The caller holds the lock of that cache, or acts for a person who knows that the node cannot come
+/// back.
 ///
 /// # Errors
 /// If its lease runs, or if something cannot be written; to be called again then.
@@ -110,14 +110,13 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
             remedy: "unmount it on its node, or wait until its lease is over".to_owned(),
         });
     }
-    // In this order: one that says again what it holds looks there after it did.
+    // In this order: a session that asserts again what it holds reads the registry after it did.
     registry.leave(session)?;
     remove(store, session, Lease::IsOver(session)).map_err(told)
 }
 
-/// Ends a session of which the caller knows that its process has ended: it has the lock of that cache, in the same
-/// directory of the same machine. Its lease need not be over. Everything that was dirty there is on the origin.
-///
+/// Ends a session whose process the caller knows to have ended: it holds the lock of that cache, in the same directory
+/// of the same machine. Its lease need not be over. All its dirty bytes are on the origin.
 /// # Errors
 /// If something cannot be written; to be called again then.
 pub fn end_own(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {

@@ -1,8 +1,8 @@
 //! What all nodes share: the tokens of each file, and who takes part.
 //!
 //! A store computes nothing about tokens. It keeps values with versions and takes a new one if the value and the
-//! store's epoch are those that it was computed from. It may forget anything at any time, but then its epoch must be
-//! another one. It consists of one part or more, each of which may forget by itself.
+//! store's epoch are those that it was computed from. It may forget anything at any time, but then its epoch must
+//! change. It consists of one part or more, each of which may forget by itself.
 
 mod coding;
 pub mod memory;
@@ -15,13 +15,13 @@ use std::time::Duration;
 use halocline_cache::coherence::SharedFile;
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 
-/// What a store does not answer.
+/// Why a store gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// There was no answer in time, or it was lost: what was asked may have been done.
     #[error("the store of tokens does not answer: {0}")]
     NoAnswer(String),
-    /// What it keeps was written by nothing of ours.
+    /// Its content was not written by Halocline.
     #[error("the store of tokens holds what Halocline did not write: {0}")]
     Unsound(String),
     /// It is set up in a way that loses tokens, or refuses us.
@@ -38,7 +38,7 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 /// Tokens as the store has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
-    /// The value; an empty one with version 0 where it has none.
+    /// The value; empty with version 0 where there is none.
     pub tokens: Tokens,
     /// The epoch of the file's part of the store.
     pub epoch: Epoch,
@@ -56,7 +56,7 @@ pub enum Swap {
 /// Who takes part, as the store has it.
 #[derive(Debug, Clone)]
 pub struct Roll {
-    /// The epoch of the whole store: another one whenever that of a part is.
+    /// The epoch of the whole store: changes whenever that of a part does.
     pub epoch: Epoch,
     /// The epochs of its parts.
     pub parts: Arc<[Epoch]>,
@@ -64,9 +64,9 @@ pub struct Roll {
     pub version: u64,
     /// The members.
     pub members: Members,
-    /// Until when leases run, by the store's clock in milliseconds.
+    /// When leases end, by the store's clock in milliseconds.
     pub leases: Vec<(Session, u64)>,
-    /// Until when leases may run that the store has forgotten, by its clock.
+    /// When the last lease that the store has forgotten ends at the latest, by its clock.
     pub forgotten_until_ms: u64,
     /// The store's clock.
     pub now_ms: u64,
@@ -88,7 +88,7 @@ impl Roll {
     }
 }
 
-/// What a change of the members does to a lease, in the same moment.
+/// What a change of the members does to a lease, atomically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lease {
     /// Nothing.
@@ -110,31 +110,31 @@ pub trait Store: Debug + Send + Sync {
     /// The tokens of a file.
     fn read(&self, file: SharedFile) -> Result<Reading>;
 
-    /// Replaces them, if they are still of version `expected` and the part's epoch is that of `new`.
+    /// Replaces them, if their version is still `expected` and the part's epoch is that of `new`.
     fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap>;
 
     /// Who takes part.
     fn roll(&self) -> Result<Roll>;
 
-    /// Replaces the members, if they and the epoch of the whole store are still those of `from` and the change of the lease
-    /// is right. `false` if not. A part whose epoch is another one already, which nobody has noticed, does no harm: it takes
-    /// no change for the epoch that the members know.
+    /// Replaces the members, if they and the epoch of the whole store are still those of `from` and the change of the
+    /// lease is right. `false` if not. A part whose epoch changed unnoticed does no harm: it takes no change for the
+    /// epoch that the members know.
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool>;
 
-    /// Lets a lease that is not over run for `lease_ms` from now, at most [`LEASE_MAX`], in the same epoch. `false` if it
-    /// is over, or the epoch is another one.
+    /// Extends a lease that is not over to `lease_ms` from now, at most [`LEASE_MAX`], in the same epoch. `false` if it
+    /// is over, or the epoch changed.
     fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool>;
 
-    /// Tells a session that somebody wants something of it, or that something that it waits for may be there, in a
-    /// file. May be lost.
+    /// Sends a session a message about a file: another session wants something of it, or something that it waits for
+    /// may be free. May be lost.
     fn tell(&self, session: Session, file: SharedFile);
 
-    /// Waits until a session is told something, at most for `wait_limit`; returns what it was told since. May miss some.
+    /// Waits for messages to a session, at most for `wait_limit`; returns those that came since. May miss some.
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile>;
 
     /// Some of the files with tokens, at most `limit`.
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>>;
 
-    /// How often this was asked something over the network.
+    /// Number of requests over the network.
     fn round_trips(&self) -> u64;
 }

@@ -42,15 +42,15 @@ pub use private_view::PrivateView;
 /// threads 4 KiB requests were up to 1.5 times as fast as with 32 on two cores.
 pub const THREADS: usize = 16;
 
-/// How often the end of a session is looked for.
+/// How often the end of a session is checked for.
 const TICK: Duration = Duration::from_millis(20);
-/// How long an unmounted session may take to end before others are looked for that keep the mount,
-/// and how often they are.
+/// How long an unmounted session may take to end before copies that keep the mount are looked for, and how often they
+/// are.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long one may take to end that nobody is known to use, far longer than it needs.
+/// How long a session without known users may take to end: far longer than it needs.
 const ENDING_MAX: Duration = Duration::from_secs(10);
 
-/// How long the kernel may take to tell that a file was closed.
+/// How long the kernel may take to report that a file was closed.
 const CLOSING: Duration = Duration::from_millis(500);
 
 /// Where and how to mount.
@@ -85,9 +85,9 @@ pub struct MountOptions {
     pub attr_timeout: Duration,
     /// First column of `mount`'s output: the origin's path.
     pub fsname: String,
-    /// What reads and writes are recorded by, as a trace.
+    /// Records reads and writes as a trace.
     pub recorder: Option<Arc<Recorder>>,
-    /// The mount is made already, and only those who enter the view will see it.
+    /// The mount is made already, and only programs that enter the view will see it.
     pub view: Option<Arc<PrivateView>>,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Debug for Users {
 struct Serving {
     device: BackgroundSession,
     rings: Option<uring::Serving>,
-    /// What the kernel hears of closed files through; the last user of the connection.
+    /// Closed files are reported to the kernel through it; the last user of the connection.
     _connection: Arc<OwnedFd>,
 }
 
@@ -171,18 +171,18 @@ pub enum Unmounted {
 pub struct Sights(Place);
 
 impl Sights {
-    /// Whether the mount is not where it was made any more: somebody unmounted it, and it ends with
-    /// its last user.
+    /// Whether the mount is no longer where it was made: somebody unmounted it, and it ends with its last user.
     pub fn are_gone(&self) -> bool {
         matches!(self.0.is_there(), Ok(false))
     }
 
-    /// Programs that have something open there, in words and not all if they are many, as far as this process may see.
+    /// Programs that have something open there, in words; only some if they are many, and as far as this process may
+    /// see.
     pub fn programs(&self) -> Vec<String> {
         self.0.programs()
     }
 
-    /// A mount like it that is nowhere yet: [`show_over`] shows it where the receiver wants.
+    /// A copy of the mount that is attached nowhere yet: [`show_over`] shows it where the receiver wants.
     ///
     /// # Errors
     /// Not in a namespace of this process's own, or without the privilege to mount in it.
@@ -233,7 +233,7 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let used = Arc::downgrade(&front);
     let users = Users(Arc::new(move || used.upgrade().is_some_and(|front| front.is_used())));
     let serving = start().inspect_err(|_| {
-        // Nobody would ever answer there.
+        // Nothing would ever answer there.
         let _undone = place.unmount();
     })?;
     let transport = if serving.rings.is_some() { Transport::Ring } else { Transport::Device };
@@ -272,7 +272,7 @@ impl MountedSession {
     /// The same, but waits for a moment: a session ends soon after its mount.
     fn is_ended_soon(&self) -> bool {
         let begun = Instant::now();
-        // Programs that merely stand there are not known, and a busy machine takes its time.
+        // Programs that only have their working directory there are not known, and a busy machine takes its time.
         let wait_limit = || if self.is_used() { LOOK_EVERY } else { ENDING_MAX };
         while !self.is_ended() && begun.elapsed() < wait_limit() {
             thread::sleep(TICK);
@@ -285,8 +285,8 @@ impl MountedSession {
         self.sights().are_gone() && !self.is_ended_soon()
     }
 
-    /// Whether somebody unmounted, and no file there is open: programs may still stand there, and other mount namespaces
-    /// may have copies.
+    /// Whether somebody unmounted, and no file there is open: programs may still have their working directory there,
+    /// and other mount namespaces may have copies.
     pub fn is_left(&self) -> bool {
         self.sights().are_gone() && !self.is_used()
     }
@@ -296,7 +296,7 @@ impl MountedSession {
         (self.users.0)()
     }
 
-    /// Whether files of it keep the mount although somebody took it out of sight: closing is told after the fact.
+    /// Whether open files keep the mount although it was unmounted: the kernel reports closing after the fact.
     pub fn is_kept_open(&self) -> bool {
         let begun = Instant::now();
         let gone = self.sights().are_gone();
@@ -335,17 +335,17 @@ impl MountedSession {
         self.place.is_there().map(drop)
     }
 
-    /// What makes copies of the mount that can be mounted in other namespaces, too.
+    /// Makes copies of the mount, which can be attached in other namespaces, too.
     pub fn sights(&self) -> Sights {
         Sights(self.place.clone())
     }
 
-    /// Fails where programs have files or directories open and the mount has copies: an unmount
-    /// would succeed, because it tells only of who uses this mount.
+    /// Fails where programs have files or directories open and the mount has copies: an unmount would succeed, because
+    /// only users of this very mount keep it busy.
     pub fn check_copies_unused(&self) -> Result<()> {
         let copy = self.place.copies().into_iter().next();
         let Some(copy) = copy.filter(|_| !self.are_users_gone_soon()) else { return Ok(()) };
-        // Those that use the copy are not known.
+        // Users of the copy are not known.
         let known = self.place.programs();
         let who = if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) };
         Err(Error::invalid(
@@ -354,7 +354,7 @@ impl MountedSession {
         ))
     }
 
-    /// Closing is told after the fact.
+    /// The kernel reports closing after the fact.
     fn are_users_gone_soon(&self) -> bool {
         let begun = Instant::now();
         loop {
@@ -380,12 +380,11 @@ impl MountedSession {
         }
     }
 
-    /// Waits until somebody unmounted and the last user is gone. Copies of the mount in which no file
-    /// is open are no users, unless `expected`: their connection is ended. Looks after what comes `meanwhile`, again and
-    /// again.
+    /// Waits until somebody unmounted and the last user is gone. Copies of the mount without open files are no users,
+    /// unless `expected`: their connection is ended. Calls `meanwhile` again and again.
     ///
-    /// Answers a copy that keeps the mount where this process may not end the connection: it is served there until
-    /// the process ends.
+    /// Returns a copy that keeps the mount where this process may not end the connection: it is served there until the
+    /// process ends.
     ///
     /// # Errors
     /// What ended the threads that serve.
@@ -413,7 +412,7 @@ impl MountedSession {
         self.join().map(|()| None)
     }
 
-    /// Ends the connection if copies of the mount keep it; answers one where this process may not.
+    /// Ends the connection if copies of the mount keep it; returns one where this process may not.
     fn leave_copies(&mut self) -> Option<MountCopy> {
         let copy = self.place.copies().into_iter().next()?;
         if let Err(error) = self.place.abort() {
@@ -426,7 +425,7 @@ impl MountedSession {
         None
     }
 
-    /// Takes the mount out of sight, in use or not, and waits for nobody.
+    /// Detaches the mount, in use or not, without waiting.
     pub fn detach(&self) -> Result<()> {
         self.place.unmount().map(drop)
     }

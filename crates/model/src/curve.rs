@@ -30,7 +30,7 @@ pub struct Point {
     pub ours: f64,
     /// The least possible: what is used again latest leaves, or does not come in.
     pub optimum: f64,
-    /// Standard error of `lru` from the sampling; 0 where all accesses were looked at.
+    /// Standard error of `lru` from the sampling; 0 if all accesses were sampled.
     pub error: f64,
 }
 

@@ -124,7 +124,7 @@ impl FileLayout {
     /// The piece that begins at file offset `offset` and goes on to the end of its stripe, of its part, or to `end`.
     ///
     /// # Panics
-    /// If `end` is not behind `offset`.
+    /// If `end` is not past `offset`.
     pub fn piece_at(&self, offset: u64, end: u64) -> Piece {
         let index = self.part_of(offset);
         let part = &self.parts[index];

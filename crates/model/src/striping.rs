@@ -146,7 +146,7 @@ impl Striping {
         if self.servers == 1 {
             return x;
         }
-        // What does not fit lies behind every byte.
+        // What does not fit lies past every byte.
         let round = self.stripe.saturating_mul(self.servers as u64);
         let before = self.stripe.saturating_mul(server as u64);
         let rest = (x % round).saturating_sub(before);

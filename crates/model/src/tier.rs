@@ -45,7 +45,7 @@ pub trait Outlook {
 pub trait Keep: Send + Debug {
     /// A file of `bytes` bytes is used, on the SSD or not.
     fn referenced(&mut self, file: FileId, bytes: u64);
-    /// The SSD holds so many bytes: told before anything else, and when that changes.
+    /// The SSD holds this many bytes: called before anything else, and when that changes.
     fn holds(&mut self, _bytes: u64) {}
     /// Whether the order of files changed since this was asked last, for others than those told
     /// of. The caller asks after every use.

@@ -74,7 +74,7 @@ impl Mode {
 /// A token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
-    /// Who holds it.
+    /// The session that holds it.
     pub session: Session,
     /// What it allows.
     pub mode: Mode,

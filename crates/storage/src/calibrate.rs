@@ -40,7 +40,7 @@ pub struct Effort {
     /// Go past the page cache (`O_DIRECT`) where the file system can: it measures the device
     /// instead of memory. Not needed on an emulated device, whose time is its own.
     pub direct: bool,
-    /// Measure the way to the server by itself too: it is on another machine.
+    /// Measure the way to the server by itself too, because it is on another machine.
     pub way: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct Calibration {
     pub profile: DeviceProfile,
     /// Whether the page cache was out of the way; without it, reads may have measured memory.
     pub direct: bool,
-    /// The way to the server, if it was asked for; the profile has it in all its times.
+    /// The way to the server, if it was asked for; the profile's times include it.
     pub way: Option<Way>,
     /// Requests that were measured.
     pub requests: usize,
@@ -179,7 +179,7 @@ impl Run<'_> {
         let places = self.effort.span / size;
         let mut random = fit::Random::new(size);
         let mut times = Vec::with_capacity(self.effort.requests);
-        // One more than is measured: the first one of a sequential series continues nothing.
+        // One request more than is measured: the first of a sequential series continues nothing.
         for at in 0..=self.effort.requests as u64 {
             let place = match pattern {
                 Pattern::Sequential => at % places,

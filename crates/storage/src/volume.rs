@@ -1,9 +1,9 @@
 //! Servers and striping: a file whose bytes lie round-robin on several directories.
 //!
-//! [`Server`] is one directory with its device and its worker threads; [`Volume`] is a row of
-//! servers with a stripe; [`VolumeFile`] reads and writes a file that lies on them as its [`Distribution`] says. The cache keeps its
-//! bytes in [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and
-//! [`unstripe`] makes its files plain again.
+//! [`Server`] is one directory with its device and its worker threads; [`Volume`] is a row of servers with a stripe;
+//! [`VolumeFile`] reads and writes a file that lies on them as its [`Distribution`] says. The cache keeps its bytes in
+//! [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and [`unstripe`] makes its files plain
+//! again.
 //!
 //! What must hold: the part of a request on one server is one contiguous local range
 //! (docs/ALGORITHMS.md, section 1.1) and goes to the device as one vectored call; a request that
@@ -57,9 +57,8 @@ impl Volume {
         Self { servers, stripe }
     }
 
-    /// A volume of `count` servers under `dir`: the directory itself for one, else its
-    /// sub-directories `server-0`, `server-1`, ..., which are created where they are missing. All of
-    /// it is this user's alone.
+    /// A volume of `count` servers under `dir`: the directory itself for one, else its sub-directories `server-0`,
+    /// `server-1`, ..., which are created where they are missing. All are private to this user.
     pub fn in_directory(
         dir: &Path,
         count: u32,

@@ -1,5 +1,5 @@
-//! The tokens of one file on this node, as far as it holds them. Requests come by [`waiting`]; what a node does not hold is
-//! asked of the store by [`asking`].
+//! The tokens that this node holds of one file. Requests come by [`waiting`]; what the node does not hold, [`asking`]
+//! asks of the store.
 
 mod asking;
 mod asserting;
@@ -24,7 +24,8 @@ pub(super) struct File {
     pub(super) id: SharedFile,
     pub(super) shared: Arc<Shared>,
     pub(super) state: Mutex<State>,
-    /// A permit ended where somebody waits for that, a closed range opened, or somebody said that something changed.
+    /// Notified when a permit ends that somebody waits for, a closed range opens, or a message says that something
+    /// changed.
     pub(super) changed: Condvar,
     /// Held during a change of the file's tokens in the store: one at a time.
     pub(super) change: Mutex<()>,
@@ -35,7 +36,7 @@ pub(super) struct State {
     pub(super) pieces: Pieces,
     /// Others want something: background work stays away.
     pub(super) wanted: bool,
-    /// Counts what was said of the file.
+    /// Counts messages about the file.
     pub(super) told: u64,
     /// What requests wait for.
     pub(super) active: Vec<(Direction, ByteRange)>,
@@ -63,12 +64,12 @@ pub(super) struct Holding {
     pub(super) waiting: u64,
 }
 
-/// What one attempt came to.
+/// The result of one attempt.
 pub(super) enum Attempt {
     Granted(Grant),
     /// What it waits for.
     Waits(String),
-    /// It is to be tried again at once.
+    /// To be tried again at once.
     Again,
 }
 
@@ -108,7 +109,7 @@ impl File {
         self.state.lock().pieces.permit(want, now)
     }
 
-    /// Somebody said that something changed.
+    /// A message says that something changed.
     pub(super) fn note_told(&self) {
         let mut state = self.state.lock();
         state.told += 1;
@@ -130,8 +131,8 @@ impl File {
         true
     }
 
-    /// The value as it was seen last: a guess, which the store takes if it is right. What was seen in another life of the
-    /// store is none: an older value may have come back, and may count to the same version again.
+    /// The value seen last: a guess, which the store takes if it is right. A value from another life of the store is no
+    /// guess: an older value may have come back, and may count up to the same version again.
     pub(super) fn guess(&self, epoch: Epoch) -> Option<Tokens> {
         self.state.lock().last.clone().filter(|known| known.epoch() == epoch)
     }
@@ -142,7 +143,7 @@ impl File {
     }
 }
 
-/// A range has a byte at least: a request for none still asks whether others changed the file.
+/// Makes a range at least one byte long: an empty request still asks whether others changed the file.
 fn filled(want: Want) -> Want {
     let range = match want.range {
         ByteRange { start: u64::MAX, .. } => ByteRange::new(u64::MAX - 1, u64::MAX),

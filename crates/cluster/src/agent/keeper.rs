@@ -1,4 +1,4 @@
-//! The session: its lease, and what it says to a store that may have forgotten it.
+//! The session: its lease, and what it asserts to a store that may have forgotten it.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::store::{Lease, Result, StoreError};
 const WORKERS: usize = 4;
 /// Lost races after which a change of the members is left for later.
 const RACES: u32 = 64;
-/// Sessions that a message names.
+/// Most sessions that a message names.
 const NAMED: usize = 3;
 
 impl Shared {
@@ -52,7 +52,7 @@ impl Shared {
         }
     }
 
-    /// Somebody needs the lease, or saw that the store is another one.
+    /// Wakes the keeper: the lease is needed, or the store's epoch changed.
     pub(super) fn wake(&self) {
         *self.woken.0.lock() = true;
         self.woken.1.notify_all();
@@ -74,12 +74,12 @@ impl Shared {
         Err(busy())
     }
 
-    /// Nothing of the session is left.
+    /// Ends the session, of which nothing is left.
     pub(super) fn end_session(&self) -> Result<()> {
         remove(&*self.store, self.session, Lease::Ends(self.session))
     }
 
-    /// Renews the lease, and does what is to be done where that is not enough.
+    /// Renews the lease, and does whatever else is needed.
     pub(super) fn keep(&self) -> Result<()> {
         if self.lease.ended.load(Ordering::Acquire) {
             return Ok(());
@@ -87,7 +87,7 @@ impl Shared {
         let sent = self.options.clock.instant();
         let asserted = *self.asserted.lock();
         let roll = if self.store.renew(self.session, asserted, self.lease_ms())? {
-            // It was not over by the store's clock: nobody took anything away, whatever the clock here says.
+            // It had not expired by the store's clock: nobody took anything away, whatever the clock here says.
             self.holds_since(sent);
             let roll = self.known();
             if roll.members.grants(roll.epoch) && roll.epoch == asserted {
@@ -116,7 +116,7 @@ impl Shared {
         self.lease.ended.store(true, Ordering::Release);
     }
 
-    /// The lease was over by the store's clock, or nobody knows.
+    /// The lease expired by the store's clock, or may have.
     fn rejoin(&self) -> Result<()> {
         self.drop_what_is_unsure()?;
         for _ in 0..RACES {
@@ -142,7 +142,7 @@ impl Shared {
 
     /// The lease lapsed: others may have changed what was not exclusive.
     fn drop_what_is_unsure(&self) -> Result<()> {
-        // Nothing begins meanwhile, and nothing that was asked for before is believed.
+        // No permit begins meanwhile, and no answer to an earlier request is believed.
         self.lease.until_ns.store(0, Ordering::Release);
         self.lease.lapses.fetch_add(1, Ordering::AcqRel);
         add(&self.counters.lapses);
@@ -159,7 +159,7 @@ impl Shared {
     /// Says, file by file, what the node holds: the store may have forgotten it.
     fn assert(&self) -> Result<()> {
         tracing::warn!("node {}: the store may have forgotten tokens", self.options.node);
-        // While the lease ran when the new epoch was seen, nobody can have taken anything away.
+        // If the lease still ran when the new epoch was seen, nobody can have taken anything away.
         if !self.lease.runs_at(self.options.clock.instant()) {
             self.drop_what_is_unsure()?;
         }
@@ -181,7 +181,7 @@ impl Shared {
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 *self.asserted.lock() = roll.epoch;
                 self.refresh()?;
-                // Who gives up a session takes it from the registry first.
+                // A node that gives up a session takes it from the registry first.
                 if !self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
                     self.end();
                     return Ok(());
@@ -193,7 +193,7 @@ impl Shared {
         Err(busy())
     }
 
-    /// Lets tokens be granted, if all of the registry have said what they hold.
+    /// Lets tokens be granted, if all sessions of the registry have said what they hold.
     pub(super) fn confirm(&self) -> Result<()> {
         for _ in 0..RACES {
             let roll = self.refresh()?;
@@ -201,7 +201,7 @@ impl Shared {
                 *self.obstacle.lock() = None;
                 return Ok(());
             }
-            // Read after the members: whoever is in them is in the registry, or was.
+            // Read after the members: every member is in the registry, or was.
             let registry = self.registry.sessions().map_err(unregistered)?;
             let mut members = roll.members.clone();
             if let Err(missing) = members.confirm(roll.epoch, &registry) {
@@ -225,7 +225,7 @@ impl Shared {
         )
     }
 
-    /// A lease was got by a request that was sent then.
+    /// Notes the lease that a request sent at that time got.
     fn holds_since(&self, sent: Instant) {
         let since = sent.saturating_duration_since(self.lease.begun);
         let until = since + self.own_lease();

@@ -1,4 +1,4 @@
-//! What a node holds of one file, in its own mind, and the permits that are under way under it. No waiting here.
+//! What a node believes it holds of one file, and the permits under way for it. Nothing here waits.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
 use halocline_model::token::{Held, Mode, REGION};
 
-/// How long a contended range is used directly before it is asked anew whether it still is contended.
+/// How long a contended range is used directly before the store is asked whether it still is contended.
 const DIRECT_FOR: Duration = Duration::from_secs(5);
 
 /// A token that the node holds, or a part of one.
@@ -14,7 +14,7 @@ const DIRECT_FOR: Duration = Duration::from_secs(5);
 struct Piece {
     range: ByteRange,
     mode: Mode,
-    /// Others may have changed what lies there since this node had it, and no permit has ended since.
+    /// Others may have changed these bytes since this node last held them, and no permit has ended since.
     is_new: bool,
     /// What permits touched: from the first byte to the last.
     used: Option<ByteRange>,
@@ -33,7 +33,7 @@ pub(super) struct Pieces {
     /// By offset; they do not overlap.
     held: Vec<Piece>,
     permits: Vec<Permit>,
-    /// Where no permit begins, because it is given up.
+    /// Ranges in which no permit begins, because they are being given up.
     closed: Vec<ByteRange>,
     next_ticket: u64,
 }
@@ -60,7 +60,7 @@ impl Pieces {
             at = piece.range.end;
             end += 1;
         }
-        // What is wanted alone reaches to the end of everything, and of that nothing is touched.
+        // A request to be alone reaches to the end of everything, but touches no bytes.
         let touched = Some(want.range).filter(|_| !want.alone);
         for piece in &mut self.held[first..end] {
             let touched = touched.and_then(|touched| touched.intersect(piece.range));
@@ -72,7 +72,7 @@ impl Pieces {
         Some(Grant { caches, renewed, ticket })
     }
 
-    /// Ends a permit. Whether somebody may wait for that.
+    /// Ends a permit. Returns whether somebody may wait for that.
     pub(super) fn end(&mut self, grant: Grant) -> bool {
         let at = self.permits.iter().position(|permit| permit.ticket == grant.ticket);
         let Some(at) = at else { return false };
@@ -90,7 +90,7 @@ impl Pieces {
         self.closed.push(range);
     }
 
-    /// Ends that.
+    /// Lets permits begin there again.
     pub(super) fn open(&mut self, range: ByteRange) {
         if let Some(at) = self.closed.iter().position(|closed| *closed == range) {
             self.closed.swap_remove(at);
@@ -106,8 +106,8 @@ impl Pieces {
         self.permits.iter().any(|permit| permit.range.overlaps(range))
     }
 
-    /// What is to be given up where others want `wanted`: more than that, where this node does not use it, so that it
-    /// is not asked for each block.
+    /// What to give up where others want `wanted`: more than that where this node does not use it, so that it is not
+    /// asked again for each block.
     pub(super) fn to_give(&self, wanted: ByteRange, reads: bool, contended: bool) -> ByteRange {
         let piece = self.held.iter().find(|piece| piece.range.contains(wanted));
         let Some(piece) = piece else { return wanted };
@@ -121,13 +121,13 @@ impl Pieces {
             Some(used) if wanted.end <= used.start => {
                 within(ByteRange::new(0, border(wanted.end, used.start)))
             }
-            // Whoever reads some of it reads on.
+            // A node that reads some of it will read on.
             Some(_) if reads => within(wanted.widen_to(REGION)),
             Some(_) => wanted,
         }
     }
 
-    /// A part of `range` that was used directly for so long that it is asked for anew.
+    /// A part of `range` that was used directly for so long that the store is asked again.
     pub(super) fn expired(&self, range: ByteRange, now: Instant) -> Option<ByteRange> {
         let overlaps = |piece: &&Piece| piece.range.overlaps(range) && piece.is_expired(now);
         self.held.iter().find(overlaps).map(|piece| piece.range)
@@ -162,8 +162,8 @@ impl Pieces {
         self.check();
     }
 
-    /// A range that must be given up before `held` is this node's: bytes are cached there, and are not under `held`; or
-    /// permits may write past the caches there, and what `held` lets others cache beside them would be old at once.
+    /// A range that must be given up before this node takes `held`: bytes cached there are not covered by `held`, or
+    /// permits may write past the caches there, and what `held` lets others cache beside them would be stale at once.
     pub(super) fn to_give_first(&self, held: &[Held]) -> Option<ByteRange> {
         let caching = held.iter().filter(|held| held.mode.caches());
         let caching: Vec<ByteRange> = caching.map(|held| held.range).collect();
@@ -176,7 +176,7 @@ impl Pieces {
         })
     }
 
-    /// A range is given up, but `keep` of what was exclusive.
+    /// Gives up a range, but keeps `keep` of what was exclusive.
     pub(super) fn remove(&mut self, range: ByteRange, keep: Option<Mode>) {
         let mut pieces = Vec::with_capacity(self.held.len() + 1);
         for piece in self.held.drain(..) {
@@ -202,7 +202,7 @@ impl Pieces {
         self.check();
     }
 
-    /// Ranges whose tokens a lease that lapsed leaves worth nothing.
+    /// Ranges whose tokens are worthless after a lapse of the lease.
     pub(super) fn unsure(&self) -> Vec<ByteRange> {
         let unsure = self.held.iter().filter(|piece| piece.mode != Mode::Exclusive);
         unsure.map(|piece| piece.range).collect()
@@ -231,7 +231,7 @@ impl Piece {
         self.mode == Mode::Direct && now.saturating_duration_since(self.since) > DIRECT_FOR
     }
 
-    /// Adds the next one to this one, if they differ in nothing but where they are.
+    /// Joins the next piece to this one, if they differ in nothing but their ranges.
     fn join(&mut self, next: &Self) -> bool {
         let joins = (self.range.end, self.mode, self.is_new, self.mode == Mode::Direct)
             == (next.range.start, next.mode, next.is_new, false);
@@ -243,7 +243,7 @@ impl Piece {
     }
 }
 
-/// What follows in `range` after the first byte that no part holds, which are ordered.
+/// What remains of `range` from the first byte that no part holds; parts are ordered.
 fn uncovered(range: ByteRange, parts: &[ByteRange]) -> Option<ByteRange> {
     let mut at = range.start;
     for part in parts.iter().filter(|part| part.overlaps(range)) {
@@ -255,14 +255,14 @@ fn uncovered(range: ByteRange, parts: &[ByteRange]) -> Option<ByteRange> {
     (at < range.end).then(|| ByteRange::new(at, range.end))
 }
 
-/// Where, from `low` to `high`, one node's part of a file probably ends and the next one's begins: at the roundest number.
-/// Who guesses wrong is asked again, and then there is half as much left to guess from, or less.
+/// The probable border, between `low` and `high`, of one node's part of a file and the next one's: the roundest number.
+/// A node that guesses wrong is asked again, and then at most half as much is left to guess from.
 const fn border(low: u64, high: u64) -> u64 {
     let below = low.saturating_sub(1);
     if low == 0 || below >= high {
         return low;
     }
-    // The highest bit in which they differ is one of `high`; what stands above is the same in both.
+    // The highest bit in which they differ is set in `high`; the bits above are the same in both.
     let bit = u64::BITS - 1 - (below ^ high).leading_zeros();
     high >> bit << bit
 }

@@ -54,7 +54,7 @@ impl Shared {
         while !self.is_stopped() {
             let Some(file) = self.queue.pop(self.options.poll) else { continue };
             if let Err(error) = self.file(file).give_what_is_wanted() {
-                // Whoever wants it tells again.
+                // The node that wants it sends another message.
                 tracing::warn!("inode {} cannot be given up now: {error}", file.inode);
             }
         }

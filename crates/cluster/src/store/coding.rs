@@ -1,4 +1,5 @@
-//! Values as bytes. What comes back is bounded and looked at before it is used: whoever reaches the store can write there.
+//! Values as bytes. What is read is bounded and checked before it is used: anybody who reaches the store can write
+//! there.
 
 use halocline_model::token::{Members, Tokens};
 use serde::Serialize;
@@ -8,7 +9,7 @@ use super::{Result, StoreError};
 
 /// The largest value that is decoded, in bytes: 100,000 tokens.
 pub(super) const BYTES_MAX: usize = 16 << 20;
-/// Members that can be.
+/// Most members that there can be.
 const MEMBERS_MAX: usize = 100_000;
 
 /// # Errors

@@ -17,15 +17,15 @@ use super::{LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
 pub struct Faults {
     /// Nothing is answered, and nothing is done.
     pub stopped: bool,
-    /// Each so-manieth request is lost before it is done; 0 for none.
+    /// One in this many requests is lost before it is done; 0 for none.
     pub lose_request_every: u64,
-    /// Each so-manieth request is done and its answer lost.
+    /// One in this many requests is done and its answer lost.
     pub lose_reply_every: u64,
-    /// Each so-manieth message to a session is lost.
+    /// One in this many messages to a session is lost.
     pub lose_message_every: u64,
 }
 
-/// A restart keeps this of the store.
+/// What a restart keeps of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// Nothing.
@@ -64,12 +64,12 @@ struct Data {
     /// As bytes, as other stores have them; none at first.
     members: Vec<u8>,
     leases: BTreeMap<Session, u64>,
-    /// Until when leases may run that were forgotten.
+    /// When the last forgotten lease ends at the latest.
     forgotten_until_ms: u64,
 }
 
 impl MemoryStore {
-    /// An empty one of some parts. Its clock stands still but for [`advance`](Self::advance).
+    /// An empty store of some parts. Its clock stands still except for [`advance`](Self::advance).
     #[must_use]
     pub fn new(parts: usize) -> Self {
         let next_epoch = parts as u64;
@@ -116,7 +116,7 @@ impl MemoryStore {
         }
     }
 
-    /// Does something as a request: it may be lost, or its answer.
+    /// Does something as a request: the request or its answer may be lost.
     fn request<T>(&self, act: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let state = &mut *self.state.lock();
@@ -146,7 +146,7 @@ impl State {
         Ok(Reading { tokens, epoch })
     }
 
-    /// Another one whenever that of a part is: the newest.
+    /// Changes whenever that of a part does: the newest.
     fn epoch(&self) -> Epoch {
         self.parts.iter().copied().max().unwrap_or(Epoch(0))
     }

@@ -23,12 +23,12 @@ pub(crate) struct Backing {
 }
 
 impl Connection {
-    /// Tells which device the mount is served through, before its first request.
+    /// Sets the device that the mount is served through, before its first request.
     pub(crate) fn is(&self, device: &Arc<OwnedFd>) {
         self.0.set(Arc::downgrade(device)).expect("a mount has one device");
     }
 
-    /// The device, for who keeps it from nobody.
+    /// The device, for users that do not keep it open.
     pub(super) fn weak(&self) -> Weak<OwnedFd> {
         self.0.get().cloned().unwrap_or_default()
     }

@@ -1,6 +1,6 @@
 //! How many files one user may have open on a mount for all, so that others can open theirs.
 //!
-//! Each open file or directory takes a descriptor of the mount process, and that may have only so many.
+//! Each open file or directory takes a descriptor of the mount process, whose number is limited.
 //! What must hold: no user takes the last ones. One may have as many as are left for all others, so that
 //! `n` users without bounds leave one part in `n + 1`, and none but root gets any of the last sixteenth:
 //! those are for the engine and for commands. Root and the mount's own user are not held back.
@@ -15,7 +15,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::{Answer, Refused};
 
-/// What a user may have without a look at what is left, as long as all have but a little.
+/// What a user may have without a check of what is left, as long as all have but a little.
 const FEW: usize = 32;
 
 /// What is open, by user.
@@ -82,7 +82,7 @@ impl Drop for Place {
     }
 }
 
-/// How many descriptors the process has at least: a new one gets the lowest number that is free.
+/// The least number of descriptors that the process has: a new one gets the lowest number that is free.
 fn in_use(some: BorrowedFd<'_>) -> usize {
     match rustix::io::fcntl_dupfd_cloexec(some, 0) {
         Ok(lowest) => usize::try_from(lowest.as_raw_fd()).expect("no negative number"),
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn a_user_leaves_as_many_as_are_taken() {
         let null = std::fs::File::open("/dev/null").expect("open");
-        // Nothing of what is counted here is open in truth.
+        // Nothing that is counted here is really open.
         let users = users(1000);
         let many: Vec<_> =
             (0..1000).map_while(|_| users.take(7, Some(null.as_fd())).ok()).collect();

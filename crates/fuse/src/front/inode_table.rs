@@ -30,10 +30,10 @@ pub(super) struct Inode<N> {
     pub(super) number: u64,
     /// Tells uses of one number apart.
     pub(super) generation: u64,
-    /// Known to have neither set-id bits nor file capabilities: a write needs not look.
+    /// Known to have neither set-id bits nor file capabilities: a write needs no check.
     pub(super) plain: Plain,
-    /// The kernel serves, or served, handles of it that can map it for writing: such a mapping
-    /// changes size and times of the file without anybody being told.
+    /// The kernel serves, or served, handles of it that can map it for writing: such a mapping changes size and times
+    /// of the file without notice.
     pub(super) mapped: AtomicBool,
     /// Who serves its open handles.
     pub(super) serving: Serving,

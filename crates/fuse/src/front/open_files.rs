@@ -21,8 +21,8 @@ const SHARDS: u64 = 64;
 #[derive(Debug)]
 pub(super) struct OpenFile<E: Engine> {
     pub(super) inode: Arc<Inode<E::Node>>,
-    /// Dropped before the handle: while anybody is told that the kernel serves the file, a handle
-    /// keeps the engine from moving it.
+    /// Dropped before the handle: while the kernel is noted as serving the file, a handle keeps the engine from moving
+    /// it.
     pub(super) share: Share<E::Node>,
     pub(super) handle: E::Handle,
     /// Its reads and writes go past the kernel's page cache.

@@ -1,4 +1,4 @@
-//! Who serves the open handles of a file: the kernel by itself, or we.
+//! Whether the kernel by itself serves the open handles of a file, or we do.
 //!
 //! What must hold, because the kernel refuses anything else: while a file has a handle that the
 //! kernel serves, all its handles are served so, with the same backing; while it has one that we
@@ -24,8 +24,9 @@ struct Handles {
 }
 
 impl Serving {
-    /// Decides who serves a new handle, and counts it: `offer` is asked whether the kernel shall, with whether it
-    /// must, and is given what registers a descriptor with the kernel. What the kernel reads and writes then, where it does.
+    /// Decides who serves a new handle, and counts it. `offer` is asked whether the kernel shall; it is given whether
+    /// the kernel must, and what registers a descriptor with it. Returns what the kernel reads and writes, if it serves
+    /// the handle.
     pub(super) fn join(
         &self,
         open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<Backing>,
@@ -52,7 +53,7 @@ impl Serving {
         None
     }
 
-    /// A handle is closed, which the kernel served or did not.
+    /// A handle is closed; `kernels` says whether the kernel served it.
     pub(super) fn leave(&self, kernels: bool) {
         let mut handles = self.0.lock();
         if !kernels {

@@ -21,8 +21,8 @@ use std::time::Duration;
 use fuser::{INodeNo, Notifier};
 use halocline_os::catch_panic::unpanicked;
 
-/// How long a write waits at most. Only where all threads wait does it last so long, and then its
-/// pages are dropped as soon as they are free again.
+/// How long a write waits at most. Only if all threads wait does it last so long, and then its pages are dropped as
+/// soon as one is free again.
 const WAIT_LIMIT: Duration = Duration::from_millis(500);
 
 /// What is known of one file.
@@ -98,8 +98,7 @@ impl Dropper {
         }
     }
 
-    /// What the kernel keeps of an inode's attributes is not to be believed from now on. It waits for
-    /// nothing.
+    /// Has the kernel drop the attributes that it keeps of an inode. Does not wait.
     pub(super) fn forget_attributes(&self, number: u64) {
         if let Some((_, notifier)) = self.0.get() {
             // A kernel that does not know the inode keeps nothing of it.

@@ -60,9 +60,9 @@ impl<E: Engine> Front<E> {
         removed.map_err(self.failed(&inode, "removexattr"))
     }
 
-    /// Refuses ACLs of other kinds than POSIX's (`system.nfs4_acl` and the like) to whom the file does not
-    /// belong: of these the kernel checks nothing, and what is below sees this process instead of the
-    /// caller. A mount of an ordinary user has that user's rights there and no others.
+    /// Refuses a caller who does not own the file ACLs of other kinds than POSIX's (`system.nfs4_acl` and the like):
+    /// the kernel does not check these, and the file system below sees this process instead of the caller. A mount of
+    /// an ordinary user has that user's rights there and no others.
     fn may_change(&self, inode: &Inode<E::Node>, name: &OsStr, caller: Caller) -> Answer<()> {
         let name = name.as_encoded_bytes();
         let unchecked = name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");

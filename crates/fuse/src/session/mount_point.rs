@@ -1,7 +1,7 @@
 //! A mount of ours by its place and number, and `umount(2)` on it, or `fusermount3` where this user may not call that.
 //!
-//! What must hold: only our own mount is unmounted. The same path may be that of the origin's disk
-//! below, and of whatever somebody mounted over us.
+//! What must hold: only our own mount is unmounted. The path may also be that of the origin's disk below, or of a mount
+//! that somebody made over ours.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,7 +42,7 @@ impl MountPoint {
         Ok(Self { path: path.to_owned(), number, device })
     }
 
-    /// Where else the mount's file system is seen, which keeps it alive.
+    /// Other mounts of the same file system, which keep it alive.
     pub(super) fn copies(&self) -> Vec<MountCopy> {
         self.device.map_or_else(Vec::new, |device| mount::copies(device, self.number))
     }
@@ -60,7 +60,7 @@ impl MountPoint {
         }
     }
 
-    /// A copy of the mount that is nowhere yet.
+    /// A copy of the mount that is attached nowhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         rustix::mount::open_tree(CWD, &self.path, flags)

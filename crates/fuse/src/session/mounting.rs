@@ -151,7 +151,7 @@ fn mount_with_helper<E: Engine>(
     Session::new(served, mountpoint, &config).map_err(|source| {
         let said = said(&source);
         let what = format!("{}: fusermount3 could not mount: {said}", mountpoint.display());
-        // What ran has said why; else there was nothing to run.
+        // A helper that ran has said why; otherwise none was found.
         if source.raw_os_error().is_some() {
             return Error::invalid(
                 what,
@@ -182,9 +182,9 @@ pub(super) fn with_priority<T>(spawn: impl FnOnce() -> T) -> T {
     spawned
 }
 
-/// Raises the read-ahead of the mount with this device to the largest request. Only root may; without it
-/// sequential reads come in requests of the kernel's default of 128 KiB. The mount is not looked into: who waits for
-/// itself when it is killed never ends.
+/// Raises the read-ahead of the mount with this device to the largest request. Only root may; without it sequential
+/// reads come in requests of the kernel's default of 128 KiB. The mount itself is not touched: a process that waits for
+/// its own mount cannot be killed.
 pub(super) fn widen_read_ahead((major, minor): (u64, u64)) {
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = fs::write(setting, READ_AHEAD_KIB) {

@@ -7,8 +7,8 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Enters a private mount namespace: what is mounted from now on, nobody else sees. An ordinary
-/// user gets a user namespace around it and keeps the own user and group id inside.
+/// Enters a private mount namespace: later mounts are seen by nobody else. An ordinary user gets a user namespace
+/// around it and keeps the own user and group id inside.
 ///
 /// The process must have one thread only (`EINVAL` otherwise for an ordinary user).
 pub fn private_namespace() -> Result<()> {
@@ -31,8 +31,8 @@ pub fn private_namespace() -> Result<()> {
     if uid != 0 {
         map_own_ids(uid, gid)?;
     }
-    // Mounts must not travel back to where the namespace came from. What is unmounted there goes
-    // here, too, where it is shared: or this namespace would keep it busy.
+    // Mounts must not propagate back to the original namespace. Unmounts there must propagate here: else this namespace
+    // would keep a shared mount busy.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(|errno| Error::at("/", "make the mounts private below")(errno.into()))
 }

@@ -32,7 +32,7 @@ pub struct PrivateView {
     outside: Outside,
     /// The mount's device, until somebody serves it.
     device: Mutex<Option<OwnedFd>>,
-    /// Ends with the unmount: its namespaces may hold another sight of the mount.
+    /// Ends with the unmount: its namespaces may still see the mount elsewhere.
     holder: Mutex<Option<NamespaceHolder>>,
 }
 
@@ -47,7 +47,7 @@ impl Outside {
         if !detached.is_ok_and(|output| output.status.success()) {
             tracing::warn!(dir = %dir.display(), "fusermount3 did not take the mount away");
         }
-        // Never with what is in it: that is the user's data while the mount is there.
+        // Never recursively: while the mount is there, its content is the user's data.
         if let Err(error) = fs::remove_dir(&dir) {
             tracing::warn!(dir = %dir.display(), %error, "an empty directory stays");
         }
@@ -86,15 +86,14 @@ impl PrivateView {
         self.device.lock().take().ok_or_else(|| io::ErrorKind::ResourceBusy.into())
     }
 
-    /// Lets the namespaces see the mount, which is served now, and nobody else any more.
+    /// Shows the mount, which is served by now, in the namespaces, and nowhere else.
     pub(super) fn show(&self) -> Result<()> {
         let bound = self.holder.lock().as_ref().map_or(Ok(()), NamespaceHolder::bind);
         self.outside.close();
         bound
     }
 
-    /// Unmounts unless the mount is in use, or `force` is given, which detaches it then; `false` if it
-    /// is in use.
+    /// Unmounts unless the mount is in use; `force` detaches it then. `false` if it is in use.
     pub(super) fn unmount(&self, force: bool) -> Result<bool> {
         let mut holder = self.holder.lock();
         let unmounted = holder.as_ref().map_or(Ok(true), |holder| holder.unmount(force));
@@ -104,7 +103,7 @@ impl PrivateView {
         unmounted
     }
 
-    /// A copy of the mount that is nowhere yet.
+    /// A copy of the mount that is attached nowhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
         let holder = self.holder.lock();
         let ended = || Error::from(io::Error::from(io::ErrorKind::NotConnected));
@@ -121,7 +120,7 @@ impl PrivateView {
         let (user, mounts) = holder.as_ref().ok_or(io::ErrorKind::NotConnected)?.namespaces();
         let (user, mounts) = (user.try_clone()?, mounts.try_clone()?);
         Ok(move || {
-            // Who owns a user namespace may enter it, and what belongs to it.
+            // The owner of a user namespace may enter it and the namespaces that belong to it.
             move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
             Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?)
         })

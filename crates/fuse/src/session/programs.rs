@@ -1,11 +1,11 @@
-//! Which programs have files open on a mount, by `/proc`: also on one that is detached, of which no path tells.
+//! Which programs have files open on a mount, found in `/proc`: also on a detached mount, which has no path.
 
 use std::fs;
 use std::path::Path;
 
 use halocline_os::bounded;
 
-/// Programs that are named at most.
+/// Most programs that are named.
 const NAMED_MAX: usize = 5;
 /// Longest description of a descriptor that is read.
 const FDINFO_BYTES_MAX: u64 = 4096;
@@ -26,8 +26,8 @@ pub(super) fn programs_on(number: u64) -> Vec<String> {
     named.take(NAMED_MAX).collect()
 }
 
-/// Whether a process has something open on the mount: what the kernel says of its descriptors, without a look at the
-/// files, whose servers may not answer.
+/// Whether a process has something open on the mount: by the kernel's description of its descriptors, not by the files,
+/// whose servers may not answer.
 fn has_open(process: &Path, number: u64) -> bool {
     let Ok(descriptors) = fs::read_dir(process.join("fdinfo")) else { return false };
     descriptors.flatten().any(|descriptor| {

@@ -1,5 +1,5 @@
-//! Where a mount of ours is: seen by this process, or only in a view that somebody keeps for it. Either is unmounted and
-//! copied alike.
+//! Where our mount is: seen by this process, or only in a view that a holder keeps. Both are unmounted and copied
+//! alike.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use super::mount_point::MountPoint;
 pub(super) enum Place {
     /// Seen by this process.
     Here(MountPoint),
-    /// Seen in a view; who keeps that unmounts it.
+    /// Seen in a view; its holder unmounts it.
     InView(Arc<PrivateView>),
 }
 
@@ -38,17 +38,17 @@ impl Place {
         }
     }
 
-    /// Where else the mount's file system is seen, which keeps it alive.
+    /// Other mounts of the same file system, which keep it alive.
     pub(super) fn copies(&self) -> Vec<MountCopy> {
         self.here().map_or_else(Vec::new, MountPoint::copies)
     }
 
-    /// Programs that have something open there, in words and not all if they are many.
+    /// Programs that have something open there, in words; only some if they are many.
     pub(super) fn programs(&self) -> Vec<String> {
         self.here().map_or_else(Vec::new, |point| super::programs::programs_on(point.number))
     }
 
-    /// Ends the connection of the mount whatever still sees it.
+    /// Ends the connection of the mount, whatever still sees it.
     pub(super) fn abort(&self) -> io::Result<()> {
         let device = self.here().and_then(|point| point.device);
         super::aborting::abort(device.ok_or(io::ErrorKind::Unsupported)?)
@@ -59,7 +59,7 @@ impl Place {
         self.here().map_or(Ok(true), MountPoint::is_there)
     }
 
-    /// A copy of the mount that is nowhere yet.
+    /// A copy of the mount that is attached nowhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
         match self {
             Self::Here(point) => point.copy(),

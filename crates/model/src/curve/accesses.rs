@@ -88,7 +88,7 @@ impl Accesses {
         self.all
     }
 
-    /// Share of the blocks that is looked at, 0 to 1.
+    /// Share of the blocks that is sampled, 0 to 1.
     pub const fn share(&self) -> f64 {
         self.share
     }
@@ -109,7 +109,7 @@ impl Accesses {
         (self.hashes.len() as f64 / self.share).round() as u64
     }
 
-    /// Numbers of the blocks that are looked at, in the order of time.
+    /// Numbers of the sampled blocks, in the order of time.
     pub(super) fn blocks(&self) -> &[u32] {
         &self.kept
     }
@@ -138,7 +138,7 @@ impl Accesses {
         if blocks == 0 { 0 } else { slots.round().max(1.0) as usize }
     }
 
-    /// The accesses of one part of the blocks, numbered anew, and how many blocks these are.
+    /// The accesses of one part of the blocks, renumbered, and how many blocks these are.
     pub(super) fn part(&self, part: usize, parts: usize) -> (Vec<u32>, usize) {
         let mut names = vec![u32::MAX; self.hashes.len()];
         let mut distinct = 0;

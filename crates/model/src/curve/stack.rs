@@ -1,4 +1,4 @@
-//! Stack distances (Mattson et al., 1970): one pass tells what LRU misses at every size.
+//! Stack distances (Mattson et al., 1970): one pass finds what LRU misses at every size.
 
 /// How often each stack distance occurs.
 #[derive(Debug)]

@@ -70,7 +70,7 @@ impl Foresight {
     }
 }
 
-/// Who is wanted last leaves first; of those wanted no more, the largest.
+/// The file wanted last leaves first; of those no longer wanted, the largest.
 fn by_next_use(mut files: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
     let key = |file: FileId| {
         (Reverse(outlook.next(file).unwrap_or(u64::MAX)), Reverse(outlook.size(file)))

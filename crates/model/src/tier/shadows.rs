@@ -38,9 +38,9 @@ const INSURED: f64 = 1.05;
 /// A rule by which files are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Every file comes, who was used longest ago leaves.
+    /// Every file comes, the least recently used leaves.
     Recency,
-    /// Every file comes, who was used least leaves.
+    /// Every file comes, the least frequently used leaves.
     Frequency,
     /// A file comes if it was used more, by bytes, than those together that leave for it.
     Worth,
@@ -218,7 +218,7 @@ impl Shadows {
         self.ours.rule
     }
 
-    /// The SSD holds so many bytes.
+    /// The SSD holds this many bytes.
     pub(super) fn set_limit(&mut self, bytes: u64) {
         if self.limit != bytes {
             let (followed, ours) = (self.followed, Shadow::new(self.ours.rule));

@@ -12,7 +12,7 @@ pub const REGION: u64 = 16 << 20;
 const HANDOVERS: u32 = 24;
 /// The same where another region of the file is contended: its nodes do there what they do here.
 const HANDOVERS_NEXT: u32 = 2;
-/// A longer pause between handovers, in milliseconds, begins to count anew.
+/// A longer pause between handovers, in milliseconds, restarts the count.
 const PAUSE_MS: u64 = 1_000;
 /// How long a region stays contended the first time, in milliseconds; twice as long each next time.
 const CALM_MS: u64 = 5_000;

@@ -90,7 +90,7 @@ impl Members {
     }
 
     /// Renews the lease of a session. `false`: the store does not know what it holds now, and it must
-    /// [`assert`](Self::assert) that first, or it was recovered and must begin anew.
+    /// [`assert`](Self::assert) that first, or it was recovered and must begin again.
     pub fn renew(&mut self, session: Session, epoch: Epoch) -> bool {
         match self.sessions.get_mut(&session) {
             Some(member) if member.asserted == epoch => {

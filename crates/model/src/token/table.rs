@@ -212,7 +212,7 @@ impl Tokens {
         self.waiting.retain(|waiting| !waiting.is_in_vain(session, active));
     }
 
-    /// Ends all contention: who asks next caches again.
+    /// Ends all contention: the next session that asks caches again.
     pub fn calm(&mut self) {
         self.heat = Heat::NONE;
     }
@@ -229,7 +229,7 @@ impl Tokens {
         self.waiting == other.waiting
     }
 
-    /// Who waits for something, in the order of their coming.
+    /// The sessions that wait, in the order of their arrival.
     pub fn waiters(&self) -> impl Iterator<Item = Session> {
         self.waiting.iter().map(|waiting| waiting.session)
     }

@@ -1,11 +1,11 @@
-//! Directories on another machine, whose times have the way there in them.
+//! Directories on another machine, whose times include the network.
 
 use std::path::Path;
 
 use halocline_os::error::{Error, Result};
 
-/// `f_type` of file systems whose bytes are on other machines (statfs(2), linux/magic.h, and the clients' own
-/// sources). One in user space may be.
+/// `f_type` of file systems whose bytes are on other machines (statfs(2), linux/magic.h, and the clients' own sources).
+/// One in user space may be remote.
 const REMOTE: [u32; 10] = [
     0x6969,      // NFS
     0xfe53_4d42, // SMB2

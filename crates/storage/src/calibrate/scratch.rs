@@ -28,7 +28,7 @@ impl Scratch {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
             let file = options.open(&path);
-            // What was there already is somebody else's.
+            // An existing file is somebody else's.
             if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
                 return file;
             }
@@ -59,7 +59,7 @@ pub(super) struct AlignedBuffer {
 impl AlignedBuffer {
     pub(super) fn new(len: u64) -> Self {
         let len = usize::try_from(len).expect("a request fits memory");
-        // Not zeros, and not one byte over and over: some devices store those for nothing.
+        // Not zeros, and not one byte repeated: some devices store those at no cost.
         let bytes: Vec<u8> = (0_u32..).map(byte).take(len + ALIGNMENT).collect();
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         Self { bytes, start }
@@ -80,7 +80,7 @@ fn byte(at: u32) -> u8 {
 mod tests {
     use super::*;
 
-    /// A file that had the name was removed, and then taken for the obstacle.
+    /// A file that had the name was removed, and then reported as the obstacle.
     #[test]
     fn a_file_of_the_same_name_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Whether a device takes longer than it was calibrated: what the cost models decide is then wrong, and often the
-//! device is about to fail.
+//! Whether a device takes longer than when it was calibrated: the cost models then decide wrongly, and often the device
+//! is about to fail.
 //!
-//! Only a request that is alone on the device is compared, with the longest that it may take. What a page cache
-//! answered is faster and says nothing. So a device that became faster is not noticed.
+//! Only requests that are alone on the device are compared, with the longest that they may take. Answers from a page
+//! cache are faster and prove nothing, so a device that became faster is not noticed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use halocline_os::clock::Clock;
 
-/// Measured over calibrated time from which on a device drifted, as `verify` has it.
+/// Ratio of measured to calibrated time from which a device has drifted, as in `verify`.
 const DRIFTED: f64 = 1.5;
 /// Requests that are compared together.
 const WINDOW: u32 = 256;
@@ -33,7 +33,7 @@ struct Window {
     requests: u32,
     measured_s: f64,
     calibrated_s: f64,
-    /// Measured over calibrated time of the last full window.
+    /// Ratio of measured to calibrated time in the last full window.
     last: Option<f64>,
 }
 
@@ -43,12 +43,12 @@ impl Drift {
         Self { dir, calibrated, clock: clock.clone(), window: Mutex::default() }
     }
 
-    /// How many times as long as calibrated it takes, if that is more than calibrations differ.
+    /// How many times its calibrated time it takes, if that is more than calibrations vary.
     pub(crate) fn slower(&self) -> Option<f64> {
         self.window.lock().last.filter(|ratio| *ratio > DRIFTED)
     }
 
-    /// A request of `bytes` that was alone took so long.
+    /// Notes how long a request of `bytes` took that was alone.
     #[expect(clippy::cast_precision_loss, reason = "a ratio of sums, not an amount")]
     pub(super) fn note(&self, direction: Direction, bytes: u64, took: Duration) {
         let service = self.calibrated.of(direction);

@@ -45,7 +45,7 @@ pub trait Directory: Send + Sync + Debug {
     /// Makes everything on the server durable.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Content of the small file `name` that says whose the server is.
+    /// Content of the small file `name` that says to whom the server belongs.
     fn label(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
     /// Puts such a file in place of the one before, atomically and durably.
@@ -62,7 +62,8 @@ pub struct LocalDirectory {
 }
 
 impl LocalDirectory {
-    /// The names below `root`, which was opened at `path`. Where `is_private`, files that others may have put there are refused.
+    /// The names below `root`, which was opened at `path`. If `is_private`, files that others may have put there are
+    /// refused.
     pub const fn new(root: File, path: PathBuf, is_private: bool) -> Self {
         Self { root, path, is_private }
     }

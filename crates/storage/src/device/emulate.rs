@@ -34,7 +34,7 @@ use halocline_vfs::Allocate;
 pub struct EmulatedServer {
     below: Arc<dyn Device>,
     mechanism: Mutex<Mechanism>,
-    /// What others have in common with it.
+    /// The queue shared with other processes.
     common: Option<CommonQueue>,
     clock: Clock,
 }
@@ -92,7 +92,7 @@ impl Device for EmulatedServer {
         let len = self.below.read_at(file, offset, bufs)?;
         if wanted {
             let (inode, direction) = (file.inode(), Direction::Read);
-            // A read at the end of the file still has to go and see that there is nothing.
+            // A read at the end of the file still has to find out that there is nothing.
             self.pass_time(arrival, Access { inode, offset, len: len as u64, direction })?;
         }
         Ok(len)

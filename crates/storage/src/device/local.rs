@@ -25,7 +25,7 @@ impl LocalDevice {
     /// A device over the file system that holds `dir`.
     pub fn open(dir: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
-        // Of another kind it might wait: a FIFO for a writer.
+        // Opening another kind of file might wait: a FIFO for a writer.
         options.read(true).custom_flags(libc::O_DIRECTORY);
         let dir = options.open(dir).map_err(Error::at(dir, "open the server's directory"))?;
         Ok(Self { dir })
@@ -190,7 +190,7 @@ mod tests {
         assert!(back[8192..].iter().all(|&byte| byte == 1));
     }
 
-    /// `calibrate` of a FIFO waited for ever.
+    /// `calibrate` of a FIFO blocked indefinitely.
     #[test]
     fn only_a_directory_is_opened() {
         let (dir, ..) = scratch();

@@ -1,4 +1,4 @@
-//! A server with no file system behind it: names and bytes are in memory, and gone when it is.
+//! A server without a file system: names and bytes are in memory, and vanish with it.
 //!
 //! For simulations and tests, which put an emulated device and a simulated clock around it.
 
@@ -18,7 +18,7 @@ use super::{Device, Directory, ServerFile, Space};
 use halocline_os::error::Result;
 use halocline_vfs::Allocate;
 
-/// Bytes that are held or missing together.
+/// Size of a block: its bytes are held or missing together.
 const BLOCK: u64 = 4096;
 
 /// Names and bytes of one server. Copies are the same server.

@@ -41,7 +41,7 @@ pub struct Meter {
     drift: Option<Drift>,
 }
 
-/// One request in so many is compared with what calibration says: looking at the clock costs more than counting.
+/// One request in this many is compared with its calibrated time: reading the clock costs more than counting.
 const COMPARED_ONE_IN: u64 = 8;
 
 impl Meter {
@@ -50,12 +50,12 @@ impl Meter {
         Self { drift: Some(drift), ..Self::default() }
     }
 
-    /// How many times as long as calibrated the device takes, if that is much more.
+    /// How many times its calibrated time the device takes, if that is much more.
     pub fn slower(&self) -> Option<f64> {
         self.drift.as_ref()?.slower()
     }
 
-    /// Does and counts a read or write, and compares it if it is its turn and it was alone.
+    /// Does and counts a read or write, and compares its time if it is due and was alone.
     fn transfer<T>(
         &self,
         direction: Direction,

@@ -3,8 +3,8 @@
 //! Linux keeps what one call wrote in pages as large as the call, up to 2 MiB, and ext4 looks at
 //! every block of such a page at every write into it: where 256 KiB were written at a time, 4 KiB
 //! writes reach half of what they reach after 64 KiB, where 4 MiB were a ninth. Reads of 1 MiB are
-//! fastest from 256 KiB on and lose a sixth at 64 KiB (docs/BENCH.md). A cache is written in large
-//! pieces by those who fill it, and is there for small requests.
+//! fastest from 256 KiB on and lose a sixth at 64 KiB (docs/BENCH.md). A cache is filled in large pieces, and serves
+//! small requests.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;

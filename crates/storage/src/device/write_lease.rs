@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// `fcntl(2)`: which signal tells the holder of a lease.
+/// `fcntl(2)`: which signal notifies the holder of a lease.
 const F_SETSIG: i32 = 10;
 
 /// Whether `file` is the only open file of its inode. Where the file system gives no leases nobody

@@ -69,8 +69,8 @@ impl Distribution {
         pieces_by(range, |at, end| self.piece_at(at, end))
     }
 
-    /// Where the byte at `local` of a server's local file is in the file, and how many bytes from there on are
-    /// neighbours in both; `None` where no byte of the file gets to.
+    /// The file offset of the byte at `local` of a server's local file, and how many bytes from there on are neighbours
+    /// in both; `None` where no byte of the file is stored there.
     pub fn file_offset(&self, server: u32, local: u64) -> Option<(u64, u64)> {
         match self {
             Self::Even(striping) if striping.servers() == 1 => Some((local, u64::MAX - local)),

@@ -25,10 +25,9 @@ pub struct VolumeFile {
     slots: Vec<LazyFile>,
     /// Changes made so far, counted after each has reached the operating system.
     changes: AtomicU64,
-    /// How many of them a completed sync covers.
+    /// Number of changes that a completed sync covers.
     synced: AtomicU64,
-    /// A sync failed: the system may have dropped what it could not write, and would call the
-    /// next sync a success.
+    /// A sync failed: the system may have dropped what it could not write, and would report the next sync as a success.
     unsyncable: AtomicBool,
 }
 
@@ -207,7 +206,7 @@ impl VolumeFile {
         Ok(())
     }
 
-    /// Whether a sync failed once. Every later one fails too, because it could not be believed.
+    /// Whether a sync ever failed. Every later one fails too, because its success would mean nothing.
     pub fn is_unsyncable(&self) -> bool {
         self.unsyncable.load(Ordering::Acquire)
     }
@@ -217,13 +216,13 @@ impl VolumeFile {
         self.changes.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
     }
 
-    /// Counts a change. Called after the bytes arrived, so that a sync that runs meanwhile does
-    /// not claim them; and after a failure too, because a part may have arrived.
+    /// Counts a change. Called after the bytes arrived, so that a concurrent sync does not claim them; and after a
+    /// failure too, because a part may have arrived.
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether there is a local file on any server; one that cannot be opened is there, too.
+    /// Whether there is a local file on any server, including one that cannot be opened.
     pub(crate) fn is_anywhere(&self) -> bool {
         self.slots.iter().any(|slot| !matches!(slot.existing(), Ok(None)))
     }
@@ -290,7 +289,7 @@ impl VolumeFile {
         first_error(scatter(parts.collect(), |(slot, server)| work(slot, server))).map(drop)
     }
 
-    /// The file offset of a byte of a server's local file; behind every byte where it has none.
+    /// The file offset of a byte of a server's local file; past every byte where it has none.
     fn file_offset(&self, server: u32, local: u64) -> u64 {
         self.distribution.file_offset(server, local).map_or(u64::MAX, |(offset, _)| offset)
     }

@@ -15,8 +15,8 @@ pub(super) struct LazyFile {
     pub(super) server: Arc<Server>,
     path: PathBuf,
     file: OnceLock<ServerFile>,
-    /// The directory entry may not be durable: it was not synced here, whoever made it. One that was
-    /// killed may have made it a moment ago.
+    /// The directory entry may not be durable: it was not synced here, and whoever made it may have been killed before
+    /// doing so.
     name_unsynced: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl LazyFile {
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// Makes the local file durable, and at first its name.
+    /// Makes the local file durable, the first time with its name.
     pub(super) fn sync(&self, data_only: bool) -> io::Result<()> {
         let Some(file) = self.existing()? else { return Ok(()) };
         self.server.device().sync(file, data_only)?;

@@ -61,8 +61,8 @@ impl CacheObjects {
         self.geometry
     }
 
-    /// The object of file number `file` at `placement`. Its local files are created when they are
-    /// first written. While the result lives there is no second one for the same object.
+    /// The object of file number `file` at `placement`. Its local files are created when they are first written. While
+    /// the result lives, the same object is not opened a second time.
     pub fn open(&self, file: u64, placement: Placement) -> io::Result<Arc<VolumeFile>> {
         let key = ObjectKey { file, placement };
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
@@ -86,9 +86,8 @@ impl CacheObjects {
         Ok(Arc::clone(&entry.file))
     }
 
-    /// Closes the eighth that was used longest ago, but nothing that somebody holds. What was
-    /// written is synced first; an object that cannot be synced stays open, so that the next
-    /// [`sync_dirty`](Self::sync_dirty) reports it.
+    /// Closes the least recently used eighth, except what is in use. What was written is synced first; an object that
+    /// cannot be synced stays open, so that the next [`sync_dirty`](Self::sync_dirty) reports it.
     fn close_some(&self, open: &mut FxHashMap<ObjectKey, Open>) {
         let mut idle: Vec<(u64, ObjectKey)> = open
             .iter()
@@ -150,15 +149,15 @@ impl CacheObjects {
         dirty.iter().map(|file| file.sync(true)).fold(Ok(()), io::Result::and)
     }
 
-    /// Numbers of the files with an object that cannot be synced any more: what it holds must be
-    /// brought elsewhere, and the object removed.
+    /// Numbers of the files with an object that can no longer be synced: its content must be moved elsewhere, and the
+    /// object removed.
     pub fn unsyncable(&self) -> BTreeSet<u64> {
         let open = self.open.read();
         let failed = open.iter().filter(|(_, open)| open.file.is_unsyncable());
         failed.map(|(key, _)| key.file).collect()
     }
 
-    /// All objects on the servers, in order. Names that are none of ours are left out.
+    /// All objects on the servers, in order. Names that are not ours are skipped.
     pub fn list(&self) -> io::Result<Vec<ObjectKey>> {
         let mut keys = BTreeSet::new();
         self.each_name(|_, _, key| {

@@ -55,8 +55,7 @@ pub struct Origin {
     locks: Arc<SizeLocks>,
     /// Whether objects have the inode numbers of this tree.
     is_bound: bool,
-    /// Says that a striped volume is in use: shared by mounts, exclusive for whoever removes what
-    /// no name leads to.
+    /// Lock on a striped volume in use: shared by mounts, exclusive for removing what no name leads to.
     in_use: Option<File>,
 }
 
@@ -105,8 +104,8 @@ impl Origin {
         }
     }
 
-    /// The shape that the origin in `dir` is opened with where `wanted` is asked for: its own where it is a striped volume
-    /// and nobody asks for another.
+    /// The shape that the origin in `dir` is opened with where `wanted` is asked for: its own if it is a striped volume
+    /// and no other is asked for.
     pub fn shape_in(dir: &Path, wanted: VolumeShape) -> Result<VolumeShape> {
         let found =
             VolumeLabel::read(&Home::open(dir)?)?.filter(|_| wanted.kind != VolumeKind::Striped);
@@ -117,7 +116,7 @@ impl Origin {
         }))
     }
 
-    /// The striped volume in `dir`, without decorators; an error if it is none.
+    /// The striped volume in `dir`, without decorators; an error if there is none.
     pub fn open_volume(dir: &Path) -> Result<Self> {
         let home = Home::open(dir)?;
         let label = VolumeLabel::read(&home)?.ok_or_else(|| {
@@ -128,8 +127,8 @@ impl Origin {
         Self::open_striped(&home, label, Use::Shared, &|_, device| device)
     }
 
-    /// The striped volume in `dir` for its only user; `None` if it is none. Refused while it is
-    /// mounted. Nothing of it is changed: where its objects are not bound to this tree, files have no data.
+    /// The striped volume in `dir` for exclusive use; `None` if there is none. Refused while it is mounted. Nothing in
+    /// it is changed: if its objects are not bound to this tree, files have no data.
     pub fn open_alone(dir: &Path) -> Result<Option<Self>> {
         let home = Home::open(dir)?;
         let label = VolumeLabel::read(&home)?;
@@ -145,7 +144,7 @@ impl Origin {
         decorate: Decorate<'_>,
     ) -> Result<Self> {
         let names: Vec<_> = (0..label.servers).map(|index| format!("server-{index}")).collect();
-        // Whoever could put objects there could have us read and write files of that person's choice.
+        // Anybody who could put objects there could have us read and write files of their choice.
         let open = |name: &String| PrivateDir::open(&home.path().join(name));
         let dirs = names.iter().map(open).collect::<Result<Vec<_>>>()?;
         let in_use = label::lock(home, &dirs[0], how)?;

@@ -37,10 +37,10 @@ struct Shared {
 struct State {
     jobs: VecDeque<Job>,
     workers: usize,
-    /// Those that were not woken since they had nothing to do.
+    /// Workers that were not woken since they ran out of work.
     idle: usize,
-    /// One for each worker that was woken and does not run yet: the work for which a simulated clock waits from then on.
-    /// A job that waits for a busy worker holds no time up: that of the worker has to pass first.
+    /// One for each worker that was woken and does not run yet: the work for which a simulated clock waits. A job that
+    /// waits for a busy worker does not hold up time: that worker's time has to pass first.
     woken: Vec<Option<Work>>,
     closed: bool,
 }
@@ -106,7 +106,7 @@ impl Shared {
             } else if state.closed {
                 return;
             } else {
-                // Whoever waits for the last job was woken, and works.
+                // The thread that waits for the last job was woken, and counts as working.
                 drop(working);
                 state.idle += 1;
                 let work = loop {
@@ -267,7 +267,7 @@ mod tests {
         });
     }
 
-    /// A worker that was woken for a part which a busy one took worked on the next without a word to the clock.
+    /// A worker woken for a part that a busy one took worked on the next part without telling the clock.
     #[test]
     fn parts_begin_in_the_moment_in_which_they_are_queued() {
         const ROUNDS: u32 = 100;

@@ -17,9 +17,9 @@ use crate::store::{Lease, Reading, Roll, StoreError, Swap};
 
 /// Lost races after which a request pauses.
 const RACES: u32 = 16;
-/// A request that waits looks after those in its way, whether they live, at each so-manieth attempt.
+/// Every this many attempts, a waiting request checks whether those in its way still live.
 const LOOK_EVERY: u32 = 4;
-/// All of a file: what is welcome besides what is asked for.
+/// All of a file: taken where it is free, beyond what is required.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
 impl File {
@@ -80,7 +80,7 @@ impl File {
             Ok(Asked::Waits(on)) => Ok(Attempt::Waits(on)),
             Ok(Asked::Lost(held)) => Err(self.lost(held)),
             Err(error @ StoreError::NoAnswer(_)) => {
-                // What was asked may have been done.
+                // The request may have been done.
                 self.state.lock().last = None;
                 Ok(Attempt::Waits(error.to_string()))
             }
@@ -106,7 +106,7 @@ impl File {
         let Want { direction, range: required, alone } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
-        // What the node saw last is a guess, which the store takes if it is right. Who waits must look.
+        // The value seen last is a guess, which the store takes if it is right. A request that waits must read.
         let guess = self.guess(roll.parts[part]).filter(|_| attempts == 0);
         let mut is_read = attempts > 0;
         let mut value = match guess {
@@ -153,7 +153,7 @@ impl File {
         Ok(Asked::Waits("the store, which others change at the same time".to_owned()))
     }
 
-    /// The store took a change that was answered so.
+    /// The store took a change with this answer.
     fn answered(&self, want: Want, answer: &Answer, new: Tokens, lapses: u64) -> Asked {
         let shared = &self.shared;
         let asked = match answer {
@@ -162,8 +162,8 @@ impl File {
             Answer::Granted(held) => {
                 let now = shared.options.clock.instant();
                 let mut state = self.state.lock();
-                // Without the lease that it was asked under the store has it, and this node does not know: it gives it up
-                // when others want it, or is granted it again.
+                // If the lease lapsed since the request, only the store knows of the token: this node gives it up when
+                // others want it, or is granted it again.
                 let is_sure = shared.lease.runs_at(now)
                     && shared.lease.lapses.load(Ordering::Acquire) == lapses;
                 if is_sure {
@@ -172,7 +172,7 @@ impl File {
                 if held.iter().any(|held| held.mode == Mode::Direct) {
                     add(&shared.counters.direct);
                 }
-                // In the same moment: whoever waited uses what it got before others take it away.
+                // Under the same lock: a request that waited uses what it got before others take it away.
                 let permit = if is_sure { state.pieces.permit(want, now) } else { None };
                 Asked::Granted(permit)
             }
@@ -203,10 +203,10 @@ impl File {
 }
 
 enum Asked {
-    /// It is held; no permit where it is being given up at this moment.
+    /// The token is held; no permit if it is being given up right now.
     Granted(Option<Grant>),
     Waits(String),
-    /// What this node has there must go first: what was cached becomes contended, or the other way round.
+    /// What this node holds there must be given up first: cached bytes became contended, or the reverse.
     GiveFirst(ByteRange),
     Lost(Held),
 }
@@ -227,14 +227,15 @@ impl Shared {
         Ok(self.known())
     }
 
-    /// A roll that is not older than the tokens where that matters: where somebody is in them who is not known to live.
+    /// A roll that is not older than the tokens, where that matters: where they name a session that is not known to
+    /// live.
     fn knowing(&self, roll: Arc<Roll>, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
         let mut others = tokens.all().iter().map(|held| held.session).chain(tokens.waiters());
         let is_live = |session: Session| roll.members.life(session) == Some(Life::Live);
         if others.all(is_live) { Ok(roll) } else { self.refresh() }
     }
 
-    /// Looks whether those who have or want tokens of a file are still there.
+    /// Checks whether the sessions that have or want tokens of a file are still there.
     fn declare_gone(&self, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
         let mut roll = self.refresh()?;
         let held = tokens.all().iter().map(|held| held.session);

@@ -1,4 +1,4 @@
-//! Saying again what this node holds of a file, to a store that may have forgotten it.
+//! Asserting again what this node holds of a file, to a store that may have forgotten it.
 
 use halocline_model::token::{Held, Tokens};
 
@@ -9,13 +9,13 @@ use crate::store::{Result, Roll, StoreError, Swap};
 const RACES: u32 = 64;
 
 impl File {
-    /// Drops what is not exclusive; the store may think otherwise. `false` if it must be tried again.
+    /// Drops what is not exclusive, whatever the store believes. `false` if it must be tried again.
     pub(in crate::agent) fn drop_what_is_unsure(&self) -> bool {
         let ranges = self.state.lock().pieces.unsure();
         ranges.into_iter().all(|range| self.drop_range(range))
     }
 
-    /// Says what the node holds of the file. `false` if the epoch is another one again.
+    /// Asserts what the node holds of the file. `false` if the epoch changed again.
     pub(in crate::agent) fn assert(&self, roll: &Roll) -> Result<bool> {
         let epoch = roll.parts[self.shared.store.part(self.id)];
         let session = self.shared.session;

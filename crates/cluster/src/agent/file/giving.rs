@@ -14,7 +14,7 @@ use crate::store::{Reading, StoreError, Swap};
 
 /// Lost races after which a change is given up for now.
 const RACES: u32 = 64;
-/// How often giving up at the end is tried where something fails.
+/// Attempts to give everything up at the end, if something fails.
 const TRIES: u32 = 8;
 /// Handovers of one file after which others have their turn.
 const TURNS: u32 = 64;
@@ -24,7 +24,7 @@ impl File {
     pub(in crate::agent) fn give_what_is_wanted(&self) -> Result<()> {
         let shared = &self.shared;
         for _ in 0..TURNS {
-            // The tokens of a node without a lease are looked after when it has one again.
+            // A node without a lease sees to its tokens when it has one again.
             shared.check_lease()?;
             let Reading { tokens, epoch } = shared.store.read(self.id).map_err(told)?;
             let active = self.state.lock().active.clone();
@@ -48,7 +48,7 @@ impl File {
         Ok(())
     }
 
-    /// Others stand behind requests of this node that wait no more.
+    /// Takes requests that no longer wait out of the queue, because others are queued behind them.
     fn leave_queue(&self) -> Result<(), StoreError> {
         let _changes = self.shared.changes.read();
         let _change = self.change.lock();
@@ -68,7 +68,7 @@ impl File {
         }
     }
 
-    /// Gives everything up that is held.
+    /// Gives up everything that is held.
     pub(in crate::agent) fn give_all_up(&self) -> Result<()> {
         let all = ByteRange::new(0, u64::MAX);
         let deadline = Instant::now() + self.shared.options.wait_limit;
@@ -79,7 +79,7 @@ impl File {
             }
             let mut state = self.state.lock();
             if state.pieces.is_closed(all) {
-                // Some of it is on its way to others.
+                // Some of it is being given to others.
                 let _ = self.changed.wait_until(&mut state, deadline);
             } else {
                 failures += 1;
@@ -91,7 +91,7 @@ impl File {
         })
     }
 
-    /// Gives up a range, or keeps `keep` of what is exclusive there. `false` if somebody does so already, or if it must be
+    /// Gives up a range, or keeps `keep` of what is exclusive there. `false` if that is under way already, or must be
     /// tried again.
     pub(in crate::agent) fn give(&self, range: ByteRange, keep: Option<Mode>) -> bool {
         {
@@ -108,8 +108,8 @@ impl File {
         given
     }
 
-    /// Drops a range from the caches and from the node's mind: the lease under which it was held lapsed. `false` if it must
-    /// be tried again.
+    /// Drops a range from the caches and from what the node believes it holds, because its lease lapsed. `false` if it
+    /// must be tried again.
     pub(in crate::agent) fn drop_range(&self, range: ByteRange) -> bool {
         {
             let mut state = self.state.lock();
@@ -129,12 +129,12 @@ impl File {
         dropped
     }
 
-    /// The engine brings a closed range to the origin and drops it.
+    /// Has the engine bring a closed range to the origin and drop it.
     fn bring_to_origin(&self, range: ByteRange, keeps_clean: bool) -> bool {
         let Some(holder) = self.shared.holder.get() else { return true };
         let given = match holder.upgrade() {
             Some(holder) => holder.give_up(self.id, range, keeps_clean),
-            // What it left is in its cache.
+            // Its dirty bytes are still in the cache.
             None if self.is_exclusive(range) => Err(Error::invalid("the engine has ended", "")),
             None => Ok(()),
         };
@@ -152,12 +152,12 @@ impl File {
         all.iter().any(|(held, mode)| *mode == Mode::Exclusive && held.overlaps(range))
     }
 
-    /// The store is told that a closed range, which is on the origin, is given up.
+    /// Tells the store that a closed range, which is on the origin, is given up.
     fn tell_given(&self, range: ByteRange, keep: Option<Mode>) -> bool {
         let shared = &self.shared;
         let _changes = shared.changes.read();
         let _change = self.change.lock();
-        // First in its own mind: whether the store hears of it or not.
+        // The node forgets it first, whether or not the store hears of it.
         self.state.lock().pieces.remove(range, keep);
         let changed =
             self.change_tokens(|new, epoch| new.give_up(shared.session, range, keep, epoch));
@@ -174,8 +174,8 @@ impl File {
         }
     }
 
-    /// Changes the file's tokens, whatever others do meanwhile; `None` if nobody could want it because the epoch is another
-    /// one. The caller holds the locks for changes.
+    /// Changes the file's tokens, retrying lost races; `None` if the epoch changed, so that the change no longer
+    /// applies. The caller holds the locks for changes.
     pub(in crate::agent) fn change_tokens(
         &self,
         change: impl Fn(&mut Tokens, Epoch),

@@ -13,7 +13,7 @@ use crate::counters::add;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 impl File {
-    /// Waits for a token, and stands among those who wait meanwhile.
+    /// Waits for a token, queued in the store meanwhile.
     fn wait(&self, want: Want) -> Result<Grant> {
         let stands_for = (queued_as(want), want.range);
         self.state.lock().active.push(stands_for);
@@ -59,7 +59,7 @@ impl File {
             pause = (pause * 2).min(self.shared.options.poll);
         };
         self.note_wait(began.elapsed(), Some(waits_for.clone()));
-        // Whoever stands behind it tells, and then it leaves the queue.
+        // It leaves the queue when a request behind it sends a message.
         Err(Error::Cluster {
             what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
             remedy: "see `halocline cluster nodes`".to_owned(),
@@ -74,7 +74,7 @@ impl File {
     }
 }
 
-/// As what a request stands in the queue.
+/// The direction under which a request is queued.
 fn queued_as(want: Want) -> Direction {
     if want.alone { Direction::Write } else { want.direction }
 }

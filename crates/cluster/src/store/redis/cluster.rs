@@ -1,11 +1,11 @@
 //! A store on a Redis Cluster: files spread over all masters, each of which may forget by itself.
 //!
 //! What must hold (`docs/decisions/0040-a-store-on-a-cluster.md`):
-//! - A file belongs to one of [`PARTS`] parts for ever. Each part lies in one slot with a marker of its epoch, which is
-//!   compared in the same script as the file's version.
-//! - The members lie in a slot of their own, with the list of the epochs that the parts have as far as anybody noticed, and
-//!   with an epoch that changes whenever the members may have been forgotten or the list changes. So the members' epoch
-//!   stands for one list, and who said in it what it holds said it in the epochs of that list.
+//! - A file always belongs to the same one of [`PARTS`] parts. Each part lies in one slot with a marker of its epoch,
+//!   which is compared in the same script as the file's version.
+//! - The members lie in a slot of their own, with the list of the parts' epochs as far as anybody noticed, and with an
+//!   epoch that changes whenever the members may have been forgotten or the list changes. So the members' epoch stands
+//!   for one list: a session that asserted in it what it holds did so in the epochs of that list.
 //! - An epoch of a part that a newer master has begun is never replaced by that of an older one.
 //! - Only a master that was just heard by most others takes or gives leases.
 
@@ -29,11 +29,11 @@ use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Sw
 use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, scan, swap};
 use super::{listen, millis, swap_members, swapped, tell};
 
-/// A master that a majority was not heard by for so long takes and gives no lease. Masters that hear each other do so each
-/// half of `cluster-node-timeout`, which is 15 s at most.
+/// A master that no majority has heard for this long takes and gives no lease. Masters that reach each other are heard
+/// every half of `cluster-node-timeout`, which is 15 s at most.
 const HEARD: Duration = Duration::from_secs(10);
-/// How long leases may run that the members' master has forgotten: one may have been given by a master that was cut off, as
-/// long as it did not notice, and messages take a moment.
+/// How long leases may run that the members' master has forgotten: a master that was cut off gives leases until it
+/// notices, and messages take a moment.
 const FORGOTTEN: Duration = LEASE_MAX.saturating_add(HEARD).saturating_add(Duration::from_secs(5));
 /// After this time no further part is asked for its epoch.
 const NOTING_LIMIT: Duration = Duration::from_secs(5);
@@ -42,14 +42,14 @@ const NOTING_LIMIT: Duration = Duration::from_secs(5);
 pub struct ClusterStore {
     routes: Routes,
     origin: String,
-    /// Of the members, and of each part; with their slots.
+    /// Keys and slots of the members, and of each part.
     members: (Keys, u16),
     parts: Vec<(Keys, u16)>,
     /// The list of the parts' epochs as it was read last.
     known: Mutex<Arc<Parts>>,
     /// Bits of parts that answered with another epoch than the list has.
     suspects: AtomicU64,
-    /// For waiting.
+    /// The connection for waiting.
     listening: Mutex<Option<Connection>>,
     file_scripts: FileScripts,
     member_scripts: MemberScripts,
@@ -64,7 +64,7 @@ impl fmt::Debug for ClusterStore {
     }
 }
 
-/// A part as somebody saw it.
+/// A part as it was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     /// The configuration's epoch of its master: greater for each master that took the slot from another.
@@ -73,11 +73,11 @@ struct Part {
 }
 
 impl Part {
-    /// One that nobody has seen; no epoch of a part has the number 0.
+    /// A part not seen yet; no epoch of a part has the number 0.
     const UNSEEN: Self = Self { config: 0, epoch: Epoch(0) };
 
-    /// Whether what was seen now comes after this. One master's epochs follow each other; what an older master says that
-    /// was cut off does not count.
+    /// Whether `seen` is newer than this. One master's epochs follow each other; an older master that was cut off does
+    /// not count.
     fn is_followed_by(self, seen: Self) -> bool {
         seen.epoch != self.epoch && seen.config >= self.config
     }
@@ -101,7 +101,7 @@ impl fmt::Display for Parts {
 }
 
 impl Parts {
-    /// As [`Display`](fmt::Display) writes it.
+    /// Parses what [`Display`](fmt::Display) writes.
     ///
     /// # Errors
     /// If it is something else.
@@ -167,7 +167,7 @@ impl ClusterStore {
         Place::Part(part, self.parts[part].1)
     }
 
-    /// The list of what a session is told: each session's somewhere else.
+    /// The list of messages to a session; the lists of sessions are spread over the slots.
     fn told(&self, session: Session) -> (Keys, Place) {
         let tag = format!("{}.told.{:016x}", self.origin, session.0);
         (Keys::new(&tag), Place::Messages(slot_of(&tag)))
@@ -193,8 +193,8 @@ impl ClusterStore {
         Ok((Roll { parts: parts.epochs(), ..roll }, Some(parts)))
     }
 
-    /// Notes in the members' list which parts have another epoch than it says: of all that lie where one of the suspects
-    /// does, because a master that is another one is so for all its parts.
+    /// Notes in the members' list which parts have another epoch than it has: for all parts on the suspects' masters,
+    /// because a master that was replaced was so for all its parts.
     fn note_suspects(&self) -> Result<()> {
         let suspects = self.suspects.swap(0, Ordering::Relaxed);
         let listed = self.read_roll()?.1;
@@ -225,7 +225,7 @@ impl ClusterStore {
                     self.routes.note_stale();
                 }
                 Ok(_) => {}
-                // Its files wait; leases and all others go on.
+                // Only its files wait; leases and other parts proceed.
                 Err(error) => {
                     tracing::debug!("part {part} does not say its epoch: {error}");
                     silent.push(owner);
@@ -240,7 +240,7 @@ impl ClusterStore {
         let mut script = self.part_scripts.note.prepare_invoke();
         script.key(&self.members.0.epoch).arg(candidate());
         script.arg(before).arg(after).arg(candidate()).arg(millis(HEARD));
-        // Others may have been faster; what they left out is seen again.
+        // Another node may have been faster; what it left out is seen again.
         self.routes.run::<bool>(self.members_place(), &script)?;
         Ok(())
     }
@@ -332,7 +332,7 @@ impl Store for ClusterStore {
             return told;
         }
         *listening = None;
-        // Its master may be another one now.
+        // The slot may have another master now.
         self.routes.note_stale();
         drop(listening);
         thread::sleep(wait_limit);

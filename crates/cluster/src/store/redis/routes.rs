@@ -1,6 +1,6 @@
-//! The servers of a Redis Cluster: whom to ask for a slot. A request goes to one server, and to another one only where
-//! the first says that it did nothing and who will: a request whose answer was lost is never sent again, because it
-//! may have been done.
+//! Routing on a Redis Cluster: which server to ask for a slot. A request goes to one server, and to another only where
+//! the first says that it did nothing and which one will: a request whose answer was lost is never sent again, because
+//! it may have been done.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +19,12 @@ use super::{Result, StoreError};
 
 /// After this time no further server is asked; the last one may take its time to answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Servers that one request is sent to by turns.
+/// Servers that one request is sent to, one after the other, at most.
 const HOPS: u32 = 16;
 /// How long a slot that is on its way to another server is left alone.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// What of the store is asked.
+/// The parts of the store that a request may be about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// The members and leases.
@@ -59,8 +59,8 @@ pub(super) struct Routes {
     seeds: Vec<(Address, Arc<Server>)>,
     template: ConnectionInfo,
     known: Mutex<Known>,
-    /// Whose turn it is to say who serves which slots: each time another one's, so that one that was cut off from the
-    /// others does not mislead for long.
+    /// Which server is asked next for the masters of slots: another each time, so that one that was cut off does not
+    /// mislead for long.
     turn: Mutex<usize>,
     asked: AtomicU64,
 }
@@ -81,7 +81,7 @@ struct Known {
     servers: BTreeMap<Address, Arc<Server>>,
 }
 
-/// What comes of an error.
+/// What an error leads to.
 enum Next {
     Redirected { to: Address, asking: bool },
     Pause,
@@ -171,12 +171,12 @@ impl Routes {
         }
     }
 
-    /// Somebody else may serve what did not answer, or what answered is not what it was.
+    /// A server that did not answer may have been replaced, or one that did has changed.
     pub(super) fn note_stale(&self) {
         self.known.lock().is_stale = true;
     }
 
-    /// Who serves a place, as far as is known.
+    /// The master of a place, as far as is known.
     ///
     /// # Errors
     /// If nobody is known to, or it cannot be used.
@@ -199,7 +199,7 @@ impl Routes {
         }
     }
 
-    /// A connection of the caller's own to who serves a place.
+    /// A connection for the caller alone to the master of a place.
     pub(super) fn connect(&self, place: Place) -> Result<Connection> {
         let (_, server) = self.owner(place, Instant::now() + LIMIT)?;
         server.connect().map_err(|error| {
@@ -225,7 +225,7 @@ impl Routes {
             .collect())
     }
 
-    /// A server that was looked at: it loses no keys by its settings.
+    /// A server that was checked: its settings lose no keys.
     fn server(&self, address: &Address) -> Result<Arc<Server>> {
         if let Some(server) = self.known.lock().servers.get(address) {
             return Ok(Arc::clone(server));
@@ -247,7 +247,7 @@ impl Routes {
         Ok(Arc::clone(known.servers.entry(address.clone()).or_insert(server)))
     }
 
-    /// Asks one of the servers who serves which slots, if that may be something else than is known.
+    /// Asks one of the servers for the masters of slots, if that may have changed.
     ///
     /// # Errors
     /// If nobody says so, and nothing is known from before.
@@ -260,7 +260,7 @@ impl Routes {
         if !is_first && !is_stale {
             return Ok(());
         }
-        // What is known from before may do while another one asks.
+        // The last answer may do while another thread asks.
         let turn = if is_first { self.turn.try_lock_until(deadline) } else { self.turn.try_lock() };
         match turn {
             None if is_first => Err(StoreError::NoAnswer("no server answers".to_owned())),

@@ -1,8 +1,8 @@
-//! What the server runs: one script a request, so each is one round trip and happens in one moment.
+//! What the server runs: one script for each request, so each is one round trip and atomic.
 //!
-//! Each looks first whether the server is the one that wrote the marker of the epoch: its `run_id` is another one after
-//! each start, its `master_replid` after each promotion, and the marker itself is gone where the data are. If not, the
-//! server may have forgotten something, and a new epoch begins with the number that the caller brought.
+//! Each first checks whether the server is the one that wrote the marker of the epoch: its `run_id` changes with each
+//! start, its `master_replid` with each promotion, and the marker itself is gone with the data. If not, the server may
+//! have forgotten something, and a new epoch begins with the number that the caller brought.
 //!
 //! On a cluster the members and each part have a marker, and the members' has the list of the parts' epochs, too.
 
@@ -23,8 +23,8 @@ end
 local limit = 16777216
 ";
 
-/// What this master of a cluster says of itself: its configuration's epoch, and whether a majority of the masters was
-/// heard by it within some milliseconds. If so, they had not made another one master in its place before that time.
+/// This master's own view: its configuration's epoch, and whether a majority of the masters heard it within some
+/// milliseconds. If so, they had not promoted another in its place before that time.
 const HEARD: &str = r"
 local function heard(within)
   local masters, fresh, config = 0, 0, '0'
@@ -124,7 +124,7 @@ redis.call('HSET', KEYS[1], 'parts', ARGV[3], 'epoch', ARGV[4])
 return 1
 ";
 
-/// `KEYS[1]` is a session's list; the argument is a file. What nobody hears is forgotten.
+/// `KEYS[1]` is a session's list; the argument is a file. Messages that no session reads expire.
 const TELL: &str = r"
 redis.call('LREM', KEYS[1], 0, ARGV[1])
 redis.call('RPUSH', KEYS[1], ARGV[1])

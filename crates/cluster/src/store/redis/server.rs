@@ -51,7 +51,7 @@ fn unread() -> StoreError {
 }
 
 impl Server {
-    /// One that nothing was asked yet.
+    /// A server to which no request was sent yet.
     ///
     /// # Errors
     /// If what is known of it makes no sense.
@@ -85,7 +85,7 @@ impl Server {
         }
     }
 
-    /// A connection of the caller's own.
+    /// A connection for the caller alone.
     pub(super) fn connect(&self) -> RedisResult<Connection> {
         let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
         connection.set_read_timeout(Some(TIMEOUT))?;
@@ -93,7 +93,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// Asks something over a connection that nobody uses. What failed may have been done.
+    /// Sends a request over an idle connection. A request that failed may have been done.
     pub(super) fn ask<T>(
         &self,
         ask: impl FnOnce(&mut Connection) -> RedisResult<T>,
@@ -108,7 +108,7 @@ impl Server {
         let mut idle = self.idle.lock();
         match &answer {
             Err(error) if !is_answer(error) => {
-                // Nobody knows what comes next over it, and the others are from before, too.
+                // What comes next over it is unknown, and the others are as old.
                 idle.clear();
             }
             _ if idle.len() < IDLE_MAX => idle.push(connection),

@@ -1,12 +1,12 @@
-//! Which keys of a Redis Cluster lie where: hash slots, the tags of the parts, and what a server says of who serves
-//! which slots.
+//! Where keys of a Redis Cluster lie: hash slots, the tags of the parts, and the masters of slots as a server reports
+//! them.
 
 use redis::Value;
 
 /// Slots of a Redis Cluster.
 pub(super) const SLOTS: u16 = 16384;
 /// Parts of a store on a cluster. Each lies in one slot, so that scripts may compare a file's tokens and the part's
-/// epoch in one moment; the slots are spread evenly, so that up to this many masters have their share.
+/// epoch atomically; the slots are spread evenly, so that up to this many masters have their share.
 pub(super) const PARTS: usize = 64;
 /// Ranges of slots that an answer may have: each slot by itself, at worst.
 const RANGES_MAX: usize = SLOTS as usize;
@@ -52,7 +52,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// As redirections have it; a host that is left out is that of the server that says so.
+    /// As in redirections; a host that is left out is that of the server that answered.
     pub(super) fn parse(text: &str, asked: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Self::new(host, port.parse().ok()?, asked)
@@ -65,7 +65,7 @@ impl Address {
     }
 }
 
-/// Who serves which slots.
+/// The masters of the slots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SlotMap {
     /// First and last slot of each range, and its master; in order.
@@ -73,7 +73,7 @@ pub(super) struct SlotMap {
 }
 
 impl SlotMap {
-    /// What a server answers to `CLUSTER SLOTS`; `asked` is where it listens. `None` if that is something else.
+    /// Parses an answer to `CLUSTER SLOTS`; `asked` is where the server listens. `None` if it is something else.
     pub(super) fn parse(answer: &Value, asked: &Address) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         if ranges.len() > RANGES_MAX {
@@ -113,7 +113,7 @@ impl SlotMap {
         (slot <= *last).then_some(owner)
     }
 
-    /// Whether it says nothing of any slot.
+    /// Whether no slot is known.
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

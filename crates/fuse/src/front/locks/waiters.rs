@@ -19,11 +19,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::interrupted::{Seen, look};
 use crate::front::{Answer, Refused};
 
-/// Waits at once on one mount; each has a thread.
+/// Most simultaneous waits on one mount; each has a thread.
 const WAITS_MAX: usize = 1024;
-/// Those of them that one user may have, but root and who runs the mount.
+/// Most of them that one user may have, except root and the mount's own user.
 const OF_ONE_USER_MAX: usize = WAITS_MAX / 4;
-/// How often it is looked for signals, and for how many more waits a millisecond is added.
+/// How often signals are checked for, and for how many more waits a millisecond is added.
 const TICK: Duration = Duration::from_millis(20);
 const WAITS_PER_MS: usize = 8;
 
@@ -46,7 +46,7 @@ struct Waiter {
     program: u32,
     /// The thread that waits for it, once it does.
     thread: Option<libc::pthread_t>,
-    /// A signal of its process was there when it was looked last.
+    /// A signal of its process was pending at the last check.
     seen: bool,
     end: Arc<End>,
 }

@@ -1,7 +1,7 @@
 //! A process that keeps a user and a mount namespace, and mounts and unmounts there on demand.
 //!
-//! What must hold: it ends with the process that started it, whatever ends that, because the socket
-//! between them closes; no signal that is meant for a job's processes ends it before.
+//! What must hold: it ends with the process that started it, however that ends, because the socket between them closes;
+//! no signal meant for a job's processes ends it earlier.
 
 use std::fs::File;
 use std::io;
@@ -42,8 +42,7 @@ pub(super) struct NamespaceHolder {
 }
 
 impl NamespaceHolder {
-    /// Starts the holder of what is mounted on `outside` and shall be seen at `over`. The process
-    /// must have one thread.
+    /// Starts the holder of the mount on `outside`, to be seen at `over`. The process must have one thread.
     pub(super) fn start(outside: &Path, over: &Path) -> Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -84,7 +83,7 @@ impl NamespaceHolder {
         }
     }
 
-    /// A copy of the mount that is nowhere yet.
+    /// A copy of the mount that is attached nowhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
         self.ask(COPY)?;
         let socket = self.socket.as_ref().expect("taken by the drop only");
@@ -102,12 +101,12 @@ impl NamespaceHolder {
 impl Drop for NamespaceHolder {
     fn drop(&mut self) {
         drop(self.socket.take());
-        // It is told by its socket; nobody shall find a child that has ended.
+        // The closed socket ends it; no zombie may be left.
         let _gone = waitpid(Some(self.process), WaitOptions::empty());
     }
 }
 
-/// Waits for what the holder says; `false` if the mount is in use.
+/// Waits for the holder's answer; `false` if the mount is in use.
 fn answer(socket: &OwnedFd) -> Result<bool> {
     let mut text = [0; ANSWER_MAX];
     let (len, _) = recv(socket, &mut text[..], RecvFlags::empty())?;
@@ -164,7 +163,7 @@ fn tell(socket: BorrowedFd<'_>, done: Result<bool>) {
         Ok(false) => vec![IN_USE],
         Err(error) => [&[FAILED], error.to_string().as_bytes()].concat(),
     };
-    // Without a maker there is nobody to tell, and the next `recv` says so.
+    // If the maker is gone, the next `recv` says so.
     let _told = send(socket, &text[..text.len().min(ANSWER_MAX)], SendFlags::NOSIGNAL);
 }
 
@@ -190,8 +189,7 @@ fn close_all_but(kept: RawFd) {
     }
 }
 
-/// Neither the terminal nor who signals the job's processes means the holder, and nobody shall wait
-/// for it at the end of a pipe.
+/// Signals to the terminal's or the job's processes are not for the holder, and no reader of a pipe may wait for it.
 fn leave_the_job() {
     let _session = setsid();
     // SAFETY: both calls get a set of this frame; blocked signals run no handler.

@@ -1,8 +1,8 @@
 //! An emulated device that several mounts have in common, each in a process of its own: the nodes of a cluster have one
 //! origin, and so one set of disks.
 //!
-//! What the device has to do is in a file, which whoever asks it locks. The times in it are of the machine's monotonic
-//! clock, which all processes of one machine share until it starts again.
+//! The device's queue is in a file, which each process locks to use it. Its times are of the machine's monotonic clock,
+//! which all processes of one machine share until it reboots.
 
 use std::fs::File;
 use std::io;
@@ -38,8 +38,8 @@ impl CommonQueue {
         Ok(Self(Arc::new(Queue { file, boot: boot_id()? })))
     }
 
-    /// When a request is done, after those of all others. The caller has the mechanism's lock: the file's does not tell
-    /// threads apart.
+    /// When a request is done, after all earlier ones of other processes. The caller has the mechanism's lock: the
+    /// file's does not tell threads apart.
     pub(super) fn serve(
         &self,
         mechanism: &mut Mechanism,
@@ -51,7 +51,7 @@ impl CommonQueue {
         let mut serve = || {
             let mut bytes = vec![0; boot.len() + 8 * mechanism.state().len()];
             let read = file.read_at(&mut bytes, 0)?;
-            // What another start of the machine left, or another device, is no beginning.
+            // State from before a reboot, or of another device, is not continued.
             if let Some(state) = bytes[..read].strip_prefix(boot.as_bytes()) {
                 let (numbers, _) = state.as_chunks();
                 let numbers: Vec<u64> = numbers.iter().map(|n| u64::from_le_bytes(*n)).collect();

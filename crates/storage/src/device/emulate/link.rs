@@ -1,4 +1,4 @@
-//! An emulated network to a server, as the simulator has it: what passes one way passes one after the other.
+//! An emulated network to a server, as in the simulator: transfers in one direction follow each other.
 
 use halocline_model::profile::whole;
 

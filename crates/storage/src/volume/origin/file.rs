@@ -23,7 +23,7 @@ use crate::volume::{Distribution, Server, Volume, VolumeFile};
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
 
-/// Locks that guard sizes, one for many objects: they are held for a system call or two.
+/// Locks that guard sizes, each shared by many objects: they are held for a system call or two.
 pub(super) type SizeLocks = [Mutex<()>; 64];
 
 /// The data of an open origin file.
@@ -55,8 +55,7 @@ enum Found<'a> {
     None,
     /// Its own, which may have no data yet.
     Own(&'a VolumeFile),
-    /// The data of another file: this one is a copy made past the mount, or its owner wants to get at
-    /// that data.
+    /// The data of another file: this one is a copy made past the mount, or its owner tries to reach that data.
     OfAnother,
 }
 
@@ -185,7 +184,7 @@ impl Striped {
         Ok(Found::Own(self.attach(id, object)))
     }
 
-    /// Whether the object that the file names, which has no data of this file, has data of another.
+    /// Whether the object that the file names, without data of this file, has data of another.
     fn is_of_another(&self, id: ObjectId) -> io::Result<bool> {
         let dir = id.number.directory();
         for server in self.volume.servers() {
@@ -198,7 +197,7 @@ impl Striped {
         Ok(false)
     }
 
-    /// The object, unless the file never had data.
+    /// The object; `None` if the file never had data.
     fn existing(&self) -> io::Result<Option<&VolumeFile>> {
         match self.find()? {
             Found::Own(object) => Ok(Some(object)),
@@ -208,8 +207,8 @@ impl Striped {
         }
     }
 
-    /// The object, whose number the namespace file has before there is data. An empty file that names
-    /// that of another gets one of its own.
+    /// The object, whose number the namespace file has before there is data. An empty file that names another's object
+    /// gets its own.
     fn created(&self) -> io::Result<&VolumeFile> {
         if let Some((_, object)) = self.object.get() {
             return Ok(object);
@@ -227,7 +226,7 @@ impl Striped {
         Ok(self.attach(id, object))
     }
 
-    /// The object `id` in its layout; `None` where that is not there.
+    /// The object `id` in its layout; `None` where the layout is missing.
     fn object(&self, id: ObjectId) -> io::Result<Option<VolumeFile>> {
         let distribution = layouts::spread_of(id, &self.volume, self.striping)?;
         Ok(distribution
@@ -244,7 +243,7 @@ impl Striped {
     }
 
     fn size_lock(&self) -> &Mutex<()> {
-        // The inode is what all open files of one object share even before there is an object.
+        // All open files of one object share the inode, even before there is an object.
         let at = self.node.inode() % self.locks.len() as u64;
         &self.locks[usize::try_from(at).expect("a small number")]
     }
@@ -286,8 +285,8 @@ impl Striped {
         Ok(before)
     }
 
-    /// Takes back the growth of a write that failed, unless somebody grew the file further. The
-    /// write's own range is all that is cut: nobody else writes there now.
+    /// Takes back the growth of a write that failed, unless another write grew the file further. Only the write's own
+    /// range is cut: nobody else writes there now.
     fn shrink_back(&self, object: &VolumeFile, len: u64, end: u64) {
         let _size = self.size_lock().lock();
         if self.size().is_ok_and(|size| size == end) && object.cut(len).is_ok() {
@@ -315,7 +314,7 @@ impl Striped {
         match self.find()? {
             Found::Own(object) => object.cut(len)?,
             Found::OfAnother if len > 0 => return Err(of_another()),
-            // It gives up what it had none of.
+            // The object has no data of this file to cut.
             Found::OfAnother | Found::None => {}
         }
         self.set_size(len)
@@ -336,7 +335,7 @@ impl Striped {
         self.grow(if grows { range.end } else { 0 }).map(drop)
     }
 
-    /// Data first: a size that is durable never promises bytes that are not.
+    /// Data first: a durable size never covers bytes that are not durable.
     fn sync(&self, data_only: bool) -> io::Result<()> {
         if let Some(object) = self.existing()? {
             object.sync(data_only)?;

@@ -9,8 +9,8 @@ use crate::volume::object_paths;
 pub use super::label::fuzzing::volume_label;
 pub use super::layouts::fuzzing::layout;
 
-/// Names of objects, and names of extended attributes: a name that is understood is the only one of its object, and
-/// leads nowhere else.
+/// Names of objects, and names of extended attributes: a name that is accepted is the only one of its object, and leads
+/// nowhere else.
 pub fn object_name(bytes: &[u8]) {
     let name = OsStr::from_bytes(bytes);
     if let Some(key) = object_paths::parse(name) {

@@ -1,5 +1,5 @@
-//! Which object holds a file's data: an extended attribute of its namespace file, and that file's
-//! inode number. What must hold: nothing that others can write says alone whose data is reached.
+//! Which object holds a file's data: an extended attribute of its namespace file, and that file's inode number. What
+//! must hold: nothing that others can write decides alone whose data is reached.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -30,8 +30,8 @@ pub fn shown_xattrs(all: &[u8]) -> Vec<u8> {
     names.filter(|name| !hidden_xattr(OsStr::from_bytes(name))).flatten().copied().collect()
 }
 
-/// What the attribute says: 128 random bits, so that a copied tree or a restored backup never gives
-/// two files one object by counting anew. Whoever may write to a file can make it say anything.
+/// The attribute's value: 128 random bits, so that a copied tree or a restored backup never gives two files the same
+/// object by counting again. Anybody who may write to a file can set it to anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ObjectNumber {
     random: u128,
@@ -97,7 +97,7 @@ impl ObjectNumber {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
     pub(super) number: ObjectNumber,
-    /// `None` as versions before format 2 named objects; such a one is nobody's.
+    /// `None` where versions before format 2 named the object; it then belongs to no file.
     pub(super) inode: Option<u64>,
 }
 

@@ -28,8 +28,8 @@ const FORMAT_LAYOUTS: u32 = 3;
 /// The first format, in which objects did not say whose they are.
 const FORMAT_UNBOUND: u32 = 1;
 
-/// Name of the file on the first server whose lock says that the volume is in use. Nobody else can
-/// open it: whoever may read a file may lock it.
+/// Name of the file on the first server whose lock says that the volume is in use. Nobody else can open it: anybody who
+/// may read a file may lock it.
 const LOCK: &str = "halocline.lock";
 
 /// Name of the label in the origin's directory.
@@ -55,7 +55,7 @@ pub(super) enum Use {
 /// Says that the volume in `home` is in use, until the answer is dropped; `first` is its first server.
 pub(super) fn lock(home: &Home, first: &PrivateDir, how: Use) -> Result<File> {
     let file = match first.file(LOCK, private::Use::Write) {
-        // Nothing can be changed there, so what is locked matters little.
+        // Read-only: nothing can be changed there, so the lock hardly matters.
         Err(error) if error.errno() == libc::EROFS => {
             let dir = first.as_fd().try_clone_to_owned();
             dir.map_err(Error::at(first.path(), "open"))?.into()
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever stands in a label, it is refused or a geometry that all of a file fits.
+    /// Whatever a label says, it is refused or gives a geometry that fits any file.
     #[test]
     fn hostile_labels_of_volumes_are_refused_or_can_be_counted_with() {
         let made = VolumeLabel::new(8, 64 << 10, 131);

@@ -1,8 +1,8 @@
 //! The layouts of files that do not lie in equal stripes: one small file each, on the first server.
 //!
-//! An object has one layout for life, written and durable before any file names the object, so that whoever finds
-//! the name finds the layout. What must hold: bytes are never read or written by a layout that is not exactly what
-//! was written (a checksum says so), and a layout takes no more memory than its bounds allow.
+//! An object has one layout for life, written and durable before any file names the object, so that a name always leads
+//! to a layout. What must hold: bytes are never read or written by a layout that is not exactly what was written (a
+//! checksum says so), and a layout takes no more memory than its bounds allow.
 
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
@@ -21,13 +21,13 @@ use halocline_os::bounded;
 
 /// The first words of a layout, before its checksum.
 const HEAD: &str = "halocline-layout 1 ";
-/// Parts of a layout at most.
+/// Most parts of a layout.
 const PARTS_MAX: usize = 256;
-/// Smallest stripe width but 0: requests are cut into no smaller pieces.
+/// Smallest stripe width other than 0: requests are cut into no smaller pieces.
 const WIDTH_BYTES_MIN: u64 = 512;
 
-/// How the object `id` lies on the servers of `volume`: as its layout says, or as `usual` where it has none. `None`
-/// where it should have a layout, and there is none.
+/// How the object `id` lies on the servers of `volume`: as its layout says, or as `usual` if its number needs none.
+/// `None` where a layout is needed and missing.
 ///
 /// # Errors
 /// `InvalidData` where the layout is damaged, and whatever reading answers.
@@ -50,7 +50,7 @@ pub(super) fn spread_of(
     decode(&bytes, volume.servers().len()).map(|layout| Some(layout.into())).map_err(wrong)
 }
 
-/// That an object's layout is missing.
+/// The error for an object whose layout is missing.
 pub(super) fn missing(id: ObjectId) -> io::Error {
     let path = id.path_in(object_paths::LAYOUTS);
     let what =
@@ -115,7 +115,7 @@ fn decode(bytes: &[u8], servers: usize) -> Result<FileLayout, String> {
     let mut parts = Vec::new();
     for line in body.lines() {
         let number = |word: &str| word.parse::<u64>().map_err(|error| format!("{word:?}: {error}"));
-        // One more than there may be is enough to refuse it.
+        // One more than allowed is enough to refuse it.
         let numbers = line.split(' ').take(servers + 2).map(number);
         let mut numbers = numbers.collect::<Result<Vec<u64>, String>>()?;
         if numbers.len() != servers + 1 || parts.len() == PARTS_MAX {

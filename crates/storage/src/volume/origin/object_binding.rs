@@ -1,8 +1,8 @@
-//! Binds the objects of a striped origin to the files that name them: where no version has yet, and
-//! where inode numbers are new because the tree was copied or restored.
+//! Binds the objects of a striped origin to the files that name them: where no version has done so yet, and where inode
+//! numbers are new because the tree was copied or restored.
 //!
-//! What must hold: an object that two files name is nobody's, because one of them may name it to get
-//! at the other's data. The tree is only read; a pass that was interrupted is made again.
+//! What must hold: an object that two files name belongs to neither, because one of them may name it to reach the
+//! other's data. The tree is only read; an interrupted pass is repeated.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,16 +24,16 @@ const NOBODY: u64 = 0;
 struct Claims {
     /// Their inode numbers, each once.
     inodes: Vec<u64>,
-    /// A name of the first, and of the last that is another file.
+    /// A name of the first file, and of the last other one.
     paths: (PathBuf, PathBuf),
 }
 
 /// Whether the inode numbers in names of objects are those of this tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bindings {
-    /// Those of another tree, or there are none.
+    /// They are those of another tree, or there are none.
     Old,
-    /// Of this one: an object of a file that is there stays that file's.
+    /// They are this tree's: an object of a file that exists stays that file's.
     Present,
 }
 
@@ -119,7 +119,7 @@ fn claims(tree: &Path) -> Result<HashMap<ObjectNumber, Claims>> {
     let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
     each_file(tree, &mut |path| {
         let number = match ObjectNumber::named_by(path) {
-            // Whose owner wrote nonsense there keeps nobody else from mounting.
+            // Nonsense that a file's owner wrote there keeps nobody else from mounting.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
             named => named.map_err(Error::at(path, "read the object of"))?,
         };

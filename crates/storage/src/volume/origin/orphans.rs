@@ -1,6 +1,6 @@
-//! Objects of a striped origin that no namespace file names: an unlink, or a rename over another
-//! file, takes the name first and the object when the last open file is gone; a crash in between
-//! leaves the object. It costs space and nothing else.
+//! Objects of a striped origin that no namespace file names. An unlink, or a rename over another file, removes the name
+//! first, and the object when the last open file is closed; a crash in between leaves the object, which only costs
+//! space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,7 +36,7 @@ impl Origin {
         for id in layouts.map_err(Error::at(first.dir(), "list the layouts in"))? {
             orphans.entry(id).or_default();
         }
-        // The names come second: what is created meanwhile is named before it has an object.
+        // The names are read second: a file created meanwhile is named before it has an object.
         take_named(self.namespace_dir(), &mut orphans)?;
         Ok(orphans)
     }
@@ -55,8 +55,8 @@ impl Origin {
     }
 }
 
-/// The objects that something below `root` on a server belongs to: their data, or their layouts. Names that are none
-/// of ours are left alone.
+/// The objects to which files below `root` on a server belong: their data, or their layouts. Names that are not ours
+/// are skipped.
 pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
     let mut found = Vec::new();
     for dir in server.directory().names(Path::new(root))?.into_iter().filter(|dir| dir.len() == 2) {
@@ -68,8 +68,8 @@ pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
     Ok(found)
 }
 
-/// Takes out what a file below `dir` names, whether it is that file's or not. An error anywhere ends
-/// the search: a name that cannot be seen must not make its object an orphan.
+/// Takes out what a file below `dir` names, whether it is that file's or not. Any error ends the search: a name that
+/// cannot be seen must not make its object an orphan.
 fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
     let mut named = BTreeSet::new();
     each_file(dir, &mut |path| {

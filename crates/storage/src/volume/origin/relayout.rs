@@ -1,10 +1,10 @@
 //! Moves files of a striped origin to other layouts: a width for each server, in parts of the file.
 //!
-//! An object has one layout for life, so a file moves by getting another object: a copy of its data in the new
-//! layout, durable before the file names it. What must hold: naming it is one system call, so whatever is killed
-//! leaves the file in its old layout or in its new one; and which of the two objects is left over is noted, durably,
-//! before anything of the new one is made. Names, owner, mode, times and attributes are the namespace file's, which
-//! stays.
+//! An object has one layout for life, so a file moves by getting another object: a copy of its data in the new layout,
+//! durable before the file names it. What must hold: naming it is one system call, so a kill at any time leaves the
+//! file in its old layout or in its new one; and both objects are noted, durably, before anything of the new one is
+//! made, so that the one left over is found. Names, owner, mode, times and attributes belong to the namespace file,
+//! which stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -97,7 +97,7 @@ pub enum Step {
 pub type Before<'a> = &'a mut dyn FnMut(Step) -> Result<()>;
 
 impl Origin {
-    /// The striped volume in `dir` for whoever moves its files: nobody else may have it open.
+    /// The striped volume in `dir`, opened exclusively to move its files.
     ///
     /// # Errors
     /// [`Error::Invalid`] where it is mounted, or is no striped volume.
@@ -285,8 +285,8 @@ impl Origin {
         self.servers()[0].directory().set_label(MOVING, b"")
     }
 
-    /// Removes what a move that was interrupted left, and says whether there was one: of the two objects of its note
-    /// those that no file names.
+    /// Removes what an interrupted move left, and says whether there was one: of the two objects of its note, those
+    /// that no file names.
     pub fn clear_moves(&self) -> Result<bool> {
         let first = &self.servers()[0];
         let note = first.directory().label(MOVING)?.unwrap_or_default();
@@ -327,7 +327,7 @@ impl Origin {
         self.servers()[0].directory().set_label(MOVING, note.as_bytes())
     }
 
-    /// Makes the volume one that earlier versions, which know no layouts, refuse.
+    /// Marks the volume so that earlier versions, which know no layouts, refuse it.
     fn allow_layouts(&self) -> Result<()> {
         let home = Home::open(self.namespace_dir().parent().unwrap_or(Path::new("/")))?;
         match VolumeLabel::read(&home)? {

@@ -13,7 +13,7 @@ const CHUNK: usize = 4 << 20;
 /// Bytes just passed, holes included; called after each step of a copy.
 pub type Progress<'a> = &'a mut dyn FnMut(u64);
 
-/// Puts what is data of the first `len` bytes, each piece with its offset, into what is all hole.
+/// Copies the data among the first `len` bytes, each piece to its offset, into a target that is all hole.
 pub(in crate::volume) fn copy_data(
     data: &OriginFile,
     len: u64,

@@ -18,8 +18,7 @@ pub(in crate::volume) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-/// What is copied. Others may change names of the tree at any time: all is done to what was found
-/// first.
+/// A file to copy. Others may change names of the tree at any time: everything is done to what was found first.
 pub(in crate::volume) struct Node {
     /// An `O_PATH` descriptor, or a directory.
     pub(in crate::volume) fd: OwnedFd,
@@ -29,7 +28,7 @@ pub(in crate::volume) struct Node {
 
 impl Node {
     pub(in crate::volume) fn of(fd: OwnedFd, shown: PathBuf) -> Result<Self> {
-        // Of a link it is the link.
+        // A link is opened itself.
         let found = File::from(fd.try_clone()?).metadata().map_err(Error::at(&shown, "stat"))?;
         Ok(Self { fd, found, shown })
     }
@@ -69,7 +68,7 @@ pub(in crate::volume) fn tree(origin: &Origin) -> Result<OwnedFd> {
     openat(CWD, dir, DIRECTORY, Mode::empty()).map_err(at(dir, "open"))
 }
 
-/// The path by which the kernel finds what a descriptor has, whatever its name is by now.
+/// A path to what a descriptor refers to, whatever its name is by now.
 pub(in crate::volume) fn by_descriptor(fd: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
 }

@@ -50,7 +50,7 @@ impl Home {
 
     /// Opens a file in it for reading; `None` where there is none.
     pub(super) fn file(&self, name: &str) -> Result<Option<File>> {
-        // A pipe that nobody writes to is waited for without it.
+        // Without `NONBLOCK`, opening a pipe would wait for a writer.
         match self.entry(name, OFlags::NONBLOCK, FileType::RegularFile) {
             Err(error) if error.errno() == libc::ENOENT => Ok(None),
             other => other.map(Some),
@@ -138,12 +138,11 @@ impl Home {
         like().map_err(Error::at(self.path.join(name), "set mode and owner"))
     }
 
-    /// Fails unless it holds nothing but names for which `is_ours`, which are looked at when they
-    /// are made.
+    /// Fails if it holds any name for which `is_ours` is false; our own are checked when they are made.
     pub(super) fn check_empty(&self, is_ours: impl Fn(&str) -> bool) -> Result<()> {
         let names = beneath::names(&self.fd);
         let names = names.map_err(|errno| Error::at(&self.path, "list")(errno.into()))?;
-        // Others may have chosen them: for a message.
+        // Others may have chosen the names: escaped for the message.
         let mut shown = names.iter().map(|name| name.to_string_lossy().escape_debug().to_string());
         match shown.find(|name| !is_ours(name)) {
             None => Ok(()),

@@ -5,8 +5,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{HEAD, PARTS_MAX, WIDTH_BYTES_MIN, decode, encode};
 use halocline_api::config::STRIPE_BYTES_MAX;
 
-/// A layout, as it stands and with the checksum that it ought to have: what is understood is bounded, covers each byte
-/// once, and is the same when it is written again.
+/// A layout, as it stands and with its right checksum: if it is accepted, it is bounded, covers each byte once, and is
+/// the same when it is written again.
 pub fn layout(bytes: &[u8]) {
     for servers in [1, 3, 8] {
         check(bytes, servers);
