@@ -281,7 +281,7 @@ impl Blocks {
         })
     }
 
-    /// Takes the waiting blocks out of `blocks`, leaving what sticks out on both sides.
+    /// Takes the waiting blocks out of `blocks`, leaving what extends beyond it on both sides.
     fn carve(&mut self, blocks: ByteRange, placement: Placement) -> Vec<(u64, Waiting)> {
         let parts: Vec<_> = self.waiting_in(blocks, placement).map(|(part, _)| part).collect();
         let mut carved = Vec::with_capacity(parts.len());
