@@ -263,7 +263,7 @@ pub struct Lease {
     /// Copies of both ends, to be read without the lock.
     until_ms: AtomicU64,
     synced_until_ms: AtomicU64,
-    /// How far the origin's clock is ahead of ours, as far as its times have told.
+    /// How far the origin's clock is ahead of our clock, as far as its times have shown.
     ahead_ms: AtomicU64,
     warned: AtomicBool,
     /// Tells when this process ended, where the system can do that.
