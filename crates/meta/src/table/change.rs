@@ -26,7 +26,7 @@ struct Dirtied {
     record: Vec<Replace>,
     /// In memory.
     replace: Vec<Replace>,
-    /// What the store calls dirty although it is clean.
+    /// Stretches that the store records as dirty although only parts of them are.
     intents: Vec<WriteIntent>,
 }
 
