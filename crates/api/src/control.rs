@@ -271,7 +271,7 @@ pub struct Status {
     /// Opens whose reads the kernel serves by itself (`warm_passthrough`), since the mount began.
     #[serde(default)]
     pub warm_opens: u64,
-    /// Who still uses the mount after somebody took it out of sight: it ends when they let go.
+    /// Processes that still use the mount after it was detached: it ends when they let go.
     #[serde(default)]
     pub detached: Option<String>,
     /// Health of the cache device.

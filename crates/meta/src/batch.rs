@@ -1,5 +1,5 @@
-//! Changes of records as one string of bytes: they are made so, lie in a ring so, and are read
-//! again where the store gets them.
+//! Changes of records as one string of bytes: the form in which they are made and written to the log, and in which the
+//! store reads them back.
 //!
 //! A change: length of the key:1, length of the value:2, key, value; all ones instead of the
 //! second length remove the record.
@@ -88,7 +88,7 @@ impl Batch {
     }
 }
 
-/// The first change in some bytes, and what is behind it.
+/// The first change in some bytes, and what follows it.
 pub(super) fn split(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
     let (&key_len, rest) = bytes.split_first()?;
     let (value_len, rest) = rest.split_first_chunk::<2>()?;

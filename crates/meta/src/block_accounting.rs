@@ -23,7 +23,7 @@ pub(crate) struct Space {
     records: Arc<dyn RecordStore>,
     /// What checksums take on disk.
     sums: Arc<AtomicU64>,
-    /// Bytes meant for both beside the limit.
+    /// Bytes set aside for records and checksums, beside the limit.
     set_aside: u64,
 }
 
@@ -33,7 +33,7 @@ impl Space {
         Self { limit, used: AtomicU64::new(0), records, sums: Arc::default(), set_aside }
     }
 
-    /// Where what checksums take on disk is counted.
+    /// Counts the bytes that checksums take on disk.
     pub(crate) fn sums(&self) -> &Arc<AtomicU64> {
         &self.sums
     }
@@ -47,7 +47,7 @@ impl Space {
         self.records_bytes().saturating_sub(self.set_aside)
     }
 
-    /// The limit in bytes: less where records take more than is set aside for them.
+    /// The limit in bytes: lower where records take more than is set aside for them.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.saturating_sub(self.overdrawn())
     }
@@ -72,7 +72,7 @@ impl Space {
     fn take(&self, bytes: u64) -> bool {
         let limit = self.limit();
         let within = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
-        // In blocks that are in use already, a record is all that a new extent takes.
+        // In blocks that are in use already, a new extent takes no more than a record.
         bytes == 0 && limit == self.limit
             || self.used.fetch_update(Relaxed, Relaxed, within).is_ok()
     }
@@ -102,7 +102,7 @@ struct Waiting {
     end: u64,
     /// They may be discarded once this epoch is complete.
     epoch: u64,
-    /// Somebody is about to discard them.
+    /// They were handed out, to be discarded.
     taken: bool,
 }
 
@@ -141,9 +141,9 @@ impl Blocks {
         true
     }
 
-    /// Turns the reservation of `range` into use, or counts its blocks now if there is none.
-    /// Returns the epoch that must be complete before they may be discarded. The extent is added
-    /// to `extents` after this call and before the lock on both is released.
+    /// Turns the reservation of `range` into use, or counts its blocks now if there is none. Returns the epoch that
+    /// must be complete before they may be discarded. The caller adds the extent to `extents` after this call and
+    /// before it releases the lock on both.
     pub(crate) fn occupy(
         &mut self,
         extents: &RangeMap,
@@ -166,8 +166,8 @@ impl Blocks {
         }
     }
 
-    /// Lets the blocks of `range`, which is not mapped any more, wait until `epoch` is complete;
-    /// returns those that nothing else needs.
+    /// Queues the blocks of `range`, which is no longer mapped, until `epoch` is complete; returns those that nothing
+    /// else needs.
     pub(crate) fn retire(
         &mut self,
         extents: &RangeMap,
@@ -241,7 +241,7 @@ impl Blocks {
         self.uncovered_without(extents, blocks, placement, |_| false)
     }
 
-    /// The same as if the extents that start where `ignore` says were gone.
+    /// As `uncovered`, as if the extents that start where `ignore` says were gone.
     pub(crate) fn uncovered_without(
         &self,
         extents: &RangeMap,
@@ -281,7 +281,7 @@ impl Blocks {
         })
     }
 
-    /// Takes the waiting blocks out of `blocks`, leaving what sticks out on both sides.
+    /// Takes the waiting blocks out of `blocks`, leaving what extends beyond it on both sides.
     fn carve(&mut self, blocks: ByteRange, placement: Placement) -> Vec<(u64, Waiting)> {
         let parts: Vec<_> = self.waiting_in(blocks, placement).map(|(part, _)| part).collect();
         let mut carved = Vec::with_capacity(parts.len());
@@ -300,7 +300,7 @@ impl Blocks {
             }
             carved.push((part.start, Waiting { end: part.end, ..whole }));
         }
-        // An empty tree keeps a node, and there are many files with nothing that waits.
+        // An empty tree keeps a node, and many files have no waiting blocks.
         if self.waiting.is_empty() {
             self.waiting = BTreeMap::new();
         }
@@ -327,7 +327,7 @@ impl Blocks {
     }
 }
 
-/// Adds a discard to a list, as part of the last one where it continues that.
+/// Adds a discard to a list, merged into the last one where it continues that.
 pub(crate) fn push_joined(discards: &mut Vec<Discard>, next: Discard) {
     match discards.last_mut() {
         Some(last)

@@ -118,7 +118,7 @@ impl Cdt {
         range: ByteRange,
         changes: &mut Vec<Durable>,
     ) {
-        // An entry that reaches into the range begins no further before it than the longest is.
+        // An entry that reaches into the range begins before it by at most the longest length.
         let first = range.start.saturating_sub(self.longest);
         let of_file = self.entries.range((file, first, 0)..(file, range.end.max(first), 0));
         let doomed: Vec<Key> =

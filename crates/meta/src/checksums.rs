@@ -1,15 +1,14 @@
 //! Checksums of what lies on the cache's devices, block by block.
 //!
-//! A sum says what some bytes of an object are. What must hold here:
-//! - whoever changes bytes of an object forgets their sums first ([`Checksums::forget`]) and notes the
-//!   new ones last ([`Checksums::note`]), and holds the bytes exclusively meanwhile. So a kill in between
-//!   leaves bytes that nothing is known of, never bytes that are called damaged (I4);
-//! - sums are stored through a mapping, and outlive a kill as the bytes do. A slot that a kill tore
-//!   says nothing;
-//! - after a power loss any part of both may be old: all sums are forgotten then.
+//! A sum covers some bytes of an object. What must hold here:
+//! - whoever changes bytes of an object forgets their sums first ([`Checksums::forget`]) and notes the new ones last
+//!   ([`Checksums::note`]), and holds the bytes exclusively meanwhile. So a kill in between leaves bytes without a sum,
+//!   never bytes that are reported as damaged (I4);
+//! - sums are stored through a mapping, and survive a kill as the bytes do. A slot torn by a kill is ignored;
+//! - after a power loss any part of the sums or the bytes may be old: all sums are forgotten then.
 //!
-//! Bytes without a sum are not known to be right or wrong. A write of less than a block over bytes
-//! of it that have a sum leaves such ones: reading the rest to sum it anew would cost a request.
+//! Bytes without a sum are not known to be right or wrong. A write of less than a block over bytes that have a sum
+//! leaves the rest of them without one: reading it to compute a new sum would cost a request.
 
 mod arena;
 mod crc;
@@ -41,25 +40,25 @@ use halocline_os::private::{PrivateDir, Use};
 /// Name of the file beside the store's own.
 pub(super) const NAME: &str = "checksums";
 
-/// Slots at the most, whatever the limit: 64 bytes of addresses each.
+/// Slots at most, whatever the limit: 64 bytes of addresses each.
 const SLOTS_MAX: u64 = 1 << 30;
 const BLOCK_BYTES: usize = 4096;
 const _: () = assert!(BLOCK_BYTES as u64 == BLOCK, "a block has one length");
 /// Locks: neighbouring groups share one.
 const SHARDS: usize = 16;
 const NEIGHBOURS: u64 = 64;
-/// Tries to read bytes that somebody else goes on changing.
+/// How often bytes that another thread keeps changing are read.
 const TRIES: usize = 8;
 
-/// Reads bytes of an object, all of them, at an offset.
+/// Fills the buffer with the bytes of an object at an offset.
 pub(crate) type ReadObject<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
 
-/// What was found when bytes were compared with their sums.
+/// What a comparison of bytes with their sums found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Bytes that have a sum.
     pub known_bytes: u64,
-    /// Ranges that fail their checksum, in order, each widened to all that the checksum covers.
+    /// Ranges that fail their checksum, in order, each widened to all bytes that the checksum covers.
     pub damaged: Vec<ByteRange>,
 }
 
@@ -78,7 +77,7 @@ struct Table {
 #[derive(Debug, Default)]
 struct Shard {
     slots: HashTable<u32>,
-    /// Counts what was forgotten: bytes may have changed since it was last looked at.
+    /// Counts calls that forget sums: if it is as before, no bytes were changed in between.
     forgotten: u64,
 }
 
@@ -92,24 +91,23 @@ pub(super) struct Setting<'a> {
     pub(super) left: Left,
     /// Bytes of data that the cache may have.
     pub(super) limit_bytes: u64,
-    /// What they take on disk, counted before they take it (I5).
+    /// Bytes that the checksums take on disk, counted before they take it (I5).
     pub(super) bytes: &'a Arc<AtomicU64>,
 }
 
 impl Checksums {
-    /// None are kept; what an earlier session kept would be of what lay there then.
+    /// Keeps no checksums; removes those of an earlier session, which would soon be out of date.
     pub(super) fn off(dir: &PrivateDir) -> Result<Self> {
         dir.remove(NAME)?;
         Ok(Self::none())
     }
 
-    /// None are known, and what an earlier session kept stays where it is.
+    /// Knows no checksums, and leaves the file of an earlier session as it is.
     pub(super) fn none() -> Self {
         Self { table: None }
     }
 
-    /// Opens those of a cache. Checksums are kept of bytes of which `is_mapped` says that the records
-    /// know some.
+    /// Opens the checksums of a cache; keeps those for whose bytes `is_mapped` says that the records map some.
     pub(super) fn open(
         setting: &Setting<'_>,
         is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
@@ -118,8 +116,8 @@ impl Checksums {
         Self::open_in(file, setting, is_mapped)
     }
 
-    /// Opens a copy of them in memory, and leaves theirs as they are: the records are not all there, and who left the
-    /// cache is not known. What was stored at a power loss is not believed.
+    /// Opens a copy of the checksums in memory and leaves the file as it is: the records are incomplete, and how the
+    /// cache was left is not known. Sums stored at a power loss are not believed.
     pub(super) fn open_copy(
         setting: &Setting<'_>,
         is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
@@ -171,7 +169,7 @@ impl Checksums {
         }
     }
 
-    /// The same for bytes that are not needed any more.
+    /// As `forget`, for bytes that are not needed any more.
     pub fn drop_range(&self, file: FileId, placement: Placement, range: ByteRange) {
         let Some(table) = &self.table else { return };
         for (key, part) in Key::of(file, placement, range) {
@@ -188,9 +186,8 @@ impl Checksums {
         }
     }
 
-    /// Compares `data`, which was read at `offset` of an object, with its sums. The caller has
-    /// held the bytes at least shared since before it read them. Where a sum is of more bytes than
-    /// these, `read` gets the rest.
+    /// Compares `data`, which was read at `offset` of an object, with its sums. The caller has held the bytes at least
+    /// shared since before it read them. Where a sum covers more bytes than `data`, `read` gets the rest.
     pub fn check(
         &self,
         (file, placement): (FileId, Placement),
@@ -221,7 +218,7 @@ impl Checksums {
         Ok(checked)
     }
 
-    /// Makes them durable before the cache counts as closed.
+    /// Makes the checksums durable before the cache counts as closed.
     pub(super) fn close(&self) -> io::Result<()> {
         self.table.as_ref().map_or(Ok(()), |table| table.arena.close())
     }
@@ -249,7 +246,7 @@ impl Table {
         Slot::decode(&self.arena.load(at)).filter(|slot| slot.key() == key)
     }
 
-    /// Adds a slot that was found. Of two for one group none can be believed.
+    /// Adds a slot that was found. Of two for one group neither can be believed.
     fn add(&self, at: u32, key: Key) {
         let mut shard = self.shard(key).lock();
         if let Some(other) = self.find(&shard, key) {
@@ -286,7 +283,7 @@ impl Table {
 
     /// Notes `data`, the bytes of `part`. Where there is no room, they have no sum.
     fn note(&self, key: Key, part: ByteRange, data: &[u8]) {
-        // Summed before anybody waits for the lock.
+        // Computed before taking the lock.
         let mut fresh = Slot::new(key);
         fresh.note(part, data);
         let mut shard = self.shard(key).lock();
@@ -299,8 +296,8 @@ impl Table {
         }
     }
 
-    /// Whether the bytes of a sum that reaches beyond what its reader holds are what they were.
-    /// Somebody may change the others meanwhile, who forgets their sum first.
+    /// Whether the bytes match a sum that covers more of them than its reader holds. Other threads may change the rest
+    /// meanwhile; they forget the sum first.
     fn is_right(&self, key: Key, mut sum: Sum, read: ReadObject<'_>) -> io::Result<bool> {
         let mut bytes = [0; BLOCK_BYTES];
         let bytes = &mut bytes[..];
@@ -327,7 +324,7 @@ impl Table {
 
 fn hash(key: Key) -> u64 {
     let mixed = BuildHasherDefault::<FxHasher>::default().hash_one(key);
-    // The table looks at the highest bits, too.
+    // The table uses the highest bits, too.
     mixed ^ mixed.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 

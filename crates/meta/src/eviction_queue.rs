@@ -1,5 +1,5 @@
-//! The eviction order over all extents of all files: a policy that knows slots, and what each
-//! slot stands for.
+//! The eviction order over all extents of all files: a policy that knows slots, and the extent that each slot stands
+//! for.
 //!
 //! Dirty and pinned extents that a search for victims meets are parked: they leave the order
 //! until they can be evicted again, so that no search meets them twice.
@@ -8,7 +8,7 @@ use halocline_model::evict::{Eviction, Walk};
 
 use super::FileId;
 
-/// What a slot stands for, in 16 bytes: there is one for each extent.
+/// The extent that a slot stands for, in 16 bytes: there is one for each extent.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     start: u64,
@@ -113,7 +113,7 @@ impl EvictionQueue {
         }
     }
 
-    /// Puts a parked extent of `bytes` bytes back, which can be evicted again.
+    /// Puts back a parked extent of `bytes` bytes, which can be evicted again.
     pub(crate) fn unpark(&mut self, slot: u32, bytes: u64) {
         let entry = &mut self.slots[slot as usize];
         if entry.parked() {

@@ -1,10 +1,10 @@
-//! When a killed process ended, told by the kernel: until then its last writes may have reached the origin (I9).
+//! When a killed process ended, as the kernel records it: until then its last writes may have reached the origin (I9).
 //!
-//! A write that the origin's server has taken and not answered is done when the server goes on, long after a
-//! `kill -9`. The thread that waits for it ends only then, and the process with it. A System V semaphore that was
-//! raised with `SEM_UNDO` is lowered by the kernel at that moment, and `/proc/sysvipc/sem` tells when that was, to the
-//! second, until the machine boots. (It notes the end of a process that has lowered its semaphore itself, too: the
-//! lease says whether it was raised.) It costs no process that watches, and is not killed with a control group.
+//! A write that the origin's server has accepted and not answered completes when the server goes on, long after a `kill
+//! -9`. The thread that waits for it ends only then, and the process with it. A System V semaphore that was raised with
+//! `SEM_UNDO` is lowered by the kernel at that moment, and `/proc/sysvipc/sem` shows when that was, to the second,
+//! until the next boot. (The kernel also notes the end of a process that has lowered its semaphore itself: the lease
+//! says whether it was raised.) This needs no watching process, and is not killed with a control group.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use halocline_os::bounded;
 
-/// What the kernel tells of all semaphores.
+/// Where the kernel lists all semaphores.
 const SEMAPHORES: &str = "/proc/sysvipc/sem";
 /// Longest list that is read: some hundred thousand sets.
 const SEMAPHORES_BYTES_MAX: u64 = 32 << 20;
@@ -24,19 +24,20 @@ pub(super) struct Name {
     pub(super) id: i32,
 }
 
-/// A semaphore of this process, removed when this is dropped. What a kill leaves behind is removed by whoever opens
-/// the cache next.
+/// A semaphore of this process, removed when this is dropped. The next process that opens the cache removes one that a
+/// kill left behind.
 #[derive(Debug)]
 pub(super) struct ExitTime(Name);
 
 impl ExitTime {
-    /// Makes one, which is not raised.
+    /// Makes a semaphore, not raised.
     ///
     /// # Errors
     /// The system has none left, or offers none.
     pub(super) fn new() -> io::Result<Self> {
         loop {
-            // The number of one that is gone may be another's; that it has the same key, too, is next to impossible.
+            // The id of a removed semaphore may be reused by another process; that the key matches, too, is next to
+            // impossible.
             let hash = RandomState::new().build_hasher().finish().to_ne_bytes();
             let key = i32::from_ne_bytes([hash[0], hash[1], hash[2], hash[3]]);
             if key == libc::IPC_PRIVATE {
@@ -64,7 +65,7 @@ impl ExitTime {
         self.change(1)
     }
 
-    /// It is not any more.
+    /// From now on it is not.
     pub(super) fn lower(&self) -> io::Result<()> {
         self.change(-1)
     }
@@ -87,14 +88,14 @@ impl Drop for ExitTime {
 }
 
 impl Name {
-    /// When the semaphore was changed last, in milliseconds since the epoch, rounded up: after all that the process
-    /// did that raised it, if that has ended. `None` where it is gone, or not of the user `user`.
+    /// When the semaphore was last changed, in milliseconds since the epoch, rounded up: if the process that raised it
+    /// has ended, after everything that it did. `None` where the semaphore is gone, or not of the user `user`.
     pub(super) fn last_ms(self, user: u32) -> Option<u64> {
         let all = bounded::read_to_string(Path::new(SEMAPHORES), SEMAPHORES_BYTES_MAX).ok()?;
         all.lines().find_map(|line| self.in_line(line, user))
     }
 
-    /// The same, if a line of the list is about this one.
+    /// The same, if a line of the list describes this semaphore.
     fn in_line(self, line: &str, user: u32) -> Option<u64> {
         let mut words = line.split_whitespace();
         let mut word = || words.next();
@@ -108,7 +109,7 @@ impl Name {
         is_it.then(|| at_s.saturating_add(1).saturating_mul(1000))
     }
 
-    /// Removes what a killed process of the user `user` left.
+    /// Removes a semaphore that a killed process of the user `user` left.
     pub(super) fn remove_left(self, user: u32) {
         if self.last_ms(user).is_some() {
             self.remove();

@@ -18,7 +18,7 @@ use super::{FileId, FileRecord, OriginKey};
 pub(crate) struct Mapped {
     /// The extents.
     pub(crate) extents: RangeMap,
-    /// Which stretches of them are recorded as one.
+    /// Stretches of them that are recorded as one.
     pub(crate) intents: WriteIntents,
     /// Reservations and waiting blocks.
     pub(crate) blocks: Blocks,
@@ -35,11 +35,11 @@ pub(crate) struct FileState {
     pub(crate) mapped: RwLock<Mapped>,
     /// The record.
     pub(crate) record: Mutex<FileRecord>,
-    /// What [`Busy`] says of this file, so that most changes need not ask it.
+    /// How [`Busy`] lists this file, so that most changes need not ask it.
     listed: Mutex<Listed>,
     /// Kept from eviction.
     pub(crate) pinned: AtomicBool,
-    /// No file any more: only blocks wait to be discarded.
+    /// No longer a file: only blocks wait to be discarded.
     pub(crate) forgotten: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ struct Listed {
     waits: bool,
 }
 
-/// The files that the rebuilder has work with, found without a look at all the others.
+/// The files that the rebuilder has work with, found without scanning all others.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     dirty: Mutex<BTreeMap<FileId, u64>>,
@@ -57,7 +57,7 @@ pub(crate) struct Busy {
 }
 
 impl Busy {
-    /// Lists a file by what it is now. The caller holds its `mapped` for writing.
+    /// Lists a file by its present state. The caller holds its `mapped` for writing.
     pub(crate) fn update(&self, state: &FileState, mapped: &Mapped) {
         let now = Listed {
             oldest_dirty_ms: mapped.extents.oldest_dirty_ms(),
@@ -118,7 +118,7 @@ impl Files {
         self.by_id.values()
     }
 
-    /// Adds a file. Whatever else was seen under its path is not there any more.
+    /// Adds a file. Any other file that was seen under its path is no longer there.
     pub(crate) fn add(&mut self, record: FileRecord) -> Arc<FileState> {
         self.unlist(&record.path, |path, at| path == at);
         self.next = self.next.max(record.id.0 + 1);
@@ -150,7 +150,7 @@ impl Files {
         self.by_id.remove(&file);
     }
 
-    /// The files at and below `from`, with the paths they get when it becomes `to`.
+    /// The files at and below `from`, with the paths they get when `from` becomes `to`.
     pub(crate) fn renamed(&self, from: &Path, to: &Path) -> Vec<(Arc<FileState>, PathBuf)> {
         self.below(from)
             .map(|(path, id)| {
@@ -161,8 +161,7 @@ impl Files {
             .collect()
     }
 
-    /// What was listed at `to` and below is replaced by a rename: it keeps its record, but no
-    /// later rename will find it.
+    /// For what a rename replaces at `to` and below: it keeps its record, but no later rename will find it.
     pub(crate) fn unlist_below(&mut self, to: &Path) {
         self.unlist(to, |path, to| path.starts_with(to));
     }

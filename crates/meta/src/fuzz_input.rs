@@ -1,4 +1,4 @@
-//! What fuzz targets make of the bytes they get: files and directories of our own, and pieces.
+//! What fuzz targets make of the bytes they get: temporary files and directories, and pieces.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,15 +15,15 @@ pub(crate) fn memory_file(bytes: &[u8]) -> File {
     file
 }
 
-/// A directory of our own, in memory where there is one.
+/// A temporary directory, in memory where that exists.
 pub(crate) fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     made.expect("a directory")
 }
 
-/// Cuts bytes into `N` pieces: each but the last has its length before it, in two bytes, and takes what there is where
-/// that is less.
+/// Cuts bytes into `N` pieces: before each but the last stands its length, in two bytes; where fewer bytes are left,
+/// the piece takes these.
 pub(crate) fn pieces<const N: usize>(mut bytes: &[u8]) -> [&[u8]; N] {
     let mut pieces = [&bytes[..0]; N];
     let (last, others) = pieces.split_last_mut().expect("one at least");

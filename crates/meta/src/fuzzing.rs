@@ -1,5 +1,5 @@
 //! Bodies of this crate's fuzz targets (`fuzz/`): each takes bytes that anybody may have written. They are called by
-//! cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! cargo-fuzz, and by the tests below with the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ pub fn log_directory(bytes: &[u8]) {
     }
 }
 
-/// A record: its key in a piece, and its value. What is understood is bounded, and is the same when it is written again.
+/// A record: its key in a piece, and its value. What decodes is bounded, and encodes to the same again.
 pub fn record(bytes: &[u8]) {
     let [key, value] = pieces(bytes);
     if let Ok((file, extent)) = record::decode_extent(key, value) {
@@ -72,7 +72,7 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// Records as a batch has them: the tables that are made of them hold together.
+/// Records of a batch: the tables loaded from them are consistent.
 pub fn records(bytes: &[u8]) {
     let mut given = Given::default();
     for (key, value) in rebuilt(bytes).iter() {
@@ -84,7 +84,7 @@ pub fn records(bytes: &[u8]) {
     load(&given);
 }
 
-/// Records that somebody gave.
+/// Records given by the input.
 #[derive(Debug, Default)]
 struct Given(BTreeMap<Vec<u8>, Vec<u8>>);
 
@@ -114,7 +114,7 @@ impl RecordStore for Given {
     }
 }
 
-/// Loads records, which are refused or make tables that hold together.
+/// Loads records, which are refused or result in consistent tables.
 fn load(records: &dyn RecordStore) {
     let nothing = std::sync::Arc::new(Given::default());
     let space = Space::new(1 << 40, nothing, 1 << 20);
@@ -140,7 +140,7 @@ fn load(records: &dyn RecordStore) {
     }
 }
 
-/// What says which cache a directory is.
+/// The identity file of a cache.
 pub fn identity(bytes: &[u8]) {
     let scratch = scratch();
     let dir = PrivateDir::open(scratch.path()).expect("a directory of our own");
@@ -151,7 +151,7 @@ pub fn identity(bytes: &[u8]) {
     assert_eq!(identity_in(&dir).expect("our own"), Some(identity));
 }
 
-/// What must not be trusted, behind the header of the lock file: what is understood means one thing, and takes more.
+/// Invalidations behind the header of the lock file: what is parsed is unambiguous, and accepts more.
 pub fn invalidations(bytes: &[u8]) {
     let header = vec![b' '; usize::try_from(HEADER_BYTES).expect("small")];
     let file = memory_file(&[&header[..], bytes].concat());
@@ -176,7 +176,7 @@ pub fn invalidations(bytes: &[u8]) {
     assert_eq!(cleared, Ok(Vec::new()));
 }
 
-/// The lock file of a cache: it is taken, or refused, and once taken it is ours.
+/// The lock file of a cache: it is taken, or refused; once taken it is ours.
 pub fn lock_file(bytes: &[u8]) {
     let scratch = scratch();
     let dir = PrivateDir::open(scratch.path()).expect("a directory of our own");

@@ -1,4 +1,4 @@
-//! What says that a directory is a cache, and which one.
+//! The file that says that a directory is a cache, and which one.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,11 +14,11 @@ use super::lease::LEASE_FILE;
 /// Name of the file that says that a directory is a cache.
 pub const CACHE_FILE: &str = "halocline-cache.toml";
 
-/// Version of everything in the directory as it is made.
+/// Version of a new directory's format.
 pub(super) const FORMAT: u32 = 1;
-/// The same where a ring of changes lies ahead of a store (2), cached data has checksums (3), and the
-/// records are a log of our own (4). A program that does not know them would go on without what is in
-/// the ring, leave checksums of what it overwrote, or find no records.
+/// The same with a ring of changes ahead of a store (2), checksums of cached data (3), and records in a log of our own
+/// (4). A program that does not know these would ignore what is in the ring, leave checksums of what it overwrote, or
+/// find no records.
 pub(super) const FORMAT_NOW: u32 = 4;
 
 /// What [`CACHE_FILE`] says.
@@ -31,7 +31,7 @@ pub struct CacheIdentity {
     pub cache_id: String,
 }
 
-/// What a directory says it is, if it is a cache; nothing is made.
+/// What a directory says it is, if it is a cache; nothing is created.
 pub fn identity_of(dir: &Path) -> Result<Option<CacheIdentity>> {
     match PrivateDir::look(dir) {
         Err(error) if error.errno() == libc::ENOENT => Ok(None),
@@ -78,9 +78,9 @@ pub(super) fn write_identity(dir: &PrivateDir, identity: &CacheIdentity) -> Resu
     dir.replace(CACHE_FILE, text.as_bytes())
 }
 
-/// The error for the directory `dir` that has these names, if it holds a cache or a file tier and only does not say so.
+/// The error for a directory `dir` with these names, if it holds a cache or a file tier whose identity file is missing.
 pub fn lost_identity(dir: &Path, names: &[OsString]) -> Option<Error> {
-    /// What nobody else gives a name like.
+    /// Names that nothing else is likely to have.
     const OURS: [&str; 2] = [LEASE_FILE, "tier.json"];
     names.iter().any(|name| OURS.iter().any(|ours| name == ours)).then(|| Error::Store {
         path: dir.to_owned(),
@@ -93,7 +93,7 @@ pub fn lost_identity(dir: &Path, names: &[OsString]) -> Option<Error> {
     })
 }
 
-/// What the file is called until it is whole.
+/// Name of the file until it is complete.
 pub(super) fn fresh_name() -> String {
     format!("{CACHE_FILE}.new")
 }

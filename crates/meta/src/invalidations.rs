@@ -1,4 +1,4 @@
-//! What must not be trusted any more although the store could not record it.
+//! What must no longer be trusted although the store could not record it.
 //!
 //! A store whose disk refuses writes cannot forget a mapping, but programs go on, and their bytes
 //! go to the origin (D11). A later opening would find the old mapping and serve old bytes. So
@@ -29,7 +29,7 @@ pub(crate) const HEADER_BYTES: u64 = 256;
 /// Header and lines stay in one block of the file system, which the header has allocated.
 const LINES_BYTES_MAX: usize = 4096 - 256;
 
-/// What all lines but one may take: room is kept for the one that says everything.
+/// Bytes for all lines but one: room is kept for the line that says everything.
 const OTHERS_BYTES_MAX: usize = LINES_BYTES_MAX - "all\n".len();
 
 /// Something not to be trusted.
@@ -70,7 +70,7 @@ fn parse(line: &str) -> Option<Invalidation> {
     }
 }
 
-/// All that is not to be trusted, in as few statements as say it.
+/// Everything that must not be trusted, in the fewest statements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Statements {
     all: bool,
@@ -82,7 +82,7 @@ struct Statements {
 impl Statements {
     fn add(&mut self, what: Invalidation) {
         match what {
-            // Nothing is left for the others to say.
+            // The others add nothing to it.
             Invalidation::All => *self = Self { all: true, ..Self::default() },
             _ if self.all => {}
             Invalidation::Clean => self.clean = true,
@@ -115,7 +115,7 @@ impl Statements {
     }
 }
 
-/// What stands in one of the two places for sure.
+/// What one of the two places certainly holds.
 #[derive(Debug, Default)]
 struct Said {
     what: Statements,
@@ -129,13 +129,13 @@ pub(crate) struct InvalidationList {
     lock: File,
     witness: Option<OriginAttribute>,
     said: Mutex<Said>,
-    /// Nothing more needs to be said: everything was, or there is no means to say anything.
+    /// Nothing more needs to be added: everything was said, or there is no means to say anything.
     given_up: AtomicBool,
 }
 
 impl InvalidationList {
-    /// The list of the cache with this id, whose lock file is `lock`; with what it says, or the
-    /// line that says nothing.
+    /// The list of the cache with this id, whose lock file is `lock`; with its statements, or the line that cannot be
+    /// parsed.
     pub(crate) fn load(
         lock: File,
         witness: Option<File>,
@@ -171,8 +171,8 @@ impl InvalidationList {
         if all == said.what {
             return Ok(());
         }
-        // Behind what is there, so that nothing is lost with a write that power cut short; and the
-        // statement that says everything always fits.
+        // Appended, so that nothing is lost with a write that a power loss cut short; and the statement that says
+        // everything always fits.
         let max = if what == Invalidation::All { LINES_BYTES_MAX } else { OTHERS_BYTES_MAX };
         let mut lines = format!("{}{what}", said.lines);
         if lines.len() > max {
@@ -212,20 +212,19 @@ impl InvalidationList {
         Ok(())
     }
 
-    /// What fewer lines leave of those before becomes empty lines.
+    /// Where there are fewer lines than before, the rest becomes empty lines.
     fn write_lock_file(&self, lines: &str) -> io::Result<()> {
         let before = self.lock.metadata()?.len().saturating_sub(HEADER_BYTES);
         let before = usize::try_from(before).unwrap_or(0).min(LINES_BYTES_MAX);
         let mut bytes = lines.as_bytes().to_vec();
         bytes.resize(bytes.len().max(before), b'\n');
         self.lock.write_all_at(&bytes, HEADER_BYTES)?;
-        // A device that is gone may still take pages: only a sync tells.
+        // A device that is gone may still accept pages: only a sync shows it.
         self.lock.sync_all()
     }
 }
 
-/// The whole lines of the lock file. The last one may have been cut off by a kill: nobody was told
-/// that it stands.
+/// The complete lines of the lock file. A kill may have cut off the last one: it was never acknowledged.
 fn read_lines(lock: &File) -> io::Result<String> {
     let len = lock.metadata()?.len().saturating_sub(HEADER_BYTES);
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0).min(LINES_BYTES_MAX)];
@@ -245,8 +244,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is in the block behind the header: nothing panics, and what is understood says the same
-        /// when it is said again in as few words.
+        /// Whatever is in the block behind the header: nothing panics, and what is parsed means the same when it is
+        /// rewritten in the fewest statements.
         #[test]
         fn hostile_lines_are_refused_or_mean_one_thing(
             lines in proptest::collection::vec(

@@ -1,19 +1,19 @@
-//! Until when a session may have changed the origin: what tells its own changes from those of others
-//! after it was killed (I9).
+//! Until when a session may have changed the origin: tells its own changes from those of others after it was killed
+//! (I9).
 //!
-//! The record of a file that we are changing says so ([`Stamp::Writing`]), because nobody can know how
-//! the file will look when a kill cuts the change short. What is known is when: the lease says, ahead of
-//! every change, until when we may be making some, and is prolonged every second or so. A file that was
-//! changed later than that was changed by others. There are two ends: one that is as good as the page
-//! cache, for a killed process, and a later one that was synced, for a machine that lost its power.
+//! The record of a file that we are changing says so ([`Stamp::Writing`]), because the file's state after a kill in
+//! mid-change cannot be known. The time can: before every change the lease says until when we may be making changes,
+//! and it is prolonged every second or so. A file changed later than that was changed by others. There are two ends:
+//! one as safe as the page cache, for a killed process, and a later one that was synced, for a machine that lost its
+//! power.
 //!
-//! A disk that loses what it was never made to keep (a power loss, a journal that was aborted, a server
-//! that started again) shows files as they were before. Their times of change are then earlier than the
-//! recorded ones, which no change after the record can have: both are of the origin's one clock. Unless the
-//! session that recorded them had the origin synced when it ended, that is a loss, and not a change of others.
+//! A disk that loses what it was never made to keep (a power loss, an aborted journal, a restarted server) shows files
+//! as they were before. Their change times are then earlier than the recorded ones, which is impossible for a change
+//! after the record: both are of the origin's one clock. Unless the session that recorded them had the origin synced
+//! when it ended, that is a loss, not a change by others.
 //!
-//! A cache directory that was copied knows nothing of what the original did since. The lease has its own
-//! inode number and birth time written into it, which a copy does not share.
+//! A copied cache directory knows nothing of what the original did since. The lease contains its own file's inode
+//! number and birth time, which a copy does not share.
 
 use std::fs::File;
 use std::io;
@@ -40,50 +40,49 @@ pub(crate) const LEASE_FILE: &str = "halocline-lease";
 const LENGTH: usize = 256;
 /// First word of the file.
 const MAGIC: &str = "lease-2";
-/// That of versions which knew no exit time.
+/// First word in versions without an exit time.
 const MAGIC_BEFORE: &str = "lease-1";
 
-/// How far ahead of a change the end lies that a kill leaves; renewed when half of it has passed.
-/// Shorter tells more changes of others apart, longer survives longer pauses of a thread between its
-/// look at the lease and its change.
+/// How far ahead of a change the end for a kill lies; renewed when half of it has passed. Shorter detects more changes
+/// of others, longer tolerates longer pauses of a thread between its look at the lease and its change.
 const KILL_MS: u64 = 2_000;
-/// The same for the end that a power loss leaves, whose renewal is a sync.
+/// The same for the end for a power loss, whose renewal is a sync.
 const POWER_MS: u64 = 60_000;
 
-/// What the last session left to tell its own changes by.
+/// What the last session left to recognize its own changes by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// It was a session of an older version, or there was none: nothing.
+    /// Nothing: it was a session of an older version, or there was none.
     Nothing,
-    /// The directory is a copy of another cache: what it says of the origin is of some time in the past.
+    /// The directory is a copy of another cache: what it says of the origin is from some time in the past.
     Copy,
     /// The process ended, orderly or not. It changed nothing after this time, in nanoseconds since the
     /// epoch. The origin's disk may have kept less than the records say.
     Ended(i64),
     /// The session was closed after the origin was synced under all dirty bytes. It changed nothing after this time.
     Durable(i64),
-    /// The same, and the records may be behind what the session knew last, because the store refused
-    /// changes or the machine lost its power; what the origin's disk kept may be behind both.
+    /// As `Ended`, and the records may be older than what the session knew last, because the store refused changes or
+    /// the machine lost its power; what the origin's disk kept may be older than both.
     Behind(i64),
 }
 
-/// What a file of the origin is, held against what its record says.
+/// A file of the origin compared with its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// As it was left.
     Same,
-    /// Changed, and by nobody but us.
+    /// Changed, and only by us.
     Ours,
-    /// Its owner, mode, names or extended attributes were changed, its bytes not: size and modification
-    /// time are what they were. What is dirty may go to the origin; what is clean is not worth the doubt.
+    /// Its owner, mode, names or extended attributes were changed, but not its bytes: size and modification time are
+    /// unchanged. Dirty bytes may go to the origin; clean ones are not worth the risk.
     Attributes,
     /// Changed by others.
     Theirs,
 }
 
 impl Evidence {
-    /// What is recorded of a file that was left so, where it cannot be looked at while this is known:
-    /// what a later session leaves says nothing of it.
+    /// The stamp to record for a file left as `left` that cannot be looked at during this session: the evidence of a
+    /// later session says nothing of it.
     pub fn kept(self, left: Stamp) -> Stamp {
         let until_ns = match (left, self) {
             (Stamp::Unjudged { .. }, _)
@@ -108,7 +107,7 @@ impl Evidence {
         match (left, self) {
             _ if left == found => Verdict::Same,
             _ if left.same_bytes(found) => Verdict::Attributes,
-            // What a later session left says nothing of the one that changed it.
+            // The evidence of a later session says nothing of the one that changed the file.
             (Stamp::Unjudged { until_ns }, _) if ctime_ns <= until_ns => Verdict::Ours,
             (Stamp::Unjudged { .. }, _) => Verdict::Theirs,
             (_, Self::Behind(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
@@ -117,7 +116,7 @@ impl Evidence {
             {
                 Verdict::Ours
             }
-            // Earlier than the record: the origin lost what it was not made to keep.
+            // Earlier than the record: the origin lost data that was never synced.
             (Stamp::Closed { ctime_ns: recorded_ns, .. }, Self::Ended(_))
                 if ctime_ns < recorded_ns =>
             {
@@ -148,13 +147,13 @@ impl Closed {
         Self::NAMES.iter().find(|row| row.1 == self).expect("each has a name").0
     }
 
-    /// What nobody knows is no closed session.
+    /// An unknown name is not a closed session.
     fn of_name(name: &str) -> Self {
         Self::NAMES.iter().find(|row| row.0 == name).map_or(Self::No, |row| row.1)
     }
 }
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Text {
     boot_id: String,
@@ -162,15 +161,15 @@ struct Text {
     until_ms: u64,
     synced_until_ms: u64,
     closed: Closed,
-    /// Whether records are behind because the store refuses changes.
+    /// Whether records are out of date because the store refuses changes.
     behind: bool,
     /// Inode number and birth time in nanoseconds of the file that this was written to.
     home: (u64, i64),
-    /// How far the origin's clock was found to be ahead of ours.
+    /// How far the origin's clock was found to be ahead of our clock.
     ahead_ms: u64,
-    /// What tells when the process ended.
+    /// Tells when the process ended.
     exit: Option<exit_time::Name>,
-    /// Whether changes were under way, the last of which may have ended with the process.
+    /// Whether changes were under way, the last of which may have completed when the process ended.
     busy: bool,
 }
 
@@ -235,9 +234,9 @@ impl Text {
         })
     }
 
-    /// What this says where it was found in a file of the user `user`.
+    /// The evidence of a text that was found in a file of the user `user`.
     fn evidence(&self, (home, user): ((u64, i64), u32), boot_id: &str) -> Evidence {
-        // The kernel notes the end of an idle process, too, which says nothing of its last change.
+        // The kernel also notes the end of an idle process, which says nothing of its last change.
         let exit = self.exit.filter(|_| self.busy);
         let exit_ms = exit.and_then(|exit| exit.last_ms(user)).unwrap_or(0);
         let until_ms = self.until_ms.max(exit_ms.saturating_add(self.ahead_ms));
@@ -255,27 +254,27 @@ impl Text {
     }
 }
 
-/// The lease of a session that goes on.
+/// The lease of the current session.
 #[derive(Debug)]
 pub struct Lease {
     path: PathBuf,
     file: File,
     text: Mutex<Text>,
-    /// Both ends once more, to be read without the lock.
+    /// Copies of both ends, to be read without the lock.
     until_ms: AtomicU64,
     synced_until_ms: AtomicU64,
-    /// How far the origin's clock is ahead of ours, as far as its times have told.
+    /// How far the origin's clock is ahead of our clock, as far as its times have shown.
     ahead_ms: AtomicU64,
     warned: AtomicBool,
     /// Tells when this process ended, where the system can do that.
     exit: OnceLock<ExitTime>,
-    /// What told that of the last one, and whose it was.
+    /// What told when the last process ended, and its user.
     exit_before: Option<(exit_time::Name, u32)>,
 }
 
 impl Lease {
-    /// Opens the lease of the cache in `dir`, which the caller owns, and tells what the last session
-    /// left. It stays as it is until [`Lease::begin`]. `boot` is the machine's, where a test boots it.
+    /// Opens the lease of the cache in `dir`, which the caller owns, and returns the evidence of the last session. The
+    /// file stays as it is until [`Lease::begin`]. `boot` is the machine's boot id, where a test simulates a reboot.
     pub fn open(dir: &Path, boot: Option<&str>) -> Result<(Self, Evidence)> {
         let path = dir.join(LEASE_FILE);
         let boot_id = boot.map_or_else(boot_id, |id| Ok(id.to_owned()))?;
@@ -319,12 +318,12 @@ impl Lease {
         self.renew(true).map_err(Error::at(&self.path, "write"))
     }
 
-    /// Changes begin, of which the last may end long after a kill: the kernel is to note when.
+    /// Changes begin, of which the last may complete long after a kill: the kernel is to note when.
     pub fn note_exit(&self) {
         self.change_exit(true, ExitTime::raise);
     }
 
-    /// No change is under way any more.
+    /// Changes are no longer under way.
     pub fn forget_exit(&self) {
         self.change_exit(false, ExitTime::lower);
     }
@@ -348,14 +347,14 @@ impl Lease {
         self.renew_or_warn(!lasts(&self.synced_until_ms, KILL_MS));
     }
 
-    /// A change is under way and goes on: called more often than half of what a kill leaves.
+    /// A change is still under way: called at intervals of less than half of `KILL_MS`.
     pub fn prolong(&self) {
         let synced_until_ms = self.synced_until_ms.load(Ordering::Acquire);
         self.renew_or_warn(synced_until_ms < coarse_ms() + POWER_MS / 2);
     }
 
-    /// Now and then, in the background: renews the synced end before a program has to wait for that, if
-    /// the origin is being changed at all.
+    /// Called now and then, in the background: renews the synced end before a program has to wait for that, if the
+    /// origin is being changed at all.
     pub fn keep(&self) {
         let now_ms = coarse_ms();
         let is_used = self.until_ms.load(Ordering::Acquire) >= now_ms;
@@ -364,7 +363,7 @@ impl Lease {
         }
     }
 
-    /// A file that we changed a moment ago has this `stamp`: an origin's server may be ahead of us.
+    /// A file that we have just changed has this `stamp`: the clock of the origin's server may be ahead of ours.
     pub fn observe(&self, stamp: Stamp) {
         let Stamp::Closed { ctime_ns, .. } = stamp else { return };
         let at_ms = u64::try_from(ctime_ns / 1_000_000).unwrap_or(0);
@@ -384,8 +383,8 @@ impl Lease {
         }
     }
 
-    /// The session ends: every file is recorded as it was left, and `durable` says whether the origin's disk
-    /// has kept it so, of all files with dirty bytes.
+    /// The session ends: every file is recorded as it was left; `durable` says whether the origin's disk has all bytes
+    /// of all files with dirty bytes.
     pub fn close(&self, durable: bool) -> Result<()> {
         let mut text = self.text.lock();
         text.closed = if durable { Closed::Durable } else { Closed::Recorded };
@@ -397,8 +396,8 @@ impl Lease {
         if let Err(error) = self.renew(synced)
             && !self.warned.swap(true, Ordering::Relaxed)
         {
-            // Programs go on (D11). If the mount is killed now, what is dirty in files that it is just
-            // changing is saved as a conflict at the next mount.
+            // Programs go on (D11). If the mount is killed now, dirty bytes of files that it is just changing are saved
+            // as a conflict at the next mount.
             tracing::warn!("{}: {error}", self.path.display());
         }
     }
@@ -411,7 +410,7 @@ impl Lease {
         if synced {
             text.synced_until_ms = text.synced_until_ms.max(now_ms + POWER_MS);
         }
-        // Not tried again at each change where it fails.
+        // Set even on failure, so that not each change tries again.
         self.until_ms.store(text.until_ms, Ordering::Release);
         self.synced_until_ms.store(text.synced_until_ms, Ordering::Release);
         self.write(&text, synced)
@@ -423,10 +422,10 @@ impl Lease {
     }
 }
 
-/// What a look at our clock may be late by.
+/// How late a reading of our clock may be.
 const TICK_MS: u64 = 10;
 
-/// What the last session on the cache in `dir` left; for those who only look.
+/// The evidence of the last session on the cache in `dir`, for callers that only look.
 pub fn evidence(dir: &Path) -> Result<Evidence> {
     let path = dir.join(LEASE_FILE);
     let file = match PrivateDir::open(dir)?.file(LEASE_FILE, Use::Read) {
@@ -438,7 +437,7 @@ pub fn evidence(dir: &Path) -> Result<Evidence> {
     Ok(evidence)
 }
 
-/// What the file says, and what it names to tell when the process ended.
+/// Contents of the file, and the semaphore that it names to tell when the process ended.
 fn read(
     file: &File,
     whose: ((u64, i64), u32),
@@ -455,7 +454,7 @@ fn read(
     if len == 0 {
         return Ok((Evidence::Nothing, None));
     }
-    // What nobody can read says as little of the origin as a copy does.
+    // An unreadable text says as little of the origin as a copy does.
     let text = Text::decode(&bytes[..len]);
     let Some(text) = text else { return Ok((Evidence::Copy, None)) };
     // The original of a copied cache keeps running; its exit time is not the copy's.
@@ -463,7 +462,7 @@ fn read(
     Ok((text.evidence(whose, boot_id), exit))
 }
 
-/// What tells a file from its copies, and its owner.
+/// What tells a file from its copies, and the file's owner.
 fn location_of(file: &File) -> io::Result<((u64, i64), u32)> {
     let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::UID;
     let found = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;

@@ -61,7 +61,7 @@ pub enum Stamp {
     /// An earlier session was changing it, until this time at most, in nanoseconds since the epoch, and
     /// no mount could look at it since.
     Unjudged {
-        /// A later change is one of others.
+        /// A later change was made by others.
         until_ns: i64,
     },
     /// What it looked like when Halocline had last changed it.
@@ -76,7 +76,7 @@ pub enum Stamp {
 }
 
 impl Stamp {
-    /// That of a file at rest.
+    /// The stamp of a file at rest.
     pub fn of(found: &Metadata) -> Self {
         Self::Closed {
             size: found.len(),
@@ -85,7 +85,7 @@ impl Stamp {
         }
     }
 
-    /// The same of what `stat` describes.
+    /// The same from a `stat` result.
     pub fn of_stat(raw: &libc::stat64) -> Self {
         Self::Closed {
             size: raw.st_size.cast_unsigned(),
@@ -94,8 +94,8 @@ impl Stamp {
         }
     }
 
-    /// Whether both are of a file at rest with the same size and modification time: then its bytes are
-    /// the same, as far as times tell.
+    /// Whether both are of a file at rest with the same size and modification time: then its bytes are the same, as far
+    /// as times show.
     pub fn same_bytes(self, other: Self) -> bool {
         match (self, other) {
             (
@@ -107,8 +107,8 @@ impl Stamp {
     }
 }
 
-/// A time in nanoseconds since the epoch. Anybody may give a file a time beyond the year 2262, where
-/// they end.
+/// A time in nanoseconds since the epoch, saturating at the ends of `i64`: anybody may give a file a time beyond the
+/// year 2262.
 pub const fn in_nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
@@ -124,8 +124,8 @@ pub struct FileRecord {
     pub path: PathBuf,
     /// What the origin's file looked like.
     pub stamp: Stamp,
-    /// Root of what is mounted below the origin's root and has the file on it; `None` for a file that
-    /// lies on what the origin's root itself is on.
+    /// Root of the mount below the origin's root that has the file; `None` for a file on the file system of the
+    /// origin's root itself.
     pub mount: Option<OriginKey>,
 }
 
@@ -176,8 +176,8 @@ pub struct Usage {
     pub mapped: u64,
     /// File bytes mapped and dirty.
     pub dirty: u64,
-    /// File bytes mapped and clean that cannot be evicted yet, because they are recorded as dirty
-    /// together with neighbours that are.
+    /// File bytes mapped and clean that cannot be evicted yet, because they are recorded as dirty together with dirty
+    /// neighbours.
     pub held: u64,
     /// Number of extents.
     pub extents: u64,

@@ -1,12 +1,12 @@
 //! The records of a cache as a log of our own: batches appended to files, and now and then a snapshot
 //! of all records, which replaces the files before it.
 //!
-//! Nothing is held in memory but what is being written: the tables above have it all, and a snapshot
-//! is made of the last one and the files since. Locks are taken in the order rewriting, syncing, tail.
+//! Only what is being written is held in memory: the tables above have all records, and a snapshot is made from the
+//! last one and the files since. Locks are taken in the order rewriting, syncing, tail.
 //!
 //! What must hold here:
 //! - a batch is in a file, as a whole, before `commit` returns: it survives `kill -9` (I4);
-//! - a snapshot gets its name when it is whole and durable; what it replaces is removed after that;
+//! - a snapshot gets its name when it is complete and durable; what it replaces is removed after that;
 //! - every byte is counted before it is on disk (I5);
 //! - after a failed write nothing is accepted any more: memory never runs ahead of the log.
 
@@ -48,32 +48,32 @@ use snapshot::Head;
 use sync_point::Synced;
 use tail::{Sealed, Tail};
 
-/// A file of the log takes one part in this many of what is set aside for records.
+/// A file of the log takes one part in this many of the bytes set aside for records.
 const SEGMENT_SHARE: u64 = 8;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 20;
-/// Files of a log are replaced by a snapshot once they take one part in this many of what is set
-/// aside, or half of what the last snapshot took, and at most [`LOG_BYTES_MAX`]: they are read into
-/// memory for that, and at an opening.
+/// A snapshot replaces the files of a log once they take one part in this many of the bytes set aside, or half of what
+/// the last snapshot took, and at most [`LOG_BYTES_MAX`]: they are read into memory for that, and when the log is
+/// opened.
 const LOG_SHARE: u64 = 4;
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// Changes wait for a snapshot where files take this many times what they may.
+/// Changes wait for a snapshot once the files take this many times their limit.
 const WAIT_TIMES: u64 = 2;
-/// Openings may leave short files.
+/// Each opening may leave a short file.
 const FILES_MAX: usize = 64;
-/// Bytes that a file system may use for each of the few files beside their contents.
+/// Bytes that a file system may use for each of these few files beyond its contents.
 const SLACK_BYTES: u64 = 16 << 10;
 const PAGE: usize = 4096;
 
 const REMEDY: &str = "its dirty data goes to the origin: unmount, check the device under it (space, \
                       health), then mount again";
 
-/// How large files become.
+/// The sizes to which files grow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// Bytes of a file of the log.
     pub(crate) segment_bytes: u64,
-    /// Bytes of all of them that a snapshot replaces, where the last snapshot is small.
+    /// Bytes of all log files from which on a snapshot replaces them, where the last snapshot is small.
     pub(crate) log_bytes: u64,
 }
 
@@ -87,7 +87,7 @@ impl Pace {
         }
     }
 
-    /// A pace at which short stories reach snapshots.
+    /// A pace at which short test runs reach snapshots.
     pub(crate) fn of_log(log_bytes: u64) -> Self {
         Self { segment_bytes: (log_bytes / 2).clamp(PAGE as u64, 512 << 10), log_bytes }
     }
@@ -112,7 +112,7 @@ struct Shared {
     durable: AtomicU64,
     synced: Synced,
     tail: Mutex<Tail>,
-    /// Told when there is room, or nobody is left to make it.
+    /// Notified when there is room, or no thread is left to make it.
     changed: Condvar,
     failed: OnceLock<String>,
     bytes: AtomicU64,
@@ -132,7 +132,7 @@ impl Log {
     /// Makes an empty log in `path`, which does not exist, or is left as it was.
     pub(crate) fn create(path: &Path) -> Result<()> {
         let fresh = path.with_extension("new");
-        // What a crash left here was never used.
+        // A directory that a crash left here was never used.
         match fs::remove_dir_all(&fresh) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::at(&fresh, "remove the half-made store")(error));
@@ -149,13 +149,12 @@ impl Log {
             .map_err(Error::at(parent, "sync the cache directory"))
     }
 
-    /// Opens the log in `dir`. `torn` says that a power loss may have left anything unwritten that
-    /// was not synced.
+    /// Opens the log in `dir`. `torn` says that a power loss may have dropped anything that was not synced.
     pub(crate) fn open(dir: PrivateDir, torn: bool, pace: Pace) -> Result<Self> {
         Self::open_with(dir, torn, pace, Shared::keep)
     }
 
-    /// The same with another thing to do for the thread.
+    /// The same with other work for the background thread.
     fn open_with(dir: PrivateDir, torn: bool, pace: Pace, keep: fn(&Shared)) -> Result<Self> {
         let mut found = recover::recover(&dir, torn)?;
         let segment = if let Some(segment) = go_on(&mut found, pace) {
@@ -208,7 +207,7 @@ impl Shared {
 
     fn append(&self, tail: &mut MutexGuard<'_, Tail>, batch: &Batch) -> Result<()> {
         self.check()?;
-        // The rename of what is not cached, for one.
+        // For example when something that is not cached is renamed.
         if batch.is_empty() {
             return Ok(());
         }
@@ -221,7 +220,7 @@ impl Shared {
         let appended = tail.segment.append(number, durable, batch.bytes());
         appended.map_err(|error| self.fail(&error))?;
         tail.batch = number;
-        // Two thirds of a file are time to make the next one.
+        // Once a third of the file is used: the rest leaves time to make the next one.
         if !tail.is_announced && tail.segment.room() < tail.segment.bytes() / 3 * 2 {
             tail.is_announced = true;
             self.bell.ring();
@@ -229,7 +228,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Goes on in a new file, or waits where somebody makes one, or a snapshot that is overdue.
+    /// Goes on in a new file; waits where another thread is making one, or where a snapshot is overdue.
     fn make_room(&self, tail: &mut MutexGuard<'_, Tail>, size: usize) -> Result<()> {
         let overdue = tail.log_bytes() >= WAIT_TIMES * tail.log_bytes_max(self.pace)
             && tail.log_bytes() >= tail.retry_at_bytes
@@ -249,7 +248,7 @@ impl Shared {
             tail.making = None;
             match made {
                 Ok(segment) => tail.next = Some(segment),
-                // A file system without inodes may have blocks.
+                // A file system without free inodes may have free blocks.
                 Err(error) if !error.is_full() => return Err(self.fail(&error)),
                 Err(error) => {
                     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -263,7 +262,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What the thread beside the log does.
+    /// The work of the background thread.
     fn keep(&self) {
         self.prepare();
         self.keep_small();
@@ -285,14 +284,14 @@ impl Shared {
         tail.making = None;
         match made {
             Ok(segment) => tail.next = Some(segment),
-            // Whoever needs it tries again, and tells.
+            // The thread that needs the file tries again, and reports the error.
             Err(error) => tracing::warn!(%error, "no new file of the log could be made"),
         }
         self.recount(&tail);
         self.changed.notify_all();
     }
 
-    /// Writes a snapshot where files have grown.
+    /// Writes a snapshot where the files have grown too large.
     fn keep_small(&self) {
         let grown = {
             let tail = self.tail.lock();
@@ -305,7 +304,7 @@ impl Shared {
         }
         match self.rewrite() {
             Ok(()) => self.tail.lock().retry_at_bytes = 0,
-            // What is on disk is not what was written: the next opening would refuse all of it.
+            // The files differ from what was written: the next opening would refuse all of them.
             Err(error @ Error::Store { .. }) => drop(self.fail(&error)),
             Err(error) => {
                 tracing::warn!(%error, "no snapshot of the records could be written");
@@ -316,8 +315,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Replaces the snapshot and the files behind it, but for what is committed meanwhile, by a new
-    /// snapshot.
+    /// Replaces the snapshot and the files since, except for what is committed meanwhile, by a new snapshot.
     fn rewrite(&self) -> Result<()> {
         let _alone = self.rewriting.lock();
         self.prepare();
@@ -329,7 +327,7 @@ impl Shared {
             }
             let Some(last) = tail.sealed.last() else { return Ok(()) };
             let (number, files) = (last.number, tail.sealed.clone());
-            // What lies in the file that is written now is not in it.
+            // The snapshot excludes what lies in the file that is being written now.
             (files, tail.snapshot, Head { number, batch: tail.before, ..tail.snapshot })
         };
         let bytes = write_snapshot(&self.dir, after, &mut |writer| {
@@ -352,13 +350,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Has those who wait look again. They ring before they wait, and hold the lock in between.
+    /// Wakes the threads that wait. They ring before they wait, and hold the lock in between.
     fn tell(&self) {
         let _tail = self.tail.lock();
         self.changed.notify_all();
     }
 
-    /// Nobody is left to make room.
+    /// The background thread has ended: no thread is left to make room.
     fn leave_alone(&self) {
         self.tail.lock().alone = true;
         self.changed.notify_all();
@@ -380,11 +378,11 @@ impl Shared {
         let wanted = self.tail.lock().batch;
         let _turn = self.syncing.lock();
         self.check()?;
-        // Somebody else's sync, which began after the last of these batches, made them so.
+        // Another thread's sync, which began after the last of these batches, made them durable.
         if self.durable.load(Relaxed) >= wanted { Ok(()) } else { self.sync_files() }
     }
 
-    /// Syncs what was committed. The caller has the turn.
+    /// Syncs what was committed. The caller holds `syncing`.
     fn sync_files(&self) -> Result<()> {
         let (files, batch) = {
             let mut tail = self.tail.lock();
@@ -404,7 +402,7 @@ impl Shared {
         {
             let mut tail = self.tail.lock();
             self.append(&mut tail, last)?;
-            // Under the lock: nobody's change comes behind the last.
+            // Under the lock: no other change follows the last one.
             self.failed.get_or_init(|| "it was closed".to_owned());
         }
         self.changed.notify_all();
@@ -414,7 +412,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives back what a closed log does not use. What stays is only longer than needed.
+    /// Frees the space that a closed log does not use. A file that cannot be cut is only longer than needed.
     fn trim(&self) {
         let mut tail = self.tail.lock();
         let end = tail.segment.end() as u64;
@@ -424,7 +422,7 @@ impl Shared {
         }
     }
 
-    /// Counts what is on disk, or is about to be.
+    /// Counts the bytes that are on disk, or about to be.
     fn recount(&self, tail: &Tail) {
         self.bytes.store(tail.count(), Relaxed);
     }
@@ -471,7 +469,7 @@ impl RecordStore for Log {
     }
 }
 
-/// Goes on in the last file that was found, where there is room: it takes no inode.
+/// Goes on in the last file that was found, where there is room: this takes no inode.
 fn go_on(found: &mut Found, pace: Pace) -> Option<Segment> {
     let bytes = usize::try_from(pace.segment_bytes).ok()?;
     let (last, file) = found.files.pop_if(|(last, _)| last.end <= bytes / 2)?;

@@ -1,10 +1,9 @@
-//! A file mapped into memory: a store is no call of the system, and is as good as one after a
-//! kill, because the pages are the system's.
+//! A file mapped into memory: a store needs no system call, and survives a kill just as well, because the pages are the
+//! kernel's.
 //!
-//! What must hold here: a device that fails, or a file cut short by others, makes [`Mapping::store`]
-//! and the like fail and not the process (D11). The system says so with `SIGBUS` at the access
-//! itself; its handler puts a page of memory in the place of the one that is lost, and the access
-//! goes on there.
+//! What must hold here: a device that fails, or a file cut short by others, makes [`Mapping::store`] and the like fail
+//! and not the process (D11). The kernel reports it with `SIGBUS` at the access itself; the handler replaces the lost
+//! page by a page of memory, and the access continues there.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -25,13 +24,13 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the pages belong to the mapping alone. Bytes are written through `&mut` only, and through
-// `&` words are written and read as atomic ones.
+// SAFETY: the pages belong to the mapping alone. Bytes are written through `&mut` only; through `&`, words are read and
+// written atomically.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// Addresses that a thread uses, and whether their page was lost meanwhile.
+/// Addresses that a thread is accessing, and whether their page was lost meanwhile.
 #[derive(Clone, Copy)]
 struct Storing {
     start: usize,
@@ -47,7 +46,7 @@ thread_local! {
     static STORING: Cell<Storing> = const { Cell::new(Storing::NOWHERE) };
 }
 
-/// What was done about `SIGBUS` before.
+/// The action for `SIGBUS` before ours.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Mapping {
@@ -61,7 +60,7 @@ impl Mapping {
         Ok(Self { at, len })
     }
 
-    /// The same without a file: nothing of it outlives the process.
+    /// The same without a file: its contents end with the process.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -89,7 +88,7 @@ impl Mapping {
         })
     }
 
-    /// Reads words of 8 bytes at `offset`, a multiple of 8. After an error they are worth nothing.
+    /// Reads words of 8 bytes at `offset`, a multiple of 8. After an error they are undefined.
     pub(super) fn load_words(&self, offset: usize, words: &mut [u64]) -> io::Result<()> {
         self.guarded(offset..offset + size_of_val(words), |from| {
             for (word, at) in words.iter_mut().zip(words_at(from)) {
@@ -98,7 +97,7 @@ impl Mapping {
         })
     }
 
-    /// Has `access` use `bytes` of the mapping, from the address that it is given.
+    /// Calls `access` with the address of `bytes` of the mapping.
     fn guarded(&self, bytes: Range<usize>, access: impl FnOnce(*mut u8)) -> io::Result<()> {
         let Range { start, end } = bytes;
         assert!(start <= end && end <= self.len, "an access beside the mapping");
@@ -118,30 +117,30 @@ impl Mapping {
     }
 }
 
-/// The words from an address in a mapping on. No more may be taken than the mapping has.
+/// The words at an address in a mapping and after it. No more may be taken than the mapping has.
 fn words_at<'a>(at: *mut u8) -> impl Iterator<Item = &'a AtomicU64> {
     #[expect(clippy::cast_ptr_alignment, reason = "asserted in the next line")]
     let first = at.cast::<AtomicU64>();
     assert!(first.is_aligned(), "words lie at multiples of 8");
-    // SAFETY: the callers take as many as they were guarded for, which lie in the mapping and are
-    // used as atomic ones for as long as it is shared.
+    // SAFETY: the callers take as many as they were guarded for; these lie in the mapping and are accessed atomically
+    // as long as it is shared.
     (0..).map(move |index| unsafe { &*first.wrapping_add(index) })
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's, and nothing refers to it any more.
+        // SAFETY: the mapping is owned by this value, and nothing refers to it any more.
         let unmapped = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "a mapping can be unmapped");
     }
 }
 
-/// Has [`on_bus_error`] called, once in a process.
+/// Installs [`on_bus_error`], once in a process.
 fn heed_bus_errors() -> io::Result<()> {
     static HEEDED: OnceLock<Option<i32>> = OnceLock::new();
     let failed = HEEDED.get_or_init(|| {
-        // SAFETY: all zeros are a `sigaction`, and both calls get valid ones. The handler does
-        // only what a handler may: it reads and sets plain memory and makes calls of the system.
+        // SAFETY: all zeros are a valid `sigaction`, and both calls get valid ones. The handler is async-signal-safe:
+        // it reads and sets plain memory and makes system calls.
         let done = unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             let mut ours: libc::sigaction = std::mem::zeroed();
@@ -156,13 +155,13 @@ fn heed_bus_errors() -> io::Result<()> {
     failed.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
 }
 
-/// Puts memory in the place of a page of ours that cannot be written.
+/// Replaces a page of ours that cannot be accessed by memory.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the system passes what it says of the signal.
+    // SAFETY: the kernel passes a valid description of the signal.
     let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     let storing = STORING.get();
     let page = page_size();
-    // What the processor reports may be the page alone.
+    // The processor may report only the page.
     let touched = storing.start & !(page - 1)..storing.end;
     if code > 0 && touched.contains(&at) {
         let (protection, flags) =
@@ -175,9 +174,9 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
             return;
         }
     }
-    // Not ours: whoever heeded it before gets it, at the same instruction or sent again.
+    // Not ours: the previous handler gets it, at the same instruction or raised again.
     if let Some(before) = BEFORE.get() {
-        // SAFETY: it is what the system said before.
+        // SAFETY: this is the action that the kernel returned before.
         unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
     }
     if code <= 0 {

@@ -1,9 +1,9 @@
 //! Caches of format 3 and earlier, whose records lay in the files of a library with a ring of our own
 //! ahead of it (`docs/decisions/0008-ring-ahead-of-the-store.md`): read once, and written as a log.
 //!
-//! The library is asked by what it offers to all. What it does not notice of damage to its own files is
-//! not noticed here; the ring does not follow where its journal lost something. This module, and the
-//! library, go with the next version that may refuse such caches.
+//! Only the library's public interface is used. Damage to its own files that it does not notice is not noticed here;
+//! the ring does not help where the library's journal lost something. This module and the library are removed in the
+//! next version that may refuse such caches.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ use super::{checksums, log, records};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
-/// What the library's directory has of its keyspaces, as every version made it.
+/// The directory in which every version of the library keeps its keyspaces.
 const LIBRARY: &str = "keyspaces";
 const RING: &str = "ring";
 const SLOT: usize = 256;
@@ -32,8 +32,8 @@ pub(super) fn is_in(dir: &PrivateDir) -> Result<bool> {
     Ok(dir.names()?.iter().any(|name| name == LIBRARY))
 }
 
-/// Makes a log of the records in `dir`. Ended by a kill at any point it begins anew, or was done.
-/// `torn` says that power was lost since the cache was last open.
+/// Makes a log of the records in `dir`. After a kill at any point it starts again, or was already done. `torn` says
+/// that power was lost since the cache was last open.
 pub(super) fn migrate(dir: &PrivateDir, torn: bool) -> Result<()> {
     // The library opens its files by their paths.
     dir.check_below()?;
@@ -45,7 +45,7 @@ pub(super) fn migrate(dir: &PrivateDir, torn: bool) -> Result<()> {
             .map_err(|_| damaged(path, "its library cannot read it"))?
             .map_err(|error| damaged(path, &format!("its library cannot read it: {error}")))?;
         let kept = kept.as_deref().map(|value| record::decode_counter_within(value, COUNTER_MAX));
-        // Without a number it is from before there were rings.
+        // Without a number the records are from a version without a ring.
         if let Some(kept) = kept.transpose().map_err(|bad| damaged(path, bad.0))? {
             replay(dir, kept, torn, &mut records)?;
         }
@@ -61,7 +61,7 @@ pub(super) fn migrate(dir: &PrivateDir, torn: bool) -> Result<()> {
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// All records that the library has, and its number of the last change from the ring.
+/// All records in the library, and its number of the last change from the ring.
 fn read(path: &Path) -> fjall::Result<(Records, Option<Vec<u8>>)> {
     let database = Database::builder(path).open()?;
     let keyspace = database.keyspace("dmt", KeyspaceCreateOptions::default)?;
@@ -74,8 +74,8 @@ fn read(path: &Path) -> fjall::Result<(Records, Option<Vec<u8>>)> {
     Ok((records, kept))
 }
 
-/// Makes the changes in the ring that the library does not have: those that follow `kept` without a
-/// gap. Behind a gap lies what a loss of power left; without one it is damage.
+/// Applies the changes in the ring that the library lacks: those that follow `kept` without a gap. Whatever follows a
+/// gap is left from a power loss; if there was none, a gap is damage.
 fn replay(dir: &PrivateDir, kept: u64, torn: bool, records: &mut Records) -> Result<()> {
     let ring = dir.read(RING, SLOT as u64 * SLOTS)?;
     let ring = match ring {
@@ -120,11 +120,11 @@ fn read_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
         .then_some((u64::from_le_bytes(*number), batch))
 }
 
-/// Removes what is neither the log nor the checksums.
+/// Removes all files but those of the log and the checksums.
 fn remove_library(dir: &PrivateDir) -> Result<()> {
     for name in dir.names()? {
         let path = dir.path().join(&name);
-        // Last, as it says that there is something to remove.
+        // This one last: its presence says that there is something to remove.
         if log::is_name(&name) || name == checksums::NAME || name == LIBRARY {
             continue;
         }
@@ -153,8 +153,8 @@ mod tests {
     use crate::log::{Log, Pace};
     use crate::records::contract::scanned;
 
-    /// Writes what an earlier version left: `kept` numbered changes in the library, and in the ring
-    /// the last ones up to `last`. Change n writes record n mod 50.
+    /// Writes the files of an earlier version: `kept` numbered changes in the library, and the last ones up to `last`
+    /// in the ring. Change n writes record n mod 50.
     fn write(path: &Path, kept: u64, last: u64) {
         let database = Database::builder(path).open().unwrap();
         let options = || KeyspaceCreateOptions::default().max_memtable_size(2048);
@@ -247,7 +247,7 @@ mod tests {
     fn a_migration_that_a_kill_interrupts_is_done_by_the_next_opening() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), 300, 310);
-        // The snapshot is there, and some of the library is gone.
+        // The snapshot exists, and part of the library is gone.
         let private = PrivateDir::open(dir.path()).unwrap();
         log::write_first(&private, &mut |writer| {
             let records = expected(310);

@@ -1,8 +1,9 @@
 //! What a cache notes on other storage: extended attributes of its origin's directory.
 //!
-//! Whoever may write to a directory may set its `user.` attributes, and what stands in these drops bytes of the cache or
-//! refuses mounts. A `trusted.` attribute is root's alone, and is used where it can be: for root, on file systems that have it. Beside it
-//! root believes a `user.` one, as earlier versions wrote it, of a directory that nobody else may write to.
+//! Anybody who may write to a directory may set its `user.` attributes, and the contents of these drop bytes of the
+//! cache or refuse mounts. A `trusted.` attribute is root's alone, and is used where possible: for root, on file
+//! systems that have it. Besides, root believes a `user.` one, as earlier versions wrote it, if nobody else may write
+//! to the directory.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -36,7 +37,7 @@ impl OriginAttribute {
     pub(super) fn new(dir: File, what: &str, cache_id: &str) -> io::Result<Self> {
         let [trusted, user] =
             ["trusted", "user"].map(|class| format!("{class}.halocline.{what}.{cache_id}"));
-        // Replaces what is not there: tells what may be written, and writes nothing.
+        // Replaces a missing attribute: shows whether writing is allowed, and writes nothing.
         let probe = fsetxattr(&dir, "trusted.halocline.probe", &[], XattrFlags::REPLACE);
         let is_privileged = match probe {
             Ok(()) | Err(Errno::NODATA) => true,
@@ -61,7 +62,7 @@ impl OriginAttribute {
         Ok(all)
     }
 
-    /// The same of this user's own place alone.
+    /// The same from this user's own place only.
     pub(super) fn read_own(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
         self.value(&self.attribute, bytes_max)
     }

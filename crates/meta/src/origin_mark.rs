@@ -26,10 +26,10 @@ use halocline_os::error::{Error, Result};
 
 /// What the attribute says of a cache.
 const WHAT: &str = "dirty";
-/// A mark is short; what is longer is none.
+/// A mark is short; a longer value is not a mark.
 const MARK_BYTES_MAX: usize = 8192;
 
-/// How often a mark is tried that the origin does not take just now.
+/// How often a mark is retried that the origin refuses for now.
 const TRY_AGAIN_MS: u64 = 1000;
 
 /// What a mark says.
@@ -42,7 +42,7 @@ struct Said {
     /// That directory: a copy of it has the same id, and other bytes.
     cache_inode: u64,
     cache_born_ns: u64,
-    /// The directory that was marked: one that was copied with its attributes is another.
+    /// The directory that was marked: a copy with its attributes has another inode.
     origin_inode: u64,
     origin_born_ns: u64,
 }
@@ -79,7 +79,7 @@ pub(super) struct OriginMark {
     /// `None` without an origin, or where it has no attributes.
     attribute: Option<OriginAttribute>,
     mark: Vec<u8>,
-    /// It is there as this session makes it.
+    /// The mark is on the origin as this session makes it.
     is_set: AtomicBool,
     is_left_off: AtomicBool,
     /// No mark is tried before this time.
@@ -103,7 +103,7 @@ impl OriginMark {
             let attribute = OriginAttribute::new(dir, WHAT, cache_id)?;
             let found = attribute.read_own(MARK_BYTES_MAX).unwrap_or_default();
             let found = Said::parse(&found, key).filter(|found| {
-                // That of the original stays, if this is a copy.
+                // If this is a copy, the original's mark stays.
                 (found.cache_inode, found.cache_born_ns) == (said.cache_inode, said.cache_born_ns)
             });
             Ok(Self {
@@ -123,7 +123,7 @@ impl OriginMark {
         )
     }
 
-    /// Before a dirty byte is acknowledged. Costs something the first time only.
+    /// Called before a dirty byte is acknowledged. Only the first call costs anything.
     pub(super) fn set(&self) {
         if self.is_set.load(Ordering::Acquire) || self.is_left_off.load(Ordering::Acquire) {
             return;
@@ -164,7 +164,7 @@ impl OriginMark {
         self.is_left_off.store(true, Ordering::Release);
     }
 
-    /// Nothing is dirty any more, and the origin has it durably.
+    /// Called when nothing is dirty any more, and the origin has it durably.
     pub(super) fn clear(&self) {
         let mut changing = self.changing.lock();
         self.is_set.store(false, Ordering::Release);
@@ -214,8 +214,7 @@ pub fn check(origin: &Path, cache: &Path) -> Result<()> {
     ))
 }
 
-/// Goes on without the bytes that caches other than the one in `cache` may hold: their marks are removed, where that is
-/// possible.
+/// Goes on without the bytes that caches other than the one in `cache` may hold: removes their marks where possible.
 pub fn forget_others(origin: &Path, cache: &Path) {
     let others = match others(origin, cache) {
         Ok(others) => others,
@@ -276,13 +275,13 @@ fn marks_on(dir: &File, path: &Path) -> Result<Vec<Other>> {
     marks.filter_map(Result::transpose).collect()
 }
 
-/// The mark of one cache. What cannot be believed is only told of.
+/// The mark of one cache. One that cannot be believed is only reported.
 fn mark_of(dir: &File, path: &Path, id: &str) -> Result<Option<Other>> {
     let at = || Error::at(path, "read the marks of caches on");
     let key = key_of(dir).map_err(at())?;
     let dir = dir.try_clone().map_err(at())?;
     let attribute = OriginAttribute::new(dir, WHAT, id).map_err(at())?;
-    // What is longer than any was not made by us.
+    // A longer one was not made by us.
     let own = attribute.read_own(MARK_BYTES_MAX).unwrap_or_default();
     let (of_users, is_believed) = attribute.read_of_users(MARK_BYTES_MAX).unwrap_or_default();
     let by_users = Said::parse(&of_users, key);

@@ -58,7 +58,7 @@ impl Owner {
         Self::take_with_witness(dir, None).map(|(owner, _)| owner)
     }
 
-    /// The same with `witness` as the second place of what must not be trusted; with what that is.
+    /// The same with `witness` as the second place for invalidations; also returns those that were found.
     pub(crate) fn take_with_witness(
         dir: &Path,
         witness: Option<&Path>,
@@ -66,7 +66,7 @@ impl Owner {
         Self::take_open(PrivateDir::look_or_make(dir)?, witness)
     }
 
-    /// The same of an open directory.
+    /// The same for an open directory.
     pub(crate) fn take_open(
         dir: PrivateDir,
         witness: Option<&Path>,
@@ -85,7 +85,7 @@ impl Owner {
         Ok((Self { lock, dir, last_boot, invalidations, mark, identity }, invalidated))
     }
 
-    /// What must not be trusted any more although the store could not record it.
+    /// What must no longer be trusted although the store could not record it.
     pub(crate) fn invalidations(&self) -> &InvalidationList {
         &self.invalidations
     }
@@ -100,8 +100,7 @@ impl Owner {
         &mut self.mark
     }
 
-    /// Says durably that the directory is for programs that know the log and the checksums, before
-    /// there are any.
+    /// Notes durably that the directory requires a program that knows the log and the checksums, before they are made.
     pub(crate) fn announce_format(&mut self) -> Result<()> {
         if self.identity.format < FORMAT_NOW {
             self.identity.format = FORMAT_NOW;
@@ -179,7 +178,7 @@ fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<Strin
         }
         let holder = holder_of(&file).map_err(Error::at(&path, "read the lock"))?;
         let ending = holder.as_ref().is_some_and(Holder::is_ending);
-        // For a moment a killed process looks as if it lived.
+        // For a moment a killed process seems to be alive.
         if tried == TRIES || (tried > 1 && !ending) {
             return Err(owned(dir.path(), holder.as_ref(), ending));
         }

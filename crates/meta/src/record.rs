@@ -42,7 +42,7 @@ const EXTENT_LEN: usize = 29;
 const FILE_FIXED_LEN: usize = 42;
 /// Version of the record of a file that lies on a mount below the origin's root.
 const ON_A_MOUNT: u8 = 2;
-/// What such a record has more.
+/// Additional bytes of such a record.
 const MOUNT_LEN: usize = 16;
 const CRITICAL_LEN: usize = 12;
 

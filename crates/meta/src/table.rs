@@ -94,9 +94,9 @@ pub struct ExtentTable {
     epochs: Epochs,
     generation: AtomicU64,
     mark_bytes: u64,
-    /// Room was wanted that held extents take.
+    /// Eviction needed room that held extents take.
     crowded: AtomicBool,
-    /// Objects may hold blocks that nothing here counts, until somebody has trimmed them.
+    /// Objects may hold blocks that nothing here counts, until the caller has trimmed them.
     untrimmed: AtomicBool,
 }
 
@@ -408,7 +408,7 @@ impl ExtentTable {
         self.records.usable()
     }
 
-    /// Makes all records so far durable, and calls no data so: not a barrier.
+    /// Makes all records so far durable, without declaring any data durable: not a barrier.
     pub fn persist(&self) -> Result<()> {
         self.records.sync()
     }

@@ -1,9 +1,9 @@
 //! Write intents: stretches of a file that the store calls dirty as one extent, while memory knows which
 //! pieces of them are (ours; as the write-intent bitmap of a RAID).
 //!
-//! The first write into a clean extent has to be recorded before its data changes. Recording more
-//! than is written makes the next writes near it cost nothing, and a crash finds more dirty than
-//! is: bytes that equal the origin's go to the origin once more. What must hold:
+//! The first write into a clean extent has to be recorded before its data changes. Recording more than is written makes
+//! the next writes near it free, but a crash finds more dirty bytes than there are: bytes equal to the origin's are
+//! written to it once more. What must hold:
 //! - the extents inside an intent cover it without a gap and lie in one object;
 //! - the clean ones have the epoch [`HELD`]: they are not evicted, because the record that calls
 //!   them dirty would bring their freed blocks back (I2);

@@ -1,8 +1,8 @@
 //! Paths that lead nowhere but below a directory.
 //!
-//! Others may own directories below one that we change with our rights, and may put a symbolic link
-//! in the place of one at any moment. What must hold: a path is resolved from an open directory,
-//! through real directories only; names are changed by descriptors of their parents.
+//! Others may own directories below one that we change with our rights, and may replace one of them by a symbolic link
+//! at any moment. What must hold: a path is resolved from an open directory, through real directories only; names are
+//! changed by descriptors of their parents.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 
-/// Set where the kernel, or what filters its calls, does not know `openat2`.
+/// Set where the kernel, or a filter of its system calls, does not know `openat2`.
 static WALKS: AtomicBool = AtomicBool::new(false);
 
 /// Opens `path` below `dir`; an empty path is the directory itself.
@@ -26,10 +26,10 @@ pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> rustix::i
     let flags = flags | OFlags::CLOEXEC;
     if !WALKS.load(Ordering::Relaxed) {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        // Flags of the path's end, which must not be a link either, would allow one there.
+        // `NOFOLLOW` would allow a symbolic link at the end of the path, which must not be one either.
         match openat2(&dir, path, flags.difference(OFlags::NOFOLLOW), mode, how) {
             Err(Errno::NOSYS) => WALKS.store(true, Ordering::Relaxed),
-            // What filters system calls may answer so to each call that it does not know.
+            // A filter of system calls may answer so to each call that it does not know.
             Err(Errno::PERM) if is_refused(dir.as_fd()) => WALKS.store(true, Ordering::Relaxed),
             other => return other,
         }
@@ -42,7 +42,7 @@ fn is_refused(dir: BorrowedFd<'_>) -> bool {
     matches!(openat2(dir, ".", flags, Mode::empty(), ResolveFlags::BENEATH), Err(Errno::PERM))
 }
 
-/// The same, one name after the other.
+/// As [`open`], one name after the other.
 fn walk(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -69,7 +69,7 @@ fn walk(
     }
     let from = at.as_ref().map_or(dir, AsFd::as_fd);
     let opened = openat(from, last, flags | OFlags::NOFOLLOW, mode)?;
-    // Without following it, a link can be opened as a path.
+    // With `PATH` and without following it, a link itself can be opened.
     let is_link = flags.contains(OFlags::PATH)
         && FileType::from_raw_mode(fstat(&opened)?.st_mode) == FileType::Symlink;
     if is_link { Err(Errno::LOOP) } else { Ok(opened) }

@@ -1,4 +1,4 @@
-//! When files were made: with the inode's number it tells one from another that got its number later.
+//! When files were made: together with the inode number, tells a file from a later one that reused its number.
 
 use std::fs::Metadata;
 use std::time::SystemTime;

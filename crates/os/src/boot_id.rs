@@ -1,11 +1,11 @@
-//! Which start of the machine this is.
+//! Identifies a boot of the machine.
 
 use std::fs;
 use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The boot id of the running kernel: another after each start.
+/// The boot id of the running kernel: different after each boot.
 ///
 /// # Errors
 /// There is no /proc.

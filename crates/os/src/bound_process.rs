@@ -1,4 +1,4 @@
-//! Processes that end with the one that started them, however that ends.
+//! Processes that end with the process that started them, however that one ends.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,7 +14,7 @@ pub fn bind(command: &mut Command, signal: Signal) -> &mut Command {
     unsafe {
         command.pre_exec(move || {
             set_parent_process_death_signal(Some(signal))?;
-            // Who ended before that sends nothing.
+            // A parent that ended before this call sends no signal.
             if getppid() == parent { Ok(()) } else { Err(Errno::SRCH.into()) }
         })
     }

@@ -1,4 +1,4 @@
-//! Reading what others may have written: files, texts and lists of no more than so much.
+//! Bounded reading of what others may have written: files, texts and lists.
 //!
 //! Whoever writes a file or a request must not choose how much memory reading it takes.
 
@@ -14,7 +14,7 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Longest glob, policy name or other text of a rule or a hint, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
-/// Bytes of a small file that we wrote ourselves: a label, a binding, a mark of an origin.
+/// Bytes of a small file that we wrote ourselves: a label, a binding, an origin mark.
 pub const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads at most `bytes_max` bytes from `source`.

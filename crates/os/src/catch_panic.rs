@@ -1,7 +1,8 @@
-//! Catches panics: one fails the request or the round of work that met it, not the thread.
+//! Catches panics: a panic fails the request or the round of work that met it, not the thread.
 //!
-//! A thread that ends leaves its mount as it is: nothing is flushed any more, or nobody answers, and nobody is told. So
-//! whatever lasts as long as a mount does its work through here. Locks are released as the stack unwinds.
+//! A thread that ends leaves its mount as it is: nothing is flushed any more, or requests stay unanswered, and nobody
+//! is told. So threads that live as long as a mount do their work through here. Locks are released as the stack
+//! unwinds.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -45,7 +46,7 @@ impl From<Panicked> for Error {
     }
 }
 
-/// What `call` returns, or its panic, which the log tells with its place.
+/// What `call` returns, or its panic, which is logged with its place.
 pub fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
     note_places();
     PLACE.take();
@@ -66,10 +67,10 @@ thread_local! {
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Has panics note where they are, besides what else is done at one: what is caught does not tell.
+/// Installs a panic hook that notes the place, besides the previous hook: a caught panic does not carry it.
 fn note_places() {
     static NOTED: Once = Once::new();
-    // What is dropped by a panic must not touch the hook.
+    // A destructor that runs during a panic must not touch the hook.
     if std::thread::panicking() {
         return;
     }
@@ -77,7 +78,7 @@ fn note_places() {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             let place = panic.location().map(ToString::to_string);
-            // A thread that is ending may have none any more.
+            // In a thread that is ending it may be gone already.
             let _ending = PLACE.try_with(|noted| noted.replace(place));
             before(panic);
         }));
@@ -109,7 +110,7 @@ mod tests {
     #[test]
     fn the_place_is_not_that_of_an_earlier_panic() {
         assert!(caught(|| panic!("first")).is_err());
-        // As a join hands on what another thread panicked with.
+        // As a join passes on another thread's panic.
         let handed_on = caught(|| panic::resume_unwind(Box::new("second"))).unwrap_err();
         assert_eq!(handed_on, Panicked { what: "second".into(), place: None });
     }

@@ -1,7 +1,7 @@
-//! Time, and waiting for it: one place that reads the machine's clocks, so that another time can be put in their place.
+//! Time, and waiting for it: the one place that reads the machine's clocks, so that another clock can replace them.
 //!
-//! Every request asks for it, mostly to tell seconds apart. The kernel keeps the time of its last
-//! tick (1 to 10 ms ago) where reading it costs a fifth.
+//! Every request asks for the time, mostly to tell seconds apart. The kernel keeps the time of its last tick (1 to 10
+//! ms ago), which costs a fifth to read.
 
 mod simulated;
 mod work;
@@ -17,8 +17,8 @@ pub use simulated::Simulated;
 pub use work::part_of_work;
 pub use work::{Team, Work};
 
-/// Where an engine and its emulated devices get their time from, and where they wait for it: the machine's clock, or
-/// a simulated one that all copies of this share.
+/// Where an engine and its emulated devices get their time from, and by which they wait: the machine's clock, or a
+/// simulated one that all copies of this share.
 #[derive(Debug, Clone, Default)]
 pub struct Clock(Option<Arc<Simulated>>);
 
@@ -26,7 +26,7 @@ impl Clock {
     /// The machine's own.
     pub const MACHINE: Self = Self(None);
 
-    /// A simulated one, which begins now and then stands still until somebody waits for it. Where all who might do
+    /// A simulated clock, which begins now and stands still until a thread waits for it. Once all threads that might do
     /// something wait, it goes to the earliest time that is waited for: waiting costs next to nothing.
     #[must_use]
     pub fn simulated() -> Self {
@@ -75,7 +75,7 @@ impl Clock {
         }
     }
 
-    /// Sets a simulated clock ahead at once, as somebody who sets the machine's does: no wait takes its time.
+    /// Sets a simulated clock ahead at once, as if the machine's clock were set: no wait takes that time.
     ///
     /// # Panics
     ///
@@ -84,8 +84,8 @@ impl Clock {
         self.0.as_ref().expect("only a simulated clock is set").leap(by);
     }
 
-    /// Waits while `condition` holds and until `deadline` at most; `true` where that came first. Who changes what the
-    /// condition looks at notifies `changed`.
+    /// Waits while `condition` holds and until `deadline` at most; `true` where the deadline came first. Threads that
+    /// change what the condition reads notify `changed`.
     pub fn wait_while<T>(
         &self,
         changed: &Condvar,
@@ -99,23 +99,23 @@ impl Clock {
         }
     }
 
-    /// Says that whoever [begins](Work::begin) what this returns works until it is dropped, but where it waits for the
-    /// time or sleeps: a simulated time stands still meanwhile. For threads that work beside others.
+    /// Work that counts from the moment a thread [begins](Work::begin) it until it is dropped, except while the thread
+    /// waits for the time or sleeps: a simulated time stands still meanwhile. For threads that work beside others.
     pub fn work(&self) -> Work {
         Work::new(self.clone())
     }
 
-    /// The simulated one, if it is.
+    /// The simulated clock, if this is one.
     pub fn as_simulated(&self) -> Option<&Simulated> {
         self.0.as_deref()
     }
 }
 
-/// A time that is later than now by more than this was noted before the clock was set back.
+/// A noted time that is later than now by more than this is from before the clock was set back.
 const SET_BACK_MS: u64 = 1000;
 
-/// Milliseconds from `since_ms` to `now_ms`. What was noted before the clock was set back is taken for very old: nobody
-/// knows its age, and whoever waited for it would wait as long as the clock was set back.
+/// Milliseconds from `since_ms` to `now_ms`. A time noted before the clock was set back counts as very old: its age is
+/// unknown, and waiting for it would take as long as the clock was set back.
 pub const fn age_ms(now_ms: u64, since_ms: u64) -> u64 {
     if since_ms > now_ms.saturating_add(SET_BACK_MS) {
         return u64::MAX;

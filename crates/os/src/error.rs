@@ -1,4 +1,4 @@
-//! The error of the engine layer and the one road from it to an errno.
+//! The error of the engine layer and its one conversion to an errno.
 
 use std::io;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub enum Error {
     /// The other nodes, or what all of them share, do not let something happen.
     #[error("{what}; {remedy}")]
     Cluster {
-        /// What is in the way, naming the node where it is one.
+        /// What is in the way, naming the node if it is one.
         what: String,
         /// What to do about it.
         remedy: String,
@@ -70,7 +70,7 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// The same behind the error's own words.
+/// The remedy, to be appended to the error's own text.
 fn behind(error: &io::Error) -> String {
     remedy(error).map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
@@ -118,7 +118,7 @@ impl From<rustix::io::Errno> for Error {
 mod tests {
     use super::*;
 
-    /// A tier on a full disk was refused without a word of what to do.
+    /// A tier on a full disk was refused without a remedy.
     #[test]
     fn a_full_disk_is_told_with_its_remedy() {
         let full = io::Error::from_raw_os_error(libc::ENOSPC);

@@ -1,8 +1,8 @@
 //! What Halocline asks of the operating system, with nothing taken on trust.
 //!
-//! Everything below the engines that opens, reads, waits or fails does it by these: the [`error`] of all layers and its one
-//! road to errno, the [`clock`] that is handed in, [`private`] files and directories that others may have prepared, and what comes
-//! from outside read only so far ([`bounded`]).
+//! All that the layers above open, read, wait for or fail with goes through these: the [`error`] of all layers with its
+//! one conversion to an errno, the [`clock`] that is handed in, [`private`] files and directories that others may have
+//! prepared, and bounded reading of what comes from outside ([`bounded`]).
 
 pub mod beneath;
 pub mod birth_time;

@@ -33,7 +33,7 @@ impl Looks {
         let look = move || {
             let seen = look();
             drop(lasting);
-            // Whoever asked may have gone on.
+            // The caller may have gone on.
             let _ = found.send(seen);
         };
         thread::Builder::new().name("look".into()).spawn(look).ok()?;
@@ -72,7 +72,7 @@ impl Looks {
     }
 }
 
-/// One of the looks that last.
+/// A look-up that has not ended.
 struct Lasting(Arc<AtomicUsize>);
 
 impl Lasting {

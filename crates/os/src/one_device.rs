@@ -54,7 +54,7 @@ impl Common {
     }
 }
 
-/// The disk of a block device, for a partition the one that it is part of.
+/// The disk of a block device; of a partition, the disk that it is part of.
 fn disk(device: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

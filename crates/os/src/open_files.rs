@@ -1,4 +1,4 @@
-//! Open files of the process, shared out among those that keep many.
+//! The process's open files, shared out among those that keep many.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -12,7 +12,7 @@ const FRONT_END: usize = 400;
 /// With fewer a mount would stop at its first few files.
 const LIMIT_MIN: usize = 512;
 
-/// How many each may keep; what is left is for the files that programs open.
+/// How many open files each may keep; the rest is for the files that programs open.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenFiles {
     /// Nodes of the tree.

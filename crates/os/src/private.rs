@@ -1,10 +1,10 @@
 //! Directories and files that are this program's alone: caches, and what a tier keeps beside its
 //! files.
 //!
-//! Whoever can prepare or change such a directory could have us read, write and remove files of
-//! that person's choice. What must hold: nothing is opened through a symbolic link; a directory
-//! belongs to the user we act as and is closed to all others; a file is a regular one of the same
-//! user, and has no other name. What is only too open, as earlier versions made it, is closed.
+//! Anybody who can prepare or change such a directory could make us read, write and remove files of their choice. What
+//! must hold: nothing is opened through a symbolic link; a directory belongs to the user we act as and is closed to all
+//! others; a file is a regular one of the same user, and has no other name. A directory or file that is merely too
+//! open, as earlier versions made it, is closed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
@@ -68,7 +68,7 @@ impl PrivateDir {
         Self::look_or_make(path)?.closed()
     }
 
-    /// The same, but one that is there is left as open to others as it is.
+    /// The same, but an existing one is left as open to others as it is.
     pub fn look_or_make(path: &Path) -> Result<Self> {
         if let Err(Errno::NOENT) = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             DirBuilder::new()
@@ -127,7 +127,7 @@ impl PrivateDir {
     /// Closes it to others.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where anybody could put things there, and somebody did.
+    /// [`Error::Invalid`] where anybody could put things there and somebody did.
     pub fn closed(self) -> Result<Self> {
         let mode = self.stat()?.st_mode;
         if mode & 0o002 != 0 && !self.names()?.is_empty() {
@@ -204,7 +204,7 @@ impl PrivateDir {
         write().map_err(Error::at(self.path.join(name), "write"))
     }
 
-    /// Removes a file in it; that there is none is no error.
+    /// Removes a file in it; a missing file is no error.
     pub fn remove(&self, name: impl AsRef<OsStr>) -> Result<()> {
         let path = self.path.join(name.as_ref());
         match unlinkat(&self.fd, name.as_ref(), AtFlags::empty()) {
@@ -213,12 +213,12 @@ impl PrivateDir {
         }
     }
 
-    /// Checks, and closes to others, everything below: before a library opens it by its path.
+    /// Checks, and closes to others, everything below, before a library opens it by its path.
     pub fn check_below(&self) -> Result<()> {
         self.check_to_depth(DEPTH_MAX)
     }
 
-    /// Checks, and closes to others, the directories in this one for which `is_ours` knows the name.
+    /// Checks, and closes to others, the directories in this one whose names `is_ours` accepts.
     pub fn check_directories(&self, is_ours: impl Fn(&OsStr) -> bool) -> Result<()> {
         for name in self.names()?.into_iter().filter(|name| is_ours(name)) {
             let path = self.path.join(&name);
@@ -288,8 +288,8 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// Opens `name` in a directory and checks that it is a file of ours. Whatever else is under the
-/// name, a FIFO say, is not waited for.
+/// Opens `name` in a directory and checks that it is a file of ours. Does not block on anything else under the name,
+/// such as a FIFO.
 pub(crate) fn open_checked(
     dir: impl AsFd,
     name: &OsStr,
@@ -327,8 +327,8 @@ pub fn check_file(file: &File) -> std::result::Result<(), Refusal> {
     Ok(())
 }
 
-/// Opens a file with a secret that somebody wrote for this process: the user, or root. Unlike files of ours it is not changed,
-/// and may be reached by links; whatever else is there, a FIFO say, is not waited for.
+/// Opens a file with a secret that was written for this process by the user or root. Unlike files of ours it is not
+/// changed, and may be reached by links; does not block on anything else there, such as a FIFO.
 ///
 /// # Errors
 /// If it is no regular file, of somebody else, or others may read it.
@@ -350,7 +350,7 @@ pub fn open_secret(path: &Path) -> Result<File> {
 
 /// The user as whom this thread makes files.
 pub fn own_uid() -> u32 {
-    // SAFETY: takes a plain number; what is no user's changes nothing, and the present one is told.
+    // SAFETY: takes a plain number; an invalid user id changes nothing, and the present one is returned.
     let uid = unsafe { libc::syscall(libc::SYS_setfsuid, -1) };
     u32::try_from(uid).unwrap_or_else(|_| rustix::process::geteuid().as_raw())
 }

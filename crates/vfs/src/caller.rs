@@ -1,19 +1,19 @@
-//! Who asks for something, and what an inode that is made shall be.
+//! The caller of an operation, and the kind of inode to make.
 
 use std::ffi::OsStr;
 
-/// Who calls: taken from the kernel, never from the program.
+/// The caller's identity: taken from the kernel, never from the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// File-system user id.
     pub uid: u32,
     /// File-system group id.
     pub gid: u32,
-    /// Thread id as the kernel gives it; 0 when the kernel itself asks.
+    /// Thread id as the kernel gives it; 0 when the kernel itself is the caller.
     pub pid: u32,
 }
 
-/// Who makes an inode, which then belongs to the caller.
+/// The caller that makes an inode, which then belongs to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Maker {
     /// Who calls.

@@ -101,8 +101,8 @@ pub trait Engine: Send + Sync + 'static {
     fn passes_through(&self) -> bool {
         false
     }
-    /// Whether the kernel may map files shared that bypass its pages ([`OpenMode::direct`]): what it keeps of a mapping
-    /// is then ours to drop, and only we change the file.
+    /// Whether the kernel may map files shared that bypass its page cache ([`OpenMode::direct`]): then we can drop what
+    /// it caches of a mapping, and only we change the file.
     fn maps_direct_files(&self) -> bool {
         true
     }
@@ -142,8 +142,8 @@ pub trait Engine: Send + Sync + 'static {
     fn flush(&self, _handle: &Self::Handle) -> Result<()> {
         Ok(())
     }
-    /// Whether locks that programs take are to be held on the files of the tree below, because other mounts of it are to
-    /// heed them. Otherwise the kernel keeps them. The answer never changes.
+    /// Whether locks that programs take are to be held on the files of the tree below, so that other mounts of it
+    /// respect them. Otherwise the kernel keeps them. The answer never changes.
     fn shares_locks(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What front ends and engines say to each other, and the directory tree below both.
+//! The interface between front ends and engines, and the directory tree below both.
 //!
 //! [`engine`] is the contract: a front end (`crates/fuse`) calls it, the extent cache (`crates/cache`) and the file
 //! tier (`crates/tier`) implement it. [`namespace`] is a directory tree by descriptors, which has the names of either;

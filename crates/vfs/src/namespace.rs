@@ -111,7 +111,7 @@ impl Namespace {
         Ok((node, stat))
     }
 
-    /// The live node of an inode, if somebody holds one.
+    /// The live node of an inode, if there is one.
     pub fn find(&self, key: (u64, u64)) -> Option<Node> {
         self.tree.find(key)
     }
@@ -127,7 +127,7 @@ impl Namespace {
     /// [`Namespace::open_file`]; a file is not emptied.
     pub fn open_named(&self, node: &Node, flags: i32) -> Result<File> {
         let flags = flags & !libc::O_TRUNC;
-        // Whatever else may be under the name by now is not waited for.
+        // Does not block on anything else that may be under the name by now.
         let by_name = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let dir =
             node.link().and_then(|link| Some((self.descriptor(&link.parent).ok()?, link.name)));

@@ -61,7 +61,7 @@ pub struct Claim {
     answering: Option<(PipeWriter, JoinHandle<()>)>,
 }
 
-/// A claimed name, and what is said to those who ask.
+/// A claimed name, and the answer to processes that ask.
 #[derive(Debug, Clone)]
 struct Listener {
     socket: Arc<UnixListener>,
@@ -82,7 +82,7 @@ struct Told {
     cache: PathBuf,
 }
 
-/// A directory that somebody else uses.
+/// A directory that another process uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     /// The directory that was wanted.
@@ -102,8 +102,8 @@ pub struct Taken {
 }
 
 impl Claim {
-    /// Claims directories, or says who uses one. Starts no thread: until [`Claim::answer`] is called
-    /// those who ask wait for a second.
+    /// Claims directories, or says which process uses one. Starts no thread: until [`Claim::answer`] is called
+    /// processes that ask wait for a second.
     pub fn take(wanted: &Wanted<'_>) -> Result<Self, Taken> {
         for tried in 1.. {
             let mut claim = Self {
@@ -139,7 +139,7 @@ impl Claim {
         self.listen(dir, &own);
     }
 
-    /// Tells who serves the mount at `mountpoint`, for those who must not look into it.
+    /// Identifies the process that serves the mount at `mountpoint`, for processes that must not look into it.
     pub fn serves(&mut self, mountpoint: &Path) {
         let line = mount::table().ok().and_then(|table| MountLine::on(&table, mountpoint));
         if let Some(line) = line {
@@ -147,7 +147,7 @@ impl Claim {
         }
     }
 
-    /// Answers those who ask, in a thread of its own.
+    /// Answers processes that ask, in a separate thread.
     pub fn answer(&mut self) {
         let start = || {
             let (reader, writer) = io::pipe()?;
@@ -196,7 +196,7 @@ impl Claim {
         true
     }
 
-    /// Somebody else who uses `dir`, or a directory above or below it.
+    /// Another process that uses `dir`, or a directory above or below it.
     fn find_other(&self, dir: &Path, above: &[Ancestor]) -> Option<Taken> {
         let own = above.first()?;
         let entries = names::all().unwrap_or_else(|error| {

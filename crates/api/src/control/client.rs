@@ -203,7 +203,7 @@ impl Client {
     ) -> Result<T> {
         let is_status = matches!(request, Request::Status {} | Request::Ending {});
         let Err(error) = self.send(request) else { return self.receive(is_status, progress) };
-        // Who is sent away is told why before anything is asked.
+        // A rejected client is told why before it sends a request.
         let left = [libc::EPIPE, libc::ECONNRESET].contains(&error.errno());
         match left.then(|| self.receive::<T>(is_status, progress)) {
             Some(Err(told @ Error::Refused { .. })) => Err(told),
@@ -237,7 +237,7 @@ impl Client {
             line.clear();
             self.read_line(&mut line, is_status)?;
             match serde_json::from_slice(&line) {
-                // A status is told at once, without steps.
+                // A status is answered at once, without steps.
                 Ok(Answer::Progress(_)) if is_status => return Err(silent(&self.socket)),
                 Ok(Answer::Progress(now)) => progress(now),
                 Ok(Answer::Ok(value)) => return Ok(value),
@@ -267,7 +267,7 @@ pub fn connect(socket: &Path) -> std::io::Result<UnixStream> {
     connect_at_once(Address::of(socket)?.path())
 }
 
-/// Connects without waiting: a process that is stopped accepts nobody, and its queue may be full.
+/// Connects without waiting: a stopped process accepts no connections, and its queue may be full.
 fn connect_at_once(path: &Path) -> std::io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -60,12 +60,12 @@ impl Members {
         Ok(Member { members: self.clone(), pid })
     }
 
-    /// Takes nobody in any more; those that are in stay.
+    /// Accepts no joins any more; those that joined stay.
     pub fn close(&self) {
         self.0.lock().closed = true;
     }
 
-    /// The same if nobody is in; otherwise who is.
+    /// The same if none has joined; otherwise returns those that have.
     pub fn close_if_empty(&self) -> Result<(), Vec<u32>> {
         let mut state = self.0.lock();
         if state.pids.is_empty() {
@@ -80,7 +80,7 @@ impl Members {
         self.0.lock().closed = false;
     }
 
-    /// Whether nobody is taken in any more.
+    /// Whether joins are no longer accepted.
     pub fn is_closed(&self) -> bool {
         self.0.lock().closed
     }

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 pub trait Look {
     /// The path without links.
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
-    /// The control socket that the root of a mount tells of; `None` where it is not ours.
+    /// The control socket that a mount's root reports; `None` where it is not ours.
     fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>>;
     /// Waits until the server of a file system that is mounted at `point` says anything, be it an error.
     fn wait_for(&self, point: &Path) -> io::Result<()>;
-    /// Where a symbolic link leads; `None` where it is none.
+    /// Target of a symbolic link; `None` where it is not a link.
     fn link(&self, path: &Path) -> io::Result<Option<PathBuf>>;
     /// Connects to the socket at `path`.
     fn connect(&self, path: &Path) -> io::Result<UnixStream>;

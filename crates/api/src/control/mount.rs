@@ -205,7 +205,7 @@ pub fn copies(device: (u64, u64), number: u64) -> Vec<MountCopy> {
     let mut seen = HashSet::from([number]);
     let mut found = Vec::new();
     for pid in pids {
-        // Where the namespace is not told, its mounts may be.
+        // Where the namespace is not reported, its mounts may be.
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
         if namespace.is_some_and(|namespace| !looked_at.insert(namespace)) {
             continue;

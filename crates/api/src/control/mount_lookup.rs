@@ -86,7 +86,7 @@ impl Look for Directly {
     }
 }
 
-/// How far a path can be followed without looking into a mount of ours.
+/// How far a path can be followed without a look into a mount of ours.
 #[derive(Debug, PartialEq, Eq)]
 enum Followed {
     /// To its end.
@@ -143,7 +143,7 @@ impl Place {
             if is_there(table, &socket, look) {
                 return cache(socket);
             }
-            // What lies in a directory that is closed to this user cannot be told.
+            // The contents of a directory that is closed to this user are unknown.
             let nothing = || if is_closed(whole) { closed_directory(path) } else { not_ours(path) };
             if let Some(socket) = socket_of_tiers(table, whole, look) {
                 return cache(socket);
@@ -171,7 +171,7 @@ impl Place {
     /// have it hang.
     pub fn connect_by(&self, connect: Connect) -> Result<Client> {
         let client = match connect(&self.socket) {
-            // A mount that told of its socket lives: what is gone is the device with the socket.
+            // A mount that reported its socket is alive: the device with the socket is gone.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
                     && !self.mountpoint.as_os_str().is_empty() =>
@@ -273,7 +273,7 @@ pub fn mountpoint_over(dir: &Path, look: &dyn Look) -> Option<PathBuf> {
     mountpoint_by(look, |cache| cache.starts_with(&dir))
 }
 
-/// The mount of ours that is on top at `path`, whether or not its process answers.
+/// The topmost mount of ours at `path`, whether or not its process answers.
 pub fn mountpoint_at(path: &Path, look: &dyn Look) -> Option<PathBuf> {
     match follow(&mount::table().ok()?, &std::path::absolute(path).ok()?, look).ok()? {
         Followed::Mount(line, rest) if rest.as_os_str().is_empty() => Some(line.point),
@@ -335,7 +335,7 @@ pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
         Ok(Followed::Whole(_)) => Ok(()),
         Err(error) => Err(not_followed(path, error)),
     };
-    // What else is wrong is for who uses the path to say.
+    // Other errors are reported where the path is used.
     answer.or_else(|error| if error.errno() == libc::ETIMEDOUT { Err(error) } else { Ok(()) })
 }
 
@@ -418,7 +418,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().map(|part| part.as_os_str().to_owned())
 }
 
-/// The socket of the mount's owner, and who that is; `None` where the mount is not ours.
+/// The socket of the mount's owner, and the owner; `None` where the mount is not ours.
 fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>> {
     let user = line.user.unwrap_or_else(|| geteuid().as_raw());
     match claim::owner_of(line, look) {

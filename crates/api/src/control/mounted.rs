@@ -23,13 +23,13 @@ pub trait Mounted: Send + Sync {
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Who still uses the mount although somebody took it out of sight, as part of a sentence.
+    /// Processes that still use the mount although it was detached, as part of a sentence.
     fn detached(&self) -> Option<String> {
         None
     }
     /// Notes what a process says about itself.
     fn hinted(&self, _hint: &ProcessHint) {}
-    /// Whether the mount ends: it takes nobody in any more, and is gone when all is flushed.
+    /// Whether the mount is ending: it accepts no joins any more, and is gone when all is flushed.
     fn is_ending(&self) -> bool {
         false
     }

@@ -7,7 +7,7 @@ use super::Skipped;
 /// Files that a report names at most.
 pub const NAMED_MAX: usize = 100;
 
-/// What was served, by whom. The field names are an interface: scripts read them.
+/// What was served, by which side. The field names are an interface: scripts read them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Admission policy.
@@ -93,7 +93,7 @@ pub struct LayoutBytes {
 pub struct FlushTotals {
     /// Bytes written to the origin.
     pub bytes: u64,
-    /// Seconds that flushes took which somebody waited for; background flushes are not in them.
+    /// Seconds that foreground flushes took, which a caller waited for; background flushes are not included.
     pub seconds: f64,
 }
 
@@ -104,7 +104,7 @@ pub struct TokenCounts {
     pub tokens: u64,
     /// Files of which some are held.
     pub files: u64,
-    /// Those of them with ranges that nobody caches, because they changed hands all the time.
+    /// Those of them with ranges that no node caches, because they changed hands all the time.
     pub contended_files: u64,
     /// Requests that wait for a token now.
     pub waiting: u64,

@@ -36,7 +36,7 @@ const LONG_LINES_MAX: usize = 4;
 /// Clients that are connected at the same time, one thread each.
 pub(super) const CLIENTS_MAX: usize = if cfg!(test) { 32 } else { 1024 };
 /// How long a client may take nothing of an answer: then it is left, and what it asked for stops.
-/// Nobody's mount waits for a client that is stopped.
+/// No mount waits for a client that is stopped.
 const UNREAD: Duration =
     if cfg!(test) { Duration::from_millis(100) } else { Duration::from_mins(1) };
 /// How long a server that ends waits for clients to take their answers.
@@ -277,7 +277,7 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
-/// What a client is told whose request panicked.
+/// The answer to a client whose request panicked.
 fn defect() -> Error {
     Error::invalid(
         "the mount process has a defect: it could not carry the request out",
@@ -390,7 +390,7 @@ fn answer(
         Request::Rules(change) => send(out, &Answer::from(engine.change_rules(&change))),
         Request::Hint(mut hint) => {
             hint.pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-            // Who joined a mount sees it over the origin.
+            // A process that joined a mount sees it over the origin.
             let seen_at = [Some(&shared.mountpoint), shared.origin.as_ref()];
             let inside =
                 seen_at.into_iter().flatten().find_map(|root| hint.path.strip_prefix(root).ok());

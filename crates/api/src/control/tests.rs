@@ -230,7 +230,7 @@ fn the_socket_is_private_replaces_a_stale_one_and_goes_away() {
     assert!(error.contains("no mount process answers"), "{error}");
 }
 
-/// Whoever may write to a directory can listen there: root ran programs of an ordinary user so.
+/// Anybody with write access to a directory can listen there: root ran programs of an ordinary user so.
 #[test]
 fn a_process_of_another_user_is_not_asked() {
     let dir = tempfile::tempdir().unwrap();
@@ -241,14 +241,14 @@ fn a_process_of_another_user_is_not_asked() {
     Client::connect_to(server.socket(), rustix::process::geteuid().as_raw()).unwrap();
 }
 
-/// One blank now and then kept a command waiting for as long as somebody wanted.
+/// A blank now and then kept a command waiting indefinitely.
 #[test]
 fn an_answer_that_trickles_ends() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join(SOCKET_NAME);
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let trickling = std::thread::spawn(move || {
-        // Until nobody reads any more.
+        // Until the reader is gone.
         let trickle = |mut peer: std::os::unix::net::UnixStream, text: &[u8]| {
             while peer.write_all(text).is_ok() {
                 std::thread::sleep(Duration::from_millis(5));

@@ -1,7 +1,7 @@
-//! The file of the slots: where they lie, which are free, and whether what it says may be believed.
+//! The file of the slots: where they lie, which are free, and whether its contents may be believed.
 //!
-//! A header of one page, then slots of 64 bytes. The file grows by steps that are counted before
-//! they are allocated (I5), and is cut when it is opened with nothing in it that holds.
+//! A header of one page, then slots of 64 bytes. The file grows by steps that are counted before they are allocated
+//! (I5), and is truncated when it is opened and holds nothing valid.
 
 use std::fs::File;
 use std::io;
@@ -35,7 +35,7 @@ pub(super) struct Arena {
     space: Mutex<Space>,
     /// A page could not be used: nothing is believed any more.
     lost: AtomicBool,
-    /// Bytes on disk, or about to be.
+    /// Bytes on disk, or about to be allocated.
     bytes: Arc<AtomicU64>,
 }
 
@@ -45,16 +45,15 @@ struct Space {
     free: Vec<u32>,
     /// Slots from here on were never used.
     next: u32,
-    /// Slots that the file has.
+    /// Number of slots in the file.
     have: u32,
-    /// Slots that the mapping has.
+    /// Number of slots in the mapping.
     max: u32,
 }
 
 impl Arena {
-    /// Opens the file of a cache that was left as `left` says, or makes it, for at most `max` slots.
-    /// What it held is passed to `take`, slot by slot, unless a power loss may have torn it; slots
-    /// that `take` refuses are free.
+    /// Opens the file of a cache that was left as `left` says, or makes it, for at most `max` slots. Passes its
+    /// contents to `take`, slot by slot, unless a power loss may have torn them; slots that `take` refuses are free.
     pub(super) fn open(
         file: File,
         (boot_id, left): (&str, Left),
@@ -76,7 +75,7 @@ impl Arena {
             })?;
             (mapping, max, next)
         } else {
-            // What cannot be mapped is known for as long as the process lives, and not longer.
+            // Without a mapped file the sums last only as long as the process.
             let (mapping, max) = map(Mapping::anonymous, max, 0)?;
             (mapping, max, 0)
         };
@@ -90,7 +89,7 @@ impl Arena {
         bytes.store(end_of(next).next_multiple_of(HEAD), Relaxed);
         let (boot_id, lost) = (boot_id.to_owned(), AtomicBool::new(false));
         let arena = Self { file, mapping, boot_id, space, lost, bytes };
-        // Or they would be believed once the bytes that they are about are cached again.
+        // Otherwise they would be believed once the bytes that they cover are cached again.
         for (at, _) in refused.into_iter().filter(|&(_, is_written)| is_written) {
             arena.store(at, &Words::default());
         }
@@ -98,7 +97,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Says who uses the file, and whether they are done.
+    /// Writes who uses the file, and whether it was closed.
     fn sign(&self, closed: bool) -> io::Result<()> {
         let mut head = MAGIC.to_vec();
         head.push(u8::from(closed));
@@ -107,7 +106,7 @@ impl Arena {
         self.file.write_all_at(&head, 0)
     }
 
-    /// Makes all of it durable, and says that nothing changes after it.
+    /// Makes the file durable, and marks it as closed.
     pub(super) fn close(&self) -> io::Result<()> {
         if self.is_lost() {
             return Ok(());
@@ -122,7 +121,7 @@ impl Arena {
         self.lost.load(Relaxed)
     }
 
-    /// A slot that nobody uses; `None` where there is no room for one.
+    /// A slot that is not in use; `None` where there is no room for one.
     pub(super) fn allocate(&self) -> Option<u32> {
         let mut space = self.space.lock();
         if let Some(free) = space.free.pop() {
@@ -140,7 +139,7 @@ impl Arena {
         let step = (now / 8).clamp(HEAD, STEP_MAX) / HEAD * HEAD;
         let more =
             slots_in(now + step).min(space.max).checked_sub(space.have).filter(|&m| m > 0)?;
-        // Counted before it is there (I5).
+        // Counted before it is allocated (I5).
         self.bytes.store(now + step, Relaxed);
         let allocated = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), now, step);
         let allocated = allocated.map_err(io::Error::from).or_else(|error| {
@@ -179,7 +178,7 @@ impl Arena {
         }
     }
 
-    /// Believes nothing from here on; the next process shall not either.
+    /// From now on nothing is believed, in the next process either.
     fn lose(&self) {
         if !self.lost.swap(true, Relaxed) {
             tracing::warn!("the checksums of cached data cannot be written; going on without them");
@@ -188,8 +187,8 @@ impl Arena {
     }
 }
 
-/// Maps room for `max` slots, or for fewer, but not for fewer than there are: addresses are limited
-/// where somebody set a limit (`ulimit -v`). What finds no slot has no checksum.
+/// Maps room for `max` slots, or for fewer, but not for fewer than the file has: address space may be limited (`ulimit
+/// -v`). Bytes for which no slot is left have no checksum.
 fn map(
     make: impl Fn(usize) -> io::Result<Mapping>,
     mut max: u32,
@@ -204,9 +203,8 @@ fn map(
     }
 }
 
-/// Whether the file says what was true when the cache was left: everything that a killed process
-/// stored is there, and everything that a closed cache's owner synced. After a power loss any page
-/// of it, and any of the data, may be older than the other.
+/// Whether the file matches the cache as it was left: it has all that a killed process stored, and all that the owner
+/// of a closed cache synced. After a power loss any page of it may be older or newer than the data.
 fn is_believed(file: &File, boot_id: &str, left: Left) -> io::Result<bool> {
     let mut head = [0; 256];
     if file.read_at(&mut head, 0)? < head.len() || !head.starts_with(MAGIC) {
@@ -222,7 +220,7 @@ fn is_believed(file: &File, boot_id: &str, left: Left) -> io::Result<bool> {
     })
 }
 
-/// Passes every slot of the file to `take`; the number of slots up to the last one taken.
+/// Passes every slot of the file to `take`; returns the number of slots up to the last one taken.
 fn read_slots(
     file: &File,
     slots: u32,

@@ -1,4 +1,4 @@
-//! CRC-32C, also of what is put together from two parts.
+//! CRC-32C, also combined from the sums of two parts.
 
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
 
@@ -16,13 +16,13 @@ pub(super) fn sum(data: &[u8]) -> u32 {
 /// The sum of two parts one after the other, from the sum of each and the length of the second,
 /// at most 4096 bytes.
 pub(super) fn join(first: u32, second: u32, second_len: usize) -> u32 {
-    // The register is linear in what it held: what the first part left in it is shifted through
-    // the second's length, without what a sum of its own begins with.
+    // The register is linear in its contents: what the first part left in it is shifted through the second's length,
+    // without the initial value of a separate sum.
     let zeros = &ZEROS[..second_len];
     go_on(first, zeros) ^ go_on(0, zeros) ^ second
 }
 
-/// The sum of what has the sum `before` and `data` behind it.
+/// The sum of `data` appended to bytes whose sum is `before`.
 fn go_on(before: u32, data: &[u8]) -> u32 {
     let register = u64::from(before ^ FINAL);
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, register);

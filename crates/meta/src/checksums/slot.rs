@@ -1,7 +1,7 @@
-//! What is known of 32 KiB of an object: 64 bytes, of which `docs/FORMAT.md` says where what lies.
+//! What is known of 32 KiB of an object: 64 bytes, laid out as `docs/FORMAT.md` says.
 //!
-//! For each block of 4 KiB there is a sum of all of it, of one part of it, or none. A part is what
-//! an extent that begins or ends in the block leaves; three of the blocks may have one.
+//! For each block of 4 KiB there is a sum of all of it, of one part of it, or none. A part is what an extent covers
+//! that begins or ends in the block; three of the blocks may have one.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -15,7 +15,7 @@ use crate::{BLOCK, FileId};
 
 /// Blocks of a slot.
 pub(super) const BLOCKS: usize = 8;
-/// Bytes of an object that a slot is about.
+/// Bytes of an object that a slot covers.
 pub(super) const GROUP: u64 = BLOCK * BLOCKS as u64;
 /// Words of 8 bytes that a slot takes.
 pub(super) const WORDS: usize = 8;
@@ -29,7 +29,7 @@ const PARTS: usize = 3;
 /// The words of a slot as they lie in the file.
 pub(super) type Words = [u64; WORDS];
 
-/// Which bytes a slot is about.
+/// Which bytes a slot covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) file: FileId,
@@ -44,7 +44,7 @@ pub(super) struct Sum {
     pub(super) crc: u32,
 }
 
-/// The part of a block that its sum is of.
+/// The part of a block that its sum covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     block: u8,
@@ -107,7 +107,7 @@ impl Slot {
         Self { key, whole: 0, parts: [None; PARTS], sums: [0; BLOCKS] }
     }
 
-    /// The slot in words that were written; `None` where they are not whole or say nothing.
+    /// Decodes words that were read; `None` where they are torn or empty.
     pub(super) fn decode(words: &Words) -> Option<Self> {
         if low16(words[2] >> 16) != check_of(words) {
             return None;
@@ -163,7 +163,7 @@ impl Slot {
         })
     }
 
-    /// Forgets every sum of a byte of `range`, which lies in the group; whether there was one.
+    /// Forgets every sum that covers a byte of `range`, which lies in the group; returns whether there was one.
     pub(super) fn forget(&mut self, range: ByteRange) -> bool {
         let before = (self.whole, self.parts);
         for (block, start, end) in self.pieces(range) {
@@ -190,7 +190,7 @@ impl Slot {
         }
     }
 
-    /// The slot with what `newer` knows of the same group. Nothing is known here of its bytes.
+    /// The slot with the sums that `newer` has of the same group. This one knows none of those bytes.
     pub(super) fn with(mut self, newer: &Self) -> Self {
         debug_assert_eq!(self.key, newer.key, "of one group");
         for (block, crc) in newer.sums.into_iter().enumerate() {
@@ -233,7 +233,7 @@ impl Slot {
         self.sums[block] = crc;
     }
 
-    /// What the sum of a block is of.
+    /// The part of a block that its sum covers.
     fn known(&self, block: usize) -> Option<(u16, u16)> {
         if self.whole >> block & 1 == 1 {
             return Some((0, WHOLE));
@@ -265,7 +265,7 @@ fn decode_part(part: u64) -> Option<Part> {
     (start < end && end <= WHOLE).then_some(Part { block, start, end })
 }
 
-/// What tells words that were written from others: torn by a kill, or damaged.
+/// A check value that tells valid words from torn or damaged ones.
 fn check_of(words: &Words) -> u16 {
     let mut bytes = [0; WORDS * 8];
     for (at, (bytes, word)) in bytes.chunks_exact_mut(8).zip(words).enumerate() {

@@ -78,7 +78,7 @@ fn every_flip_is_found_where_it_is() {
         bench.flip(at);
         let block = ByteRange::at(at, 1).widen_to(BLOCK).intersect(ALL).unwrap();
         assert_eq!(bench.check(&sums, ALL).damaged, [block], "at {at}");
-        // A reader of a few bytes is told, too, though not those were flipped.
+        // A reader of a few bytes is told, too, even if these were not flipped.
         let few = ByteRange::at(block.start + 10, 20);
         assert_eq!(bench.check(&sums, few).damaged, [block]);
         bench.flip(at);
@@ -97,7 +97,7 @@ fn i4_sums_outlive_a_kill_and_a_close_and_no_power_loss() {
     sums.close().unwrap();
     drop(sums);
     assert_eq!(known(Left::Closed, "two"), ALL.end);
-    // That one was killed, and the machine with it.
+    // The previous session was killed, and the machine lost power.
     assert_eq!(known(Left::PowerLost, "three"), 0);
     assert_eq!(known(Left::Crashed, "three"), 0);
 }
@@ -111,8 +111,7 @@ fn i4_after_a_power_loss_sums_are_not_believed_whatever_opens_in_between() {
     drop(sums);
     let old = std::fs::read(bench.dir.path().join(NAME)).unwrap();
     drop(bench.open(Left::Closed, "one"));
-    // What the second session said of itself never reached the disk, and the third was killed
-    // before it looked at the sums.
+    // The header of the second session never reached the disk, and the third was killed before it opened the sums.
     std::fs::write(bench.dir.path().join(NAME), old).unwrap();
     assert_eq!(bench.check(&bench.open(Left::Crashed, "three"), ALL).known_bytes, 0);
 }
@@ -179,7 +178,7 @@ fn i4_a_file_torn_anywhere_says_nothing_wrong() {
     }
 }
 
-/// Writers of neighbouring bytes, readers beside them: nothing that somebody changes is damaged.
+/// Writers of neighbouring bytes, and concurrent readers: bytes being changed are never reported as damaged.
 #[test]
 fn i1_bytes_that_are_changed_beside_a_reader_are_no_damage() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Each target over its seeds, as our own writers make them, and changes of these.
+//! Each target with its seeds, as our own writers make them, and with mutations of these.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::{FileId, FileRecord, OriginKey, Stamp, Wanted};
 
 type Seeds = Vec<(&'static str, Vec<u8>)>;
 
-/// Bytes that [`pieces`] cuts into these.
+/// Bytes that [`pieces`] cuts into these pieces.
 fn joined(pieces: &[&[u8]]) -> Vec<u8> {
     let (last, others) = pieces.split_last().unwrap();
     let mut bytes = Vec::new();

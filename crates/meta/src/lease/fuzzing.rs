@@ -4,8 +4,7 @@ use super::{Closed, Evidence, LENGTH, Text, read};
 use crate::Stamp;
 use crate::fuzz_input::memory_file;
 
-/// A lease, by whoever wrote it: what is understood is the same when it is written again, and judges without counting
-/// wrongly.
+/// A lease from any writer: what is parsed is the same when it is rewritten, and judging by it does not overflow.
 pub fn lease(bytes: &[u8]) {
     let home = ((7, 9), 1000);
     let file = memory_file(bytes);
@@ -22,7 +21,7 @@ pub fn lease(bytes: &[u8]) {
     }
     let Some(text) = Text::decode(&bytes[..bytes.len().min(LENGTH)]) else { return };
     let again = text.encode();
-    // What is longer than the file is cut, which nobody can read.
+    // A text longer than the file is cut, which makes it unreadable.
     assert!(Text::decode(&again).is_none_or(|again| again == text));
 }
 

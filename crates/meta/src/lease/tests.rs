@@ -82,7 +82,7 @@ fn a_lease_tells_a_kill_a_power_loss_a_close_and_a_copy() {
     assert_eq!(open("a").1, Evidence::Copy, "what cannot be read excuses nothing");
 }
 
-/// Before the exit time was in it.
+/// A lease of a version without an exit time.
 #[test]
 fn the_lease_of_an_earlier_version_is_read() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The thread beside a log: has the next file ready before the present one is full, and writes a
-//! snapshot where the files have grown.
+//! The background thread of a log: makes the next file before the current one is full, and writes a snapshot once the
+//! files have grown.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -41,7 +41,7 @@ impl Bell {
         }
     }
 
-    /// Waits for the bell; `false` when it is over.
+    /// Waits for the bell; `false` when the thread is to end.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
         while *state == State::Quiet {
@@ -60,8 +60,8 @@ impl Bell {
 }
 
 impl Background {
-    /// Does `work` whenever the bell rings. What panics may have left the tables of the files half changed: the log
-    /// takes nothing from then on, as after a failed write.
+    /// Does `work` whenever the bell rings. A panic may have left the tables of the files half changed: the log takes
+    /// nothing from then on, as after a failed write.
     pub(super) fn start(shared: &Arc<Shared>, work: fn(&Shared)) -> Self {
         let (shared, working) = (Arc::clone(shared), part_of_work());
         let thread = thread::Builder::new()
@@ -69,9 +69,9 @@ impl Background {
             .spawn({
                 let shared = Arc::clone(&shared);
                 move || {
-                    // Where time is simulated: what the disk takes here is no time there.
+                    // With a simulated clock: the time that the disk takes does not count there.
                     let _working = working.map(Work::begin);
-                    // Whoever waits for room makes it alone once there is nobody to wait for.
+                    // A thread that waits for room makes it itself once there is no background thread to wait for.
                     let _alone = OnEnd(&shared);
                     while shared.bell.wait() {
                         if let Err(panicked) = caught(|| work(&shared)) {

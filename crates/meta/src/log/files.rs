@@ -15,19 +15,19 @@ use halocline_os::private::{PrivateDir, Use};
 
 pub(super) const SNAPSHOT: &str = "snapshot-";
 pub(super) const LOG: &str = "log-";
-/// A snapshot that is not whole yet.
+/// A snapshot that is not complete yet.
 pub(super) const FRESH: &str = "snapshot.new";
 /// How far the log was synced.
 pub(super) const SYNCED: &str = "synced";
 /// A file of the log that has no head yet.
 pub(super) const FRESH_LOG: &str = "log.new";
-/// Allocated ahead, for the file of the log that a file system without blocks or inodes refuses.
+/// Allocated ahead, to become the next file of the log where the file system has no free blocks or inodes.
 const SPARE: &str = "log.spare";
-/// Bytes of it.
+/// Bytes of the spare file.
 pub(super) const SPARE_BYTES: usize = 64 << 10;
 
-/// Makes file `number` of a log, durably: it gets its name when it is whole. Where the file system is
-/// full the spare file takes its place, which may be shorter.
+/// Makes file `number` of a log, durably: it gets its name when it is complete. Where the file system is full the spare
+/// file is used instead, which may be shorter.
 pub(super) fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -> Result<Segment> {
     let path = dir.path().join(log_name(number));
     let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge);
@@ -52,7 +52,7 @@ pub(super) fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -
     Ok(segment)
 }
 
-/// Has the spare file there. Without it only a full file system is refused earlier.
+/// Makes the spare file where it is missing. Without it the log only fails earlier on a full file system.
 pub(super) fn keep_spare(dir: &PrivateDir) {
     let kept = has_spare(dir).and_then(|is_there| {
         if is_there {
@@ -68,7 +68,7 @@ pub(super) fn keep_spare(dir: &PrivateDir) {
     }
 }
 
-/// Whether there is a whole one. Nothing but a head was ever written to it.
+/// Whether there is a complete spare file. Nothing but a head was ever written to it.
 fn has_spare(dir: &PrivateDir) -> Result<bool> {
     let file = match dir.file(SPARE, Use::Read) {
         Err(error) if error.errno() == libc::ENOENT => return Ok(false),
@@ -87,7 +87,7 @@ pub(crate) fn write_first(
     write_snapshot(dir, Head { number: 0, generation, batch: 0 }, fill).map(drop)
 }
 
-/// Writes a snapshot, which then is whole and durable, or not there; returns its bytes.
+/// Writes a snapshot that is complete and durable, or else absent; returns its bytes.
 pub(super) fn write_snapshot(
     dir: &PrivateDir,
     head: Head,

@@ -14,15 +14,15 @@ use crate::record;
 use crate::records::RecordStore;
 use halocline_os::private::{PrivateDir, Use};
 
-/// That of the logs of seeds, and of files that name none.
+/// The generation of the logs of seeds, and of files that name none.
 pub(crate) const GENERATION: u64 = 0x1122_3344_5566_7788;
 /// Bytes of a batch before its changes, and of a block before its records.
 const FRAME: usize = 20;
 const BLOCK_FRAME: usize = 12;
 const SNAPSHOT_HEAD: usize = 36;
 
-/// A file of a log, as it stands and with the sums that its batches ought to have: each batch is of whole changes or is
-/// left alone, and what was read comes back from a file of our own.
+/// A file of a log, unchanged and with corrected sums of its batches: each batch consists of complete changes or is
+/// ignored, and what was read comes back from a file of our own.
 pub(crate) fn segment(bytes: &[u8]) {
     let generation = generation_of(bytes).unwrap_or(GENERATION);
     walk(bytes, generation);
@@ -38,7 +38,7 @@ pub(crate) fn segment(bytes: &[u8]) {
     assert_eq!(walk(&again, generation), batches);
 }
 
-/// The batches of a file up to the first that is not whole: number, what was synced, changes.
+/// The batches of a file up to the first that is not complete: number, what was synced, changes.
 fn walk(file: &[u8], generation: u64) -> Vec<(u64, u64, Vec<u8>)> {
     let (mut at, mut found) = (HEAD, Vec::new());
     while let Some(batch) = batch_at(file, at, generation) {
@@ -59,7 +59,7 @@ fn walk(file: &[u8], generation: u64) -> Vec<(u64, u64, Vec<u8>)> {
     found
 }
 
-/// A batch of the changes that some bytes begin with.
+/// A batch of the changes at the beginning of some bytes.
 pub(crate) fn rebuilt(mut changes: &[u8]) -> Batch {
     let mut batch = Batch::default();
     while let Some(((key, value), behind)) = split(changes) {
@@ -72,11 +72,11 @@ pub(crate) fn rebuilt(mut changes: &[u8]) -> Batch {
     batch
 }
 
-/// With the sums that its batches ought to have: a file says what its maker wants it to.
+/// Corrects the sums of the batches, so that the input reaches the code behind this check.
 fn with_sums_of_batches(bytes: &[u8], generation: u64) -> Vec<u8> {
     let (mut out, mut at) = (bytes.to_vec(), HEAD);
     while at + FRAME < out.len() {
-        // A length that cannot be is made to fit, so that what follows is read, too.
+        // An impossible length is made to fit, so that what follows is read, too.
         let room = out.len() - at - FRAME - 1;
         let len = (u32_at(&out, at + 4) as usize).min(room);
         out[at + 4..at + 8].copy_from_slice(&u32::try_from(len).expect("short").to_le_bytes());
@@ -88,8 +88,7 @@ fn with_sums_of_batches(bytes: &[u8], generation: u64) -> Vec<u8> {
     out
 }
 
-/// A snapshot, as it stands and with the sums that it ought to have: what is read to its end comes back from a snapshot
-/// of our own.
+/// A snapshot, unchanged and with corrected sums: what is read to its end comes back from a snapshot of our own.
 pub(crate) fn snapshot(bytes: &[u8]) {
     read_snapshot(bytes);
     let Some((head, records)) = read_snapshot(&with_sums_of_blocks(bytes)) else { return };
@@ -97,7 +96,7 @@ pub(crate) fn snapshot(bytes: &[u8]) {
     assert_eq!(whole(again), Some((head, records)));
 }
 
-/// What a snapshot with these records looks like.
+/// The bytes of a snapshot with these records.
 fn written(head: Head, records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let file = memory_file(&[]);
     let read = file.try_clone().expect("a second descriptor");
@@ -117,7 +116,7 @@ fn read_snapshot(bytes: &[u8]) -> Option<(Head, Records)> {
     whole(memory_file(bytes))
 }
 
-/// What is in a snapshot, if it can be read to its end.
+/// Contents of a snapshot, if it can be read to its end.
 fn whole(mut file: File) -> Option<(Head, Records)> {
     file.rewind().expect("a file in memory");
     let mut reader = Reader::begin(file).ok()?;
@@ -129,7 +128,7 @@ fn whole(mut file: File) -> Option<(Head, Records)> {
     Some((reader.head, records))
 }
 
-/// With the sums that its head and blocks ought to have, and with the number of records that it has.
+/// Corrects the sums of the head and blocks, and the number of records.
 fn with_sums_of_blocks(bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     if out.len() < SNAPSHOT_HEAD {
@@ -164,9 +163,9 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*bytes[at..].first_chunk().expect("four bytes"))
 }
 
-/// A directory with a snapshot, a mark of what is synced and two files of a log, in pieces ([`pieces`]): whether power
-/// was lost or not, it is opened or refused; what is salvaged is records of known kinds; and what can be opened can be
-/// salvaged, and opened again.
+/// A directory with a snapshot, a sync point and two files of a log, in pieces ([`pieces`]): whether power was lost or
+/// not, it is opened or refused; salvaged records are of known kinds; and a log that can be opened can be salvaged, and
+/// opened again.
 pub(crate) fn directory(bytes: &[u8]) -> Option<Salvaged> {
     let [snapshot, synced, first, second] = pieces(bytes);
     let generation = generation_of(snapshot).unwrap_or(GENERATION);
@@ -195,7 +194,7 @@ pub(crate) fn directory(bytes: &[u8]) -> Option<Salvaged> {
         });
         scanned.expect("what is in memory is read");
     }
-    // Damage is refused without a change, so that the second try finds what the first did.
+    // Damage is refused without a change, so that the second try sees the same files.
     for torn in [false, true] {
         if let Ok(found) = super::recover::recover(&dir, torn) {
             assert!(found.before <= found.batch && found.snapshot.batch <= found.before);

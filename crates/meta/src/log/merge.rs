@@ -11,7 +11,7 @@ use crate::records::Visit;
 use halocline_os::error::Result;
 use halocline_os::private::{PrivateDir, Use};
 
-/// Calls `each` with all records of the snapshot and the files behind it, in the order of their keys.
+/// Calls `each` with all records of the snapshot and the files after it, in the order of their keys.
 pub(super) fn merge(
     dir: &PrivateDir,
     snapshot: Head,

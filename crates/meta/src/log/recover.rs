@@ -1,11 +1,10 @@
-//! What a kill or a power loss left of a log, made one that can be gone on with.
+//! Brings a log that a kill or a power loss left into a state in which it can be continued.
 //!
-//! Batches follow each other from the snapshot's last one on, without a gap, over all files. After a
-//! kill only the last batch may not be whole: it was not acknowledged. Anything else is damage, and is
-//! told and left as it is. After a power loss any page that nobody synced may be missing: the log ends
-//! at the first batch that is not whole, unless a later one says that it was synced, and what lies
-//! behind it is removed, durably, before a new batch gets its number. How far it was synced is known besides
-//! (`synced.rs`): a log that ends before that is damaged, too.
+//! Batches follow each other from the snapshot's last one on, without a gap, over all files. After a kill only the last
+//! batch may be incomplete: it was not acknowledged. Anything else is damage, which is reported and left as it is.
+//! After a power loss any page that was not synced may be missing: the log ends at the first incomplete batch, unless a
+//! later one says that it was synced, and everything behind it is removed, durably, before a new batch gets its number.
+//! The sync point (`sync_point.rs`) also says how far the log was synced: a log that ends before it is damaged, too.
 
 use std::fs::File;
 use std::io;
@@ -24,12 +23,12 @@ use super::tail::Sealed;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 
-/// A log that can be gone on with.
+/// A log that can be continued.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) snapshot: Head,
     pub(super) snapshot_bytes: u64,
-    /// The files behind the snapshot, and each as it is open.
+    /// The files since the snapshot, each with its open file.
     pub(super) files: Vec<(Sealed, Arc<File>)>,
     /// The number of the last batch.
     pub(super) batch: u64,
@@ -52,7 +51,7 @@ pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
         return Err(damaged(dir, "its snapshot is missing"));
     };
     let (snapshot, snapshot_bytes) = head_of(dir, last)?;
-    // A snapshot that has its name is durable; a kill left what it replaces.
+    // A snapshot under its final name is durable; a kill left the older ones that it replaces.
     for &older in snapshots.iter().filter(|&&number| number < last) {
         dir.remove(snapshot_name(older))?;
     }
@@ -70,7 +69,7 @@ pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
         found.take(dir, number, torn)?;
     }
     found.check_end(dir)?;
-    // Only now: what is damaged is left as it is.
+    // Only now: a damaged log is left as it is.
     let mut is_changed = false;
     for (file, open) in &mut found.files {
         if file.bytes > file.end as u64 {
@@ -79,7 +78,7 @@ pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
             (file.bytes, is_changed) = (file.end as u64, true);
         }
     }
-    // An empty file may lie before one that is not; at the end none is needed.
+    // An empty file may lie before one that is not empty; at the end it is not needed.
     while let Some((empty, _)) = found.files.pop_if(|(file, _)| file.end == HEAD) {
         dir.remove(log_name(empty.number))?;
         is_changed = true;
@@ -102,7 +101,7 @@ fn head_of(dir: &PrivateDir, number: u64) -> Result<(Head, u64)> {
 }
 
 impl Found {
-    /// A file that is missing at the end, cut or zeroed looks like a loss of power: what was synced tells them apart.
+    /// A file that is missing at the end, cut or zeroed looks like a power loss: what was synced tells them apart.
     fn check_end(&self, dir: &PrivateDir) -> Result<()> {
         let synced = synced(dir, self.snapshot.generation);
         if self.batch >= synced {
@@ -121,7 +120,7 @@ impl Found {
         Err(damaged(dir, &what))
     }
 
-    /// Takes what a file has.
+    /// Takes the batches of a file.
     fn take(&mut self, dir: &PrivateDir, number: u64, torn: bool) -> Result<()> {
         let name = log_name(number);
         let path = dir.path().join(&name);
@@ -139,10 +138,10 @@ impl Found {
             (self.batch, end) = (batch.number, batch.end);
         }
         let next = self.batch + 1;
-        // A loss of power takes nothing that was synced.
+        // A power loss takes nothing that was synced.
         let proves = |later: &Framed<'_>| later.number >= next && (!torn || later.durable >= next);
         if let Some(at) = batch_behind(&bytes, end, generation, proves) {
-            // What is missing at the beginning of a file may have been the end of the one before.
+            // Bytes missing at the beginning of a file may continue a loss at the end of the one before.
             let before = self.files.last().filter(|_| end == HEAD);
             let gap = before.map_or((number, end), |(file, _)| (file.number, file.end));
             let what = format!(
@@ -153,7 +152,7 @@ impl Found {
             );
             return Err(damaged(dir, &what));
         }
-        // An empty file is not the last one: it goes, or another follows.
+        // An empty file is not the last one: it is removed, or another follows.
         if end > HEAD {
             self.before = before;
         }
@@ -163,7 +162,7 @@ impl Found {
     }
 }
 
-/// What a file has, up to `most` bytes.
+/// Contents of a file, up to `most` bytes.
 pub(super) fn contents(file: &File, most: u64) -> io::Result<Vec<u8>> {
     let len = file.metadata()?.len().min(most);
     if len > FILE_BYTES_MAX {

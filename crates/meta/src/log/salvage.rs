@@ -1,8 +1,8 @@
-//! What can still be read of a log that is damaged, without a change to it.
+//! What can still be read of a damaged log, without changing it.
 //!
-//! The snapshot up to its first bad block, and over it the batches up to the first that is not whole: what was recorded
-//! behind that is not known. So what is found is older than the objects, and its dirty extents may since have been
-//! flushed or replaced. Records that refer to others which are not there are left out.
+//! The snapshot up to its first bad block, then the batches up to the first incomplete one: what was recorded after
+//! that is unknown. So the result is older than the objects, and its dirty extents may since have been flushed or
+//! replaced. Records that refer to missing ones are left out.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -17,11 +17,11 @@ use crate::records::{RecordStore, Visit};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 
-/// Records of a damaged log. Takes changes and records none.
+/// Records of a damaged log. Accepts changes and records none.
 #[derive(Debug)]
 pub(crate) struct Salvaged {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Where the reading ended, and why; `None` where nothing is damaged.
+    /// Where and why reading ended; `None` where nothing is damaged.
     pub(crate) damage: Option<String>,
 }
 
@@ -56,18 +56,18 @@ struct Reading {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The log's generation and the last batch.
     last: Option<(u64, u64)>,
-    /// The last file of the log that is in the snapshot.
+    /// The last file of the log that the snapshot covers.
     covered: u64,
     damage: Option<String>,
 }
 
 impl Reading {
-    /// The first damage is where the reading ended.
+    /// Only the first damage counts: reading ended there.
     fn damaged(&mut self, what: String) {
         self.damage.get_or_insert(what);
     }
 
-    /// Takes the newest snapshot that can be begun.
+    /// Takes the newest snapshot whose head can be read.
     fn take_snapshot(&mut self, dir: &PrivateDir) -> Result<()> {
         for number in numbers(dir, SNAPSHOT)?.into_iter().rev() {
             let name = snapshot_name(number);
@@ -106,7 +106,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Takes the batches behind it.
+    /// Takes the batches since the snapshot.
     fn take_files(&mut self, dir: &PrivateDir) -> Result<()> {
         let covered = self.covered;
         let mut before = self.last.map(|_| covered);
@@ -135,7 +135,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Takes the batches of a file; whether it is whole.
+    /// Takes the batches of a file; returns whether it is complete.
     fn take_file(&mut self, name: &str, number: u64, bytes: &[u8]) -> bool {
         let known = self.last.map(|(generation, _)| generation);
         let Some(generation) = known.or_else(|| generation_of(bytes)) else {
@@ -173,7 +173,7 @@ impl Reading {
         }
     }
 
-    /// Leaves out what cannot be understood without what is missing.
+    /// Leaves out records that depend on missing ones.
     fn drop_unfounded(&mut self) {
         let mut files = HashSet::new();
         let mut unfounded = 0_usize;
@@ -187,7 +187,7 @@ impl Reading {
                 Some(&record::EXTENT) => {
                     record::decode_extent(key, value).map(|(file, _)| files.contains(&file))
                 }
-                // What is wanted is not worth the reading.
+                // Entries of the critical data table are not worth reading.
                 Some(&record::CRITICAL) => return false,
                 _ => Ok(true),
             };

@@ -1,13 +1,13 @@
 //! A file of the log: batches one after the other, written through a mapping.
 //!
-//! A store to a mapped page is no call of the system and is there after a kill; the file is allocated
-//! before it is used, so that no store wants for space. What must hold here:
+//! A store to a mapped page needs no system call and survives a kill; the file is allocated before it is used, so that
+//! no store lacks space. What must hold here:
 //! - batches have numbers, each one more than the one before, over all files of a log;
-//! - what is not whole is not there: the sum of a batch is of its length, its number, and its bytes up
-//!   to a last one that is not zero, so a page that is lost is missed even where it had zeros alone;
-//! - a batch that was not acknowledged is the last one, unless power was lost;
-//! - a batch says how many before it, with itself, were not synced when it was written: what is
-//!   missing farther back was not taken by a loss of power.
+//! - an incomplete batch counts as missing: the sum of a batch covers its length, its number, and its bytes up to a
+//!   last one that is not zero, so a lost page is noticed even where it had only zeros;
+//! - an unacknowledged batch is the last one, unless power was lost;
+//! - a batch says how many up to and including itself were not synced when it was written: a power loss cannot have
+//!   taken what is missing before these.
 //!
 //! A file, integers little-endian, sums CRC-32C combined with the log's generation:
 //!
@@ -35,7 +35,7 @@ const END: u8 = 229;
 /// Batches begin at multiples of this.
 const ALIGN: usize = 8;
 
-/// Files and batches are numbered up to here: a next one has a number, whatever somebody wrote.
+/// Highest number of files and batches: there is always a next one, whatever numbers a file claims.
 pub(super) const NUMBER_MAX: u64 = 1 << 62;
 /// The longest file of a log.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -45,17 +45,17 @@ pub(super) fn size_of(len: usize) -> usize {
     (FRAME + len + 1).next_multiple_of(ALIGN)
 }
 
-/// A file that is written.
+/// A file that is being written.
 #[derive(Debug)]
 pub(super) struct Segment {
     number: u64,
     generation: u64,
     file: Arc<File>,
-    /// Where a file system maps no file for writing, batches are written with calls of the system.
+    /// `None` where the file system cannot map a file for writing: batches are then written with system calls.
     mapping: Option<Mapping>,
     bytes: usize,
     end: usize,
-    /// A batch while it is put together.
+    /// Buffer in which a batch is assembled.
     frame: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ impl Segment {
         Ok(Self { number, generation, file, mapping, bytes, end: HEAD, frame })
     }
 
-    /// Goes on behind `end` in file `number` of a log, which ends there, as in one of `bytes` bytes.
+    /// Continues file `number` of a log at `end`, where its batches end, as a file of `bytes` bytes.
     pub(super) fn go_on(
         file: Arc<File>,
         (number, generation): (u64, u64),
@@ -107,8 +107,8 @@ impl Segment {
         self.bytes - self.end
     }
 
-    /// Adds batch `number`, for which there is room. Those up to `durable` are synced. After an error
-    /// it is not there.
+    /// Adds batch `number`, for which there is room; batches up to `durable` are synced. After an error the batch is
+    /// not there.
     pub(super) fn append(&mut self, number: u64, durable: u64, changes: &[u8]) -> io::Result<()> {
         assert!(size_of(changes.len()) <= self.room(), "a batch beyond the end of its file");
         self.frame.clear();
@@ -130,7 +130,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Has the file take `more` bytes more, durably.
+    /// Extends the file by `more` bytes, durably.
     pub(super) fn grow(&mut self, more: usize) -> io::Result<()> {
         let bytes = self.bytes.checked_add(more).filter(|&bytes| bytes as u64 <= FILE_BYTES_MAX);
         let bytes = bytes.ok_or(io::ErrorKind::FileTooLarge)?;
@@ -143,15 +143,15 @@ impl Segment {
         Ok(())
     }
 
-    /// Ends the file where its batches do. Nothing can be added any more.
+    /// Cuts the file where its batches end. Nothing can be added any more.
     pub(super) fn seal(mut self) -> (Arc<File>, usize) {
-        // Before the file gets shorter: nobody may touch what lies behind its end.
+        // Before the file gets shorter: pages beyond its end must not be accessed.
         self.mapping = None;
         (self.file, self.end)
     }
 }
 
-/// Allocates bytes `from` to `to` of a file, which are zero then: nothing was written to them.
+/// Allocates bytes `from` to `to` of a file, which read as zero: nothing was written to them.
 pub(super) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
     let (start, len) = (from as u64, (to - from) as u64);
     let allocated = fallocate(file, FallocateFlags::empty(), start, len);
@@ -177,13 +177,13 @@ pub(super) fn generation_of(file: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*generation))
 }
 
-/// A sum that nothing of another log has.
+/// A sum that matches nothing of another log.
 pub(super) fn sum(bytes: &[u8], generation: u64) -> u32 {
     let (low, high) = (generation & u64::from(u32::MAX), generation >> 32);
     crc32_iscsi(bytes) ^ u32::try_from(low ^ high).expect("both have 32 bits")
 }
 
-/// Whether a file begins as file `number` of a log does.
+/// Whether a file has the head of file `number` of a log.
 pub(super) fn is_segment(file: &[u8], number: u64, generation: u64) -> bool {
     file.first_chunk::<HEAD>() == Some(&head(number, generation))
 }
@@ -199,7 +199,7 @@ pub(super) struct Framed<'a> {
     pub(super) end: usize,
 }
 
-/// The whole batch at `at` of a file, if there is one.
+/// The complete batch at `at` of a file, if there is one.
 pub(super) fn batch_at(file: &[u8], at: usize, generation: u64) -> Option<Framed<'_>> {
     let bytes = file.get(at..)?;
     let (expected, bytes) = bytes.split_first_chunk::<4>()?;
@@ -218,7 +218,7 @@ pub(super) fn batch_at(file: &[u8], at: usize, generation: u64) -> Option<Framed
     whole.then_some(Framed { number, durable, changes, end: at + size_of(len) })
 }
 
-/// Where a batch for which `is_meant` lies behind `at`, if there is one.
+/// The position after `at` of a batch for which `is_meant` holds, if there is one.
 pub(super) fn batch_behind(
     file: &[u8],
     at: usize,
@@ -256,7 +256,7 @@ mod tests {
         vec![u8::try_from(number % 3).unwrap(); usize::try_from(number * 7 % 90).unwrap()]
     }
 
-    /// Batches of many lengths, some of zeros alone; what is in the file then.
+    /// Batches of many lengths, some with only zeros; returns the contents of the file.
     fn story(dir: &std::path::Path, is_mapped: bool) -> Vec<u8> {
         let mut segment = Segment::make(file(dir), 3, 7, 16384).unwrap();
         assert!(segment.mapping.is_some(), "this file system maps files");
@@ -280,7 +280,7 @@ mod tests {
         assert!(batch_at(&bytes, HEAD, 8).is_none(), "a batch of another log");
     }
 
-    /// A cut at every byte, with and without zeros behind it: the batches before it.
+    /// A cut at every byte, with and without zeros after it: the batches before it are found.
     #[test]
     fn a_file_cut_anywhere_has_the_batches_before_the_cut() {
         let dir = tempfile::tempdir().unwrap();
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// A flipped bit in every byte: its batch is none, and the one behind it is found.
+    /// A flipped bit in every byte: its batch is not found, and the one after it is.
     #[test]
     fn a_flipped_bit_makes_a_batch_none_and_is_told_from_an_end() {
         let dir = tempfile::tempdir().unwrap();
@@ -343,7 +343,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut segment = Segment::make(file(dir.path()), 3, 7, 16384).unwrap();
         segment.append(1, 0, &[0; 4000]).unwrap();
-        // Its last bytes are zeros, on a page that is lost.
+        // Its last bytes are zeros, on a lost page.
         segment.file.set_len(4096).unwrap();
         segment.append(2, 0, &[0; 100]).unwrap_err();
         segment.file.set_len(16384).unwrap();

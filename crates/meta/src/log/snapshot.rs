@@ -1,7 +1,7 @@
 //! A file with all records as they were after one batch, in the order of their keys.
 //!
-//! It is written beside the last one, and gets its name once it is whole and durable. Integers are
-//! little-endian, sums CRC-32C combined with the log's generation:
+//! It is written beside the last one, and gets its name once it is complete and durable. Integers are little-endian,
+//! sums CRC-32C combined with the log's generation:
 //!
 //! ```text
 //! head     "hcsnap01" number:8 generation:8 batch:8 sum:4
@@ -24,17 +24,17 @@ const HEAD: usize = 36;
 const BLOCK_HEAD: usize = 12;
 /// A block ends with the record that makes it this long.
 const BLOCK_BYTES: usize = 64 << 10;
-/// The longest a block can be: with the longest record behind all that is less than a block.
+/// The longest possible block: the longest record after almost a full block.
 const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + (1 << 17);
 
 /// What a snapshot says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The last file of the log that it has.
+    /// The last file of the log that the snapshot covers.
     pub(super) number: u64,
     /// Tells logs apart; random.
     pub(super) generation: u64,
-    /// The number of the last batch that it has.
+    /// The number of the last batch that the snapshot covers.
     pub(super) batch: u64,
 }
 
@@ -61,7 +61,7 @@ impl Head {
     }
 }
 
-/// A snapshot that is written.
+/// A snapshot that is being written.
 #[derive(Debug)]
 pub(crate) struct Writer {
     file: File,
@@ -79,7 +79,7 @@ impl Writer {
         Ok(Self { file, generation, block, records: 0, bytes })
     }
 
-    /// Adds a record. They come in the order of their keys.
+    /// Adds a record. Records come in the order of their keys.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.block.put(key, value);
         self.records += 1;
@@ -117,7 +117,7 @@ impl Writer {
     }
 }
 
-/// A snapshot that is read, record by record.
+/// A snapshot that is being read, record by record.
 #[derive(Debug)]
 pub(super) struct Reader {
     file: BufReader<File>,
@@ -128,7 +128,7 @@ pub(super) struct Reader {
     packed: Vec<u8>,
     /// Where the next record begins in the block.
     next: usize,
-    /// Where the record is that is looked at: its key and its value.
+    /// The current record's place: its key and its value.
     record: Option<[std::ops::Range<usize>; 2]>,
     records: u64,
 }
@@ -141,7 +141,7 @@ pub(super) struct Bad {
 }
 
 impl Bad {
-    /// The error for a snapshot that is damaged.
+    /// The error for a damaged snapshot.
     pub(super) fn told(&self, dir: &PrivateDir, number: u64) -> Error {
         let Self { offset, what } = self;
         super::damaged(dir, &format!("{} at byte {offset}: {what}", super::snapshot_name(number)))
@@ -161,7 +161,7 @@ impl Reader {
         Ok(Self { file, head, offset, block, packed, next: 0, record: None, records: 0 })
     }
 
-    /// Looks at the next record; `false` behind the last.
+    /// Advances to the next record; `false` after the last.
     pub(super) fn advance(&mut self) -> Result<bool, Bad> {
         while self.next == self.block.len() {
             if !self.read_block()? {
@@ -181,7 +181,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// The record that is looked at.
+    /// The current record.
     pub(super) fn record(&self) -> Option<(&[u8], &[u8])> {
         let [key, value] = self.record.clone()?;
         Some((&self.block[key], &self.block[value]))

@@ -1,8 +1,8 @@
-//! How far a log was synced, as it says beside its files: what is missing at its end otherwise looks like what a loss of
-//! power took of what nobody had synced.
+//! How far a log was synced, in a file beside the log's own: otherwise a missing end would look like a power loss of
+//! batches that were not synced.
 //!
-//! The file is written after each sync, and never synced itself: it may say too little, and never too much. One that
-//! is missing, not whole or of another log says nothing. Integers are little-endian:
+//! The file is written after each sync, and never synced itself: it may say too little, and never too much. A file that
+//! is missing, incomplete or of another log is ignored. Integers are little-endian:
 //!
 //! ```text
 //! "hcsync01" generation:8 batch:8 sum:4
@@ -18,10 +18,10 @@ use halocline_os::private::{PrivateDir, Use};
 const MAGIC: &[u8; 8] = b"hcsync01";
 const LEN: usize = 28;
 
-/// The mark of a log that is in use.
+/// The sync point of an open log.
 #[derive(Debug)]
 pub(super) struct Synced {
-    /// `None` where it could not be made: then the mark says too little.
+    /// `None` where the file could not be made: then it says too little.
     file: Option<File>,
     generation: u64,
 }

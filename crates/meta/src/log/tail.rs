@@ -1,4 +1,4 @@
-//! Where a log is written: the file that takes batches, those before it, and what they take on disk.
+//! The end of a log: the file that takes batches, the files before it, and the bytes that they take on disk.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::segment::Segment;
 use super::snapshot::Head;
 use super::{LOG_BYTES_MAX, Pace, SLACK_BYTES};
 
-/// A file that is not written any more.
+/// A file that is no longer written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sealed {
     pub(super) number: u64,
@@ -20,11 +20,11 @@ pub(super) struct Sealed {
 
 #[derive(Debug)]
 pub(super) struct Tail {
-    /// Where batches go.
+    /// The file that takes batches.
     pub(super) segment: Segment,
-    /// Where they go next.
+    /// The file that takes batches next, if it is made already.
     pub(super) next: Option<Segment>,
-    /// Somebody was told to make it.
+    /// The background thread was told to make it.
     pub(super) is_announced: bool,
     /// Bytes of a file that is being made.
     pub(super) making: Option<u64>,
@@ -35,11 +35,11 @@ pub(super) struct Tail {
     pub(super) before: u64,
     pub(super) snapshot: Head,
     pub(super) snapshot_bytes: u64,
-    /// Bytes of what a snapshot replaced, and is still there.
+    /// Bytes of files that a snapshot replaced, but which are still there.
     pub(super) dying: u64,
-    /// Files may grow to this many bytes before the next try, as the last one failed.
+    /// Size of the files at which a snapshot is next tried, as the last try failed.
     pub(super) retry_at_bytes: u64,
-    /// Nobody makes room.
+    /// There is no background thread to make room.
     pub(super) alone: bool,
 }
 
@@ -50,8 +50,7 @@ impl Tail {
         sealed + self.segment.bytes() as u64
     }
 
-    /// Bytes on disk, now and while a snapshot is written: it is no longer than the last one and the
-    /// files together.
+    /// Bytes on disk, now and while a snapshot is written: that is no longer than the last one and the files together.
     pub(super) fn count(&self) -> u64 {
         let next = self.next.as_ref().map_or(0, |next| next.bytes() as u64);
         2 * (self.log_bytes() + self.snapshot_bytes)
@@ -62,7 +61,7 @@ impl Tail {
             + SLACK_BYTES
     }
 
-    /// Bytes of files from which on a snapshot is worth its writing.
+    /// Bytes of files from which on a snapshot is worth writing.
     pub(super) fn log_bytes_max(&self, pace: Pace) -> u64 {
         (self.snapshot_bytes / 2).clamp(pace.log_bytes, LOG_BYTES_MAX.max(pace.log_bytes))
     }

@@ -1,4 +1,4 @@
-//! Logs as kills, losses of power and interrupted snapshots leave them.
+//! Logs after kills, power losses and interrupted snapshots.
 
 mod damage;
 
@@ -12,7 +12,7 @@ use super::segment::batch_at;
 use super::*;
 use crate::records::contract::{Records, scanned};
 
-/// No snapshot but those that a test asks for.
+/// No snapshots except those that a test asks for.
 const QUIET: Pace = Pace { segment_bytes: 4096, log_bytes: 1 << 30 };
 
 fn open(dir: &Path, torn: bool) -> Result<Log> {
@@ -39,7 +39,7 @@ impl Story {
         (self.random >> 33) % bound
     }
 
-    /// Commits a batch; what there is then.
+    /// Commits a batch; returns the records after it.
     fn step(&mut self, log: &Log) -> Records {
         let mut batch = Batch::default();
         for _ in 0..=self.below(4) {
@@ -63,7 +63,7 @@ impl Story {
     }
 }
 
-/// The files of a directory. The thread beside a log may name one while they are read.
+/// The files of a directory. The background thread of a log may rename one while they are read.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     loop {
         let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
@@ -105,7 +105,7 @@ fn generation(files: &BTreeMap<String, Vec<u8>>) -> u64 {
     u64::from_le_bytes(*log[16..].first_chunk().unwrap())
 }
 
-/// Where batches begin in a file, and the end of the last.
+/// Where the batches of a file begin, and where the last ends.
 fn places(bytes: &[u8], generation: u64) -> Vec<usize> {
     let mut places = vec![HEAD];
     while let Some(batch) = batch_at(bytes, *places.last().unwrap(), generation) {
@@ -114,7 +114,7 @@ fn places(bytes: &[u8], generation: u64) -> Vec<usize> {
     places
 }
 
-/// A log with a snapshot and several files behind it, the last of which is in use.
+/// A log with a snapshot and several files since, the last of which is in use.
 fn written(live: &Path) -> (BTreeMap<String, Vec<u8>>, Vec<Records>) {
     let log = open(live, false).unwrap();
     let mut story = Story::new(1);
@@ -128,7 +128,7 @@ fn written(live: &Path) -> (BTreeMap<String, Vec<u8>>, Vec<Records>) {
     (found, states)
 }
 
-/// Whatever a kill left of a file that had no name yet.
+/// A file that a kill left before it got its name.
 #[test]
 fn i4_a_file_that_was_being_made_at_a_kill_is_no_damage() {
     let (_dir, live, image) = scratch();
@@ -143,7 +143,7 @@ fn i4_a_file_that_was_being_made_at_a_kill_is_no_damage() {
     }
 }
 
-/// Cut at every byte, with nothing or zeros behind the cut: a prefix, which can be gone on with.
+/// Cut at every byte, with nothing or zeros after the cut: the result is a prefix that can be continued.
 #[test]
 fn i4_a_log_cut_at_every_byte_of_its_tail_is_a_prefix() {
     let (_dir, live, image) = scratch();
@@ -164,7 +164,7 @@ fn i4_a_log_cut_at_every_byte_of_its_tail_is_a_prefix() {
             if fill {
                 bytes.resize(len, 0);
             }
-            // A file that was made ahead may be there or not.
+            // A file made ahead may be there or not.
             files.retain(|name, _| !name.starts_with(LOG) || *name <= last);
             put(&image, &files);
             let log = open(&image, false).unwrap();
@@ -184,16 +184,16 @@ fn i4_a_log_cut_at_every_byte_of_its_tail_is_a_prefix() {
     assert_eq!(states[reached], *states.last().unwrap());
 }
 
-/// Again and again: behind the last sync each sector of each file is as it is or as it was, in any
-/// choice. What is found is a prefix with all that was synced, and can be gone on with.
+/// Repeatedly: after the last sync each sector of each file is either old or new, in any combination. The result is a
+/// prefix with everything that was synced, and can be continued.
 #[test]
 fn i4_any_sectors_that_a_power_loss_leaves_are_a_prefix() {
     let (_dir, live, _) = scratch();
     let mut story = Story::new(5);
     let (mut between, mut lives) = (0, 0);
     let mut synced = Records::new();
-    // Which sectors differ depends on when the thread beside the log made its files: go on until
-    // enough losses took some and left some.
+    // Which sectors differ depends on when the background thread made its files: repeated until enough losses took some
+    // and left some.
     while lives < 120 || between <= 10 && lives < 2_000 {
         lives += 1;
         let log = open(&live, true).unwrap();
@@ -209,7 +209,7 @@ fn i4_any_sectors_that_a_power_loss_leaves_are_a_prefix() {
             if syncs {
                 log.sync().unwrap();
             }
-            // A snapshot is as good as a sync of what is in it.
+            // A snapshot is as good as a sync of its contents.
             let snaps = story.below(40) == 0;
             if snaps {
                 log.shared.rewrite().unwrap();
@@ -248,8 +248,8 @@ fn lose_power(live: &Path, durable: &BTreeMap<String, Vec<u8>>, story: &mut Stor
     }
 }
 
-/// Every state on the way from one snapshot to the next, as a kill or a loss of power at each step
-/// leaves it, has the same records.
+/// Every state on the way from one snapshot to the next, after a kill or a power loss at each step, has the same
+/// records.
 #[test]
 fn i4_a_snapshot_interrupted_at_each_step_loses_nothing() {
     let (_dir, live, image) = scratch();
@@ -259,7 +259,7 @@ fn i4_a_snapshot_interrupted_at_each_step_loses_nothing() {
     log.shared.rewrite().unwrap();
     let now = story.steps(&log, 60).pop().unwrap();
     log.sync().unwrap();
-    // The snapshot ends with the file that is written now: there must be another to go on in.
+    // The snapshot covers the file that is being written: there must be a next file to continue in.
     while log.shared.tail.lock().next.is_none() {
         log.shared.prepare();
         thread::yield_now();
@@ -278,7 +278,7 @@ fn i4_a_snapshot_interrupted_at_each_step_loses_nothing() {
         state.insert(FRESH.to_owned(), after[snapshot][..written].to_vec());
         states.push(state);
     }
-    // Its name is there, and what it replaces is removed, in any order.
+    // The snapshot has its name, and the files that it replaces are removed in any order.
     for removed in 0..1_u32 << gone.len() {
         let mut state = before.clone();
         state.insert(snapshot.clone(), after[snapshot].clone());
@@ -298,7 +298,7 @@ fn i4_a_snapshot_interrupted_at_each_step_loses_nothing() {
     }
 }
 
-/// Where no snapshot can be written the log goes on, and the next try succeeds.
+/// If no snapshot can be written the log continues, and the next try succeeds.
 #[test]
 fn d11_a_snapshot_that_cannot_be_written_stops_nothing() {
     let (_dir, live, _) = scratch();
@@ -316,7 +316,7 @@ fn d11_a_snapshot_that_cannot_be_written_stops_nothing() {
     assert_eq!(scanned(&open(&live, false).unwrap()).unwrap(), now);
 }
 
-/// A log that reads something else than it wrote stops while memory still has the truth.
+/// A log that reads back something other than it wrote stops while memory still has the truth.
 #[test]
 fn d11_damage_that_a_snapshot_finds_makes_the_log_refuse_changes() {
     let (_dir, live, _) = scratch();
@@ -333,7 +333,7 @@ fn d11_damage_that_a_snapshot_finds_makes_the_log_refuse_changes() {
     assert!(matches!(log.shared.rewrite(), Err(Error::Store { .. })));
 }
 
-/// What is counted is never less than what is there (I5).
+/// The bytes counted are never fewer than those on disk (I5).
 #[test]
 fn i5_what_a_log_takes_is_counted_before_it_is_there() {
     use std::os::unix::fs::MetadataExt;
@@ -357,7 +357,7 @@ fn i5_what_a_log_takes_is_counted_before_it_is_there() {
     assert!(log.shared.tail.lock().snapshot.number > 10, "snapshots were written");
 }
 
-/// The thread ended while others waited for the file that it was making.
+/// The background thread ended while others waited for the file that it was making.
 #[test]
 fn i4_a_thread_that_panics_ends_the_log_and_keeps_nobody_waiting() {
     let (_dir, live, _) = scratch();

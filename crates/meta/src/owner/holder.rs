@@ -3,14 +3,14 @@
 use std::fmt;
 use std::fs;
 
-/// What `started` says where it cannot be told.
+/// Value of `started` where it is unknown.
 const UNKNOWN: &str = "?";
 /// Bit of SIGKILL in a mask of signals (`proc_pid_status(5)`).
 const KILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
 /// The flag of a process that is ending (`PF_EXITING` of the kernel's `sched.h`).
 const EXITING: u64 = 4;
 
-/// Who holds a lock.
+/// The process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) pid: u32,
@@ -26,7 +26,7 @@ impl Holder {
         Self { pid, started }
     }
 
-    /// Who wrote the header of a lock file.
+    /// The process that wrote the header of a lock file.
     pub(super) fn parse(header: &str) -> Option<Self> {
         let mut words = header.split_whitespace();
         let mut after = |word| words.by_ref().skip_while(|found| *found != word).nth(1);
@@ -34,8 +34,8 @@ impl Holder {
         Some(Self { pid, started: after("started")?.to_owned() })
     }
 
-    /// Whether the process has ended or been killed, so that it lets go of what it holds by itself: a
-    /// thread of it that waits for a disk does so late.
+    /// Whether the process has ended or been killed, so that it releases what it holds by itself: late, if one of its
+    /// threads waits for a disk.
     pub(super) fn is_ending(&self) -> bool {
         let Some(stat) = Stat::of(self.pid) else { return true };
         let is_other = self.started != UNKNOWN && stat.started != self.started;

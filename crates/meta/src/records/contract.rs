@@ -1,4 +1,4 @@
-//! What every store of records must do ([`RecordStore`]), tested of each that there is.
+//! What every store of records must do ([`RecordStore`]), tested for each implementation.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ pub(crate) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(crate) trait Bench {
     /// Opens the store as it was left. What was opened before is gone, as after a kill.
     fn open(&mut self) -> Arc<dyn RecordStore>;
-    /// Takes the power away from what is not open; `false` where that cannot be played.
+    /// Simulates a power loss for what is not open; `false` where that is not possible.
     fn lose_power(&mut self) -> bool;
     /// From now on no write succeeds, or all do; `false` where that cannot be played.
     fn fail(&mut self, fails: bool) -> bool;
@@ -45,12 +45,12 @@ impl Bench for OnDisk {
         Arc::new(Log::open(dir, false, Pace::of_log(64 << 10)).unwrap())
     }
 
-    /// `log/tests.rs` plays it.
+    /// Simulated in `log/tests.rs`.
     fn lose_power(&mut self) -> bool {
         false
     }
 
-    /// What has the name of the next file cannot be removed.
+    /// The name of the next file is taken by something that cannot be removed.
     fn fail(&mut self, fails: bool) -> bool {
         for name in self.names() {
             if fails && !name.exists() {

@@ -28,7 +28,7 @@ impl Disk {
         MemoryStore { disk: self.clone(), failed: OnceLock::new() }
     }
 
-    /// Takes the power away: of what was not synced, `kept` batches reached the disk.
+    /// Simulates a power loss: of what was not synced, `kept` batches reached the disk.
     pub(crate) fn lose_power(&self, kept: usize) {
         let mut content = self.0.lock();
         let left = (content.synced + kept).min(content.batches.len());

@@ -1,4 +1,4 @@
-//! A store that is only looked at: what is changed over it is forgotten.
+//! A store that is only read: changes to it are forgotten.
 
 use super::{RecordStore, Visit};
 use crate::batch::Batch;

@@ -26,7 +26,7 @@ struct Dirtied {
     record: Vec<Replace>,
     /// In memory.
     replace: Vec<Replace>,
-    /// What the store calls dirty beyond what is.
+    /// Stretches that the store records as dirty although only parts of them are.
     intents: Vec<WriteIntent>,
 }
 
@@ -317,7 +317,7 @@ impl ExtentTable {
         for replace in plan {
             write_replace(&mut changes, file, replace);
         }
-        // A failed store is no obstacle to what it need not know.
+        // A failed store is no obstacle to a change that needs no record.
         self.commit_unless_empty(&changes)
     }
 

@@ -1,11 +1,11 @@
-//! A clock that goes on only where everybody waits for it.
+//! A clock that advances only when all threads wait for it.
 //!
-//! Threads that work beside others say so ([`Clock::work`](super::Clock::work)): while one of them computes, time stands
-//! still. One that sleeps, say for the answer of a thread that waits for the time, holds it up no longer than the others.
-//! The others do not sign in. So the clock watches whether anybody looks at it, or begins or ends a wait: where
-//! nobody does for a moment of real time, all are taken to wait, and the time goes to the earliest that is waited for.
-//! A lock that goes with a condition ([`Clock::wait_while`](super::Clock::wait_while)) is held by nobody who waits for
-//! the time: whoever is woken gets it soon, and holds the time up until then.
+//! Threads that work beside others register it ([`Clock::work`](super::Clock::work)): while one of them computes, time
+//! stands still. One that sleeps, for example for the answer of a thread that waits for the time, does not hold it up
+//! for longer than the others. The others do not register. So the clock watches whether any thread reads it, or begins
+//! or ends a wait: if none does for a moment of real time, all are taken to wait, and the time goes to the earliest
+//! that is waited for. A lock that belongs to a condition ([`Clock::wait_while`](super::Clock::wait_while)) is not held
+//! by any thread that waits for the time: a woken thread gets it soon, and holds the time up until then.
 
 mod threads;
 
@@ -19,17 +19,17 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::threads::{Sleep, Thread};
 
-/// Real time in which nobody uses the clock, after which all are taken to wait.
+/// Real time without a use of the clock after which all threads are taken to wait.
 const QUIET: Duration = Duration::from_micros(200);
-/// The same where one who says that it works runs: what it runs for may be a lock that one who waits for the time holds.
+/// The same while a registered thread runs: it may be spinning on a lock that a thread which waits for the time holds.
 /// Longer than a busy machine keeps a thread from its processor.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// Who waits to be notified looks at the clock the more seldom the more waits are over before, up to so many times.
+/// A thread that waits to be notified looks at the clock less often the more waits end before its own, up to this many.
 const PLACES_MAX: u32 = 7;
 
 thread_local! {
-    /// How often the calling thread says that it works.
+    /// How much registered work the calling thread is doing.
     static WORKS: Cell<usize> = const { Cell::new(0) };
     static ME: Thread = threads::own();
 }
@@ -53,22 +53,22 @@ type Wait = (u64, u64);
 struct Waits {
     next: u64,
     all: BTreeMap<Wait, Waiter>,
-    /// Work that no thread has begun yet.
+    /// Registered work that no thread has begun yet.
     unbegun: usize,
-    /// Threads that say that they work and wait for no time.
+    /// Registered threads that do not wait for the time.
     working: BTreeSet<Thread>,
-    /// Those of them whose time came, until they go on: asleep until then, but not for long.
+    /// Those of them whose time came, until they go on: still asleep, but not for long.
     woken: BTreeSet<Thread>,
 }
 
-/// Who waits.
+/// A waiting thread.
 #[derive(Debug, Clone)]
 struct Waiter {
-    /// The thread, where it says that it works.
+    /// The thread, if it is registered.
     working: Option<Thread>,
-    /// Whether others than the clock wake it too.
+    /// Whether it can be woken by others than the clock.
     notified: bool,
-    /// Notified when it is over, or the next to be.
+    /// Notified when the wait is over, or is the next to be.
     wake: Arc<Condvar>,
 }
 
@@ -77,14 +77,14 @@ impl Waits {
         self.all.first_key_value().map(|(wait, _)| *wait)
     }
 
-    /// Only the one whose wait is over next watches the others: wakes it.
+    /// Wakes the thread whose wait ends next: only that one watches the others.
     fn wake_first(&self) {
         if let Some(waiter) = self.all.values().next() {
             waiter.wake.notify_one();
         }
     }
 
-    /// How many waits are over before this one, but no more than [`PLACES_MAX`].
+    /// How many waits end before this one, but no more than [`PLACES_MAX`].
     fn before(&self, wait: Wait) -> u32 {
         (0..PLACES_MAX).zip(self.all.range(..wait)).fold(0, |places, _| places + 1)
     }
@@ -137,12 +137,12 @@ impl Simulated {
         self.sleep_until_ns(self.ns_at(deadline));
     }
 
-    /// Counts one more that works, from now on and whichever thread it will be.
+    /// Counts one more worker from now on, whichever thread it will be.
     pub(super) fn add_work(&self) {
         self.lock().unbegun += 1;
     }
 
-    /// The calling thread is the one that was counted.
+    /// The calling thread is the worker that was counted.
     pub(super) fn begin_work(&self) {
         WORKS.set(WORKS.get() + 1);
         let mut waits = self.lock();
@@ -222,7 +222,7 @@ impl Simulated {
         is_late
     }
 
-    /// For whoever uses the clock: counted first, because a thread that waits for this lock seems to be asleep.
+    /// For threads that use the clock: counted first, because a thread that waits for this lock seems to be asleep.
     fn lock(&self) -> MutexGuard<'_, Waits> {
         self.uses.fetch_add(1, Ordering::AcqRel);
         self.waits.lock()
@@ -256,9 +256,10 @@ impl Simulated {
         self.uses.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// As [`Waits::before`]; where somebody looks at the waits just now, as if one were.
+    /// As [`Waits::before`]; 1 while the waits are locked.
     fn before(&self, wait: Wait) -> u32 {
-        // Not to wait here: the caller has a lock that one who was notified may want, and would seem asleep then.
+        // Does not wait for the lock: the caller has a lock that a notified thread may want, and would seem asleep
+        // then.
         self.waits.try_lock().map_or(1, |waits| waits.before(wait))
     }
 
@@ -288,7 +289,7 @@ impl Simulated {
         }
         let_go();
         let mut waits = self.waits.lock();
-        // The count last: who was notified is seen awake until it has counted that it goes on.
+        // The count last: a notified thread is seen awake until it has counted that it goes on.
         let is_quiet = (is_stuck || waits.all_sleep() == asleep)
             && self.uses.load(Ordering::Acquire) == now.uses;
         if waits.first() == Some(wait) && is_quiet {
@@ -318,7 +319,7 @@ impl Simulated {
     }
 }
 
-/// Since when, in real time, one who waits has seen nobody use the clock, and the count of uses then.
+/// Since when, in real time, a waiting thread has seen no use of the clock, and the count of uses then.
 #[derive(Debug)]
 struct Quiet {
     since: Instant,
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!(clock.elapsed(begun), 3 * HOUR);
     }
 
-    /// A wait for what is over kept the lock: whoever was to change something never got it.
+    /// A wait that was already over kept the lock: the thread that was to change something never got it.
     #[test]
     fn a_wait_that_is_over_lets_go_of_the_lock() {
         let clock = Clock::simulated();
@@ -378,7 +379,7 @@ mod tests {
         });
     }
 
-    /// What a request is cut into runs on other threads, and the one that waits for them had held the time up.
+    /// The parts of a request run on other threads, and the thread that waits for them had held the time up.
     #[test]
     fn one_that_works_and_sleeps_does_not_hold_the_time_up() {
         let clock = Clock::simulated();
@@ -394,7 +395,7 @@ mod tests {
         assert!(real.elapsed() < 2 * STUCK, "as if nobody worked");
     }
 
-    /// Each of them woke so often to look at the clock that they were never all asleep: each step took [`STUCK`].
+    /// Each thread woke so often to look at the clock that they were never all asleep: each step took [`STUCK`].
     #[test]
     fn many_that_wait_to_be_notified_do_not_hold_the_time_up() {
         const WAITERS: usize = 24;
@@ -462,7 +463,7 @@ mod tests {
         assert!(clock.wait_while(&change, &mut guard, |_| true, clock.instant() + HOUR));
     }
 
-    /// Who was notified had seemed to sleep until it ran, and the time went on to the deadline of another.
+    /// A notified thread had seemed to sleep until it ran, and the time went on to the deadline of another.
     #[test]
     fn no_time_passes_between_a_notification_and_what_it_leads_to() {
         const ROUNDS: u32 = 300;

@@ -1,4 +1,4 @@
-//! Who works, so that a simulated time stands still meanwhile.
+//! Registered work, during which a simulated time stands still.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::Clock;
 
 thread_local! {
-    /// The simulated clock of what the calling thread works for.
+    /// The simulated clock of the work that the calling thread does.
     static WORKS_BY: RefCell<Option<Clock>> = const { RefCell::new(None) };
 }
 

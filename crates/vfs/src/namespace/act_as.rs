@@ -20,7 +20,7 @@ thread_local! {
     static OWN_UMASK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, the calling thread creates files as somebody else.
+/// While this lives, the calling thread creates files as another user.
 pub(super) struct ActAs {
     umask: Mode,
     /// Whether the ids were switched and must be switched back.

@@ -27,8 +27,8 @@ impl Namespace {
         stat_descriptor(self.descriptor(node)?.as_fd())
     }
 
-    /// Number of the mount that the node is seen on, different for each as long as it lives. Where the
-    /// kernel does not tell (before Linux 5.8), its device.
+    /// Id of the mount that the node is on, unique while that mount exists. Where the kernel does not report it (before
+    /// Linux 5.8), the node's device.
     pub fn mount_of(&self, node: &Node) -> Result<u64> {
         let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
         let found = match node.link().filter(|_| node.0.cached().is_none()) {
@@ -46,7 +46,7 @@ impl Namespace {
         })
     }
 
-    /// Changes owner, mode, size and times, in the order in which they do not undo each other.
+    /// Changes owner, mode, size and times, in an order in which none undoes another.
     pub fn set_attr(&self, node: &Node, change: &SetAttr) -> Result<Stat> {
         set_attr_on(&*self.descriptor(node)?, change)
     }

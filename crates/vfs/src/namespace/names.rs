@@ -14,14 +14,14 @@ use crate::Stat;
 use halocline_os::error::Result;
 use halocline_os::rename_new::rename_new;
 
-/// What a name stood for that is gone now.
+/// The inode that a removed name stood for.
 #[derive(Debug, Clone)]
 pub struct Removed {
     /// Device and inode number.
     pub key: (u64, u64),
     /// Whether that was the inode's last name.
     pub last: bool,
-    /// The node, if somebody holds it; it stays usable.
+    /// The node, if it is live; it stays usable.
     pub node: Option<Node>,
     /// Attributes just before the removal.
     pub stat: Stat,

@@ -30,7 +30,7 @@ pub(super) struct Inode {
     pub(super) key: (u64, u64),
     /// Used since the descriptor cache last looked at it.
     pub(super) used: AtomicBool,
-    /// Tells how it looked when [`Node::note_look`] was last called; 0 before that.
+    /// Fingerprint of size and times at the last call of [`Node::note_look`]; 0 before that.
     look: AtomicU64,
     pub(super) state: Mutex<State>,
     tree: Weak<Tree>,
@@ -87,8 +87,7 @@ impl Node {
         self.0.key
     }
 
-    /// Notes size and times of the inode; whether they are what they were when this was last
-    /// called, or this is the first time.
+    /// Notes size and times of the inode; returns whether they are unchanged since the last call, or this is the first.
     pub fn note_look(&self, raw: &libc::stat64) -> bool {
         let mut hasher = FxHasher::default();
         let times = (raw.st_mtime, raw.st_mtime_nsec, raw.st_ctime, raw.st_ctime_nsec);

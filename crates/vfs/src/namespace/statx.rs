@@ -1,4 +1,4 @@
-//! Attributes by descriptor: asked for and changed, `O_PATH` ones included.
+//! Attributes by descriptor: read and changed, `O_PATH` ones included.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -84,7 +84,7 @@ fn before_epoch(before: Duration) -> Timespec {
     }
 }
 
-/// What a `statx` call answered.
+/// The result of a `statx` call.
 pub fn stat_of(from: &Statx) -> Stat {
     // SAFETY: `stat64` is plain integers; all zeros is a value of it.
     let mut raw: libc::stat64 = unsafe { std::mem::zeroed() };

@@ -22,7 +22,7 @@ pub struct Wanted<'a> {
 pub enum UseAs {
     /// It never changes files by itself: it disturbs nobody who does not either.
     Reader,
-    /// It changes files, and nobody else may use them.
+    /// It changes files, and must be their only user.
     OnlyUser,
     /// It changes files, and knows of others that do so, too (`crates/cache/src/coherence.rs`), each with a cache of its own.
     Node,
@@ -33,7 +33,7 @@ impl Wanted<'_> {
         match self.use_as {
             UseAs::Reader => Access::Read,
             UseAs::OnlyUser => Access::Change,
-            // A cache that is not there is nobody else's.
+            // A missing cache belongs to nobody else.
             UseAs::Node => Access::Share(
                 fs::metadata(self.cache).map_or((0, 0), |cache| (cache.dev(), cache.ino())),
             ),

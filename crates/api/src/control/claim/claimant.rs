@@ -1,4 +1,4 @@
-//! Who listens on a claim's name, and what that process says.
+//! The process that listens on a claim's name, and what it answers.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -25,7 +25,7 @@ pub(super) struct Claimant {
 enum Reached {
     Listener(Claimant),
     Nobody,
-    /// Somebody listens whose queue of connections is full: who that is, the kernel does not tell.
+    /// A process listens whose queue of connections is full: the kernel does not tell which.
     Full,
 }
 
@@ -58,7 +58,7 @@ const WAIT_LIMIT: Duration =
 /// Between two rounds of trying them.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Those who listen on names.
+/// The processes that listen on names.
 ///
 /// Anybody may connect to a name, again and again: a flood fills the queue of a claim that counts, and must
 /// not make it unseen. Anybody may as well listen with a queue that stays full: all such names are
@@ -75,7 +75,7 @@ impl<T, I: Iterator<Item = (Entry, T)>> Claimants<I, T> {
         Self { names, full: VecDeque::new(), deadline: None, left_in_round: 0 }
     }
 
-    /// The next one who can be reached without waiting.
+    /// The next one that can be reached without waiting.
     pub(super) fn next_at_once(&mut self) -> Option<(Entry, T, Claimant)> {
         for (entry, about) in self.names.by_ref() {
             match Claimant::of(&entry) {

@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(parse_table(table.as_bytes()).unwrap(), [good]);
     }
 
-    /// A list of more than 256 MiB was none: its claims were not seen.
+    /// A list of more than 256 MiB was ignored: its claims were not seen.
     #[test]
     fn claims_are_seen_behind_any_number_of_sockets() {
         let good = Entry { kind: Kind::At, id: (0x801, 0x2a), access: Access::Change, nonce: 9 };

@@ -1,4 +1,4 @@
-//! Claims of those who may not write to what they are about.
+//! Claims of users without write permission to the directories that they claim.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Who serves a mount, asked without a look into it.
+//! The owner of a mount, found without a look into the mount.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use super::super::{Client, Request, SOCKET_NAME};
 use super::claimant::{Claimant, Claimants, read_answer};
 use super::names::{self, Entry, Kind};
 
-/// How long a mount's owner may take to say who it is: long enough for a busy machine.
+/// How long a mount's owner may take to identify itself: long enough for a busy machine.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who serves a mount.
+/// The process that serves a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::control) struct Owner {
     pub(in crate::control) pid: u32,
@@ -21,7 +21,7 @@ pub(in crate::control) struct Owner {
     pub(in crate::control) cache: Option<PathBuf>,
 }
 
-/// Who serves the mount `line`, found without a look into it; `None` where nobody says so.
+/// The owner of the mount `line`, found without a look into it; `None` where no process claims it.
 ///
 /// The number of a device is given to the next mount while the process of an earlier one, which
 /// ends, still says that it serves it: only of a single process that names the mount point is that

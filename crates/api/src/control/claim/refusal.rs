@@ -1,4 +1,4 @@
-//! What is said of a directory that somebody else uses.
+//! The messages about a directory that another process uses.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// A tier that was mounted twice was told of two caches, and of a `run` that could join.
+    /// The refusal of a tier that was mounted twice named two caches, and a `run` that could join.
     #[test]
     fn a_file_tier_in_use_is_not_called_a_cache() {
         let (wanted, dir) = (PathBuf::from("/t/ssd"), PathBuf::from("/t/ssd"));
@@ -71,7 +71,7 @@ mod tests {
         assert!(error.contains("file tier") && !error.contains("cache"), "{error}");
     }
 
-    /// One cache that was mounted at a second place was told of two.
+    /// The refusal of a cache that was mounted at a second place named two.
     #[test]
     fn one_cache_is_not_called_two() {
         let told = |wanted_cache: &str| {

@@ -159,7 +159,7 @@ fn nobody_is_asked_whose_socket_lies_on_what_hangs() {
     assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
 
-/// Each name of somebody who may not write was waited for: a second, and ten for a mount's.
+/// Each name of a user without write permission was waited for: a second, and ten for a mount's.
 #[test]
 fn who_squats_names_keeps_nobody_waiting() {
     if !rustix::process::geteuid().is_root() {
@@ -194,7 +194,7 @@ fn who_squats_names_keeps_nobody_waiting() {
     thread.join().unwrap();
 }
 
-/// Who may only read an origin could have kept its owner from it.
+/// A user who may only read an origin could have kept its owner from it.
 #[test]
 fn a_claim_counts_only_of_users_who_may_write() {
     if !rustix::process::geteuid().is_root() {

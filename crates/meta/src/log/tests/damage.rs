@@ -1,9 +1,9 @@
-//! Logs of which something was changed or is missing: told by file and byte, and never taken for less.
+//! Logs with changed or missing bytes: reported with file and byte, and never silently shortened.
 
 use super::*;
 use crate::record;
 
-/// What can be read of the log in `dir`, and whether it says that this is not all.
+/// What can be read of the log in `dir`, and whether it reports damage.
 fn salvaged(dir: &Path) -> Result<(Records, bool)> {
     let salvaged = salvage(&PrivateDir::open(dir).unwrap(), "boot")?;
     let mut found = scanned(&salvaged)?;
@@ -11,8 +11,8 @@ fn salvaged(dir: &Path) -> Result<(Records, bool)> {
     Ok((found, salvaged.damage.is_some()))
 }
 
-/// A flipped bit in every byte of every file: all is there, or the last batch is not, or an error
-/// names the file and the place.
+/// A flipped bit in every byte of every file: all records are there, or all but the last batch, or an error names the
+/// file and the place.
 #[test]
 fn a_flipped_bit_anywhere_is_an_error_or_takes_the_last_batch() {
     let (_dir, live, image) = scratch();
@@ -41,8 +41,7 @@ fn a_flipped_bit_anywhere_is_an_error_or_takes_the_last_batch() {
     assert!(errors > 5_000, "{errors}");
 }
 
-/// After a loss of power a gap is the end of the log; where what follows it says that it was synced, it
-/// is damage.
+/// After a power loss a gap is the end of the log; where a later batch says that it was synced, it is damage.
 #[test]
 fn a_gap_in_what_was_synced_is_damage_after_a_power_loss_too() {
     let (_dir, live, image) = scratch();
@@ -93,7 +92,8 @@ fn a_file_that_is_missing_is_damage_and_named() {
     assert!(error.contains("snapshot is missing"), "{error}");
 }
 
-/// Whatever is missing at the end of a log, from a byte to all its files: what was synced is there, or it is told.
+/// Whatever is missing at the end of a log, from a byte to all its files: what was synced is there, or the damage is
+/// reported.
 #[test]
 fn a_log_that_ends_before_what_was_synced_is_damaged() {
     let (_dir, live, image) = scratch();
@@ -118,7 +118,7 @@ fn a_log_that_ends_before_what_was_synced_is_damaged() {
             put(&image, &files);
             let opened = open(&image, torn).and_then(|log| scanned(&log));
             let error = match opened {
-                // Behind a batch lie up to seven zeros.
+                // A batch may be followed by up to seven zeros.
                 Ok(found) => {
                     assert!(cut > bound - 8, "cut at {cut}");
                     assert!(found == synced || found == unsynced, "cut at {cut}");
@@ -130,7 +130,7 @@ fn a_log_that_ends_before_what_was_synced_is_damaged() {
             files.get_mut(&last).unwrap().truncate(cut);
             put(&image, &files);
             open(&image, torn).unwrap_err();
-            // A mark that is damaged itself refuses nothing.
+            // A damaged sync point refuses nothing.
             files.get_mut("synced").unwrap()[20] ^= 1;
             put(&image, &files);
             open(&image, torn).unwrap();
@@ -148,8 +148,8 @@ fn a_log_that_ends_before_what_was_synced_is_damaged() {
     assert!(refused > 50, "{refused}");
 }
 
-/// A flipped bit in every byte of every file, and each file missing: behind a whole snapshot what is read is what some
-/// first batches made, all where nothing is said, and nothing is changed.
+/// A flipped bit in every byte of every file, and each file missing: with a complete snapshot, the result is what some
+/// first batches made; if no damage is reported it is complete; and no file is changed.
 #[test]
 fn what_can_be_read_of_a_damaged_log_is_a_prefix_and_says_so() {
     let (_dir, live, image) = scratch();
@@ -180,7 +180,7 @@ fn what_can_be_read_of_a_damaged_log_is_a_prefix_and_says_so() {
         }
         let mut files = whole.clone();
         files.remove(name);
-        // Nobody synced it: of the last file nothing tells.
+        // It was not synced: nothing refers to the last file.
         let used = |name: &&String| places(&whole[*name], generation(&whole)).len() > 1;
         let last = logs(&whole).iter().rfind(used).cloned();
         if name.starts_with(SNAPSHOT) || name.starts_with(LOG) && Some(name) < last.as_ref() {

@@ -1,4 +1,4 @@
-//! What the kernel says of the threads of this process.
+//! What the kernel reports of this process's threads.
 
 use std::path::Path;
 
@@ -10,15 +10,16 @@ pub(super) type Thread = i32;
 /// A thread that sleeps, and how often it did before.
 pub(super) type Sleep = (Thread, u64);
 
-/// Longest page about a thread; the kernel's are about a thousand bytes.
+/// Longest status of a thread; the kernel's are about a thousand bytes.
 const STATUS_BYTES_MAX: u64 = 16 << 10;
 
-/// The calling one.
+/// The calling thread.
 pub(super) fn own() -> Thread {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Where a thread of this process sleeps until another one wakes it. Not while a disk answers: that ends by itself.
+/// Whether a thread of this process sleeps until another one wakes it. Not while it waits for a disk: that ends by
+/// itself.
 pub(super) fn sleep_of(thread: Thread) -> Option<Sleep> {
     let path = format!("/proc/self/task/{thread}/status");
     let status = bounded::read(Path::new(&path), STATUS_BYTES_MAX).ok()?;

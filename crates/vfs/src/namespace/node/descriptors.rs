@@ -26,7 +26,7 @@ const HAND_STEPS: usize = 64;
 /// The descriptor cache of one tree.
 pub(in crate::namespace) struct Descriptors {
     ring: Mutex<VecDeque<Weak<Inode>>>,
-    /// Nodes whose descriptor is in the ring's account.
+    /// Nodes whose descriptor counts in the ring.
     counted: AtomicUsize,
     counted_max: usize,
     pinned: AtomicUsize,
@@ -153,7 +153,7 @@ impl Descriptors {
     }
 }
 
-/// Opens a name and compares what it is with the expected inode; `None` if it is another or gone.
+/// Opens a name and compares its inode with the expected one; `None` if it is another or gone.
 fn open_checked(parent: &OwnedFd, link: &Link, key: (u64, u64)) -> Result<Option<OwnedFd>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(parent, link.name.as_os_str(), flags, Mode::empty()) {
