@@ -79,7 +79,7 @@ impl EvictionQueue {
         slot
     }
 
-    /// Adds an extent that [`Slot::start`] puts in its place.
+    /// Adds an extent that [`EvictionQueue::start`] puts in its place.
     pub(crate) fn load(&mut self, file: FileId, start: u64) -> u32 {
         self.slots.push(Slot::new(file, start));
         slot_number(self.slots.len() - 1)

@@ -11,7 +11,7 @@ use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::Standing;
+use halocline_storage::volume::origin::relayout::{Standing, Step};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -74,8 +74,12 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     args.place.check_servers(&plan, &origin)?;
     let came = Interruption::heed()?;
     let mut files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
-    let cleared = origin.clear_moves()?;
+    let cleared = origin.clear_moves(&mut |_| Ok(()))?;
     origin.check_space(&files).map_err(Failure::refused)?;
+    // The look may take long, and where all is in place nothing else asks.
+    if let Some(signal) = came.came() {
+        return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
+    }
     move_all(&origin, &files, &came, args.place.json)?;
     // What was before stays in the answer; what is used is what is used now.
     for (file, now) in files.iter_mut().zip(origin.look(&wishes, false)?) {
@@ -108,6 +112,14 @@ impl Interruption {
     }
 }
 
+fn interrupted(signal: u8, moved: usize, all: usize) -> Failure {
+    let moved = counted(moved, "file");
+    Failure::with_status(
+        128_u8.saturating_add(signal),
+        format!("interrupted; {moved} of {all} moved: apply the plan again to go on"),
+    )
+}
+
 fn move_all(
     origin: &Origin,
     files: &[Standing],
@@ -115,31 +127,38 @@ fn move_all(
     quiet: bool,
 ) -> Result<(), Failure> {
     let to_move = || files.iter().filter(|file| !file.agrees());
-    let total_bytes: u64 = to_move().map(|file| file.size).sum();
+    // Sizes are what users made them, of files with holes too.
+    let total_bytes = to_move().map(|file| file.size).fold(0, u64::saturating_add);
     let mut meter = Meter::new("moving", quiet);
-    let mut done_bytes = 0;
+    let mut done_bytes = 0_u64;
     for (moved, file) in to_move().enumerate() {
         let mut tell = |bytes: u64| {
-            done_bytes += bytes;
+            done_bytes = bytes.saturating_add(done_bytes);
             let total_bytes = total_bytes.max(done_bytes);
             meter.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
         };
-        let mut before = |_| match interruption.came() {
-            Some(_) => Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into()),
-            None => Ok(()),
+        let mut switched = false;
+        // A file that was switched is ended whatever comes: little is left to do, and its names must be durable.
+        let mut before = |step| match interruption.came() {
+            Some(_) if step <= Step::Switch => {
+                Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into())
+            }
+            _ => {
+                switched |= step >= Step::Switch;
+                Ok(())
+            }
         };
         if let Err(error) = origin.relayout(file, &mut before, &mut tell) {
             drop(meter);
-            if let Err(error) = origin.clear_moves() {
+            // What failed at the switch or later may be in memory only: both objects stay for the next apply.
+            if !switched && let Err(error) = origin.clear_moves(&mut |_| Ok(())) {
                 tell!("what the move left is cleared by the next one: {error}");
             }
-            let (moved, all) = (counted(moved, "file"), to_move().count());
-            if let Some(signal) = interruption.came() {
-                return Err(Failure::with_status(
-                    128_u8.saturating_add(signal),
-                    format!("interrupted; {moved} of {all} moved: apply the plan again to go on"),
-                ));
+            let all = to_move().count();
+            if !switched && let Some(signal) = interruption.came() {
+                return Err(interrupted(signal, moved, all));
             }
+            let moved = counted(moved, "file");
             return Err(Failure::failed(format!(
                 "{error}; {moved} of {all} moved, this one has its old layout or its new one: \
                  apply the plan again to go on"
@@ -158,7 +177,7 @@ fn report(
 ) -> Outcome {
     let servers = placement::by_server(plan, origin, files);
     let to_move = || files.iter().filter(|file| !file.agrees());
-    let bytes = to_move().map(Standing::data_bytes).sum();
+    let bytes = to_move().map(Standing::data_bytes).fold(0, u64::saturating_add);
     if args.place.json {
         let state = |file: &Standing| match (file.agrees(), args.dry_run) {
             (true, _) => "in place",

@@ -23,7 +23,7 @@ use super::label::{self, Use, VolumeLabel};
 use super::layouts;
 use super::orphans::{each_file, ids_on};
 use super::sparse_copy::copy_data;
-use super::tree_walk::file;
+use super::tree_walk::{at, file, tree};
 use super::volume_directory::Home;
 use super::{Origin, OriginFile};
 use crate::volume::{Distribution, VolumeFile, object_paths};
@@ -87,6 +87,8 @@ pub enum Step {
     Sync,
     /// Naming the new object: the file has its new layout.
     Switch,
+    /// Making that durable: the old object may go.
+    Settle,
     /// Removing the old object.
     Remove,
     /// Removing the note.
@@ -216,7 +218,8 @@ impl Origin {
 
     /// Moves a file to its layout, and tells `progress` of bytes passed. The caller has the volume alone
     /// ([`Origin::open_to_move`]) and cleared what an interrupted move left ([`Origin::clear_moves`]), as it does
-    /// again when this fails.
+    /// again when this fails before [`Step::Switch`]. Later it leaves that to the next move: which object the file
+    /// names may be known in memory only.
     ///
     /// # Errors
     /// [`Error::Invalid`] where the file is another than `to` was found for, or was changed meanwhile; then, and
@@ -276,6 +279,7 @@ impl Origin {
         before(Step::Switch)?;
         let how = state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
         id.number.name_by(old.node(), how).map_err(at("give its new layout to"))?;
+        before(Step::Settle)?;
         old.node().sync_all().map_err(at("sync"))?;
         before(Step::Remove)?;
         if let Some(object) = state.object {
@@ -286,8 +290,11 @@ impl Origin {
     }
 
     /// Removes what an interrupted move left, and says whether there was one: of the two objects of its note, those
-    /// that no file names.
-    pub fn clear_moves(&self) -> Result<bool> {
+    /// that no file names. `before` is called before [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
+    ///
+    /// # Errors
+    /// Where the names cannot be made durable, nothing is removed.
+    pub fn clear_moves(&self, before: Before<'_>) -> Result<bool> {
         let first = &self.servers()[0];
         let note = first.directory().label(MOVING)?.unwrap_or_default();
         let note = String::from_utf8_lossy(&note);
@@ -307,6 +314,11 @@ impl Origin {
             }
             Ok(())
         })?;
+        // What a killed or failed move named may be in memory only: an object that no file names must be one that
+        // none names after a power loss too.
+        before(Step::Settle)?;
+        rustix::fs::syncfs(tree(self)?).map_err(at(self.namespace_dir(), "sync"))?;
+        before(Step::Remove)?;
         for server in self.servers() {
             for root in [ObjectId::ROOT, object_paths::LAYOUTS] {
                 let failed = || Error::at(server.dir(), "clear an interrupted move in");
@@ -317,6 +329,7 @@ impl Origin {
                 }
             }
         }
+        before(Step::Forget)?;
         first.directory().set_label(MOVING, b"")?;
         Ok(true)
     }
