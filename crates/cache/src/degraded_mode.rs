@@ -1,14 +1,13 @@
-//! Going on without the metadata store (D11): it refuses changes since a write to it failed.
+//! Operation without the metadata store (D11), which refuses changes after a write to it failed.
 //!
 //! What must hold then:
 //! - writes to dirty extents go to the cache as before: their records need no change;
-//! - where clean bytes are cached a write goes to the origin, after the mapping was abandoned: no later
-//!   mount trusts it (I1);
-//! - dirty bytes are brought to the origin file by file, and the file's mappings abandoned (I3, I7);
-//! - where a next mount cannot be told any more what to distrust, it is told to distrust everything;
-//! - records that only speed things up (names, stamps, wishes) are let be: each is found out anew
-//!   by the next mount. A stamp that stays at rest while the file changes makes that mount drop
-//!   the file's clean extents; a file with dirty ones is stamped as being written already.
+//! - a write over clean bytes goes to the origin, after the mapping was abandoned: no later mount trusts it (I1);
+//! - dirty bytes are flushed file by file, and the file's mappings abandoned (I3, I7);
+//! - if the next mount can no longer be told what to distrust, it is told to distrust everything;
+//! - records that only speed things up (names, stamps, wanted ranges) are not updated: the next mount determines them
+//!   again. A stamp that says at rest while the file changes makes that mount drop the file's clean extents; a file
+//!   with dirty ones is already stamped as being written.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ use halocline_meta::{Extent, FileId};
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 
-/// What goes on where a store refuses changes, and what cannot be stated any more.
+/// What still works while the store refuses changes, and what can no longer be recorded.
 #[derive(Debug, Builder)]
 pub(crate) struct Relief {
     store: Arc<ExtentStore>,
@@ -47,22 +46,21 @@ pub(crate) struct Relief {
     external: Arc<ExternalChanges>,
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
-    /// Files that were removed and of which there is no statement.
+    /// Removed files whose removal could not be recorded.
     #[builder(skip)]
     pub(crate) removed: Mutex<HashSet<FileId>>,
-    /// Held while the whole cache is given up.
+    /// Held while the whole cache is abandoned.
     #[builder(skip)]
     giving_up: Mutex<()>,
 }
 
-/// Dirty extents that are on the origin as they are: with their generations.
+/// Dirty extents already copied to the origin, with their generations.
 type Copied = HashSet<(FileId, ByteRange, u64)>;
 
 impl Relief {
-    /// Does `work`, which may have to state that bytes are outdated. Where that cannot be stated
-    /// any more, because there are too many of them or nothing takes it, the whole cache is given
-    /// up and the work done again: programs do not fail for it (D11). The caller holds no lock of a
-    /// file, and `work` can be repeated.
+    /// Does `work`, which may have to record invalidations. If these can no longer be recorded, because there are too
+    /// many or because no medium takes them, the whole cache is given up and the work repeated, so that programs see
+    /// no failure (D11). The caller holds no lock of a file, and `work` can be repeated.
     pub(crate) fn relieved<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         let before = self.mappings.unstated();
         match work() {
@@ -77,12 +75,12 @@ impl Relief {
         }
     }
 
-    /// Copies all dirty bytes of a file to the origin, makes them durable there, and abandons its mappings.
-    /// For a store that refuses changes: it cannot be told that they are clean.
+    /// Copies all dirty bytes of a file to the origin, makes them durable there, and abandons its mappings. For a
+    /// store that refuses changes, in which they cannot be marked clean.
     pub(crate) fn bring_to_origin(&self, file: &CachedFile, id: FileId) -> Result<u64> {
-        // One line for each whole file, so programs wait: a page of lines must do for all files.
+        // One invalidation line per whole file, so programs wait: one page of lines must suffice for all files.
         let _range = file.range.exclusive(WHOLE);
-        // A flush that began before the store failed may still be writing to the origin what was there then.
+        // A flush that began before the store failed may still be writing older bytes to the origin.
         let _writeback = file.writeback.exclusive(WHOLE);
         let mut copied = Copied::new();
         let bytes = self.copy_to_origin(file, id, &mut copied)?;
@@ -92,7 +90,7 @@ impl Relief {
         Ok(bytes)
     }
 
-    /// Copies dirty bytes of a file to the origin, but for extents that are in `copied` as they are, and
+    /// Copies dirty bytes of a file to the origin, except extents that `copied` has in their current generation, and
     /// makes them durable there. The caller holds `range` and `writeback` of the whole file.
     fn copy_to_origin(&self, file: &CachedFile, id: FileId, copied: &mut Copied) -> Result<u64> {
         let mut dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
@@ -108,7 +106,7 @@ impl Relief {
             let _growth = file.growth.lock();
             return self.external.meet_alone(file).map(|()| 0);
         }
-        // What can be read goes to the origin even if some of it cannot: that is all that can be saved.
+        // Readable bytes go to the origin even if others cannot be read: no more can be saved.
         let mut sum = Ok(0);
         for extent in &dirty {
             let here = self.bring_extent(&flush_handle, (file, id), extent);
@@ -121,9 +119,9 @@ impl Relief {
         Ok(bytes)
     }
 
-    /// Brings all dirty bytes to the origin and states, once for all, that nothing of the cache is to be
-    /// trusted: for a store that refuses changes, when single statements do not fit any more.
-    /// Programs wait for what changed while most of it was copied only.
+    /// Flushes all dirty bytes and records that nothing of the cache is to be trusted: for a store that refuses
+    /// changes, when single invalidations no longer fit. Programs wait only for the bytes that changed while most
+    /// were copied.
     pub(crate) fn give_up(&self) -> Result<()> {
         let _one = self.giving_up.lock();
         let mut copied = Copied::new();
@@ -134,8 +132,8 @@ impl Relief {
         }
         loop {
             let files = self.dirty_or_err()?;
-            // Held until the statement stands: what is written to the origin in between and lost its
-            // mapping would be overwritten by the next mount, if we were killed (I1, I4).
+            // Held until the invalidation is recorded: if we were killed, the next mount would overwrite what was
+            // written to the origin in between and lost its mapping (I1, I4).
             let guards: Vec<_> = files
                 .iter()
                 .map(|(_, file)| (file.range.exclusive(WHOLE), file.writeback.exclusive(WHOLE)))
@@ -147,7 +145,7 @@ impl Relief {
             let gone = self.removed.lock().clone();
             let ours = |id| files.iter().any(|(file, _)| *file == id) || gone.contains(&id);
             if !dirty.iter().all(|(id, _)| ours(*id)) {
-                // Another became dirty meanwhile.
+                // Another file became dirty meanwhile.
                 drop(guards);
                 continue;
             }
@@ -170,7 +168,7 @@ impl Relief {
         }
     }
 
-    /// The files with dirty bytes, but for removed ones, whose bytes nobody needs.
+    /// The files with dirty bytes, except removed ones, whose bytes are not needed.
     fn dirty_or_err(&self) -> Result<Vec<(FileId, Arc<CachedFile>)>> {
         let gone = self.removed.lock().clone();
         let dirty = self.store.dmt.dirty_files();
@@ -209,7 +207,7 @@ impl Relief {
         if damaged.is_empty() { Ok(()) } else { Err(rustix::io::Errno::IO.into()) }
     }
 
-    /// Brings every dirty file to the origin; says once what became of it.
+    /// Flushes every dirty file; notes the outcome once.
     pub(crate) fn drain(&self) -> Result<()> {
         let files = self.store.dmt.dirty_files();
         let mut failed = None;

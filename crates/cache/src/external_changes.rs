@@ -1,8 +1,8 @@
 //! Changes behind the mount (I9): found when a file is opened, and before anything is written to the origin.
 //!
-//! Clean extents of a file whose size, mtime or ctime is another are dropped. Where size or mtime is,
-//! dirty ones are a conflict: the origin's version stays the file, the cache's bytes are saved beside
-//! the cache and reported. Neither is lost. A ctime alone tells of a new name, owner or mode.
+//! Clean extents of a file whose size, mtime or ctime differs are dropped. If size or mtime differs, dirty ones are a
+//! conflict: the origin's version is kept as the file, and the cache's bytes are saved in the cache directory and
+//! reported. Neither is lost. A new ctime alone means a new name, owner or mode.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 /// Directory inside the cache where dirty bytes of conflicts are saved.
 pub(crate) const CONFLICTS: &str = "conflicts";
 
-/// What is saved of one conflict, beside the sparse file with the bytes themselves.
+/// Description of a saved conflict, beside the sparse file with the bytes themselves.
 #[derive(Debug, Serialize, Deserialize)]
 struct Conflict {
     #[serde(with = "wire::path")]
@@ -45,12 +45,12 @@ struct Conflict {
     reason: String,
     /// Offset and length of each dirty extent, in bytes.
     extents: Vec<(u64, u64)>,
-    /// The same of what of them is not what was written, by its checksum: saved as it is.
+    /// The same for parts that fail their checksums: saved as they are.
     #[serde(default)]
     damaged: Vec<(u64, u64)>,
 }
 
-/// Closes what is saved of conflicts to others, as earlier versions did not.
+/// Makes saved conflicts private; earlier versions did not.
 pub(crate) fn close_saved(cache_dir: &Path) {
     let dir = cache_dir.join(CONFLICTS);
     match PrivateDir::open(&dir).and_then(|dir| dir.check_below()) {
@@ -60,7 +60,7 @@ pub(crate) fn close_saved(cache_dir: &Path) {
     }
 }
 
-/// What deals with changes that others made behind the mount.
+/// Deals with changes that others made behind the mount.
 #[derive(Debug, Builder)]
 pub(crate) struct ExternalChanges {
     namespace: Arc<Namespace>,
@@ -72,24 +72,24 @@ pub(crate) struct ExternalChanges {
     notes: Arc<Notes>,
     settings: Arc<Settings>,
     clock: Clock,
-    /// Conflicts that no command was told of yet.
+    /// Conflicts not yet reported by a command.
     #[builder(skip)]
     conflicts: Mutex<Vec<Skipped>>,
-    /// Whether other nodes use the origin: then tokens say what may be believed, not how files look.
+    /// Whether other nodes use the origin: then tokens, not stamps, say what may be believed.
     shared: bool,
 }
 
 impl ExternalChanges {
-    /// The conflicts that no command was told of yet, for one that tells of them.
+    /// Takes the conflicts not yet reported, for a command that reports them.
     pub(crate) fn take_conflicts(&self) -> Vec<Skipped> {
         std::mem::take(&mut *self.conflicts.lock())
     }
 
-    /// Compares a file that the cache knows with what the origin has now, before anybody reads it.
+    /// Compares a file known to the cache with the origin's current one, before it is read.
     pub(crate) fn check(&self, file: &CachedFile, id: FileId, raw: &libc::stat64) -> Result<()> {
         let found = Stamp::of_stat(raw);
         if let Some(record) = self.store.dmt.file(id) {
-            // What a store that refuses changes says is of the time before.
+            // The records of a store that refuses changes are out of date.
             let sick = self.store.dmt.usable().is_err();
             let evidence =
                 if sick { Evidence::Behind(i64::MAX) } else { *self.own.evidence.lock() };
@@ -130,8 +130,8 @@ impl ExternalChanges {
         self.save(id, &path, &lost, "the origin lost the end of the file")
     }
 
-    /// The same for a file that stayed known, and whose origin looked like `raw` a moment ago. While we
-    /// change it ourselves that says nothing of others.
+    /// As [`Self::check`] for a file that stayed known, and whose origin had the attributes `raw` just now. While we change
+    /// it ourselves these reveal nothing about others.
     pub(crate) fn check_again(&self, file: &CachedFile, raw: &libc::stat64) -> Result<()> {
         let differs = {
             let look = file.last_seen.lock();
@@ -141,9 +141,9 @@ impl ExternalChanges {
         if differs { self.meet(file) } else { Ok(()) }
     }
 
-    /// Deals with what others did to a file that is known, if they did. The caller holds no lock of it.
+    /// Deals with changes by others to a known file, if there are any. The caller holds no lock of it.
     pub(crate) fn meet(&self, file: &CachedFile) -> Result<()> {
-        // Whoever changes it through us holds some of it.
+        // Changes through us hold part of its range.
         let _range = file.range.exclusive(WHOLE);
         let _growth = file.growth.lock();
         let _writeback = file.writeback.exclusive(WHOLE);
@@ -157,7 +157,7 @@ impl ExternalChanges {
         let found = Stamp::of_stat(&raw);
         let external = look.is_external();
         let same_bytes = !external && look.seen.same_bytes(found);
-        // Our own change of its names is about to be looked at.
+        // Our own change of its names is not looked at yet.
         let is_ours = look.is_hidden() || look.seen == found || same_bytes && self.own.is_naming();
         if !external && is_ours {
             return Ok(());
@@ -171,7 +171,7 @@ impl ExternalChanges {
                 self.drop_clean(id)?;
             } else {
                 self.let_theirs_be(file, id)?;
-                // Of a write that is not in the file.
+                // The held time is that of a write that is not in the file.
                 file.let_mtime_go(None);
             }
             self.own.record(id, found)?;
@@ -183,7 +183,7 @@ impl ExternalChanges {
         Ok(())
     }
 
-    /// The origin's version stays the file: what is dirty is saved elsewhere, and nothing stays cached.
+    /// Keeps the origin's version as the file: dirty bytes are saved elsewhere, and nothing stays cached.
     fn let_theirs_be(&self, file: &CachedFile, id: FileId) -> Result<()> {
         let path = self.namespace.path_of(&file.node.read());
         let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
@@ -198,8 +198,8 @@ impl ExternalChanges {
         self.mappings.let_go(id, WHOLE)
     }
 
-    /// Others removed the file's last name. Programs that have it open go on with it until they close it, as
-    /// with any file; its dirty bytes are saved now.
+    /// Others removed the file's last name. Programs that have it open can use it until they close it, as usual; its
+    /// dirty bytes are saved now.
     fn let_gone_be(&self, file: &CachedFile, look: &mut LastSeen, found: Stamp) -> Result<()> {
         if let Some(id) = file.id() {
             let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
@@ -222,7 +222,7 @@ impl ExternalChanges {
         clean.map(|extent| extent.range).try_for_each(|range| self.mappings.let_go(id, range))
     }
 
-    /// Saves the dirty extents of a file whose origin went its own way, durably, and notes it.
+    /// Saves the dirty extents of a file that was changed or removed on the origin, durably, and notes it.
     pub(crate) fn save(
         &self,
         id: FileId,
@@ -231,7 +231,7 @@ impl ExternalChanges {
         reason: &str,
     ) -> Result<()> {
         let dir = self.settings.cache_dir.join(CONFLICTS);
-        // As private as the file that they come from may be.
+        // Private, as the file that they come from may be.
         let private = PrivateDir::make(&dir)?;
         let (name, saved) = create(&private, id, self.clock.now_ms())?;
         let bytes = dir.join(&name);
@@ -269,7 +269,7 @@ impl ExternalChanges {
     }
 }
 
-/// The same bytes in ranges that neither overlap nor touch.
+/// Merges overlapping and adjacent ranges.
 fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|range, last| {
@@ -282,7 +282,7 @@ fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges
 }
 
-/// A new file for what is saved of a file; others of it may be there.
+/// Creates a new file for saved bytes; earlier ones of the same file may exist.
 fn create(dir: &PrivateDir, id: FileId, now_ms: u64) -> Result<(String, File)> {
     let mut at = now_ms;
     loop {

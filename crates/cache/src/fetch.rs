@@ -28,18 +28,18 @@ pub(crate) const FETCH_BATCH: usize = 1024;
 /// What became of one wanted range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fetched {
-    /// Its missing bytes, so many, are on the cache now.
+    /// Its missing bytes, this many, are on the cache now.
     Bytes(u64),
-    /// No room: the flag stays.
+    /// No room: `C_flag` stays set.
     NoRoom,
     /// The range or the file is gone, or cannot be read: the entry was dropped.
     Gone,
 }
 
-/// Wants that wait in memory at most for the rebuilder to record them.
+/// Limit of wants that wait in memory for the rebuilder to record them.
 const WANTS_MAX: usize = 16 << 10;
 
-/// What brings wanted ranges to the cache.
+/// Brings wanted ranges to the cache.
 #[derive(Debug, Builder)]
 pub(crate) struct Fetcher {
     permits: Arc<Permits>,
@@ -50,31 +50,30 @@ pub(crate) struct Fetcher {
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
     mappings: Arc<Mappings>,
-    /// What programs wanted and the CDT does not have yet.
+    /// Ranges that programs wanted and that are not in the CDT yet.
     #[builder(skip)]
     wants: Mutex<Vec<Wanted>>,
-    /// Held while wants are recorded: who looks into the CDT meanwhile would miss some.
+    /// Held while wants are recorded: a look into the CDT meanwhile would miss some.
     #[builder(skip)]
     noting: Mutex<()>,
     /// Ranges that programs wanted so far.
     #[builder(skip = AtomicU64::new(1))]
     wants_noted: AtomicU64,
-    /// `wants_noted` when fetching last ran out of room: until programs want more, fetching
-    /// evicts nothing, or two halves of a working set would push each other out for ever.
+    /// `wants_noted` when fetching last ran out of room: until programs want more, fetching evicts nothing, or two
+    /// halves of a working set would evict each other endlessly.
     #[builder(skip)]
     wants_without_room: AtomicU64,
 }
 
 impl Fetcher {
-    /// Whether fetching ran out of room, and nobody wanted more since.
+    /// Whether fetching ran out of room and no program has wanted more since.
     pub(crate) fn lacks_room(&self) -> bool {
         let noted = self.wants_noted.load(Ordering::Relaxed);
         self.wants_without_room.load(Ordering::Relaxed) == noted
     }
 
-    /// Notes that a critical read missed bytes (`C_flag`): the rebuilder fetches them. It also
-    /// records them, because a program shall not wait for a record; a crash before that costs a
-    /// hint.
+    /// Notes that a critical read missed bytes (`C_flag`): the rebuilder fetches them. It also records them, so that
+    /// no program waits for a record; a crash before that loses only a hint.
     pub(crate) fn want(&self, wanted: Wanted) {
         let mut wants = self.wants.lock();
         wants.push(wanted);
@@ -92,8 +91,8 @@ impl Fetcher {
         self.store.dmt.wanted(usize::MAX).len() as u64
     }
 
-    /// Records in the CDT what critical reads missed since the last time; at its end all of it is recorded,
-    /// whoever does it.
+    /// Records in the CDT what critical reads missed since the last call; on return all of it is recorded, by this
+    /// thread or another.
     pub(crate) fn note_wants(&self) {
         let _noting = self.noting.lock();
         for wanted in std::mem::take(&mut *self.wants.lock()) {
@@ -101,10 +100,10 @@ impl Fetcher {
         }
     }
 
-    /// Fetches one batch of wanted ranges in file order; `None` when nothing was wanted or nothing
-    /// had room. What a pass fetched it does not evict: it evicts only for as many bytes as were
-    /// free or clean when it began, and not at all when an earlier pass ran out of room and no
-    /// program wanted anything since. Without `evict` only free room is taken.
+    /// Fetches one batch of wanted ranges in file order; `None` if nothing was wanted or nothing had room. A pass
+    /// does not evict what it fetched: it evicts only for as many bytes as were free or clean when it began, and not
+    /// at all if an earlier pass ran out of room and no program has wanted anything since. Without `evict` it takes
+    /// only free room.
     pub(crate) fn fetch_batch(&self, go_on: &dyn Fn() -> bool, evict: bool) -> Result<Option<u64>> {
         self.note_wants();
         let mut wanted = self.store.dmt.wanted(FETCH_BATCH);
@@ -140,16 +139,16 @@ impl Fetcher {
         Ok(settled.then_some(bytes))
     }
 
-    /// Fetches the missing bytes of one wanted range, all or nothing. `evict` allows clean extents
-    /// to leave for it.
+    /// Fetches the missing bytes of one wanted range, all or nothing. `evict` allows clean extents to be evicted for
+    /// it.
     pub(crate) fn fetch(&self, wanted: &Wanted, evict: bool) -> Result<Fetched> {
-        // What is not there or cannot be looked at is not wanted any more: it would fail for ever.
+        // A file that is missing or cannot be examined is no longer wanted: each retry would fail.
         let Ok(Some(file)) = self.known.file_by_id(wanted.file) else {
             self.store.dmt.drop_critical(wanted.file, wanted.range);
             return Ok(Fetched::Gone);
         };
         if !file.is_open() {
-            // No close will tell what the origin's file looked like when its bytes were read (I9).
+            // No close will record the stamp that the origin's file had when its bytes were read (I9).
             self.times.settle(&file, wanted.file)?;
         }
         let fetched = self.fetch_into(&file, wanted, evict);
@@ -158,13 +157,13 @@ impl Fetcher {
     }
 
     fn fetch_into(&self, file: &Arc<CachedFile>, wanted: &Wanted, evict: bool) -> Result<Fetched> {
-        // What others want, or may have changed, is fetched when programs want it again.
+        // Bytes that other nodes want, or may have changed, are fetched when programs want them again.
         let Some(_held) = self.permits.try_to_read(file, wanted.range) else {
             self.store.dmt.fetched(wanted.file, wanted.range);
             return Ok(Fetched::Gone);
         };
-        // Exclusive: nobody may write the range to the origin between our reading and publishing it
-        // (docs/ALGORITHMS.md, section 4.4), and its size must hold still.
+        // Exclusive: the range must not be written to the origin between our read and its publication
+        // (docs/ALGORITHMS.md, section 4.4), and the size must not change.
         let _guard = file.range.exclusive(wanted.range);
         let range = match wanted.range.intersect(ByteRange::new(0, file.size())) {
             Some(range) if !file.is_kept_out() => range,
@@ -175,7 +174,7 @@ impl Fetcher {
         };
         let clipped = Wanted { range, ..*wanted };
         let brought = self.put(file, &clipped, evict, None).inspect_err(|_| {
-            // Not wanted any more: what cannot be read or stored would fail for ever.
+            // No longer wanted: a range that cannot be read or stored would fail each time.
             self.store.dmt.fetched(wanted.file, wanted.range);
         })?;
         let Some((brought, _)) = brought else { return Ok(Fetched::NoRoom) };
@@ -183,9 +182,9 @@ impl Fetcher {
         Ok(Fetched::Bytes(brought))
     }
 
-    /// Puts the missing bytes of a range on the cache, all or nothing: from `given`, which are the
-    /// bytes of the whole range, or else from the origin. Returns the bytes brought and those
-    /// evicted for them, or `None` without room. The caller holds the range alone.
+    /// Puts the missing bytes of a range on the cache, all or nothing: from `given`, which are the bytes of the whole
+    /// range, or else from the origin. Returns the bytes brought and those evicted for them, or `None` without room.
+    /// The caller holds the range exclusively.
     pub(crate) fn put(
         &self,
         file: &CachedFile,
@@ -274,8 +273,8 @@ impl Fetcher {
         Ok(brought)
     }
 
-    /// Reads bytes of the origin, every one of them: a file that became shorter behind the mount
-    /// has none to be cached there.
+    /// Reads the whole range from the origin; fails if the file was shortened behind the mount, as there is nothing
+    /// to cache.
     fn read_whole(&self, file: &CachedFile, range: ByteRange) -> Result<Vec<u8>> {
         let mut data = vec![0; usize::try_from(range.len()).expect("a request fits in memory")];
         if self.known.reader_of(file)?.read_at(range.start, &mut data)? < data.len() {
@@ -288,7 +287,7 @@ impl Fetcher {
         Ok(data)
     }
 
-    /// Fetches batch after batch until nothing is wanted or there is no room.
+    /// Fetches batches until nothing is wanted or there is no room.
     pub(crate) fn fetch_all(&self) -> Result<u64> {
         let mut total = 0;
         while let Some(bytes) = self.fetch_batch(&|| true, true)? {

@@ -2,17 +2,18 @@
 //! (ours; docs/ALGORITHMS.md, section 4.3). It costs the origin nothing, so it needs no idle origin.
 //!
 //! A fill follows a critical read that missed what had been missed before; what is read once is
-//! only wanted. The program hands a copy of its bytes over and goes on; one thread writes them. The
-//! queue is bounded, and what finds it full is dropped: the next read brings it again.
+//! only marked wanted. The program's thread hands over a copy of its bytes and goes on; one thread
+//! writes them. The queue is bounded, and a fill that finds it full is dropped: the next read
+//! offers it again.
 //!
 //! What must hold:
 //! - nothing that changed since it was read is put on the cache (I1). A write, a truncate, an
-//!   eviction or the discovery of a change behind the mount (I9) holds the range alone, which ends
-//!   the [`Watch`] that began under the read's own lock. A change behind the mount that nobody has
-//!   discovered yet shows in how the file looks;
-//! - only whole reads fill: bytes that the origin did not give are none of the file's;
-//! - room is found before the write (I5), free room first. To evict for a fill the programs must
-//!   have read eight times as much: that bounds what fills wear off the SSD.
+//!   eviction or the discovery of a change behind the mount (I9) holds the range exclusively, which
+//!   ends the [`Watch`] that began under the read's own lock. A change behind the mount not yet
+//!   discovered shows in the file's stamp;
+//! - only complete reads fill: bytes that the origin did not return are not the file's;
+//! - room is found before the write (I5), free room first. Before a fill evicts, programs must have
+//!   read eight times as much: that bounds the wear of the SSD by fills.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,15 +39,15 @@ use halocline_os::clock::{Clock, Work};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::Namespace;
 
-/// Bytes that wait to be filled, at most, and a request of more than a quarter of this does not.
+/// Limit of bytes that wait to be filled; a request of more than a quarter of this is not queued.
 const QUEUE_BYTES_MAX: usize = 32 << 20;
 
 /// How many missed ranges are remembered: twice the blocks of the cache, within these bounds.
 const SEEN_MIN: u64 = 1 << 12;
 const SEEN_MAX: u64 = 1 << 21;
 
-/// What a read missed before: one mark for each place, the newest wins. A mark that is lost delays
-/// a fill by a pass, and one that is mistaken for another (one in 2^32) fills a pass early.
+/// What reads missed before: one mark per slot, the newest wins. A lost mark delays a fill by one
+/// pass, and a collision (one in 2^32) fills one pass early.
 #[derive(Debug)]
 struct Seen {
     marks: Box<[AtomicU32]>,
@@ -59,7 +60,7 @@ impl Seen {
         Self { marks: (0..places).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Marks a range; whether it was marked before.
+    /// Marks a range; returns whether it was marked before.
     fn mark(&self, file: FileId, range: ByteRange) -> bool {
         // SplitMix64's mixer: every bit of the input moves every bit of the output.
         let mix = |mut bits: u64| {
@@ -121,12 +122,12 @@ impl Fills {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// Whether fills wait because the cache is full and they have evicted enough.
+    /// Whether fills wait because the cache is full and their eviction allowance is used up.
     pub(crate) fn lack_room(&self) -> bool {
         self.without_room.load(Ordering::Relaxed)
     }
 
-    /// Takes a fill unless the queue is full.
+    /// Queues a fill unless the queue is full.
     fn push(&self, fill: Fill) -> bool {
         let mut queue = self.queue.lock();
         let length = fill.data.len();
@@ -196,8 +197,8 @@ impl Drop for Filler {
 
 impl Fills {
     /// A critical read missed bytes of `range`, and `data` is the whole of it. The caller holds the
-    /// range against writers. The bytes are handed to the filler if they were missed before, and
-    /// else wanted: the rebuilder fetches them when it may.
+    /// range against writers. The bytes are handed to the filler if they were missed before,
+    /// otherwise marked wanted: the rebuilder fetches them when it may.
     pub(crate) fn missed(
         &self,
         file: &Arc<CachedFile>,
@@ -224,7 +225,8 @@ impl Fills {
         let mut allowance = Allowance::new(self.store.dmt.limit());
         while let Some(fill) = self.next() {
             allowance.earn(self.counters.bytes_read(), self.store.dmt.limit());
-            // What it costs is counted and said by the health of the cache; nobody waits for it.
+            // Failures are counted and reported by the cache's health; no caller waits for the
+            // result.
             let _ = self.defects.guard("filler", || self.fill(&fill, &mut allowance));
             let Fill { file, watch, .. } = fill;
             drop(watch);
@@ -251,15 +253,15 @@ impl Fills {
             return Ok(());
         };
         self.without_room.store(false, Ordering::Relaxed);
-        // Not what was brought: one eviction in a while makes room for many.
+        // Not `brought`: one eviction makes room for many fills.
         allowance.spend(evicted);
         self.filled.fetch_add(brought, Ordering::Relaxed);
         self.health.worked();
         Ok(())
     }
 
-    /// Whether nobody changed the origin's file behind the mount since it was opened (I9). Of a
-    /// file that we change ourselves nobody can tell; who changes it through us ends the watch.
+    /// Whether the origin's file is unchanged behind the mount since it was opened (I9). While we
+    /// change it ourselves that cannot be told; a change through us ends the watch.
     fn is_as_read(&self, file: &CachedFile) -> bool {
         let node = file.node.read().clone();
         let found = self.namespace.stat(&node).map(|stat| Stamp::of_stat(&stat.raw));

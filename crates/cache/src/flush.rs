@@ -1,9 +1,9 @@
 //! Flushing: dirty extents go to the origin in large pieces, and only what is safely there becomes clean.
 //!
-//! One region at a time: hold `writeback` so that no program writes to the gaps, take a snapshot of the
-//! dirty extents with their generations, and write the planned stretches. After some regions the
-//! origin is synced, and what has not changed meanwhile is marked clean (I3). A writer never waits
-//! for more than one region, and only if it writes to the origin's side of that very region.
+//! One region at a time: hold `writeback` so that no program writes to the gaps, take a snapshot of the dirty extents
+//! with their generations, and write the planned stretches. After some regions the origin is synced, and what has not
+//! changed meanwhile is marked clean (I3). A writer waits for at most one region, and only if it writes to that
+//! region on the origin.
 
 mod choosing;
 mod snapshot;
@@ -39,31 +39,31 @@ use halocline_os::error::Result;
 /// Bytes of file that one region covers on each server of the origin.
 pub(crate) const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
 
-/// Extents of a region looked at in one go; a denser region is flushed in several.
+/// Extents of a region flushed in one pass; a denser region takes several.
 const EXTENTS_PER_REGION: usize = 4096;
 
-/// What was written to the origin and may be marked clean after the origin was synced.
+/// What was written to the origin and may be marked clean after a sync of the origin.
 #[derive(Debug, Default)]
 pub(crate) struct Flushed {
     /// Extents with the generations that were written.
     pub(crate) extents: Vec<(ByteRange, u64)>,
     /// Dirty bytes written.
     pub(crate) bytes: u64,
-    /// The file's failed syncs when the first of them was written.
+    /// The file's count of failed syncs when the first extent was written.
     syncs_failed: u64,
 }
 
-/// How a flush deals with requests that hold what it is to bring to the origin.
+/// How a flush deals with requests that hold bytes it is to flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// It leaves what they hold to a later one, and holds up no writer to the cache.
+    /// It leaves what they hold to a later flush, and holds up no writer to the cache.
     PassedOver,
-    /// It waits for them and has the region for itself then: it ends however busy a file is. Writers to the
-    /// region wait meanwhile.
+    /// It waits for them and then holds the region alone, so it ends however busy a file is. Writers to the region
+    /// wait meanwhile.
     WaitedFor,
 }
 
-/// What writes dirty regions to the origin.
+/// Writes dirty regions to the origin.
 #[derive(Debug, Builder)]
 pub(crate) struct Flusher {
     store: Arc<ExtentStore>,
@@ -89,8 +89,8 @@ impl Flusher {
         REGION_BYTES_PER_SERVER * u64::from(self.origin.data.striping().servers())
     }
 
-    /// Writes to the origin the dirty extents that begin in `region`. What `all` gains may be marked clean
-    /// after the origin was synced.
+    /// Writes to the origin the dirty extents that begin in `region`. What is added to `all` may be marked clean
+    /// after a sync of the origin.
     pub(crate) fn flush_region(
         &self,
         file: &CachedFile,
@@ -99,7 +99,7 @@ impl Flusher {
         held: Held,
         all: &mut Flushed,
     ) -> Result<()> {
-        // Without a lease others may have what is dirty here (I12).
+        // Without a lease other nodes may own the bytes that are dirty here (I12).
         self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
         let mut from = region.start;
         while let Some(next) =
@@ -110,8 +110,8 @@ impl Flusher {
         Ok(())
     }
 
-    /// Flushes at most [`EXTENTS_PER_REGION`] extents that begin in `region`; answers where the
-    /// rest begins, if there is one.
+    /// Flushes at most [`EXTENTS_PER_REGION`] extents that begin in `region`; returns where the rest begins, if there
+    /// is one.
     fn flush_some(
         &self,
         file: &CachedFile,
@@ -124,7 +124,7 @@ impl Flusher {
         let Some(mut span) = span(&dirty) else { return Ok(None) };
         let flush_handle = self.known.flush_handle_of(file)?;
         self.times.hold_origin_time(file)?;
-        // Before `writeback`, as requests do: one that holds the range may wait for that.
+        // Before `writeback`, as requests do: a request that holds the range may wait for `writeback`.
         let alone = (held == Held::WaitedFor).then(|| file.range.shared(span));
         if alone.is_some() {
             (dirty, rest) = self.dirty_in(id, region);
@@ -141,10 +141,11 @@ impl Flusher {
             let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
             let changing = self.own.changing(file, Some(&flush_handle))?;
             if changing.external {
-                // The sweep deals with that.
+                // The sweep resolves it.
                 return Ok(None);
             }
-            // Stretches over gaps make blocks of the origin's holes: only where nobody else needs those.
+            // Writing across gaps allocates blocks in the origin's holes: only if that space is not promised
+            // elsewhere.
             let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
             let is_held = |(range, _): &(ByteRange, u64)| span.contains(*range);
             assert!(
@@ -179,8 +180,7 @@ impl Flusher {
         (dirty, rest.filter(|&next| next < region.end))
     }
 
-    /// Cuts what is damaged off the dirty extents that it is part of; whether there is now more
-    /// to flush.
+    /// Splits damaged ranges off their dirty extents; returns whether there is now more to flush.
     fn set_apart(&self, file: &CachedFile, id: FileId, damaged: &[ByteRange]) -> Result<bool> {
         self.repair.found_damaged(file, id, damaged);
         let mut cut = false;
@@ -190,9 +190,9 @@ impl Flusher {
         Ok(cut)
     }
 
-    /// After the origin has the bytes: makes them durable there, then clears `D_flag` of what did
-    /// not change (I3). Returns the bytes that became clean; `None` where nothing is known to be durable,
-    /// because nothing was written or another was told of a sync that failed.
+    /// After the origin has the bytes: makes them durable there, then clears `D_flag` of what did not change (I3).
+    /// Returns the bytes that became clean; `None` if nothing is known to be durable, because nothing was written or
+    /// a failed sync was reported to another thread.
     pub(crate) fn finish_flush(
         &self,
         file: &CachedFile,
@@ -203,21 +203,21 @@ impl Flusher {
             return Ok(None);
         }
         let flush_handle = self.known.flush_handle_of(file)?;
-        // A clean extent may be evicted, so the origin's copy must be durable before (I4).
+        // A clean extent may be evicted, so the origin's copy must be durable first (I4).
         if let Err(error) = flush_handle.sync(true) {
             file.syncs_failed.fetch_add(1, Ordering::AcqRel);
             *file.flush_handle.lock() = None;
             return Err(error.into());
         }
         if file.syncs_failed.load(Ordering::Acquire) != flushed.syncs_failed {
-            // Somebody else was told of a failure after we wrote: all is written again.
+            // A failure after our writes was reported to another thread: all is written again.
             return Ok(None);
         }
         let cleaned = self.store.dmt.mark_clean(id, &flushed.extents)?;
         self.counters.flushed(cleaned);
         // Only what a barrier has covered can be evicted, and programs may wait for that.
         if self.pressure.is_short_of_room() || self.room.is_wanted() {
-            // A cache that cannot be synced delays room, not the flush; the rebuilder mends it.
+            // A cache that cannot be synced delays room, not the flush; the rebuilder deals with it.
             match self.store.barrier() {
                 Ok(()) => self.room.was_made(),
                 Err(error) => self.mappings.cache_failed(&error),

@@ -1,7 +1,7 @@
-//! Whether the cache may be given more: its devices' errors, its free space and the origin's.
+//! Whether the cache may admit more: its devices' errors, its free space and the origin's.
 //!
-//! A sick or full cache degrades to the origin (D11): it stops admitting, goes on serving what
-//! only it holds, and is tried again after a while.
+//! A sick or full cache degrades to the origin (D11): it stops admitting, keeps serving what only it holds, and is
+//! tried again after a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// `health_retry`.
 const RESTS_MAX: u64 = 32;
 
-/// A rest without end.
+/// No retry.
 const NEVER_MS: u64 = u64::MAX;
 
 /// State of the cache side.
@@ -22,7 +22,7 @@ const NEVER_MS: u64 = u64::MAX;
 pub(crate) enum HealthState {
     /// Requests are admitted.
     Healthy,
-    /// A device failed lately: nothing new is admitted until it is tried again.
+    /// A device failed recently: nothing new is admitted until it is tried again.
     Degraded,
     /// The cache's file system is nearly full and nothing new is admitted, or the origin's is and
     /// nothing that needs new space there.
@@ -34,7 +34,7 @@ pub(crate) enum HealthState {
 pub(crate) struct HealthReport {
     /// The state.
     pub state: HealthState,
-    /// Why it is not healthy, naming the thing and the remedy.
+    /// Why it is not healthy, naming the cause and the remedy.
     pub reason: Option<String>,
 }
 
@@ -55,7 +55,7 @@ struct Detail {
     error: Option<String>,
     full: Option<String>,
     short: Option<String>,
-    /// The first defect that was met.
+    /// The first defect met.
     defect: Option<String>,
 }
 
@@ -71,8 +71,8 @@ impl Health {
         }
     }
 
-    /// Whether the cache may be given new data at `now_ms`. After a rest the answer is yes
-    /// again: the next request is the probe.
+    /// Whether the cache may admit new data at `now_ms`. After a rest the answer is yes again: the next request is
+    /// the probe.
     pub(crate) fn admits(&self, now_ms: u64) -> bool {
         if self.full.load(Ordering::Relaxed) {
             return false;
@@ -98,8 +98,8 @@ impl Health {
         detail.error = Some(what.to_owned());
     }
 
-    /// A defect of this program was met: the cache rests as after a failure, and goes on afterwards; that it was
-    /// met is told until the end of the mount.
+    /// A defect of this program was met: the cache rests as after a failure, then resumes; the defect is reported
+    /// until the end of the mount.
     pub(crate) fn defect(&self, what: &str, now_ms: u64) {
         let remedy = "it goes on without what was being done; unmount and mount again, and report it with the log";
         self.detail.lock().defect.get_or_insert_with(|| format!("{what}; {remedy}"));
@@ -118,7 +118,7 @@ impl Health {
         detail.error = Some(what.to_owned());
     }
 
-    /// The cache took new data: if it was resting, that is over.
+    /// The cache took new data: this ends a rest.
     pub(crate) fn worked(&self) {
         let for_good = || self.reopen_ms.load(Ordering::Relaxed) == NEVER_MS;
         if self.closed.load(Ordering::Relaxed)
@@ -143,8 +143,8 @@ impl Health {
         self.detail.lock().full = why;
     }
 
-    /// The origin has little space left (`Some(why)`), or enough: what needs more of it is not kept on
-    /// the cache.
+    /// The origin has little space left (`Some(why)`), or enough. With little, writes that need more are not kept
+    /// dirty.
     pub(crate) fn set_origin_short(&self, why: Option<String>) {
         let mut detail = self.detail.lock();
         match (&why, &detail.short) {
@@ -158,7 +158,7 @@ impl Health {
     /// State and reason.
     pub(crate) fn report(&self) -> HealthReport {
         let detail = self.detail.lock();
-        // Also when the rest is over: until a probe succeeded nobody knows.
+        // Also when the rest is over: only a successful probe shows that the cache works.
         if self.closed.load(Ordering::Relaxed) {
             return HealthReport { state: HealthState::Degraded, reason: detail.error.clone() };
         }
@@ -172,7 +172,7 @@ impl Health {
 
     fn rest_over(&self, now_ms: u64) -> bool {
         let reopen_ms = self.reopen_ms.load(Ordering::Relaxed);
-        // Further away than any rest is long: the clock was set back.
+        // Further away than the longest rest: the clock was set back.
         let longest_ms = self.retry_ms.saturating_mul(RESTS_MAX);
         let jumped = reopen_ms > now_ms.saturating_add(longest_ms);
         reopen_ms != NEVER_MS && (now_ms >= reopen_ms || jumped)
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(health.report().state, HealthState::Healthy);
     }
 
-    /// The cache admitted nothing for as long as the clock had been set back.
+    /// Regression: the cache admitted nothing for as long as the clock had been set back.
     #[test]
     fn a_clock_that_is_set_back_makes_no_rest_longer() {
         let health = Health::new(Duration::from_secs(3));

@@ -1,18 +1,17 @@
-//! Free space of both sides, so that what is admitted can be stored and later flushed.
+//! Free space on both sides, so that what is admitted can be stored and later flushed.
 //!
-//! A write that becomes dirty where the origin has no block yet is a promise of the origin's free
-//! space. What must hold: the promises never exceed what was free when last looked at, less what
-//! others have taken of it through us since. So a look (once a second, and when the budget is used
-//! up) sets how much may still be taken, and every write that may need new blocks takes from it:
-//! two atomic additions. A write that finds nothing left goes to the origin, which answers the
-//! program itself; one that would need what is promised to dirty bytes gets `ENOSPC`, as it would
-//! if those were on the origin already.
+//! A write that becomes dirty where the origin has no block yet reserves some of the origin's free space. What must
+//! hold: these promises never exceed the space that was free at the last check, less what has been taken of it
+//! through us since. So a check (once a second, and when the budget is used up) sets how much may still be taken, and
+//! every write that may need new blocks takes from that: two atomic additions. A write that finds nothing left goes
+//! to the origin, which answers the program itself; one that would need space promised to dirty bytes gets `ENOSPC`,
+//! as it would if those were on the origin already.
 //!
 //! New names and attributes take a block each, and blocks that a program reserves (`fallocate`) are taken
 //! before they are reserved.
 //!
-//! Other processes on the origin take from the same space and are seen at the next look: they, and
-//! the file system's own blocks, are what the reserve is for.
+//! Other processes on the origin take from the same space, which the next check sees: the reserve is for them and for
+//! the file system's own blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,20 +36,19 @@ use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
 
-/// The cache's file system keeps at least this much, or 1 % if that is less, for records and for
-/// others.
+/// The cache's file system keeps at least this much free, or 1 % if that is less, for records and for other users.
 const CACHE_RESERVE_BYTES: u64 = 64 << 20;
 
 /// The origin must have room for what is dirty and this much more, or 1 % if that is less.
 const ORIGIN_RESERVE_BYTES: u64 = 64 << 20;
 
-/// Where no more than this is left beside those two, dirty bytes are compared with the origin's holes.
+/// When no more than this is left beyond those two, dirty bytes are compared with the origin's holes.
 const NEAR_BYTES: u64 = 64 << 20;
 
-/// Writes that find the budget used up look for new space no more often than this.
+/// Writes that find the budget used up check for new space no more often than this.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Dirty extents that one look compares with the origin's holes.
+/// Dirty extents that one check compares with the origin's holes.
 const COMPARED_MAX: usize = 16 << 10;
 
 /// Free space of the origin that writes may take.
@@ -67,19 +65,19 @@ pub(crate) struct OriginSpace {
     /// Bytes taken so far, in whole blocks.
     #[builder(skip)]
     taken: AtomicU64,
-    /// Those of them whose writes have ended: a look sees them, dirty or on the origin.
+    /// Those of them whose writes have ended: a check sees them, dirty or on the origin.
     #[builder(skip)]
     ended: AtomicU64,
-    /// What `taken` may become by writes that are kept dirty.
+    /// Upper bound of `taken` for writes that are kept dirty.
     #[builder(skip)]
     limit: AtomicU64,
-    /// The same by writes that go to the origin, which may use the reserve.
+    /// The same for writes that go to the origin, which may use the reserve.
     #[builder(skip)]
     last: AtomicU64,
     /// New blocks that dirty bytes need on the origin, at most.
     #[builder(skip)]
     promised: AtomicU64,
-    /// Whether the origin has less than what is promised and the reserve.
+    /// Whether the origin has less free space than what is promised plus the reserve.
     #[builder(skip)]
     short: AtomicBool,
     #[builder(skip)]
@@ -96,13 +94,13 @@ struct Looked {
 #[derive(Debug)]
 struct Refusal {
     file: FileId,
-    /// Whether that was a quota, which the file system's free space says nothing of.
+    /// Whether a quota was the cause, which the file system's free space does not show.
     is_quota: bool,
-    /// Free bytes when it was.
+    /// Free bytes at that time.
     available: u64,
 }
 
-/// Space taken by a write that is under way.
+/// Space taken by a write in progress.
 #[derive(Debug)]
 #[must_use = "the write has ended when it is dropped"]
 pub(crate) struct Taken<'a> {
@@ -124,14 +122,14 @@ impl OriginSpace {
         taken.ok().map(|_| Taken { space: self, bytes })
     }
 
-    /// Whether what is promised should go to the origin soon, before others take the space.
+    /// Whether dirty bytes with promised space should be flushed soon, before others take that space.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Ordering::Relaxed) && self.promised.load(Ordering::Relaxed) > 0
     }
 }
 
 impl OriginSpace {
-    /// Looks at both file systems; closes or reopens admission.
+    /// Checks both file systems; closes or reopens admission.
     pub(crate) fn check(&self) {
         self.health.set_full(self.lack_of_space());
         self.look_at_origin(&mut self.looked.lock());
@@ -158,8 +156,8 @@ impl OriginSpace {
         None
     }
 
-    /// Takes space on the origin for a part that is to become dirty. `None` says that the origin may
-    /// not have it later: the part belongs there at once.
+    /// Takes space on the origin for a part that is to become dirty. `None`: the origin may not have it later, so the
+    /// part must go there at once.
     pub(crate) fn take_dirty(&self, handle: &OpenFile, part: ByteRange) -> Option<Taken<'_>> {
         let bytes = part.widen_to(BLOCK).len();
         let taken = self.take(bytes, &self.limit);
@@ -182,12 +180,12 @@ impl OriginSpace {
     ///
     /// # Errors
     ///
-    /// `ENOSPC` where dirty bytes need what the origin has left.
+    /// `ENOSPC` if dirty bytes need what the origin has left.
     pub(crate) fn take_for_origin(&self, handle: &OpenFile, part: ByteRange) -> Result<Taken<'_>> {
         self.take_now(part, &|| new_bytes_in(&handle.origin, part))
     }
 
-    /// The same for blocks that a program reserves in `range`. What is dirty there has its space already.
+    /// The same for blocks that a program reserves in `range`. Dirty bytes there already have their space.
     pub(crate) fn take_reserved(&self, handle: &OpenFile, range: ByteRange) -> Result<Taken<'_>> {
         self.take_now(range, &|| {
             let dmt = &self.store.dmt;
@@ -212,7 +210,7 @@ impl OriginSpace {
         self.take_now(range, &|| range.widen_to(BLOCK).len())
     }
 
-    /// Takes space for new blocks in `range`, of which `needed` knows how many bytes they have.
+    /// Takes space for new blocks in `range`; `needed` returns their size in bytes.
     fn take_now(&self, range: ByteRange, needed: &dyn Fn() -> u64) -> Result<Taken<'_>> {
         if let Some(taken) = self.take(range.widen_to(BLOCK).len(), &self.last) {
             return Ok(taken);
@@ -236,8 +234,8 @@ impl OriginSpace {
         Err(rustix::io::Errno::NOSPC.into())
     }
 
-    /// Takes space for what lies between `bytes` bytes of `span` of the file `origin`; `None` where
-    /// there is none.
+    /// Takes space for the gaps in `span` of the file `origin`, of which `bytes` bytes are data; `None` if there is
+    /// no space.
     pub(crate) fn take_gaps(
         &self,
         origin: &OriginFile,
@@ -252,7 +250,7 @@ impl OriginSpace {
 
     /// Sets what may be taken from now on.
     fn look_at_origin(&self, looked: &mut Looked) {
-        // First: what ends from now on counts as taken although it may be seen below, too.
+        // Read first: writes that end from now on count as taken, although they may also be seen below.
         let ended = self.ended.load(Ordering::Acquire);
         let usage = self.store.dmt.usage();
         // An extent may begin and end inside a block.
@@ -261,7 +259,7 @@ impl OriginSpace {
         let near = promised.saturating_add(reserve).saturating_add(NEAR_BYTES);
         if available < near && promised > 0 {
             promised = promised.min(self.new_bytes_of_dirty().unwrap_or(u64::MAX));
-            // Last: what a flush took meanwhile is missing in both, or in neither.
+            // Read last: what a flush took meanwhile is missing in both, or in neither.
             available = available.min(self.free_on_origin().0);
         }
         if looked.refusal.as_ref().is_some_and(|refusal| {
@@ -297,8 +295,8 @@ impl OriginSpace {
         });
     }
 
-    /// Free bytes of the origin and how many of them are the reserve. Stripes fill the servers
-    /// evenly, so that the fullest one counts.
+    /// Free bytes of the origin and how many of them are the reserve. Stripes fill the servers evenly, so the fullest
+    /// one counts.
     fn free_on_origin(&self) -> (u64, u64) {
         let servers = self.origin.data.servers();
         let spaces = servers.iter().filter_map(|server| server.device().space().ok());
@@ -311,8 +309,7 @@ impl OriginSpace {
             })
     }
 
-    /// Bytes of new blocks that all dirty bytes need on the origin; `None` where they lie in too many
-    /// pieces to look.
+    /// Bytes of new blocks that all dirty bytes need on the origin; `None` if they lie in too many pieces to examine.
     fn new_bytes_of_dirty(&self) -> Option<u64> {
         let (mut sum, mut left) = (0, COMPARED_MAX);
         for (id, _) in self.store.dmt.dirty_files() {
@@ -336,8 +333,8 @@ impl OriginSpace {
         Some(sum)
     }
 
-    /// A flush of `file` failed with `error`. Where the origin has no room for it, nothing that needs
-    /// more is kept dirty from now on, and the error says what to do.
+    /// A flush of `file` failed with `error`. If the origin has no room for it, writes that need more are no longer
+    /// kept dirty, and the error says what to do.
     pub(crate) fn explain_no_room(&self, file: &CachedFile, id: FileId, error: Error) -> Error {
         let errno = error.errno();
         let is_quota = errno == libc::EDQUOT;

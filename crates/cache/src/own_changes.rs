@@ -1,14 +1,13 @@
 //! Our own changes of the origin's files, told from those of others (I9).
 //!
 //! What must hold:
-//! - before our first change of a file that the cache knows, its record says that we change it
+//! - before our first change of a file known to the cache, its record says that we are changing it
 //!   ([`Stamp::Writing`]), and the lease covers the time of every change;
-//! - before our first change since we last looked, the file is as it was then, or it is marked as changed
-//!   by others, and its dirty bytes go nowhere until that was dealt with (`external_changes`);
-//! - when we leave it alone for a while, it is looked at, and its record says how it looks.
+//! - before our first change since the last look, the file is unchanged since then, or it is marked as changed by
+//!   others and its dirty bytes are not flushed until that is resolved (`external_changes`);
+//! - when we have left it alone for a while, we look at it and record its stamp.
 //!
-//! So many changes in a row cost one look and two records, and a request that changes the origin
-//! neither.
+//! Thus many changes in a row cost one look and two records, and most requests that change the origin cost neither.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +32,7 @@ use halocline_vfs::namespace::{Namespace, stat_of};
 /// A file that we left alone for this long is at rest.
 const REST_MS: u64 = 100;
 
-/// What tells our own changes from those of others.
+/// Tells our own changes from those of others.
 #[derive(Debug, Builder)]
 pub(crate) struct OwnChanges {
     namespace: Arc<Namespace>,
@@ -41,17 +40,17 @@ pub(crate) struct OwnChanges {
     files: Arc<FileTable>,
     mappings: Arc<Mappings>,
     clock: Clock,
-    /// Until when we may be making some.
+    /// Until when we may be making changes.
     pub(crate) lease: Lease,
-    /// What is being changed now, for which the lease is renewed.
+    /// Changes in progress, for which the lease is renewed.
     #[builder(skip)]
     pub(crate) under_way: ChangesUnderWay,
-    /// What the last session left to tell its own by, until all that it left is judged.
+    /// What the last session left to tell its own changes by, until all its files are judged.
     pub(crate) evidence: Mutex<Evidence>,
-    /// Files whose records are to say how they look as soon as they rest.
+    /// Files whose stamps are to be recorded as soon as they are at rest.
     #[builder(skip)]
     restless: Mutex<Vec<FileId>>,
-    /// Changes of names and attributes that were begun, and those of them that have ended.
+    /// Changes of names and attributes begun (`names_changing`), and those of them that have ended (`names_changed`).
     #[builder(skip)]
     pub(crate) names_changing: AtomicU64,
     #[builder(skip)]
@@ -60,13 +59,13 @@ pub(crate) struct OwnChanges {
     shared: bool,
 }
 
-/// A change of an origin's file while it is under way.
+/// A change of an origin's file in progress.
 #[derive(Debug)]
 #[must_use = "the change is over when it is dropped"]
 pub(crate) struct Changing<'a> {
     own: &'a OwnChanges,
     file: &'a CachedFile,
-    /// Others changed the file: what is dirty must not go to the origin.
+    /// Others changed the file: its dirty bytes must not go to the origin.
     pub(crate) external: bool,
 }
 
@@ -76,13 +75,13 @@ impl Drop for Changing<'_> {
         look.under_way -= 1;
         look.ours_ms = self.own.clock.now_ms();
         drop(look);
-        // One that took long may have ended behind the lease.
+        // A long change may have ended after the lease expired.
         self.own.lease.extend();
         self.own.under_way.end();
     }
 }
 
-/// A change of names or attributes while it is under way: it moves the times of change of files.
+/// A change of names or attributes in progress: it advances the ctimes of files.
 #[derive(Debug)]
 #[must_use = "the change is over when it is dropped"]
 pub(crate) struct Naming<'a>(&'a OwnChanges);
@@ -94,8 +93,8 @@ impl Drop for Naming<'_> {
 }
 
 impl OwnChanges {
-    /// We are about to change the origin's file, which is open as `via`, if it is. An error says that
-    /// this could not be recorded, and the file must be left alone.
+    /// To be called before we change the origin's file, which is open as `via`, if at all. On an error this could not
+    /// be recorded, and the file must not be changed.
     pub(crate) fn changing<'a>(
         &'a self,
         file: &'a CachedFile,
@@ -104,7 +103,8 @@ impl OwnChanges {
         let mut look = file.last_seen.lock();
         if let Some(id) = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire)) {
             self.find_external(file, &mut look, via);
-            // Of a file that others changed the record stays as it is: the next mount shall find that, too.
+            // The record of a file that others changed is left as it is, so that the next mount finds the change,
+            // too.
             if look.recorded && !look.is_external() {
                 self.record(id, Stamp::Writing)?;
                 look.recorded = false;
@@ -129,11 +129,11 @@ impl OwnChanges {
     }
 
     fn find_external(&self, file: &CachedFile, look: &mut LastSeen, via: Option<&OriginFile>) {
-        // Other nodes change what they hold tokens for: how the file looks says nothing of others than those.
+        // Other nodes change what they hold tokens for, so the file's stamp does not reveal changes by anyone else.
         if self.shared || look.is_external() || look.is_hidden() {
             return;
         }
-        // One that cannot be looked at cannot be changed either.
+        // A file that cannot be examined cannot be changed either.
         let Ok(raw) = self.origin_stat(file, via) else { return };
         if self.is_gone(file, &raw) || !look.seen.same_bytes(Stamp::of_stat(&raw)) {
             look.since = Since::Theirs;
@@ -145,7 +145,7 @@ impl OwnChanges {
         raw.st_nlink == 0 && !file.unlinked.load(Ordering::SeqCst) && !self.is_naming()
     }
 
-    /// How the origin's file looks now, past what a network file system remembers of it.
+    /// The current attributes of the origin's file, bypassing a network file system's attribute cache.
     pub(crate) fn origin_stat(
         &self,
         file: &CachedFile,
@@ -161,7 +161,7 @@ impl OwnChanges {
         Ok(stat_of(&statx(open.node(), "", how, StatxFlags::BASIC_STATS)?).raw)
     }
 
-    /// Looks at a file that we changed, if nothing of ours is under way.
+    /// Looks at a file that we changed, unless changes of ours are in progress.
     pub(crate) fn look_again(&self, file: &CachedFile, via: Option<&OriginFile>) -> Result<()> {
         self.look_at(file, &mut file.last_seen.lock(), via)
     }
@@ -182,7 +182,7 @@ impl OwnChanges {
         Ok(())
     }
 
-    /// Records how the origin's file looks, if nothing of ours is under way.
+    /// Records the stamp of the origin's file, unless changes of ours are in progress.
     pub(crate) fn rest(&self, file: &CachedFile) -> Result<()> {
         let mut look = file.last_seen.lock();
         self.look_at(file, &mut look, None)?;
@@ -190,14 +190,14 @@ impl OwnChanges {
             return Ok(());
         }
         if let Some(id) = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire)) {
-            // Not a later look: others may have changed it since.
+            // Not a newer stamp: others may have changed the file since.
             self.record(id, look.seen)?;
             look.recorded = true;
         }
         Ok(())
     }
 
-    /// Records how the origin's file looks; where the store refuses that, the lease says so.
+    /// Records the stamp of the origin's file; if the store refuses, the lease notes that records are stale.
     pub(crate) fn record(&self, id: FileId, stamp: Stamp) -> Result<()> {
         let recorded = self.store.dmt.stamp(id, stamp);
         if recorded.is_err() {
@@ -206,14 +206,14 @@ impl OwnChanges {
         self.mappings.advisory(recorded)
     }
 
-    /// The rebuilder is to record how the file looks as soon as it rests.
+    /// Makes the rebuilder record the file's stamp as soon as the file is at rest.
     pub(crate) fn note_restless(&self, look: &mut LastSeen, id: FileId) {
         if !std::mem::replace(&mut look.restless, true) {
             self.restless.lock().push(id);
         }
     }
 
-    /// Records all files that rest; those that do not are looked at again the next time.
+    /// Records the stamps of all files at rest; the others are examined again next time.
     pub(crate) fn record_resting(&self, all: bool) {
         let noted = std::mem::take(&mut *self.restless.lock());
         let now_ms = self.clock.now_ms();
@@ -235,13 +235,13 @@ impl OwnChanges {
         }
     }
 
-    /// We are about to change names or attributes.
+    /// To be called before we change names or attributes.
     pub(crate) fn name_change(&self) -> Naming<'_> {
         self.names_changing.fetch_add(1, Ordering::SeqCst);
         Naming(self)
     }
 
-    /// Whether a time of change may be ours although no look has followed it yet.
+    /// Whether a new ctime may be ours because a change of names or attributes is in progress.
     pub(crate) fn is_naming(&self) -> bool {
         let ended = self.names_changed.load(Ordering::SeqCst);
         self.names_changing.load(Ordering::SeqCst) != ended

@@ -1,16 +1,15 @@
-//! Kernel passthrough of origin files that memory holds whole (ours).
+//! Kernel passthrough of origin files that are wholly in the page cache (ours).
 //!
-//! A file that was read a moment ago is in the page cache below us. Reading it again costs neither
-//! side a request, and through us twice the time, so the kernel is asked to serve such a file by
-//! itself to those who open it for reading.
+//! A file that was read a moment ago is in the page cache below us. Reading it again costs neither side a request but
+//! takes twice the time through us, so the kernel is asked to serve such a file by itself to programs that open it
+//! for reading.
 //!
-//! What must hold while [`read_below`](CachedFile::read_below) is set, because programs then see
-//! the origin without us (I1): the origin has the newest bytes, and all that is written goes there.
-//! - It is set while nobody has the file open to write, no handle is served by us, and nothing is
-//!   dirty.
-//! - Whoever opens the file to write finds it set, and first takes what the cache has out of it:
-//!   stores to a mapping go to the origin unseen. Their writes come to us and are kept out.
-//! - It is cleared when nobody else has the origin's file open: mappings outlive handles.
+//! What must hold while [`read_below`](CachedFile::read_below) is set, because programs then see the origin without
+//! us (I1): the origin has the newest bytes, and all writes go there.
+//! - It is set only while the file is not open for writing and nothing is dirty.
+//! - An open for writing that finds it set first drops what the cache has of the file: stores to a mapping reach the
+//!   origin unseen. Writes through that handle come to us and are not admitted.
+//! - It is cleared when no one else has the origin's file open: mappings outlive handles.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -35,17 +34,17 @@ use halocline_storage::device::passthrough;
 use halocline_storage::device::write_lease::is_exclusive;
 use halocline_storage::volume::origin::OriginFile;
 
-/// One page in so many may be missing from memory.
+/// One page in this many may be missing from memory.
 const MISSING_SHARE: u64 = 64;
 
-/// Whether the configuration wants it, and the kernel can read the origin as we do: a plain one, without emulated
+/// Whether the configuration enables it, and the kernel can read the origin as we do: a plain one, without emulated
 /// devices.
 pub(crate) fn is_wanted(config: &Config, origin: &OriginAccess) -> bool {
     let plain = !origin.data.is_striped();
     config.warm_passthrough && plain && config.emulate.is_none() && !config.direct
 }
 
-/// What is known of passthrough so far.
+/// State of passthrough.
 #[derive(Debug, Builder)]
 pub(crate) struct PageCachePassthrough {
     store: Arc<ExtentStore>,
@@ -56,7 +55,7 @@ pub(crate) struct PageCachePassthrough {
     wanted: AtomicBool,
     #[builder(skip)]
     opens: AtomicU64,
-    /// Files that nobody has open, but somebody may have mapped.
+    /// Files that are not open, but may still be mapped.
     #[builder(skip)]
     mapped: Mutex<VecDeque<Weak<CachedFile>>>,
 }
@@ -74,7 +73,7 @@ impl PageCachePassthrough {
 }
 
 impl PageCachePassthrough {
-    /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`.
+    /// Hands an open file to the kernel if that pays; see `Engine::pass_through`.
     pub(crate) fn pass_through(
         &self,
         handle: &OpenFile,
@@ -109,7 +108,7 @@ impl PageCachePassthrough {
         true
     }
 
-    /// All of a file, held, of which nothing is dirty and that nobody has open to write.
+    /// Locks all of a file if nothing of it is dirty and it is not open for writing.
     fn with_readers_only<'a>(&self, file: &'a CachedFile) -> Option<impl Sized + use<'a>> {
         let range = file.range.exclusive(WHOLE);
         let dirty = |id| !self.store.dmt.dirty(id, WHOLE, 1).is_empty();
@@ -117,7 +116,7 @@ impl PageCachePassthrough {
         only.then_some(range)
     }
 
-    /// A handle was opened: on a file that is read without us, perhaps.
+    /// A handle was opened, perhaps on a file that is read without us.
     pub(crate) fn opened(&self, handle: &OpenFile) -> Result<()> {
         let file = &handle.file;
         if !file.read_below.load(Ordering::Acquire) {
@@ -142,7 +141,7 @@ impl PageCachePassthrough {
         if !end_read_below(file, Some(origin)) {
             self.mapped.lock().push_back(Arc::downgrade(file));
         }
-        // One that was mapped when it was closed may be free by now.
+        // A file that was mapped when it was closed may be free by now.
         let other = self.mapped.lock().pop_front().and_then(|file| file.upgrade());
         let Some(other) = other.filter(|other| !Arc::ptr_eq(other, file)) else { return };
         let node = other.node.read().clone();
@@ -155,7 +154,7 @@ impl PageCachePassthrough {
     }
 }
 
-/// Clears `read_below` of a file that nobody has open or mapped, or can open again.
+/// Clears `read_below` of a file that is neither open nor mapped, or cannot be opened again.
 fn end_read_below(file: &CachedFile, origin: Option<&OriginFile>) -> bool {
     let _range = file.range.exclusive(WHOLE);
     let free = file.opens.load(Ordering::Acquire) == 0

@@ -1,10 +1,9 @@
-//! The rebuilder of SLA-Cache: writes dirty extents to the origin, fetches what critical reads missed,
-//! returns space. One thread decides; several flush regions side by side.
+//! The rebuilder of SLA-Cache: writes dirty extents to the origin, fetches what critical reads missed, returns space.
+//! One thread decides; several flush regions concurrently.
 //!
-//! Programs come first: while they use the origin and nothing presses, the rebuilder rests longer
-//! than it works, but it does not rest for ever. Pressed (dirty bytes fill too much of the cache, or
-//! are in too many files) it works without rest, because the programs wait for its room
-//! (docs/ALGORITHMS.md, section 5).
+//! Programs come first: while they use the origin and there is no pressure, the rebuilder rests longer than it works,
+//! but not indefinitely. Under pressure (dirty bytes fill too much of the cache, or are in too many files) it works
+//! without rest, because programs wait for room (docs/ALGORITHMS.md, section 5).
 
 mod missing;
 mod signal;
@@ -48,18 +47,16 @@ use halocline_os::clock::{Clock, Work, age_ms};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
 
-/// Fetches get one part in this many of the time of an origin that programs keep busy (D11), and
-/// this much of it at once.
+/// While programs keep the origin busy, fetches get one part in `BUSY_SHARE` of its time (D11), `BUSY_SLICE` at once.
 const BUSY_SHARE: u32 = 20;
 const BUSY_SLICE: Duration = Duration::from_millis(10);
 
-/// While less than three quarters of what may be dirty is, an idle origin gets dirty bytes only
-/// when programs left the cache alone for this long: what they rewrite in place need not go to the origin,
-/// and the flush would take the cache's time.
+/// Below three quarters of the limit for dirty bytes, an idle origin gets dirty bytes only after programs have left
+/// the cache alone for this long: what they rewrite in place need not go to the origin, and a flush would take the
+/// cache's time.
 const REST_NS: i64 = 1_000_000_000;
 
-/// Durability barriers without an fsync, so that flushed extents become evictable and a power
-/// loss costs little.
+/// Interval of barriers without an fsync, so that flushed extents become evictable and a power loss costs little.
 const BARRIER_EVERY: Duration = Duration::from_secs(5);
 
 /// What the rebuilder is doing, for `status`.
@@ -86,18 +83,18 @@ pub(crate) struct Rebuilder {
 /// Why dirty bytes are flushed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// They fill too much of the cache, or are in too many files: programs do not come first.
+    /// They fill too much of the cache, or are in too many files: flushing takes precedence over programs.
     Room,
-    /// The origin is about to be full: what is promised to dirty bytes goes to the origin before others take it.
+    /// The origin is nearly full: dirty bytes are flushed before others take the space promised to them.
     Short,
-    /// Some are too old: programs do not come first.
+    /// Some are too old: flushing takes precedence over programs.
     Age,
-    /// The origin has nothing better to do.
+    /// The origin is idle.
     Idle,
 }
 
 impl Rebuilder {
-    /// Starts the rebuilder unless the options keep it still.
+    /// Starts the rebuilder unless the options disable it.
     pub(crate) fn start(rounds: &Arc<Rounds>) -> Self {
         let signal = Arc::new(Signal::new(rounds.clock.clone()));
         let thread = rounds.settings.config.rebuild.then(|| {
@@ -111,7 +108,7 @@ impl Rebuilder {
         Self { pressure: Arc::clone(&rounds.pressure), signal, thread: Mutex::new(thread) }
     }
 
-    /// Wakes the rebuilder if dirty bytes press. Cheap: called after every write.
+    /// Wakes the rebuilder if there is pressure from dirty bytes. Cheap: called after every write.
     pub(crate) fn maybe_wake(&self) {
         if self.pressure.is_pressed() {
             self.signal.wake();
@@ -123,7 +120,7 @@ impl Rebuilder {
         self.signal.doing()
     }
 
-    /// Stops the rebuilder after the region it is at.
+    /// Stops the rebuilder after its current region.
     pub(crate) fn stop(&self) {
         self.signal.stop();
         if let Some(thread) = self.thread.lock().take() {
@@ -138,12 +135,12 @@ impl Drop for Rebuilder {
     }
 }
 
-/// When what is done at intervals is due.
+/// When periodic work is due.
 #[derive(Debug)]
 struct Pace {
-    /// When the last barrier was.
+    /// Time of the last barrier.
     barrier: Instant,
-    /// From when on a busy origin may be asked for wanted ranges again.
+    /// Earliest time of the next fetch from a busy origin.
     fetch: Instant,
 }
 
@@ -174,7 +171,7 @@ pub(crate) struct Rounds {
     barriers: Arc<Barriers>,
     fetcher: Arc<Fetcher>,
     recoverer: Arc<Recoverer>,
-    /// Dirty files that a flush did not find.
+    /// Dirty files that a flush could not find.
     #[builder(skip)]
     missing: Missing,
 }
@@ -207,7 +204,7 @@ impl Rounds {
         }
     }
 
-    /// One look around; `true` when there is more to do at once.
+    /// One round; `true` if there is more to do at once.
     fn round(&self, signal: &Signal, pace: &mut Pace) -> Result<bool> {
         if self.store.dmt.usable().is_err() {
             signal.set(Doing::Waiting);
@@ -247,7 +244,7 @@ impl Rounds {
         Ok(false)
     }
 
-    /// Evicts what the records need, where they outgrew what is set aside for them (I5).
+    /// Evicts as much as the records need if they outgrew the space set aside for them (I5).
     fn make_way_for_records(&self) -> Result<()> {
         let excess = self.store.excess();
         if excess > 0 {
@@ -258,7 +255,7 @@ impl Rounds {
 
     fn reason_to_flush(&self) -> Option<Reason> {
         let usage = self.store.dmt.usage();
-        // What is damaged cannot be flushed, however old it is.
+        // Damaged bytes cannot be flushed, however old they are.
         if usage.dirty <= self.damage.dirty_bytes() {
             return None;
         }
@@ -280,16 +277,16 @@ impl Rounds {
         (open && self.may_use_idle_origin()).then_some(Reason::Idle)
     }
 
-    /// Whether nobody minds a flush: the origin is idle, and the cache is too or fills up.
+    /// Whether a flush disturbs no program: the origin is idle, and the cache is idle, too, or fills up.
     fn may_use_idle_origin(&self) -> bool {
         let since_ns = self.clock.now_ns().saturating_sub(self.pressure.written_ns());
-        // Before the clock was set back is long ago.
+        // A write before the clock was set back counts as long ago.
         let rested = !(-REST_NS..REST_NS).contains(&since_ns);
         let fills = self.store.dmt.usage().dirty > self.pressure.dirty_high_bytes() / 4 * 3;
         self.origin.is_idle() && (rested || fills)
     }
 
-    /// Flushes file after file, the longest dirty first, until the reason is gone.
+    /// Flushes files, the longest dirty first, until the reason no longer applies.
     fn flush_pass(&self, signal: &Signal, reason: Reason) -> Result<u64> {
         let mut files = self.store.dmt.dirty_files();
         self.missing.keep_only(&files);
@@ -343,14 +340,14 @@ impl Rounds {
         }
     }
 
-    /// A dirty file was not found under its name; `Some` where it is to be searched for. Most were removed
+    /// A dirty file was not found under its name; `Some` if it is to be searched for. Most such files were removed
     /// since the flush began.
     fn due_missing(&self, id: FileId) -> Option<FileId> {
         self.known.record_of_missing(id)?;
         self.missing.note(id, self.clock.now_ms()).then_some(id)
     }
 
-    /// Searches for dirty files that stay missing, and saves the bytes of those that are gone (I9).
+    /// Searches for dirty files that remain missing, and saves the bytes of those that no longer exist (I9).
     fn find_missing(&self, ids: &[FileId], go_on: &dyn Fn() -> bool) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -383,7 +380,7 @@ impl Rounds {
         unflushed(&self.namespace.path_of(&file.node.read()), error)
     }
 
-    /// Fetches one batch of wanted ranges while the origin is idle; whether it got any.
+    /// Fetches one batch of wanted ranges while the origin is idle; returns whether any bytes were fetched.
     fn fetch_pass(&self, signal: &Signal) -> Result<bool> {
         if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
             return Ok(false);
@@ -393,9 +390,8 @@ impl Rounds {
         Ok(self.fetcher.fetch_batch(&go_on, true)?.unwrap_or(0) > 0)
     }
 
-    /// Fetches for a short while although programs use the origin, so that no wish waits for ever,
-    /// and only as long as there is free room. Returns the time that took, or as much of it as
-    /// `rebuild_rate` makes it count for.
+    /// Fetches briefly although programs use the origin, so that no wanted range waits indefinitely, and only into
+    /// free room. Returns the time taken, or more if `rebuild_rate` requires a longer pause.
     fn fetch_beside_programs(&self, signal: &Signal) -> Result<Duration> {
         if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
             return Ok(Duration::ZERO);

@@ -1,8 +1,8 @@
-//! The redirector of SLA-Cache (Algorithm 1, repaired: docs/ALGORITHMS.md, section 4.1): sends each
-//! part of a request to the side that holds it or deserves it.
+//! The redirector of SLA-Cache (Algorithm 1, repaired: docs/ALGORITHMS.md, section 4.1): sends each part of a request
+//! to the side that holds it or should.
 //!
-//! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte
-//! of either side, because both directions hold the file's range lock while they look and move.
+//! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte of either side,
+//! because reads and writes hold the file's range lock while they look up and transfer.
 
 use std::sync::Arc;
 
@@ -42,11 +42,11 @@ use halocline_os::error::Result;
 struct Served {
     /// Bytes from the cache.
     cached: u64,
-    /// Whether the origin had all the others.
+    /// Whether the origin had all other bytes.
     whole: bool,
 }
 
-/// What serves the reads and writes of programs.
+/// Serves the reads and writes of programs.
 #[derive(Debug, Builder)]
 pub(crate) struct Redirector {
     store: Arc<ExtentStore>,
@@ -126,7 +126,7 @@ impl Redirector {
         tid: u32,
     ) -> Result<usize> {
         let served = self.read_held(handle, offset, buf, tid);
-        // Now that nobody holds its bytes.
+        // Only now: the file's bytes are no longer locked.
         self.repair.drop_damaged();
         served
     }
@@ -215,9 +215,9 @@ impl Redirector {
         Ok(cached)
     }
 
-    /// What is to be written next, and what is behind it. Clean and dirty neighbours in one object
-    /// become one: one record marks them, one request writes them. Where that cannot be recorded
-    /// each is dealt with alone, because the two fail in different ways.
+    /// The next segment to write, and the segments after it. Clean and dirty neighbours in one object are merged: one
+    /// record marks them, one request writes them. If that cannot be recorded each is written by itself, because the
+    /// two fail in different ways.
     fn next_to_write<'a>(
         &self,
         handle: &OpenFile,
@@ -228,7 +228,7 @@ impl Redirector {
             && self.settings.config.mode == Mode::WriteBack
         {
             let range = ByteRange::new(first.range.start, segments[count - 1].range.end);
-            // Of the dirty ones it is taken already. Where there is not enough each is dealt with alone.
+            // Dirty segments already have their space. If there is too little, each is written by itself.
             let is_dirty = |s: &Segment| s.extent.is_some_and(|extent| extent.dirty);
             let all_taken = segments[..count].iter().all(is_dirty);
             let space = if all_taken { None } else { self.space.take_dirty(handle, range) };
@@ -240,7 +240,7 @@ impl Redirector {
         (first, &segments[1..])
     }
 
-    /// Writes over a mapped extent. `false` says that the part is unmapped now and belongs to the origin.
+    /// Writes over a mapped extent. `false`: the part is unmapped now and must go to the origin.
     fn overwrite(
         &self,
         handle: &OpenFile,
@@ -251,7 +251,7 @@ impl Redirector {
         let id = handle.file.id().expect("a file with an extent has an identity");
         if self.settings.config.mode != Mode::WriteBack {
             if extent.dirty {
-                // Left by a session that wrote back. They go when the origin has what replaces them.
+                // Left by a write-back session. They are dropped once the origin has their replacement.
                 self.write_origin(handle, part, data)?;
                 self.mappings.let_old_go(&handle.origin, id, part)?;
                 return Ok(true);
@@ -261,7 +261,7 @@ impl Redirector {
             self.mappings.let_go(id, part)?;
             return Ok(false);
         }
-        // A clean extent may be that of a hole.
+        // A clean extent may lie over a hole of the origin.
         let space = if extent.dirty { None } else { self.space.take_dirty(handle, part) };
         if !extent.dirty && space.is_none() {
             self.mappings.let_go(id, part)?;
@@ -270,7 +270,7 @@ impl Redirector {
         // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data
         // changes: a crash in between leaves a dirty extent that equals the origin.
         if let Err(error) = self.store.dmt.mark_dirty(id, part) {
-            // Only a clean extent needs a record: its bytes go to the origin, and the mapping with them.
+            // Only a clean extent needs a record: its bytes go to the origin, and the mapping is dropped.
             self.mappings.cache_failed(&error);
             self.mappings.let_go(id, part)?;
             return Ok(false);
@@ -284,8 +284,8 @@ impl Redirector {
                 Ok(true)
             }
             Err(error) => {
-                // The new bytes cover all of the part, so nothing of the old is needed; but the
-                // origin must have them before the mapping goes.
+                // The new bytes cover the whole part, so the old ones are not needed; but the origin must have the
+                // new ones before the mapping goes.
                 self.mappings.cache_failed(&error);
                 self.write_origin(handle, part, data)?;
                 self.mappings.let_old_go(&handle.origin, id, part)?;
@@ -294,8 +294,8 @@ impl Redirector {
         }
     }
 
-    /// Puts a missing part of a critical write on the cache. `false` says there was no room or
-    /// the cache failed: the part goes to the origin.
+    /// Puts a missing part of a critical write on the cache. `false`: there was no room or the cache failed, so the
+    /// part goes to the origin.
     fn admit(
         &self,
         handle: &OpenFile,
@@ -343,7 +343,8 @@ impl Redirector {
             });
         if let Err(error) = written {
             self.store.dmt.release(id, part, placement);
-            // Files there may be shorter than on the origin (16 TiB on ext4): no fault of the device.
+            // The maximum file size may be smaller there than on the origin (16 TiB on ext4): not a fault of the
+            // device.
             if error.raw_os_error() != Some(libc::EFBIG) {
                 self.mappings.cache_failed(&error);
             }
@@ -360,8 +361,8 @@ impl Redirector {
         Ok(true)
     }
 
-    /// Reserves blocks for a part of a critical write; waits for them while a flush for room runs,
-    /// as long as the wait limit of the policy. Returns the bytes evicted.
+    /// Reserves blocks for a part of a critical write; while a flush for room runs, waits for them up to the policy's
+    /// wait limit. Returns the bytes evicted.
     fn make_room(
         &self,
         identified: &Identified,
@@ -407,8 +408,8 @@ impl Redirector {
         segments: &[Segment],
     ) -> Result<Served> {
         let mut whole = true;
-        // The origin first, in few large pieces that may run over cached bytes; then the cached
-        // bytes on top, which are at least as new.
+        // The origin first, in few large pieces that may include cached ranges; then the cached bytes over them,
+        // which are at least as new.
         for span in missing_spans(segments) {
             whole &= self.identifier.timed_on_origin(
                 &handle.file,
@@ -448,7 +449,7 @@ impl Redirector {
                         slice_mut(buf, range.start, part),
                     )?;
                 } else if segments.len() == 1 {
-                    // Only the cache has these bytes: an error is the only true answer.
+                    // Only the cache has these bytes: an error is the only correct answer.
                     return Err(error.into());
                 } else {
                     let damaged = read(part, buf)?;

@@ -2,10 +2,10 @@
 //!
 //! Locks, in the order in which they are taken:
 //! 1. `range` over the bytes of a request: shared to read, exclusive to change;
-//! 2. `growth` by whoever makes the file longer or shorter;
-//! 3. `writeback` over bytes that go to the origin: shared by writers, exclusive by a flush that
-//!    rewrites a region and must not run over a write to the gaps between its extents;
-//! 4. `look` for a moment.
+//! 2. `growth` to make the file longer or shorter;
+//! 3. `writeback` over bytes that go to the origin: shared by writers, exclusive by a flush that rewrites a region
+//!    and must not overwrite a write to the gaps between its extents;
+//! 4. `last_seen`, briefly.
 //!
 //! A flush takes `writeback` first; it must therefore only *try* `range`.
 
@@ -40,7 +40,7 @@ pub(crate) struct FileHint {
     pub(crate) cache: Option<bool>,
     /// `halocline_policy`: name of the admission policy.
     pub(crate) policy: Option<String>,
-    /// Each read call is to be a request.
+    /// Each read call is passed on as a request of its own.
     pub(crate) direct: bool,
 }
 
@@ -51,7 +51,7 @@ impl FileHint {
     }
 }
 
-/// No time is held back from the origin.
+/// No modification time is held back from the origin.
 const NO_TIME: i64 = i64::MIN;
 
 /// One file of the origin.
@@ -67,15 +67,15 @@ pub(crate) struct CachedFile {
     /// Held while the file's size changes.
     pub(crate) growth: Mutex<()>,
     size: AtomicU64,
-    /// Who does what on this file.
+    /// Access streams of the processes that use this file.
     pub(crate) streams: Mutex<Streams>,
-    /// A descriptor that can write, opened at the first admission and kept while bytes are dirty:
-    /// what could not be flushed is never admitted.
+    /// A writable descriptor, opened at the first admission and kept while bytes are dirty: bytes that could not be
+    /// flushed are never admitted.
     pub(crate) flush_handle: Mutex<Option<FlushHandle>>,
-    /// Syncs through `flush_handle` that failed. The system tells each failure once: what others wrote
-    /// through it before may be lost, too, and must be written again.
+    /// Failed syncs through `flush_handle`. The system reports each failure once: what other threads wrote through it
+    /// before may be lost, too, and must be written again.
     pub(crate) syncs_failed: AtomicU64,
-    /// The node, as a way to the file's name.
+    /// The node, which leads to the file's name.
     pub(crate) node: RwLock<Node>,
     /// Open handles.
     pub(crate) opens: AtomicU32,
@@ -85,26 +85,26 @@ pub(crate) struct CachedFile {
     pub(crate) hint: RwLock<FileHint>,
     /// Whether a glob keeps it from the cache.
     pub(crate) excluded: AtomicBool,
-    /// Whether programs may read or map the origin's bytes without us: the cache has nothing newer
-    /// then and takes nothing in. Set and cleared with all of `range` held.
+    /// Whether programs may read or map the origin's bytes without us: the cache then has nothing newer and admits
+    /// nothing. Set and cleared with all of `range` held.
     pub(crate) read_below: AtomicBool,
     /// Whether its last name is gone.
     pub(crate) unlinked: AtomicBool,
-    /// Whether the cache has forgotten it since.
+    /// Whether the cache has since forgotten it.
     pub(crate) forgotten: AtomicBool,
-    /// How the origin's file looked when we last left it alone (I9).
+    /// The state of the origin's file after our last change (I9).
     pub(crate) last_seen: Mutex<LastSeen>,
     mtime_held_ns: AtomicI64,
-    /// Held while the origin's file is given a modification time.
+    /// Held while the modification time of the origin's file is set.
     pub(crate) times: Mutex<()>,
     /// Serialises flushes of this file.
     pub(crate) flushing: Mutex<()>,
-    /// What this node may do with it, where other nodes use the origin, too.
+    /// What this node may do with it if other nodes use the origin, too.
     pub(crate) tokens: OnceLock<Arc<dyn FileTokens>>,
 }
 
 impl CachedFile {
-    /// A file of `size` bytes that looks like `look`, and that the cache knows as `id`, if it does.
+    /// A file of `size` bytes with the stamp `look`, known to the cache as `id`, if at all.
     pub(crate) fn new(
         key: OriginKey,
         id: Option<FileId>,
@@ -141,7 +141,7 @@ impl CachedFile {
         }
     }
 
-    /// Identity in the cache, once something of the file was cached or noted.
+    /// Identity in the cache, once any of the file was cached or noted.
     pub(crate) fn id(&self) -> Option<FileId> {
         self.id.get().copied()
     }
@@ -163,22 +163,22 @@ impl CachedFile {
         self.size.store(size, Ordering::Release);
     }
 
-    /// The modification time that the origin's file is still to be given, in nanoseconds.
+    /// The modification time still to be set on the origin's file, in nanoseconds.
     pub(crate) fn held_mtime_ns(&self) -> Option<i64> {
         let held = self.mtime_held_ns.load(Ordering::Acquire);
         (held != NO_TIME).then_some(held)
     }
 
-    /// Notes a write at `now_ns`. A write that reached only the cache leaves the origin's time
-    /// behind, so it is held; one that went to the origin moves a held time along.
+    /// Notes a write at `now_ns`. A write that reached only the cache leaves the origin's time stale, so the time is
+    /// held; one that went to the origin advances a held time.
     pub(crate) fn note_write(&self, now_ns: i64, on_cache: bool) {
         if on_cache || self.held_mtime_ns().is_some() {
             self.mtime_held_ns.store(now_ns, Ordering::Release);
         }
     }
 
-    /// Holds `mtime_ns` unless a time is held already: before a flush, whose writes would
-    /// otherwise show as modifications.
+    /// Holds `mtime_ns` unless a time is already held: called before a flush, whose writes would otherwise show as
+    /// modifications.
     pub(crate) fn hold_mtime(&self, mtime_ns: i64) {
         let _ = self.mtime_held_ns.compare_exchange(
             NO_TIME,
@@ -188,13 +188,13 @@ impl CachedFile {
         );
     }
 
-    /// Holds `mtime_ns` instead of whatever is held: a program chose it.
+    /// Holds `mtime_ns` instead of any held time: a program chose it.
     pub(crate) fn choose_mtime(&self, mtime_ns: i64) {
         self.mtime_held_ns.store(mtime_ns, Ordering::Release);
     }
 
-    /// The origin has been given `given_ns`, or a program set the time itself (`None`): nothing
-    /// is held any more unless a later write came between.
+    /// The origin's time was set to `given_ns`, or a program set it (`None`): no time is held any longer, unless a
+    /// later write came in between.
     pub(crate) fn let_mtime_go(&self, given_ns: Option<i64>) {
         match given_ns {
             Some(given) => {

@@ -1,11 +1,11 @@
-//! The data mapping table and the cache objects, kept in step.
+//! The data mapping table and the cache objects, kept consistent.
 //!
 //! What must hold here:
 //! - data is on the cache before its mapping is published, and a clean extent is marked dirty
 //!   before its data changes (I2, I4);
 //! - blocks are reserved before they are written (I5) and freed only under an exclusive range
 //!   lock, after the mapping is gone (I2);
-//! - a barrier syncs data first, records after.
+//! - a barrier syncs data first, then records.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,23 +21,23 @@ use halocline_meta::{Discard, FileId};
 use halocline_os::error::Result;
 use halocline_storage::volume::objects::CacheObjects;
 
-/// Evictions free at least this much at once, so that a full cache pays for one in many writes; but
-/// no more than this share of the cache: what leaves may be wanted.
+/// Evictions free at least this much at once, so that on a full cache only one in many writes pays
+/// for one; but no more than this share of the cache: evicted bytes may be wanted again.
 const EVICT_BATCH_BYTES: u64 = 4 << 20;
 const EVICT_BATCH_SHARE: u64 = 256;
 
 /// The cache side of the extent engine.
 #[derive(Debug)]
 pub(crate) struct ExtentStore {
-    /// Which byte is where.
+    /// Maps bytes to their places.
     pub(crate) dmt: ExtentTable,
     /// The bytes.
     pub(crate) objects: CacheObjects,
     /// Servers, stripe and groups of the cache volume.
     pub(crate) geometry: CacheGeometry,
-    /// Files that may have lost the last that was cached of them, and those that were forgotten.
+    /// Files that may have nothing cached any longer, and files that were forgotten.
     emptied: Mutex<BTreeSet<FileId>>,
-    /// Held while a file that nobody has open is looked up to be forgotten, and forgotten.
+    /// Held while a file that is not open is looked up and forgotten.
     pub(crate) forgetting: Mutex<()>,
     barrier: Mutex<()>,
     barriers_begun: AtomicU64,
@@ -69,7 +69,7 @@ impl ExtentStore {
     ) -> io::Result<()> {
         let got = self.objects.open(file.0, placement)?.read_at(offset, buf)?;
         if got < buf.len() {
-            // A mapped byte was written once, so an object that ends before it lost data.
+            // Every mapped byte was written, so an object that ends before one has lost data.
             let what = "its object on the cache is missing or too short: `halocline fsck` tells what is lost, with \
                         --repair it gives that up (umount --force first)";
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
@@ -77,8 +77,8 @@ impl ExtentStore {
         Ok(())
     }
 
-    /// The same, and the parts of `buf` that are not what was written there. The caller holds its
-    /// bytes at least shared.
+    /// The same; returns the parts of `buf` that differ from what was written there. The caller
+    /// holds its bytes at least shared.
     pub(crate) fn read_checked(
         &self,
         file: FileId,
@@ -109,9 +109,9 @@ impl ExtentStore {
         Ok(())
     }
 
-    /// Reserves blocks for `range`, evicting clean extents of `files` where that is needed and
-    /// enough; never what overlaps `range` itself. Returns the bytes evicted, or `None` when
-    /// there is no room: the caller then goes to the origin and nobody waits (D11).
+    /// Reserves blocks for `range`, evicting clean extents of `files` if necessary; never what
+    /// overlaps `range` itself. Returns the bytes evicted, or `None` if there is no room: the
+    /// caller then goes to the origin instead of waiting (D11).
     pub(crate) fn make_room(
         &self,
         files: &FileTable,
@@ -138,7 +138,7 @@ impl ExtentStore {
         Ok(None)
     }
 
-    /// Bytes in use that the records need: they grew beyond their share of a cache that was full.
+    /// Bytes to be freed for the records, which outgrew their share of a full cache.
     pub(crate) fn excess(&self) -> u64 {
         self.dmt.usage().used.saturating_sub(self.dmt.limit())
     }
@@ -150,8 +150,8 @@ impl ExtentStore {
         bytes: u64,
         keep: Option<(FileId, ByteRange)>,
     ) -> Result<u64> {
-        // While frozen nobody opens a file for the first time: an extent whose file has no locks
-        // yet can be neither read nor mapped anew before its blocks are freed.
+        // While frozen no file is opened for the first time: an extent whose file has no locks yet
+        // can be neither read nor remapped before its blocks are freed.
         let frozen = files.freeze();
         let mut held = Vec::new();
         let discards = self.dmt.evict(bytes, keep, &mut |id, range| match frozen.by_id(id) {
@@ -185,18 +185,18 @@ impl ExtentStore {
         Ok(freed)
     }
 
-    /// Notes that nothing of a file may be left on the cache.
+    /// Notes that a file may have nothing left on the cache.
     pub(crate) fn note_emptied(&self, file: FileId) {
         self.emptied.lock().insert(file);
     }
 
-    /// The files noted so far, which are not any more.
+    /// Takes the files noted so far.
     pub(crate) fn take_emptied(&self) -> BTreeSet<FileId> {
         std::mem::take(&mut self.emptied.lock())
     }
 
-    /// After a crash: frees what objects hold beside the extents that the table knows, which no
-    /// count includes (I5). Nobody uses the cache yet.
+    /// After a crash: frees blocks of objects outside the extents in the table, which no count
+    /// includes (I5). The cache is not in use yet.
     pub(crate) fn trim(&self) -> Result<()> {
         for key in self.objects.list()? {
             let id = FileId(key.file);
@@ -216,8 +216,8 @@ impl ExtentStore {
                 }
             }
             object.cut(kept)?;
-            // What the killed process wrote is in no list of this one's: the first barrier would
-            // call it durable.
+            // This process has no list of what the killed one wrote: the first barrier would report
+            // that as durable without syncing it.
             object.sync(true)?;
         }
         self.dmt.trimmed();
@@ -225,7 +225,7 @@ impl ExtentStore {
     }
 
     /// Makes everything that was written before this call durable: data first, then records. One
-    /// barrier serves all callers that came before it began.
+    /// barrier serves all callers that arrived before it began.
     pub(crate) fn barrier(&self) -> Result<()> {
         let mine = self.barriers_begun.load(Ordering::Acquire) + 1;
         let _turn = self.barrier.lock();

@@ -1,9 +1,8 @@
 //! A sweep: which regions of a file are flushed, in which order, and when the origin is synced.
 //!
-//! Regions go to the origin in offset order, so that disks sweep instead of seeking. Pressed for room, a
-//! sweep takes the densest regions only: what a region costs depends little on how many of its
-//! bytes are dirty, so the densest free the most room for the disk time (ours; the papers flush in
-//! the order of the records).
+//! Regions go to the origin in offset order, so that disks sweep instead of seeking. Pressed for room, a sweep takes
+//! only the densest regions: a region's cost depends little on how many of its bytes are dirty, so the densest free
+//! the most room per disk time (ours; the papers flush in the order of the records).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,32 +37,31 @@ use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::Namespace;
 
-/// Dirty extents looked at in one go.
+/// Dirty extents looked up at once.
 const LOOK: usize = 4096;
 
-/// Bytes flushed until the origin is synced and they are marked clean. Pressed for room, programs
-/// wait for that.
+/// Bytes flushed before the origin is synced and they are marked clean. Under pressure, programs wait for that.
 const SYNC_BYTES: u64 = 64 << 20;
 const SYNC_BYTES_PRESSED: u64 = 8 << 20;
 
 /// While programs use the origin, the rebuilder rests this many times as long as it worked.
 const COURTESY: u32 = 3;
 
-/// Longest rest, and how often a resting worker looks whether somebody needs it.
+/// Longest rest, and how often a resting worker checks whether it is needed.
 const REST_MAX: Duration = Duration::from_secs(2);
 const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// Sweeps in a row that bring nothing to the origin of what a flush of the whole file still owes, although each waits for
-/// the requests that are in the way, until the flush gives up.
+/// A flush of a whole file gives up after this many sweeps in a row that flush nothing of what it still owes,
+/// although each waits for the requests in its way.
 const FRUITLESS_SWEEPS: u32 = 16;
 
 /// How a sweep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swept {
-    /// So many bytes became clean.
+    /// This many bytes became clean.
     Home(u64),
-    /// It could not go on because the file's last name is gone: there is nothing to bring to the origin any more,
-    /// or nowhere to bring it.
+    /// It could not go on because the file's last name is gone: nothing remains to be flushed, or there is no file to
+    /// flush it to.
     Removed,
 }
 
@@ -72,25 +70,25 @@ pub(crate) enum Swept {
 pub(crate) enum FlushedWhole {
     /// All that was dirty when it began is on the origin, durably.
     Home,
-    /// All but so many bytes: requests were in the way every time.
+    /// All but this many bytes: requests were in the way every time.
     Held(u64),
-    /// All but so many bytes: the caller ended it.
+    /// All but this many bytes: the caller ended it.
     Stopped(u64),
     /// The file's last name is gone, see [`Swept::Removed`].
     Removed,
 }
 
-/// What a sweep tells while it goes on, from several threads, and how it deals with requests in its way.
+/// Callbacks of a running sweep, called from several threads, and how it deals with requests in its way.
 #[derive(Clone, Copy)]
 struct Watcher<'a> {
-    /// Is told the bytes of each region flushed; ends the sweep with `false`.
+    /// Called with the bytes of each region flushed; ends the sweep by returning `false`.
     go_on: &'a (dyn Fn(u64) -> bool + Sync),
-    /// Is told what is on the origin now, durably: as it was when the sweep began, or newer.
+    /// Called with each range that is now durable on the origin: as it was when the sweep began, or newer.
     flushed: &'a (dyn Fn(ByteRange) + Sync),
     held: Held,
 }
 
-/// What flushes whole files, region by region.
+/// Flushes whole files, region by region.
 #[derive(Debug, Builder)]
 pub(crate) struct Sweeper {
     store: Arc<ExtentStore>,
@@ -113,8 +111,8 @@ pub(crate) struct Sweeper {
 }
 
 impl Sweeper {
-    /// One sweep over a file, several regions at a time. `go_on` is told the bytes of each region
-    /// flushed and ends the sweep with `false`. The caller holds no lock of the file's bytes.
+    /// One sweep over a file, several regions at a time. `go_on` is called with the bytes of each region flushed and
+    /// ends the sweep by returning `false`. The caller holds no lock of the file's bytes.
     pub(crate) fn sweep(
         &self,
         file: &Arc<CachedFile>,
@@ -138,7 +136,7 @@ impl Sweeper {
         watcher: Watcher<'_>,
     ) -> Result<Swept> {
         let _one = file.flushing.lock();
-        // A defect that one file meets keeps none of the others from the origin, nor the mount from its end.
+        // A defect met with one file must not keep other files from being flushed or the mount from ending.
         match self.defects.guard("flush", || self.sweep_alone(file, id, which, watcher)) {
             Ok(bytes) => Ok(Swept::Home(bytes)),
             Err(_) if self.is_removed(file, id) => {
@@ -149,7 +147,7 @@ impl Sweeper {
         }
     }
 
-    /// The same while the caller holds `flushing`; returns the bytes that became clean.
+    /// The same for a caller that holds `flushing`; returns the bytes that became clean.
     fn sweep_alone(
         &self,
         file: &Arc<CachedFile>,
@@ -159,7 +157,7 @@ impl Sweeper {
     ) -> Result<u64> {
         if self.store.dmt.usable().is_ok() {
             match self.sweep_and_record(file, id, which, watcher) {
-                // From now on the store refuses changes: the first to notice goes around it.
+                // The store now refuses changes: the first sweep to notice bypasses it.
                 Err(error) if self.store.dmt.usable().is_err() => {
                     self.mappings.cache_failed(&error);
                 }
@@ -184,7 +182,7 @@ impl Sweeper {
         let (team, mut works) = Team::new(&self.clock, workers as usize);
         let sweep = |work: Work| {
             let working = work.begin();
-            // Here, because a scope does not say what its threads panicked with.
+            // Caught here, because a scope loses the panic messages of its threads.
             let swept = self
                 .defects
                 .guard("flush", || self.sweep_some(file, id, &regions, workers, watcher));
@@ -218,19 +216,19 @@ impl Sweeper {
         Ok(swept)
     }
 
-    /// Whether a file's last name is gone, and with it what a sweep needs of it.
+    /// Whether a file's last name is gone, and with it what a sweep needs.
     fn is_removed(&self, file: &CachedFile, id: FileId) -> bool {
         let is_forgotten = || self.store.dmt.file(id).is_none();
-        // What a program has open stays whole until it is closed.
+        // A file that a program has open stays intact until it is closed.
         if file.is_open() {
             return is_forgotten();
         }
-        // Whoever forgets it holds all of it until that is done.
+        // A thread that forgets the file holds all of its range until done.
         let _still = file.range.shared(WHOLE);
         if is_forgotten() {
             return true;
         }
-        // Between the removal of a name and that of its record.
+        // A name may be removed while its record still exists.
         let node = file.node.read().clone();
         match self.namespace.stat(&node) {
             Ok(stat) => stat.raw.st_nlink == 0,
@@ -238,7 +236,7 @@ impl Sweeper {
         }
     }
 
-    /// Lets go of a file whose name leads nowhere: if others took it, its record alone leads on.
+    /// Releases a file whose name leads nowhere: if others removed the name, only its record helps to find the file.
     fn forget_removed(&self, file: &Arc<CachedFile>) {
         if !file.is_open() && !self.own.is_naming() {
             *file.flush_handle.lock() = None;
@@ -247,7 +245,7 @@ impl Sweeper {
         }
     }
 
-    /// Takes region after region until there is none or `go_on` says no.
+    /// Flushes regions until none is left or `go_on` returns `false`.
     fn sweep_some(
         &self,
         file: &CachedFile,
@@ -277,7 +275,7 @@ impl Sweeper {
         Ok(total + self.finish(file, id, &flushed, watcher)?)
     }
 
-    /// Makes durable on the origin what was written there, and tells of it.
+    /// Makes what was written durable on the origin, and reports it to the watcher.
     fn finish(
         &self,
         file: &CachedFile,
@@ -318,8 +316,8 @@ impl Sweeper {
         }
     }
 
-    /// Rests after work while programs use the origin and nothing presses. The `workers` of a sweep
-    /// rest so long that all together rest [`COURTESY`] times as long as one works.
+    /// Rests after work while programs use the origin and there is no pressure. The `workers` of a sweep rest so long
+    /// that together they rest [`COURTESY`] times as long as one works.
     fn be_courteous(&self, worked: Duration, bytes: u64, workers: u32) {
         if self.pressure.is_pressed() || self.origin.is_idle() {
             return;
@@ -332,7 +330,7 @@ impl Sweeper {
             rest = rest.max(due.saturating_sub(worked));
         }
         let until = self.clock.instant() + rest.min(REST_MAX);
-        // Nobody to be courteous to, once programs are done with the origin.
+        // No need to rest once programs are done with the origin.
         while !self.pressure.is_pressed() && !self.room.is_wanted() && !self.origin.is_idle() {
             let left = until.saturating_duration_since(self.clock.instant());
             if left.is_zero() {
@@ -344,8 +342,8 @@ impl Sweeper {
 
     /// Flushes all of a file that is dirty now; `go_on` as in [`Self::sweep`].
     ///
-    /// The first sweep passes over what a request holds at that moment, and holds up no writer to the cache. The
-    /// next ones wait for what it left: that would count as failed, and most requests are there for an instant.
+    /// The first sweep skips what requests hold at that moment, and holds up no writer to the cache. Later ones wait
+    /// for what it left, which would otherwise count as failed; most requests are brief.
     pub(crate) fn flush_whole(
         &self,
         file: &Arc<CachedFile>,
@@ -354,7 +352,7 @@ impl Sweeper {
         self.flush_of((file, WHOLE), Which::All, go_on)
     }
 
-    /// The same of all that is dirty now of a range, with what else lies in the regions that it is in.
+    /// The same for all that is dirty now in a range, and for what else lies in the regions of that range.
     pub(crate) fn flush_range(
         &self,
         file: &Arc<CachedFile>,
@@ -379,7 +377,7 @@ impl Sweeper {
         if self.sweep(file, id, which, &go_on)? == Swept::Removed {
             return Ok(FlushedWhole::Removed);
         }
-        // More than was dirty at the beginning, where programs write: nothing of that is missing in it.
+        // If programs write, this may be more than was dirty at the beginning, never less than remains of that.
         let owed = Mutex::new(self.dirty_ranges(id, range));
         let mut fruitless = 0;
         loop {
@@ -403,7 +401,8 @@ impl Sweeper {
         }
     }
 
-    /// The bytes of `owed` that are dirty yet; what is not leaves it. What is damaged goes to the origin in no way.
+    /// The bytes of `owed` that are still dirty; all others are removed from it, and damaged ones, which cannot be
+    /// flushed.
     fn still_owed(&self, id: FileId, owed: &Mutex<RangeSet<u64>>) -> u64 {
         let dirty = self.dirty_ranges(id, WHOLE);
         let mut owed = owed.lock();
@@ -416,7 +415,7 @@ impl Sweeper {
         owed.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// What is dirty of a range of a file.
+    /// The dirty parts of a range of a file.
     fn dirty_ranges(&self, id: FileId, range: ByteRange) -> RangeSet<u64> {
         let mut ranges = RangeSet::new();
         let mut from = range.start;
