@@ -22,7 +22,7 @@ pub struct Uncached {
     direct: bool,
 }
 
-/// An open file of a [`Passthrough`].
+/// An open file of an [`Uncached`].
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
