@@ -6,6 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_model::file_layout::FileLayout;
@@ -82,8 +84,25 @@ fn two_parts() -> Wish {
     wish("file", &[(0, [4096, 4096, 16384]), (49_152, [8192, 8192, 0])])
 }
 
+/// The volume, for a move. A process that another test starts has the lock of an origin that was closed just now, from its
+/// fork until it runs its program.
+fn to_move(dir: &Path) -> Result<Origin> {
+    let begun = Instant::now();
+    loop {
+        match Origin::open_to_move(dir) {
+            Err(error)
+                if error.to_string().contains("in use by another process")
+                    && begun.elapsed() < Duration::from_secs(10) =>
+            {
+                thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened,
+        }
+    }
+}
+
 fn apply(dir: &Path, wish: &Wish, before: &mut dyn FnMut(Step) -> Result<()>) -> Result<Standing> {
-    let origin = Origin::open_to_move(dir)?;
+    let origin = to_move(dir)?;
     origin.clear_moves(&mut |_| Ok(()))?;
     let found = origin.look(std::slice::from_ref(wish), true)?.remove(0);
     origin.check_space(std::slice::from_ref(&found))?;
@@ -174,7 +193,7 @@ fn stopped_before_any_step_a_file_is_in_its_old_layout_or_its_new_one() {
         let mut want = content();
         want[50_000..50_015].copy_from_slice(b"written between");
         drop(origin);
-        let found = Origin::open_to_move(dir).unwrap().look(&[two_parts()], false).unwrap();
+        let found = to_move(dir).unwrap().look(&[two_parts()], false).unwrap();
         assert_eq!(found[0].agrees(), stop > Step::Switch, "{stop:?}");
         assert!(moved(dir, &two_parts()).agrees(), "{stop:?}");
         assert_eq!(read(&mounted(dir), "file"), want, "{stop:?}");
@@ -209,7 +228,7 @@ fn a_switch_that_is_not_durable_removes_neither_object() {
     assert_eq!(apply(dir, &two_parts(), &mut failing).unwrap_err().errno(), libc::EIO);
     let new = number();
     assert_ne!(old, new);
-    let origin = Origin::open_to_move(dir).unwrap();
+    let origin = to_move(dir).unwrap();
     assert_eq!(origin.clear_moves(&mut failing).unwrap_err().errno(), libc::EIO);
     assert_eq!(local_files(dir, "objects").len(), 6, "the old object and the new one");
     drop(origin);
@@ -217,7 +236,7 @@ fn a_switch_that_is_not_durable_removes_neither_object() {
     rustix::fs::setxattr(&path, OBJECT, &old, XattrFlags::REPLACE).unwrap();
     assert_eq!(read(&mounted(dir), "file"), content());
     rustix::fs::setxattr(&path, OBJECT, &new, XattrFlags::REPLACE).unwrap();
-    let origin = Origin::open_to_move(dir).unwrap();
+    let origin = to_move(dir).unwrap();
     assert!(origin.clear_moves(&mut |_| Ok(())).unwrap(), "the note stayed");
     drop(origin);
     assert_eq!(local_files(dir, "objects").len(), 3);
@@ -324,7 +343,7 @@ fn what_cannot_be_moved_is_refused_before_anything_is() {
     let error = Origin::open_to_move(dir).unwrap_err().to_string();
     assert!(error.contains("in use"), "{error}");
     drop(origin);
-    let origin = Origin::open_to_move(dir).unwrap();
+    let origin = to_move(dir).unwrap();
     let of = |path: &str| Wish { path: path.into(), ..two_parts() };
     let narrow = Wish { layout: FileLayout::uniform(vec![4096; 2]).unwrap(), ..two_parts() };
     for (wishes, what) in [
@@ -360,7 +379,7 @@ fn a_file_that_changes_while_it_moves_stays_where_it_is() {
     });
     let error = changed.unwrap_err().to_string();
     assert!(error.contains("changed meanwhile"), "{error}");
-    assert!(Origin::open_to_move(dir).unwrap().clear_moves(&mut |_| Ok(())).unwrap());
+    assert!(to_move(dir).unwrap().clear_moves(&mut |_| Ok(())).unwrap());
     assert_eq!(read(&mounted(dir), "file"), content()[..90_000]);
     assert!(local_files(dir, "layouts").is_empty());
 }
