@@ -242,7 +242,11 @@ impl Cache {
         if repair {
             origin.bind_objects()?;
         }
-        for (id, bytes) in origin.orphans()? {
+        let orphans = origin.orphans()?;
+        if repair && !orphans.is_empty() {
+            origin.sync_names()?;
+        }
+        for (id, bytes) in orphans {
             self.problems.push(Problem::OrphanObject { object: id.to_string(), bytes });
             if repair {
                 origin.remove_orphan(id)?;

@@ -41,7 +41,15 @@ impl Origin {
         Ok(orphans)
     }
 
-    /// Removes an orphan from all servers.
+    /// Makes the names of all files durable. Before an orphan is removed: what a killed move named may be in memory only,
+    /// and a power loss would then name the object that was removed.
+    pub fn sync_names(&self) -> Result<()> {
+        let names = fs::File::open(self.namespace_dir());
+        let synced = names.and_then(|names| Ok(rustix::fs::syncfs(names)?));
+        synced.map_err(Error::at(self.namespace_dir(), "sync"))
+    }
+
+    /// Removes an orphan from all servers. The caller has called [`Origin::sync_names`] since it was found.
     pub fn remove_orphan(&self, id: ObjectId) -> Result<()> {
         let path = id.path();
         for server in self.servers() {
