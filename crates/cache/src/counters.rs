@@ -1,5 +1,5 @@
 //! What the engine did, counted: requests and bytes by side and direction, admissions by layout,
-//! predicted and measured times. Lock-free, summed when somebody asks.
+//! predicted and measured times. Lock-free, summed on request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -129,7 +129,7 @@ impl Counters {
         add(&self.no_room_bytes, bytes);
     }
 
-    /// Bytes that programs read so far.
+    /// Bytes that programs have read so far.
     pub(crate) fn bytes_read(&self) -> u64 {
         get(&self.read.bytes)
     }
@@ -146,7 +146,7 @@ impl Counters {
         add(&self.damaged_clean_bytes, bytes);
     }
 
-    /// Counts a file whose dirty bytes others' changes kept from going to the origin.
+    /// Counts a file whose dirty bytes could not be flushed because others changed it.
     pub(crate) fn conflict(&self) {
         add(&self.conflicts, 1);
     }

@@ -46,7 +46,7 @@ pub(crate) struct Relief {
     external: Arc<ExternalChanges>,
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
-    /// Removed files whose removal could not be recorded.
+    /// Removed files for which no invalidation could be recorded.
     #[builder(skip)]
     pub(crate) removed: Mutex<HashSet<FileId>>,
     /// Held while the whole cache is abandoned.

@@ -99,7 +99,7 @@ impl Flusher {
         held: Held,
         all: &mut Flushed,
     ) -> Result<()> {
-        // Without a lease other nodes may own the bytes that are dirty here (I12).
+        // Without a lease other nodes may have taken the bytes that are dirty here (I12).
         self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
         let mut from = region.start;
         while let Some(next) =

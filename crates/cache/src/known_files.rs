@@ -1,4 +1,4 @@
-//! The files that are open or that the cache knows: found by name or record, given a number, forgotten again.
+//! Files that are open or known to the cache: found by name or record, given an identity, forgotten again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::Node;
 
-/// How a file of the origin looked, and what tells whether we changed it since.
+/// The attributes of an origin file, and what tells whether we may have changed it since.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     unwatched: u64,
@@ -38,19 +38,18 @@ pub(crate) struct KnownFiles {
     flush_handles: Arc<FlushHandles>,
     own: Arc<OwnChanges>,
     external: Arc<ExternalChanges>,
-    /// What is pinned and what is kept off the cache.
+    /// The pin and exclude globs.
     pub(crate) globs: RwLock<Globs>,
 }
 
 impl KnownFiles {
-    /// The one [`CachedFile`] of `node`. What the store maps beyond the file's end (a crash
-    /// between a truncate and its records) is dropped here, before anybody can read it. The caller
-    /// holds no lock of a file.
+    /// The one [`CachedFile`] of `node`. Mappings beyond the file's end (from a crash between a truncate and its
+    /// records) are dropped here, before they can be read. The caller holds no lock of a file.
     pub(crate) fn file_of(&self, node: &Node) -> Result<Arc<CachedFile>> {
         self.file_and_stat(node).map(|(file, _)| file)
     }
 
-    /// The same with the origin's attributes of a moment ago.
+    /// The same with the origin's attributes as just read.
     pub(crate) fn file_and_stat(&self, node: &Node) -> Result<(Arc<CachedFile>, libc::stat64)> {
         loop {
             if let Some(found) = self.file_seen(node, self.see(node)?)? {
@@ -59,7 +58,7 @@ impl KnownFiles {
         }
     }
 
-    /// How `node` looks before its [`CachedFile`] is searched.
+    /// Reads the attributes of `node` before its [`CachedFile`] is looked up.
     pub(crate) fn see(&self, node: &Node) -> Result<Seen> {
         let unwatched = self.files.unwatched();
         let (key, raw) = self.origin.key_of(node)?;
@@ -68,9 +67,8 @@ impl KnownFiles {
 
     /// The one [`CachedFile`] of a node that was seen just now; `None` if it became another file.
     ///
-    /// A new one begins with what was seen. If we changed the file between the look and now, and let
-    /// go of it again, that is of the past: the size would be wrong (I1), and our own change would
-    /// be taken for one of others later (I9).
+    /// A new one starts from what was seen. If we changed the file since then and released it again, that is out of
+    /// date: the size would be wrong (I1), and our own change would later be taken for one by others (I9).
     pub(crate) fn file_seen(
         &self,
         node: &Node,
@@ -109,7 +107,7 @@ impl KnownFiles {
         Ok(Some((file, raw)))
     }
 
-    /// The file's identity in the cache, given to it now if it has none.
+    /// The file's identity in the cache, assigned now if it has none.
     pub(crate) fn id_of(&self, file: &Arc<CachedFile>) -> Result<FileId> {
         if let Some(id) = file.id() {
             return Ok(id);
@@ -123,7 +121,7 @@ impl KnownFiles {
         }
         let id = self.store.dmt.register_on(mount, file.key, &path)?;
         self.files.identified(id, file);
-        // The new record says that we change it, which must be put right though nobody writes.
+        // The new record says that we are changing the file, which must be corrected even if there is no write.
         look.recorded = false;
         self.own.note_restless(&mut look, id);
         drop(look);
@@ -144,7 +142,7 @@ impl KnownFiles {
         }
     }
 
-    /// A descriptor that can flush the file, kept until its last dirty byte is on the origin.
+    /// A descriptor for flushing the file, kept until its last dirty byte is on the origin.
     pub(crate) fn flush_handle_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
         let mut flush_handle = file.flush_handle.lock();
         if let Some(open) = flush_handle.as_ref() {
@@ -156,14 +154,14 @@ impl KnownFiles {
         Ok(open)
     }
 
-    /// Whether the file may become dirty: it can be flushed, and so can all that are.
+    /// Whether the file may become dirty: it can be flushed, and so can all dirty files.
     pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
         let refused = self.flush_handles.are_all_kept() && file.flush_handle.lock().is_none();
         !refused && self.flush_handle_of(file).is_ok()
     }
 
-    /// The file behind a record, reached by its path; `None` when the path names another file now
-    /// or nothing at all. An error says that nobody knows, or why the file cannot be used.
+    /// The file of a record, reached by its path; `None` if the path now names another file or nothing at all. An
+    /// error means that this is unknown, or says why the file cannot be used.
     pub(crate) fn file_by_id(&self, id: FileId) -> Result<Option<Arc<CachedFile>>> {
         if let Some(file) = self.files.by_id(id) {
             return Ok(Some(file));
@@ -181,13 +179,13 @@ impl KnownFiles {
         Ok(Arc::new(self.origin.open(&node, libc::O_RDONLY)?))
     }
 
-    /// The record of a dirty file that was not found; `None` if nothing is dirty of it by now.
+    /// The record of a dirty file that was not found; `None` if it is no longer dirty.
     pub(crate) fn record_of_missing(&self, id: FileId) -> Option<FileRecord> {
         let record = self.store.dmt.file(id)?;
         (!self.store.dmt.dirty(id, WHOLE, 1).is_empty()).then_some(record)
     }
 
-    /// Drops a file of which the store has all there is to remember.
+    /// Drops a file from memory if the store has all that must be remembered of it.
     pub(crate) fn forget_idle(&self, file: &Arc<CachedFile>) {
         self.files.remove_if(file, |file| {
             !file.is_open()
@@ -201,7 +199,7 @@ impl KnownFiles {
         }
     }
 
-    /// The file of a node that the cache or an open handle knows.
+    /// The file of a node if it is known to the cache or open.
     pub(crate) fn file_of_known(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
         let (key, _) = self.origin.key_of(node)?;
         match self.files.by_key(key) {

@@ -1,4 +1,4 @@
-//! Files coming and going: found by their records, settled when closed, forgotten when gone.
+//! The life of files: found by their records, settled when closed, forgotten when gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::{Node, Removed};
 
-/// What follows names that change, and forgets what is gone.
+/// Follows changes of names, and forgets files that are gone.
 #[derive(Debug, Builder)]
 pub(crate) struct Lifecycle {
     namespace: Arc<Namespace>,
@@ -40,8 +40,8 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Our own change of names or attributes moved the file's ctime: what we know of it follows, so that
-    /// it is not taken for somebody else's change (I9). The caller holds a `Naming`.
+    /// Our own change of names or attributes advanced the file's ctime: updates the stamp, so that this is not taken
+    /// for a change by others (I9). The caller holds a `Naming`.
     pub(crate) fn restamp(&self, node: &Node) -> Result<()> {
         let stat = self.namespace.stat(node)?;
         if stat.kind() != libc::S_IFREG {
@@ -53,7 +53,7 @@ impl Lifecycle {
             return self.follow_attributes(&file, node);
         }
         let Some(id) = self.store.dmt.find(key) else { return Ok(()) };
-        // Nobody opens it meanwhile and looks at it.
+        // So that the file is not opened and examined meanwhile.
         let frozen = self.files.freeze();
         if let Some(file) = frozen.by_key(key).cloned() {
             drop(frozen);
@@ -69,12 +69,12 @@ impl Lifecycle {
 
     fn follow_attributes(&self, file: &CachedFile, node: &Node) -> Result<()> {
         if !file.is_open() {
-            // Else its last close does it, or the rebuilder.
+            // Otherwise its last close does this, or the rebuilder.
             self.own.rest(file)?;
         }
         let mut look = file.last_seen.lock();
         let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
-        // Nothing else is ours in what differs.
+        // Any other difference is not ours.
         if look.is_hidden()
             || look.is_external()
             || look.seen == stamp
@@ -89,18 +89,18 @@ impl Lifecycle {
         }
     }
 
-    /// Forgets a file whose last name and last handle are gone, with everything cached of it.
+    /// Forgets a file whose last name and last handle are gone, and all of its cached bytes.
     pub(crate) fn forget_file(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         debug_assert!(file.unlinked.load(Ordering::Acquire));
-        // Whoever moves bytes of it finishes first (I2).
+        // Transfers of its bytes finish first (I2).
         let _range = file.range.exclusive(WHOLE);
-        // The last close and the removal of the last name may meet here, and somebody may have
-        // opened it just before its name went: that one's close comes here again.
+        // The last close and the removal of the last name may race here, and the file may have been opened just
+        // before its name was removed: that handle's close comes here again.
         if file.is_open() {
             return Ok(());
         }
         {
-            // No record is left to be stamped from here on.
+            // From here on there is no record to stamp.
             let _look = file.last_seen.lock();
             if file.forgotten.swap(true, Ordering::AcqRel) {
                 return Ok(());
@@ -115,7 +115,7 @@ impl Lifecycle {
         self.forget_data(file)
     }
 
-    /// Removes what a striped origin keeps of an unlinked file beside its name.
+    /// Removes the data that a striped origin keeps of an unlinked file apart from its name.
     pub(crate) fn forget_data(&self, file: &Arc<CachedFile>) -> Result<()> {
         let node = file.node.read().clone();
         if self.origin.data.is_striped()
@@ -128,7 +128,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// As [`Lifecycle::forget_file`] for a file that nothing in memory knows.
+    /// As [`Lifecycle::forget_file`], for a file not in memory.
     pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
         let forgetting = self.store.forgetting.lock();
         if let Some(id) = self.store.dmt.find(key) {
@@ -136,7 +136,7 @@ impl Lifecycle {
                 if self.store.dmt.usable().is_ok() {
                     return Err(error);
                 }
-                // Its bytes are nobody's any more, and it is in nobody's way.
+                // Its bytes are no longer needed, and it must not hold up other files.
                 self.relief.removed.lock().insert(id);
             }
             self.mappings.advisory(self.store.dmt.forget(id))?;
@@ -152,7 +152,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// The last handle of a file goes; `origin` is its descriptor.
+    /// The last handle of a file is being closed; `origin` is its descriptor.
     pub(crate) fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
         let unlinked = file.unlinked.load(Ordering::SeqCst);
         let done = match file.id() {
@@ -175,7 +175,7 @@ impl Lifecycle {
         self.known.forget_idle(file);
     }
 
-    /// Nobody has the file open any more: what it looks like now is what its next opener is to find.
+    /// The file is no longer open: its stamp now is what the next open is to find.
     fn leave_alone(&self, file: &CachedFile) -> Result<()> {
         if file.last_seen.lock().is_external() {
             return self.external.meet(file);
@@ -220,8 +220,8 @@ mod tests {
         (node, handle)
     }
 
-    /// A program wrote to the cache between a last look at a closed file and the record of it: after
-    /// a kill the bytes were a conflict with our own change of the origin's file.
+    /// Regression: a program wrote to the cache between the last look at a closed file and the record of it; after a
+    /// kill the bytes conflicted with our own change of the origin's file.
     #[test]
     fn i4_a_file_that_is_written_while_it_is_settled_is_not_taken_for_one_at_rest() {
         let (engine, dirs) = engine();
@@ -256,8 +256,8 @@ mod tests {
         assert_eq!(engine.base.store.dmt.usage().dirty, 4096);
     }
 
-    /// A file was looked at, then grown, flushed and let go of by others, and only then found: it had
-    /// the size of the look, and a conflict with our own flush when it was written the next time.
+    /// Regression: a file was looked at, then grown, flushed and released by other threads, and only then found: it
+    /// had the size from that look, and its next write conflicted with our own flush.
     #[test]
     fn i1_i9_a_file_that_is_changed_and_let_go_of_while_it_is_opened_is_found_as_it_is() {
         let (engine, _dirs) = engine();
@@ -286,7 +286,8 @@ mod tests {
         assert_eq!(engine.status().notes, Vec::<String>::new());
     }
 
-    /// The second was told that the cache does not know the file, and with it a program's unlink.
+    /// Regression: the second of the two failed because the cache did not know the file, and with it a program's
+    /// unlink.
     #[test]
     fn a_removal_and_a_last_close_may_both_forget_a_file() {
         let (engine, _dirs) = engine();

@@ -6,7 +6,7 @@
 //!
 //! What must hold while [`read_below`](CachedFile::read_below) is set, because programs then see the origin without
 //! us (I1): the origin has the newest bytes, and all writes go there.
-//! - It is set only while the file is not open for writing and nothing is dirty.
+//! - It is set when the file is not open for writing, no handle is served by us, and nothing is dirty.
 //! - An open for writing that finds it set first drops what the cache has of the file: stores to a mapping reach the
 //!   origin unseen. Writes through that handle come to us and are not admitted.
 //! - It is cleared when no one else has the origin's file open: mappings outlive handles.

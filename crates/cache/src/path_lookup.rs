@@ -1,12 +1,12 @@
-//! Whether a file of the origin is gone, or only cannot be looked at now.
+//! Whether a file of the origin is gone, or only cannot be examined now.
 //!
-//! What is dirty of a file that is gone has no place to go; what is dirty of one that cannot be looked at
-//! has, and waits. What must hold: a file is gone only if
-//! - each directory on its path was looked at, and one of them answered that the name is not there, or
-//!   is another file's;
-//! - what answered lies on the mount that the file lay on: below a mount point on which nothing is mounted yet
-//!   lie other directories, which know nothing of the file;
-//! - the whole origin was searched for it, and every directory of it could be read.
+//! Dirty bytes of a file that is gone have nowhere to go; those of one that cannot be examined do, and wait. What
+//! must hold: a file is gone only if
+//! - each directory on its path was examined, and one of them answered that the name does not exist, or belongs to
+//!   another file;
+//! - the directory that answered is on the same mount as the file was: a mount point on which nothing is mounted yet
+//!   shows other directories, which do not have the file;
+//! - the whole origin was searched for it, and every directory could be read.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,27 +17,27 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{Namespace, Node};
 
-/// Stands for a mount that could not be looked at: no file is taken for gone from it.
+/// Stands for a mount that could not be examined: no file on it is considered gone.
 const UNKNOWN: OriginKey = OriginKey { inode: 0, born_ns: 0 };
 
 /// Where a path below the origin leads.
 enum Lead {
-    /// To this.
+    /// To this node.
     Here(Node, Stat),
-    /// Nowhere: this, the last on the way, has no such name.
+    /// Nowhere: this node, the last one found, has no such name.
     NotBelow(Node),
 }
 
-/// Whether an error says that a name is not there, and not that nobody knows.
+/// Whether an error says that a name does not exist, rather than that this is unknown.
 pub(crate) fn says_not_there(error: &Error) -> bool {
     [libc::ENOENT, libc::ENOTDIR].contains(&error.errno())
 }
 
-/// The node that a record of the cache means, with how it looks; `None` if its path leads to another file by
-/// now, or nowhere. `dir` is where the tree is, for messages.
+/// The node that a record of the cache refers to, with its attributes; `None` if its path now leads to another file,
+/// or nowhere. `dir` is the tree's directory, for messages.
 ///
 /// # Errors
-/// Nobody knows: names what could not be looked at, and why.
+/// If that is unknown: names what could not be examined, and why.
 pub fn find(
     namespace: &Namespace,
     dir: &Path,
@@ -76,8 +76,7 @@ fn lead_to(namespace: &Namespace, dir: &Path, path: &Path) -> Result<Lead> {
     Ok(Lead::Here(node, stat))
 }
 
-/// Root of what is mounted below the tree's root and has `node` on it; `None` if it lies on what the root
-/// itself is on.
+/// Root of the mount below the tree's root that `node` is on; `None` if it is on the root's own mount.
 fn mount_of(namespace: &Namespace, node: &Node) -> Result<Option<OriginKey>> {
     let of_root = namespace.mount_of(&namespace.root())?;
     let mount = namespace.mount_of(node)?;
@@ -93,16 +92,16 @@ fn mount_of(namespace: &Namespace, node: &Node) -> Result<Option<OriginKey>> {
     Ok(Some(origin_key(&namespace.stat(&root)?)))
 }
 
-/// What could not be done with a path below the origin.
+/// The operation on a path below the origin that failed, for errors.
 const LOOK: &str = "look at it";
 
-/// An error of a look at a path below `dir`, with the path.
+/// An error of examining a path below `dir`, with the path.
 pub(crate) fn cannot_look(dir: &Path, path: &Path, error: &Error) -> Error {
     Error::at(dir.join(path), LOOK)(io::Error::from_raw_os_error(error.errno()))
 }
 
-/// The node at a path below the origin, if there is one. An error says that nobody knows, and what
-/// could not be looked at.
+/// The node at a path below the origin, if there is one. An error means that this is unknown, and names what could
+/// not be examined.
 pub(crate) fn node_at(namespace: &Namespace, dir: &Path, path: &Path) -> Result<Option<Node>> {
     match lead_to(namespace, dir, path)? {
         Lead::Here(node, _) => Ok(Some(node)),
@@ -110,7 +109,7 @@ pub(crate) fn node_at(namespace: &Namespace, dir: &Path, path: &Path) -> Result<
     }
 }
 
-/// The mount that a file lies on, for its record.
+/// The mount that a file is on, for its record.
 pub(crate) fn known_mount_of(namespace: &Namespace, node: &Node) -> Option<OriginKey> {
     mount_of(namespace, node).unwrap_or(Some(UNKNOWN))
 }

@@ -1,10 +1,10 @@
-//! What other nodes leave this one to do with the bytes of a file (`crate::coherence`).
+//! What other nodes allow this one to do with the bytes of a file (`crate::coherence`).
 //!
-//! A permit is taken before any lock of the file. What must hold of the size that is remembered: a permit over its
-//! last byte, once it was right, keeps it from getting less; a permit over everything behind its last byte keeps it from
-//! getting more. So a request that stays within the file needs a permit over its own bytes, and one that reaches
-//! past its end needs one without an end. Other nodes may have made the file longer meanwhile: where the end is is looked at
-//! under the first permit before the second is asked for, which would take from them what they write there.
+//! A permit is taken before any lock of the file. What must hold for the remembered size, once it is right: a permit
+//! over its last byte keeps it from shrinking; a permit over everything after its last byte keeps it from growing. So
+//! a request within the file needs a permit over its own bytes, and one that reaches past its end needs one without
+//! an end. Other nodes may have extended the file meanwhile: the size is read again under the first permit before the
+//! second is requested, which would take from them what they write there.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ pub(crate) struct Permits {
     mappings: Arc<Mappings>,
 }
 
-/// A permit while a request uses it; nothing where no other node is.
+/// A permit in use by a request; empty if there are no other nodes.
 #[derive(Debug)]
 #[must_use = "the bytes are others' again when it is dropped"]
 pub(crate) struct Held<'f> {
     _permit: Option<Permit<'f>>,
-    /// Whether bytes may be kept.
+    /// Whether bytes may be cached.
     pub(crate) caches: bool,
 }
 
@@ -52,7 +52,7 @@ impl Permits {
         self.coherence.as_ref()
     }
 
-    /// Says who gives up what other nodes ask for.
+    /// Registers the holder, which gives up what other nodes ask for.
     pub(crate) fn attach(&self, holder: &Arc<dyn Holder>) {
         if let Some(coherence) = &self.coherence {
             coherence.attach(Arc::downgrade(holder));
@@ -68,7 +68,7 @@ impl Permits {
         Ok(Some(&**file.tokens.get_or_init(|| tokens)))
     }
 
-    /// To read `range`, of which what lies past the end is read as nothing.
+    /// To read `range`; a read past the end returns nothing there.
     pub(crate) fn to_read<'f>(&self, file: &'f CachedFile, range: ByteRange) -> Result<Held<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
         let held = self.wait(tokens, file, Direction::Read, range, false)?;
@@ -79,7 +79,7 @@ impl Permits {
         self.wait(tokens, file, Direction::Read, tail(range.start), false)
     }
 
-    /// To write `range`, or as many bytes at the end where `appends`.
+    /// To write `range`, or as many bytes at the end if `appends`.
     pub(crate) fn to_write<'f>(
         &self,
         file: &'f CachedFile,
@@ -96,13 +96,13 @@ impl Permits {
         self.alone_from(tokens, file, if appends { u64::MAX } else { range.start })
     }
 
-    /// To change the size to `size`: alone from there or from the end on.
+    /// To change the size to `size`: exclusively from there or from the end on.
     pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<Held<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
         self.alone_from(tokens, file, size)
     }
 
-    /// For background work: `None` where it must be put off.
+    /// For background work: `None` if it must be postponed.
     pub(crate) fn try_to_read<'f>(
         &self,
         file: &'f CachedFile,
@@ -129,7 +129,7 @@ impl Permits {
         tokens.explain(Want { direction, range, alone: false })
     }
 
-    /// Alone, from `start` or from the end on, whichever comes first.
+    /// Exclusively from `start` or from the end on, whichever comes first.
     fn alone_from<'f>(
         &self,
         tokens: &'f dyn FileTokens,
@@ -139,7 +139,7 @@ impl Permits {
         loop {
             let from = start.min(file.size());
             let held = self.wait(tokens, file, Direction::Write, tail(from), true)?;
-            // Another node may have made it shorter before it let go.
+            // Another node may have shortened it before it gave up its token.
             if start.min(file.size()) >= from {
                 return Ok(held);
             }
@@ -163,7 +163,7 @@ impl Permits {
         Ok(Held { _permit: Some(permit), caches: grant.caches })
     }
 
-    /// Whether the file reaches to the end of `range`, over which the caller has a permit: then nobody makes it shorter.
+    /// Whether the file reaches to the end of `range`, over which the caller has a permit: then no one shortens it.
     fn lies_within(&self, file: &CachedFile, range: ByteRange) -> Result<bool> {
         if range.end > file.size() {
             self.look_again(file)?;
@@ -171,8 +171,8 @@ impl Permits {
         Ok(range.end <= file.size())
     }
 
-    /// Takes over the size that the origin's file has by now. Whoever changes it on this node holds `growth`, from
-    /// before the origin's file has its new size.
+    /// Adopts the current size of the origin's file. A change of the size on this node holds `growth` from before the
+    /// origin's file has its new size.
     fn look_again(&self, file: &CachedFile) -> Result<()> {
         let node = file.node.read().clone();
         let _growth = file.growth.lock();
@@ -184,7 +184,7 @@ impl Permits {
 }
 
 impl Permits {
-    /// Drops what is cached of a range and others may have changed since. What is dirty nobody else could change.
+    /// Drops cached bytes of a range that others may have changed. No one else could have changed dirty ones.
     fn drop_clean(&self, file: &CachedFile, range: ByteRange) -> Result<()> {
         let Some(id) = file.id().or_else(|| self.store.dmt.find(file.key)) else { return Ok(()) };
         let _range = file.range.exclusive(range);
@@ -197,7 +197,7 @@ impl Permits {
     }
 }
 
-/// The file as every node knows it.
+/// The file's identity on all nodes.
 pub(crate) fn shared(file: &CachedFile) -> SharedFile {
     SharedFile { inode: file.key.inode, born_ns: file.key.born_ns.cast_signed() }
 }

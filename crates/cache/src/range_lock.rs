@@ -1,11 +1,10 @@
 //! A reader-writer lock over byte ranges of one file.
 //!
-//! Overlapping readers share, a writer excludes everything that overlaps it, and requests that
-//! do not overlap never meet. Waiters are served in the order in which they came as far as they
-//! overlap each other, so a stream of readers cannot starve a writer.
+//! Overlapping readers share, a writer excludes everything that overlaps it, and requests that do
+//! not overlap never wait for each other. Overlapping waiters are served in order of arrival, so a
+//! stream of readers cannot starve a writer.
 //!
-//! A handful of requests are under way on one file at a time, so a short list under one mutex
-//! beats a tree.
+//! Only a handful of requests use one file at a time, so a short list under one mutex beats a tree.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ struct State {
     held: Vec<Entry>,
     /// Requests that wait, oldest first: a newcomer may not overtake one it conflicts with.
     waiting: Vec<Entry>,
-    /// Ranges that nobody held alone since somebody began to watch them.
+    /// Watched ranges that have not been held exclusively since their watch began.
     watched: Vec<Entry>,
     next_ticket: u64,
 }
@@ -42,7 +41,7 @@ impl Entry {
     }
 }
 
-/// A held range; dropping it lets the range go.
+/// A held range, released on drop.
 #[derive(Debug)]
 #[must_use = "the range is let go when the guard is dropped"]
 pub struct RangeGuard<'a> {
@@ -50,7 +49,7 @@ pub struct RangeGuard<'a> {
     ticket: u64,
 }
 
-/// A held range that keeps its lock alive; dropping it lets the range go.
+/// A held range that keeps its lock alive, released on drop.
 #[derive(Debug)]
 #[must_use = "the range is let go when the guard is dropped"]
 pub struct OwnedRangeGuard {
@@ -58,8 +57,8 @@ pub struct OwnedRangeGuard {
     ticket: u64,
 }
 
-/// Tells whether a range was held alone by anybody since: nothing there changed if it was not.
-/// It holds up nobody.
+/// Tells whether a range was held exclusively since the watch began: if not, nothing there changed.
+/// It blocks no one.
 #[derive(Debug)]
 pub struct Watch {
     lock: Arc<RangeLock>,
@@ -67,8 +66,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits until nobody is in the watched range, then holds it alone, which ends the watch.
-    /// `None` where somebody else did since the watch began.
+    /// Waits until no one holds the watched range, then holds it exclusively, which ends the watch.
+    /// `None` if another held it exclusively since the watch began.
     pub fn exclusive(&self) -> Option<OwnedRangeGuard> {
         let lock = &self.lock;
         let mut state = lock.state.lock();
@@ -115,22 +114,22 @@ impl RangeLock {
         Watch { lock: Arc::clone(self), ticket: watched.ticket }
     }
 
-    /// Waits until nobody writes in `range`, then holds it against writers.
+    /// Waits until no writer holds `range`, then holds it against writers.
     pub fn shared(&self, range: ByteRange) -> RangeGuard<'_> {
         self.acquire(range, false)
     }
 
-    /// Waits until nobody is in `range`, then holds it alone.
+    /// Waits until no one holds `range`, then holds it exclusively.
     pub fn exclusive(&self, range: ByteRange) -> RangeGuard<'_> {
         self.acquire(range, true)
     }
 
-    /// Holds `range` against writers, or returns `None` where it would have to wait.
+    /// Holds `range` against writers, or returns `None` if it would have to wait.
     pub(crate) fn try_shared(&self, range: ByteRange) -> Option<RangeGuard<'_>> {
         self.try_acquire(range, false)
     }
 
-    /// Holds `range` alone, or returns `None` where it would have to wait.
+    /// Holds `range` exclusively, or returns `None` if it would have to wait.
     pub fn try_exclusive(&self, range: ByteRange) -> Option<RangeGuard<'_>> {
         self.try_acquire(range, true)
     }
@@ -156,7 +155,7 @@ impl RangeLock {
             }
             state.waiting.retain(|entry| entry.ticket != mine.ticket);
             state.enter(mine);
-            // Others that waited only behind this one's place in the queue may enter beside it.
+            // Others that waited only because this one was ahead in the queue may enter beside it.
             if !state.waiting.is_empty() {
                 self.freed.notify_all();
             }

@@ -1,5 +1,5 @@
-//! What happens at mount before the first request: dirty files of earlier sessions are found
-//! again, those that cannot be found are saved, not lost (I4, I9).
+//! What happens at mount before the first request: dirty files of earlier sessions are found again, and the bytes of
+//! those that cannot be found are saved (I4, I9).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use halocline_vfs::DirEntry;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::Node;
 
-/// What a search of the whole origin did not bring.
+/// What a search of the whole origin did not find.
 #[derive(Debug, Default)]
 pub(crate) struct Unfound {
     /// The files that were not found.
     files: Vec<FileRecord>,
-    /// What kept it from looking everywhere: the first that did. Nothing is gone then.
+    /// The first error that kept it from looking everywhere. If there is one, no file counts as gone.
     obstacle: Option<Error>,
 }
 
-/// What finds dirty files that are not under their names.
+/// Finds dirty files that are not under their names.
 #[derive(Debug, Builder)]
 pub(crate) struct Recoverer {
     namespace: Arc<Namespace>,
@@ -51,9 +51,9 @@ pub(crate) struct Recoverer {
 }
 
 impl Recoverer {
-    /// Finds every file with dirty extents. A file that was renamed while the mount was down, or
-    /// in the instant before it was killed, is searched for by its inode in the whole tree. One that cannot
-    /// be looked at, or whose bytes cannot be saved, keeps them and stands in nobody's way.
+    /// Finds every file with dirty extents. A file that was renamed while unmounted, or just before the mount was
+    /// killed, is searched for by its inode in the whole tree. A file that cannot be examined, or whose bytes cannot
+    /// be saved, keeps them and does not block the mount.
     pub(crate) fn recover(&self) -> Result<()> {
         let mut missing = Vec::new();
         for (id, _) in self.store.dmt.dirty_files() {
@@ -78,9 +78,8 @@ impl Recoverer {
         self.judge_the_rest()
     }
 
-    /// The same for dirty files of a mount that lives. While programs change names nothing can be said of
-    /// what is not found, nor where `go_on` ended the search. Returns why what is missing still is, if that is
-    /// known.
+    /// The same for dirty files of a running mount. If programs changed names during the search, or `go_on` ended it,
+    /// files that were not found may still exist. Returns why files are still missing, if known.
     pub(crate) fn search_missing(
         &self,
         ids: &[FileId],
@@ -106,7 +105,7 @@ impl Recoverer {
         Ok(failed)
     }
 
-    /// Why a file that was not found may be there nevertheless.
+    /// Why a file that was not found may still exist.
     fn perhaps_elsewhere(obstacle: &Error) -> Error {
         Error::invalid(
             format!("it is not under its name, and may be where nobody could look: {obstacle}"),
@@ -114,8 +113,8 @@ impl Recoverer {
         )
     }
 
-    /// Dirty bytes that cannot be dealt with now stay, and the record says what is known of the file, because
-    /// the next session knows less.
+    /// Keeps dirty bytes that cannot be dealt with now, and records what is known about the file, because the next
+    /// session knows less.
     fn leave_dirty(&self, record: &FileRecord, why: &Error) -> Result<()> {
         let kept = self.own.evidence.lock().kept(record.stamp);
         if kept != record.stamp {
@@ -132,10 +131,10 @@ impl Recoverer {
     /// Keeps a dirty file known, so that renames and evictions find its locks.
     fn keep_for_flush(&self, file: &Arc<crate::extent::file::CachedFile>, id: FileId) {
         if self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
-            // A conflict was found, and its bytes were saved.
+            // A conflict was found, and the bytes were saved.
             return;
         }
-        // Of more than may be open a flush opens each when its turn comes.
+        // Beyond the limit of open files, a flush opens each file when its turn comes.
         if !self.flush_handles.are_all_kept()
             && let Err(error) = self.known.flush_handle_of(file)
         {
@@ -148,8 +147,8 @@ impl Recoverer {
         }
     }
 
-    /// Walks the whole tree until every file in `missing` was seen or `go_on` says no, past what cannot be read. Trees may be of
-    /// any depth: nothing recurs.
+    /// Walks the whole tree, skipping what cannot be read, until every file in `missing` was seen or `go_on` returns
+    /// `false`. Without recursion: trees may be arbitrarily deep.
     fn search(&self, missing: Vec<FileRecord>, go_on: &dyn Fn() -> bool) -> Result<Unfound> {
         let mut missing: HashMap<_, _> =
             missing.into_iter().map(|record| (record.key, record)).collect();
@@ -162,7 +161,7 @@ impl Recoverer {
         while let Some(dir) = left.pop().filter(|_| !missing.is_empty() && go_on()) {
             let entries = match self.namespace.entries(&dir) {
                 Ok(entries) => entries,
-                // It was removed, and what it had with it or before.
+                // It was removed, and its contents with it or before.
                 Err(error) if says_not_there(&error) => continue,
                 Err(error) => {
                     let path = self.namespace.path_of(&dir);
@@ -207,8 +206,8 @@ impl Recoverer {
         }
     }
 
-    /// Judges the files without dirty bytes that the last session was changing when it ended, while it is
-    /// known when that was.
+    /// Judges the files without dirty bytes that the last session was changing when it ended, while the time of that
+    /// end is known.
     fn judge_the_rest(&self) -> Result<()> {
         for record in self.store.dmt.files() {
             if record.stamp != Stamp::Writing {
@@ -216,7 +215,7 @@ impl Recoverer {
             }
             match self.known.file_by_id(record.id) {
                 Ok(Some(file)) => self.known.forget_idle(&file),
-                // Clean bytes of a file that is not where it was are not worth a search.
+                // Clean bytes of a file that has moved are not worth a search.
                 _ if self.store.dmt.dirty(record.id, WHOLE, 1).is_empty() => {
                     self.mappings.let_go(record.id, WHOLE)?;
                 }
@@ -226,11 +225,11 @@ impl Recoverer {
         Ok(())
     }
 
-    /// At the end of a session: what the origin's file looks like under dirty bytes that stay on
-    /// the cache, so that the next one sees a change behind the mount (I9). After a kill it cannot.
+    /// At the end of a session: records the stamps of origin files with dirty bytes on the cache, so that the next
+    /// session detects changes behind the mount (I9). After a kill it cannot.
     pub(crate) fn stamp_dirty_files(&self) {
         for (id, _) in self.store.dmt.dirty_files() {
-            // What cannot be looked at is as it was, as far as this session knows.
+            // As far as this session knows, a file that cannot be examined is unchanged.
             let Ok(Some(file)) = self.known.file_by_id(id) else { continue };
             let met = if self.own.is_external(&file) { self.external.meet(&file) } else { Ok(()) };
             let stamped =
@@ -245,8 +244,8 @@ impl Recoverer {
         }
     }
 
-    /// After that: makes the origin keep what was just recorded. Whether it does of all of them: else a
-    /// file that is older at the next mount is one that the origin's disk lost.
+    /// After that: makes the origin's state just recorded durable; returns whether all of it is. If not, a file that
+    /// is older at the next mount may be due to loss by the origin's disk.
     pub(crate) fn sync_dirty_files(&self) -> bool {
         let mut durable = true;
         for (id, _) in self.store.dmt.dirty_files() {
@@ -254,7 +253,7 @@ impl Recoverer {
                 Ok(Some(file)) => {
                     self.known.reader_of(&file).and_then(|open| Ok(open.sync(false)?))
                 }
-                // Nobody knows which file that is.
+                // It is unknown which file that is.
                 Ok(None) => {
                     durable = false;
                     continue;

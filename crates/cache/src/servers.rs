@@ -24,7 +24,7 @@ use halocline_storage::device::{Device, Directory};
 use halocline_storage::volume::origin::Origin;
 use halocline_storage::volume::{Decorate, Server, Volume, label};
 
-/// Bytes of disk over which emulated requests are taken to spread, for predicting their seeks.
+/// Bytes of disk over which emulated requests are assumed to spread, for predicting their seeks.
 const EMULATED_SPAN_BYTES: u64 = 64 << 30;
 
 /// The meters of both sides' servers, in the servers' order.
@@ -37,32 +37,30 @@ pub(crate) struct Meters {
 /// Makes the server of a cache with the given number.
 pub type CacheServers<'a> = &'a dyn Fn(usize) -> (Arc<dyn Directory>, Arc<dyn Device>);
 
-/// What tests put between an engine and the machine. Decorators stand inside the meters that count
-/// requests and errors.
+/// What tests put between an engine and the machine. Decorators are inside the meters that count requests and errors.
 #[derive(Clone, Copy)]
 pub struct Decorations<'a> {
     /// Around the origin's devices, by the number of the server.
     pub origin: Decorate<'a>,
     /// Around the cache's devices.
     pub cache: Decorate<'a>,
-    /// Servers in the place of the cache's own directories, by number: their names and their bytes. The cache's
-    /// records stay where they are.
+    /// Servers that replace the cache's own directories, by number: their names and their bytes. The cache's records
+    /// stay where they are.
     pub cache_servers: Option<CacheServers<'a>>,
-    /// The time of the engine and of its emulated devices.
+    /// The clock of the engine and of its emulated devices.
     pub clock: &'a Clock,
-    /// The machine's boot id, for playing a power loss; `None`: the real one.
+    /// The machine's boot id, for simulating a power loss; `None`: the real one.
     pub boot_id: Option<&'a str>,
-    /// Room for data, however small, with records not counted; `None`: what the size leaves.
+    /// Room for data, however small, not counting records; `None`: what the configured size leaves.
     pub data_bytes: Option<u64>,
-    /// The agent of this node, where other nodes cache the same origin.
+    /// The agent of this node if other nodes cache the same origin.
     pub coherence: Option<&'a Arc<dyn Coherence>>,
-    /// Where emulated devices of the origin are the same ones for all mounts that name this directory; `None`: each mount has
-    /// its own.
+    /// All mounts that name this directory share the origin's emulated devices; `None`: each mount has its own.
     pub common_devices: Option<&'a Path>,
 }
 
 impl Decorations<'_> {
-    /// Nothing around either side.
+    /// No decorators on either side.
     pub const NONE: Decorations<'static> = Decorations {
         origin: &|_, device| device,
         cache: &|_, device| device,
@@ -81,7 +79,7 @@ impl fmt::Debug for Decorations<'_> {
     }
 }
 
-/// An emulated device where the configuration says so.
+/// An emulated device if the configuration asks for one.
 fn emulated(
     group: Option<&EmulatedGroup>,
     (clock, common): (&Clock, Option<CommonQueue>),
@@ -96,7 +94,7 @@ fn metered(device: Arc<dyn Device>, meter: &Arc<Meter>) -> Arc<dyn Device> {
     Arc::new(MeteredDevice::new(device, Arc::clone(meter)))
 }
 
-/// Meters of the `count` servers in `dir`, which compare where the device was calibrated.
+/// Meters of the `count` servers in `dir`, which detect drift if the device was calibrated.
 fn new_meters(count: u32, dir: &Path, config: &Config, clock: &Clock) -> Vec<Arc<Meter>> {
     let calibrated = config.device(dir).filter(|_| config.emulate.is_none());
     let meter = || match calibrated {
@@ -153,7 +151,7 @@ pub(crate) fn open_cache(
     Ok(Volume::new(servers.collect(), shape.stripe))
 }
 
-/// Refuses a cache one of whose servers is not what it was (I6).
+/// Refuses a cache one of whose servers was replaced or is not mounted (I6).
 pub(crate) fn check_servers(cache: &Volume, dmt: &ExtentTable, dir: &Path) -> Result<()> {
     let cache_id = &dmt.identity().cache_id;
     let unmarked = label::unlabelled(cache, cache_id)?;
@@ -175,7 +173,7 @@ pub(crate) fn check_servers(cache: &Volume, dmt: &ExtentTable, dir: &Path) -> Re
     }
 }
 
-/// How the bytes of the cache's size are shared out (I5); `data` as in [`Decorations`].
+/// How the cache's size is divided (I5); `data` as in [`Decorations`].
 pub(crate) fn shares(cache_dir: &Path, config: &Config, data: Option<u64>) -> Result<Shares> {
     if let Some(data) = data {
         return Ok(Shares { data, records: u64::MAX });
@@ -186,13 +184,13 @@ pub(crate) fn shares(cache_dir: &Path, config: &Config, data: Option<u64>) -> Re
     Ok(Shares::of(config.cache_bytes(space.total)?))
 }
 
-/// What the cost models take the origin's servers for: emulated, calibrated, or by kind.
+/// The profile that the cost models use for the origin's servers: emulated, calibrated, or by kind.
 pub(crate) fn origin_profile(dir: &Path, config: &Config) -> DeviceProfile {
     let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
     profile(dir, config, group, DeviceProfile::hdd_7200)
 }
 
-/// What the cost models take the cache's servers for.
+/// The profile that the cost models use for the cache's servers.
 pub(crate) fn cache(geometry: CacheGeometry, dir: &Path, config: &Config) -> CacheSide {
     let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
     CacheSide {
@@ -218,21 +216,21 @@ fn profile(
     match halocline_storage::calibrate::rotational(dir) {
         Some(true) => DeviceProfile::hdd_7200(),
         Some(false) => DeviceProfile::ssd_generic(),
-        // A network file system: taken for what its side usually is until calibration ran.
+        // A network file system: assumed to be what its side usually is until calibrated.
         None => unknown(),
     }
 }
 
-/// What both sides' servers are called in `status`, and what they did.
+/// Profile names and traffic of both sides' servers, for `status`.
 #[derive(Debug)]
 pub(crate) struct ServerStates {
     meters: Meters,
-    /// Names of the servers' profiles, the origin's first. Looked up once: the look waits for a device that hangs.
+    /// Names of the servers' profiles, the origin's first. Looked up once: the look-up would wait for a hung device.
     profiles: Vec<String>,
 }
 
 impl ServerStates {
-    /// Of both sides, whose servers `meters` count.
+    /// For both sides; `meters` are those of their servers.
     pub(crate) fn new(
         meters: Meters,
         config: &Config,

@@ -1,4 +1,4 @@
-//! Puts an extent engine together from two directories and a configuration, and takes it apart.
+//! Assembles an extent engine from two directories and a configuration, and closes it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,18 +31,16 @@ use halocline_storage::volume::{Origin, Volume};
 use halocline_vfs::namespace::Namespace;
 
 impl ExtentEngine {
-    /// Says what a person should know of the two sides together, in status and explanations. Only the
-    /// first time counts.
+    /// Sets a note about the two sides together, shown in status and explanations. Only the first call counts.
     pub fn note_of_sides(&self, note: &'static str) {
         self.base.notes.set_of_sides(note);
     }
 
-    /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an
-    /// earlier session left dirty is found again; what cannot be is saved and noted (I4, I9).
+    /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). Files that an earlier session
+    /// left dirty are found again; bytes of those that are gone are saved and noted (I4, I9).
     ///
     /// # Errors
-    /// Names the directory, file or option that does not fit, and the remedy. Nothing is changed
-    /// on the origin then.
+    /// Names the directory, file or option that does not fit, and the remedy. The origin is then unchanged.
     pub fn open(origin_dir: &Path, cache_dir: &Path, config: &Config) -> Result<Self> {
         Self::open_decorated(origin_dir, cache_dir, config, Decorations::NONE)
     }
@@ -54,7 +52,7 @@ impl ExtentEngine {
         config: &Config,
         around: Decorations<'_>,
     ) -> Result<Self> {
-        // Before anything is touched; once more under the cache's lock, when it is claimed.
+        // Before anything is touched, and again under the cache's lock, when it is claimed.
         let binding = Binding::of(origin_dir, config)?;
         binding.check(cache_dir)?;
         let mut meters = Meters::default();
@@ -95,7 +93,7 @@ impl ExtentEngine {
         Self::begin(base, components, meters, &recovery)
     }
 
-    /// Takes over what the last session left, then starts what works in the background.
+    /// Takes over what the last session left, then starts the background threads.
     fn begin(
         base: Base,
         components: Components,
@@ -111,13 +109,13 @@ impl ExtentEngine {
         Ok(Self { base, components, controls, rebuilder, filler, renewal })
     }
 
-    /// Tells caches apart, whatever their directories are called.
+    /// Identifies the cache, whatever its directory is called.
     pub fn cache_id(&self) -> &str {
         &self.base.store.dmt.identity().cache_id
     }
 
-    /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as
-    /// left in order. Flush first to leave the origin complete (I7).
+    /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as cleanly closed.
+    /// Flush first to leave the origin complete (I7).
     pub fn close(&self) -> Result<()> {
         self.filler.stop();
         self.rebuilder.stop();
@@ -125,7 +123,7 @@ impl ExtentEngine {
         self.components.session.leave()
     }
 
-    /// For tests: bytes of blocks that the cache's objects use on disk, which I5 is checked against.
+    /// For tests: bytes of blocks that the cache's objects use on disk, for checking I5.
     pub fn cache_allocated_bytes(&self) -> Result<u64> {
         Ok(self.base.store.objects.allocated_bytes()?)
     }
@@ -156,7 +154,7 @@ fn settings_of(
     }
 }
 
-/// What keeps many files open, bounded so that programs can open theirs.
+/// The holders of many open files, bounded so that programs can open theirs.
 fn within_open_files(
     cache: Volume,
     geometry: CacheGeometry,
@@ -164,7 +162,7 @@ fn within_open_files(
 ) -> Result<(CacheObjects, Arc<FlushHandles>)> {
     let open_files = OpenFiles::of_process()?;
     let objects_max = open_files.objects / cache.servers().len();
-    // A file of a striped origin is one on each server, and its node.
+    // A file of a striped origin opens one file on each server, and its node.
     let each = if origin.is_striped() { origin.servers().len() + 1 } else { 1 };
     let objects = CacheObjects::new(cache, geometry).with_open_files_max(objects_max);
     Ok((objects, FlushHandles::new(open_files.flush_handles / each)))
