@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn what_has_the_new_name_stays_as_it_is() {
-        for rename in WAYS {
+        for (rename, finishes) in WAYS.into_iter().zip([Err(Errno::EXIST), Ok(())]) {
             let scratch = tempfile::tempdir().unwrap();
             let at = |name: &str| scratch.path().join(name);
             let dir = fs::File::open(scratch.path()).unwrap();
@@ -115,12 +115,11 @@ mod tests {
             assert_eq!(fs::read_link(at("new link")).unwrap().as_os_str(), "nowhere");
             go("dir", "new dir").unwrap();
             assert_eq!(fs::read(at("new dir/inside")).unwrap(), b"inside");
-            // What a process that was killed in between left is finished.
+            // What a process that was killed in between left is finished, where it can have been left.
             fs::hard_link(at("new"), at("newer")).unwrap();
-            if go("new", "newer") == Ok(()) {
-                assert_eq!(fs::read(at("newer")).unwrap(), b"a");
-                assert!(at("new").symlink_metadata().is_err());
-            }
+            assert_eq!(go("new", "newer"), finishes);
+            assert_eq!(at("new").exists(), finishes.is_err());
+            assert_eq!(fs::read(at("newer")).unwrap(), b"a");
             for gone in ["a", "link", "dir"] {
                 assert!(at(gone).symlink_metadata().is_err(), "{gone}");
                 assert_eq!(go(gone, "other"), Err(Errno::NOENT));

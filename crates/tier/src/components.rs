@@ -26,6 +26,7 @@ use super::place_repair::PlaceRepair;
 use super::reporter::Reporter;
 use super::scan::Scan;
 use super::staging::Staging;
+use super::tier_dir::TierDir;
 use super::tree_walk::TreeWalk;
 use halocline_os::error::Result;
 
@@ -54,9 +55,10 @@ pub(crate) struct Components {
 impl Components {
     /// Opens the tiers of `set`, which become tiers, within what is `around`.
     pub(super) fn open(set: &TierSet, options: TierOptions, around: &Decorations) -> Result<Self> {
-        Ok(Self::new(Foundation::new(set, options, around, |owner| {
-            set.write_labels(owner.identity())
-        })?))
+        let base =
+            Foundation::new(set, options, around, |owner| set.write_labels(owner.identity()))?;
+        base.tiers.dirs().iter().try_for_each(TierDir::check_renames)?;
+        Ok(Self::new(base))
     }
 
     /// The same, without making the directories tiers.

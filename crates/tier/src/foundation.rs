@@ -95,7 +95,6 @@ impl Foundation {
         let dirs = set.roots.iter().enumerate().map(tier_dir).collect::<Result<Vec<_>>>()?;
         // The private directory must be the one that is locked, not one that came to its path meanwhile.
         dirs[0].check_private(&owner)?;
-        dirs.iter().try_for_each(TierDir::check_renames)?;
         let total = dirs[0].totals()?;
         let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));
         let started = Duration::from_nanos(clock.now_ns().unsigned_abs());

@@ -169,9 +169,18 @@ pub(super) fn medians(runs: &[Run]) -> Vec<Run> {
 }
 
 fn median(repetitions: &[&Run], name: &str) -> Option<Phase> {
-    let mut phases: Vec<_> = repetitions.iter().filter_map(|run| run.phase(name)).collect();
-    phases.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    phases.get(phases.len() / 2).map(|phase| Phase::clone(phase))
+    let phases = repetitions.iter().filter_map(|run| run.phase(name));
+    of_median_duration(phases, |phase| phase.seconds).cloned()
+}
+
+/// The phase of median duration; the longer one of the two in the middle, `None` of none.
+pub(super) fn of_median_duration<'a, T>(
+    phases: impl Iterator<Item = &'a T>,
+    seconds: impl Fn(&T) -> f64,
+) -> Option<&'a T> {
+    let mut phases: Vec<&T> = phases.collect();
+    phases.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    phases.get(phases.len() / 2).copied()
 }
 
 /// 10^6 bytes a second.

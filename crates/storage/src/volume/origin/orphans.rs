@@ -41,15 +41,15 @@ impl Origin {
         Ok(orphans)
     }
 
-    /// Makes the names of all files durable. Before an orphan is removed: what a killed move named may be in memory only,
-    /// and a power loss would then name the object that was removed.
+    /// Makes the names of all files, and which objects they name, durable.
     pub fn sync_names(&self) -> Result<()> {
         let names = fs::File::open(self.namespace_dir());
         let synced = names.and_then(|names| Ok(rustix::fs::syncfs(names)?));
         synced.map_err(Error::at(self.namespace_dir(), "sync"))
     }
 
-    /// Removes an orphan from all servers. The caller has called [`Origin::sync_names`] since it was found.
+    /// Removes an orphan from all servers. That no file names it must be durable, by [`Origin::sync_names`] or a sync of the
+    /// file that did: after a power loss the file would name an object that is gone.
     pub fn remove_orphan(&self, id: ObjectId) -> Result<()> {
         let path = id.path();
         for server in self.servers() {

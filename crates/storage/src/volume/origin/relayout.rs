@@ -23,7 +23,7 @@ use super::label::{self, Use, VolumeLabel};
 use super::layouts;
 use super::orphans::{each_file, ids_on};
 use super::sparse_copy::copy_data;
-use super::tree_walk::{at, file, tree};
+use super::tree_walk::file;
 use super::volume_directory::Home;
 use super::{Origin, OriginFile};
 use crate::volume::{Distribution, VolumeFile, object_paths};
@@ -317,7 +317,7 @@ impl Origin {
         // What a killed or failed move named may be in memory only: an object that no file names must be one that
         // none names after a power loss too.
         before(Step::Settle)?;
-        rustix::fs::syncfs(tree(self)?).map_err(at(self.namespace_dir(), "sync"))?;
+        self.sync_names()?;
         before(Step::Remove)?;
         for server in self.servers() {
             for root in [ObjectId::ROOT, object_paths::LAYOUTS] {

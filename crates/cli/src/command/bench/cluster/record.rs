@@ -193,9 +193,8 @@ pub(super) fn medians(runs: &[Run]) -> Vec<Run> {
 }
 
 fn median(runs: &[&Run], name: &str) -> Option<Phase> {
-    let mut phases: Vec<&Phase> = runs.iter().filter_map(|run| run.phase(name)).collect();
-    phases.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    phases.get(phases.len() / 2).map(|phase| Phase::clone(phase))
+    let phases = runs.iter().filter_map(|run| run.phase(name));
+    record::of_median_duration(phases, |phase| phase.seconds).cloned()
 }
 
 /// What the runs of clusters come to beside the others.
