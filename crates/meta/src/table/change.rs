@@ -245,9 +245,10 @@ impl ExtentTable {
         Ok(bytes)
     }
 
-    /// Unmaps all of `range`, dirty or not, and queues its space for discarding.
+    /// Unmaps all of `range`, dirty or not, and queues its space for discarding. Of a file that was forgotten meanwhile
+    /// nothing is mapped: who drops its bytes need not know which of the two came first.
     pub fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
-        let state = self.known(file)?;
+        let Ok(state) = self.known(file) else { return Ok(()) };
         let _change = state.change.lock();
         let intents: Vec<_> = state.mapped.read().intents.overlapping(range).collect();
         // What is left of an intent is recorded as what it is.

@@ -87,6 +87,21 @@ fn i4_a_store_that_fails_at_any_write_has_what_is_shown() {
 }
 
 /// An opening that cannot record what a power loss took finds it again.
+/// A node that gave up the bytes of a file whose last close had just forgotten it was told of a fault of the program,
+/// and could not give the file up at all.
+#[test]
+fn a_file_that_was_forgotten_has_nothing_to_unmap() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let (table, _) = open(dir.path(), &disk).unwrap();
+    let file = table.register(OriginKey { inode: 1, born_ns: 1 }, Path::new("f")).unwrap();
+    assert!(table.reserve(file, blocks(0, 4), HERE));
+    table.map(file, blocks(0, 4), HERE, true).unwrap();
+    table.unmap(file, ALL).unwrap();
+    table.forget(file).unwrap();
+    table.unmap(file, ALL).unwrap();
+    assert!(table.map(file, blocks(0, 4), HERE, true).is_err(), "nothing is mapped of it again");
+}
+
 #[test]
 fn i6_a_loss_that_could_not_be_recorded_is_listed_again() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
