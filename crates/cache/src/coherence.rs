@@ -36,8 +36,11 @@ pub struct SharedFile {
 pub struct Want {
     /// Whether to read or to change them.
     pub direction: Direction,
-    /// The bytes.
+    /// The bytes over which it needs the token.
     pub range: ByteRange,
+    /// The bytes of it that the request reads or changes. One that changes the size, or reads past the end, needs a
+    /// token without an end, but uses none of the bytes far beyond: those can be given to others at no cost.
+    pub touches: ByteRange,
     /// Exclusively, even where others want them often: for a change of the file's size or an append, which no two
     /// nodes may make concurrently.
     pub alone: bool,

@@ -71,12 +71,13 @@ impl Permits {
     /// To read `range`; a read past the end returns nothing there.
     pub(crate) fn to_read<'f>(&self, file: &'f CachedFile, range: ByteRange) -> Result<Held<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
-        let held = self.wait(tokens, file, Direction::Read, range, false)?;
+        let held = self.wait(tokens, file, to_use(Direction::Read, range))?;
         if self.lies_within(file, range)? {
             return Ok(held);
         }
         drop(held);
-        self.wait(tokens, file, Direction::Read, tail(range.start), false)
+        let want = Want { range: tail(range.start), ..to_use(Direction::Read, range) };
+        self.wait(tokens, file, want)
     }
 
     /// To write `range`, or as many bytes at the end if `appends`.
@@ -88,18 +89,20 @@ impl Permits {
     ) -> Result<Held<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
         if !appends {
-            let held = self.wait(tokens, file, Direction::Write, range, false)?;
+            let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
             if self.lies_within(file, range)? {
                 return Ok(held);
             }
         }
-        self.alone_from(tokens, file, if appends { u64::MAX } else { range.start })
+        // Where an append writes is known only once it is alone.
+        let (start, touches) = if appends { (u64::MAX, NOTHING) } else { (range.start, range) };
+        self.alone_from(tokens, file, start, touches)
     }
 
     /// To change the size to `size`: exclusively from there or from the end on.
     pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<Held<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
-        self.alone_from(tokens, file, size)
+        self.alone_from(tokens, file, size, NOTHING)
     }
 
     /// For background work: `None` if it must be postponed.
@@ -109,8 +112,7 @@ impl Permits {
         range: ByteRange,
     ) -> Option<Held<'f>> {
         let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
-        let want = Want { direction: Direction::Read, range, alone: false };
-        let permit = Permit::try_take(tokens, want)?;
+        let permit = Permit::try_take(tokens, to_use(Direction::Read, range))?;
         let grant = permit.grant();
         (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
@@ -126,19 +128,21 @@ impl Permits {
             Ok(tokens) => tokens?,
             Err(error) => return Some(error.to_string()),
         };
-        tokens.explain(Want { direction, range, alone: false })
+        tokens.explain(to_use(direction, range))
     }
 
-    /// Exclusively from `start` or from the end on, whichever comes first.
+    /// Exclusively from `start` or from the end on, whichever comes first, to change `touches`.
     fn alone_from<'f>(
         &self,
         tokens: &'f dyn FileTokens,
         file: &CachedFile,
         start: u64,
+        touches: ByteRange,
     ) -> Result<Held<'f>> {
         loop {
             let from = start.min(file.size());
-            let held = self.wait(tokens, file, Direction::Write, tail(from), true)?;
+            let (direction, range) = (Direction::Write, tail(from));
+            let held = self.wait(tokens, file, Want { direction, range, touches, alone: true })?;
             // Another node may have shortened it before it gave up its token.
             if start.min(file.size()) >= from {
                 return Ok(held);
@@ -150,15 +154,13 @@ impl Permits {
         &self,
         tokens: &'f dyn FileTokens,
         file: &CachedFile,
-        direction: Direction,
-        range: ByteRange,
-        alone: bool,
+        want: Want,
     ) -> Result<Held<'f>> {
-        let permit = Permit::wait(tokens, Want { direction, range, alone })?;
+        let permit = Permit::wait(tokens, want)?;
         let grant = permit.grant();
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
-            self.drop_clean(file, range)?;
+            self.drop_clean(file, want.range)?;
         }
         Ok(Held { _permit: Some(permit), caches: grant.caches })
     }
@@ -195,6 +197,14 @@ impl Permits {
         }
         Ok(())
     }
+}
+
+/// No bytes.
+const NOTHING: ByteRange = ByteRange::new(0, 0);
+
+/// What a request needs that uses all bytes of `range`, and no others.
+const fn to_use(direction: Direction, range: ByteRange) -> Want {
+    Want { direction, range, touches: range, alone: false }
 }
 
 /// The file's identity on all nodes.

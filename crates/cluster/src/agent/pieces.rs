@@ -60,11 +60,8 @@ impl Pieces {
             at = piece.range.end;
             end += 1;
         }
-        // A request to be alone reaches to the end of everything, but touches no bytes.
-        let touched = Some(want.range).filter(|_| !want.alone);
         for piece in &mut self.held[first..end] {
-            let touched = touched.and_then(|touched| touched.intersect(piece.range));
-            piece.used = hull(piece.used, touched);
+            piece.used = hull(piece.used, want.touches.intersect(piece.range));
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -290,7 +287,7 @@ mod tests {
 
     fn write(start: u64, end: u64) -> Want {
         let range = ByteRange::new(start, end);
-        Want { direction: Direction::Write, range, alone: false }
+        Want { direction: Direction::Write, range, touches: range, alone: false }
     }
 
     fn read(start: u64, end: u64) -> Want {
@@ -391,15 +388,18 @@ mod tests {
         }
     }
 
+    /// A node that had just extended the file was asked for all of it, and brought its first block to the origin.
     #[test]
-    fn what_is_wanted_alone_is_not_used_to_its_end() {
+    fn what_is_wanted_alone_is_used_where_it_is_touched() {
         let now = Instant::now();
-        let mut pieces = Pieces::default();
-        pieces.install(&[held(Mode::Exclusive, 0, u64::MAX)], now);
-        let _ = pieces.permit(write(0, 100), now).unwrap();
-        let _ = pieces.permit(Want { alone: true, ..write(100, u64::MAX) }, now).unwrap();
-        let given = pieces.to_give(ByteRange::new(1000, 1100), false, false);
-        assert_eq!((given.start, given.end), (512, u64::MAX));
+        let alone = Want { alone: true, touches: ByteRange::new(500, 600), ..write(100, u64::MAX) };
+        for (wanted, given) in [(1000, (768, u64::MAX)), (150, (0, 256)), (550, (550, 560))] {
+            let mut pieces = Pieces::default();
+            pieces.install(&[held(Mode::Exclusive, 0, u64::MAX)], now);
+            let _ = pieces.permit(alone, now).unwrap();
+            let range = pieces.to_give(ByteRange::at(wanted, 10), false, false);
+            assert_eq!((range.start, range.end), given, "{wanted}");
+        }
     }
 
     #[test]

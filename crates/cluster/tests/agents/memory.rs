@@ -351,7 +351,12 @@ fn what_is_renewed_is_told_once() {
     assert!(!renewed(&other, READ), "it may go on reading what it wrote");
     let all = one.agent.tokens(file(0)).unwrap();
     let nothing = ByteRange::at(BLOCK, 0);
-    let want = halocline_cache::coherence::Want { direction: READ, range: nothing, alone: false };
+    let want = halocline_cache::coherence::Want {
+        direction: READ,
+        range: nothing,
+        touches: nothing,
+        alone: false,
+    };
     drop(Permit::wait(&*all, want).unwrap());
     drop(all);
     world.end(vec![one, other]);

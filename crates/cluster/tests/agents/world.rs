@@ -143,7 +143,8 @@ impl Node {
     }
 
     pub(crate) fn want(direction: Direction, block: u64, alone: bool) -> Want {
-        Want { direction, range: ByteRange::at(block * BLOCK, BLOCK), alone }
+        let range = ByteRange::at(block * BLOCK, BLOCK);
+        Want { direction, range, touches: range, alone }
     }
 
     /// A program's request for one block; it fails as the permit does.

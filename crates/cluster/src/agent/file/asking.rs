@@ -103,7 +103,7 @@ impl File {
         let (shared, session) = (&self.shared, self.shared.session);
         let lapses = shared.lease.lapses.load(Ordering::Acquire);
         let part = shared.store.part(self.id);
-        let Want { direction, range: required, alone } = want;
+        let Want { direction, range: required, alone, .. } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
         // The value seen last is a guess, which the store takes if it is right. A request that waits must read.

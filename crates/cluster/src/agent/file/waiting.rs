@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::{FileTokens, Grant, Want};
-use halocline_model::request::Direction;
+use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
 
 use super::{Attempt, File, LastWait, filled};
@@ -52,10 +52,7 @@ impl File {
                 break "this mount to end".to_owned();
             }
             attempts += 1;
-            let mut state = self.state.lock();
-            if state.told == told {
-                let _ = self.changed.wait_for(&mut state, pause);
-            }
+            self.wait_for_change(want.range, told, Instant::now() + pause);
             pause = (pause * 2).min(self.shared.options.poll);
         };
         self.note_wait(began.elapsed(), Some(waits_for.clone()));
@@ -64,6 +61,19 @@ impl File {
             what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
             remedy: "see `halocline cluster nodes`".to_owned(),
         })
+    }
+
+    /// Waits until a message came since `told` were counted, or `range` is no longer being given up, but no longer than
+    /// until `deadline`. Each permit that ends wakes it, too, because others wait for that.
+    fn wait_for_change(&self, range: ByteRange, told: u64, deadline: Instant) {
+        let mut state = self.state.lock();
+        let was_closed = state.pieces.is_closed(range);
+        while state.told == told && (!was_closed || state.pieces.is_closed(range)) {
+            if self.changed.wait_until(&mut state, deadline).timed_out() || self.shared.is_stopped()
+            {
+                return;
+            }
+        }
     }
 
     fn note_wait(&self, lasted: Duration, on: Option<String>) {
