@@ -53,8 +53,8 @@ pub struct Grant {
     /// Whether bytes may be cached, by us or by the kernel. Otherwise everything goes to the origin, and nothing
     /// known about the file (including its size) outlives the permit.
     pub caches: bool,
-    /// Whether others may have changed the file's bytes in the range, or its size, since this node last had a permit
-    /// there.
+    /// Whether others may have changed the file's bytes in the range, or its size, since this node last looked. Who ends
+    /// the permit leaves it set only if it looked: then this node knows them again.
     pub renewed: bool,
     /// Identifies this permit among those of the file; for the agent.
     pub ticket: u64,
@@ -97,8 +97,8 @@ pub trait FileTokens: Debug + Send + Sync {
     /// `EIO`, after a bounded time, if a failed node may have newer bytes there or if there is no valid lease.
     fn begin(&self, want: Want) -> Result<Grant>;
 
-    /// The same for background work, which is postponed rather than made to wait: `None` unless the node already
-    /// holds the token and no other node wants it.
+    /// The same for background work, which is postponed or left out rather than made to wait: `None` unless the node
+    /// already holds the token and no other node wants it.
     fn try_begin(&self, want: Want) -> Option<Grant>;
 
     /// Ends a permit.
@@ -129,6 +129,7 @@ pub trait Holder: Send + Sync {
 pub struct Permit<'a> {
     tokens: &'a dyn FileTokens,
     grant: Grant,
+    looked: bool,
 }
 
 impl<'a> Permit<'a> {
@@ -137,22 +138,27 @@ impl<'a> Permit<'a> {
     /// # Errors
     /// As [`FileTokens::begin`].
     pub fn wait(tokens: &'a dyn FileTokens, want: Want) -> Result<Self> {
-        Ok(Self { tokens, grant: tokens.begin(want)? })
+        Ok(Self { tokens, grant: tokens.begin(want)?, looked: false })
     }
 
     /// Takes it if that needs no waiting.
     pub(crate) fn try_take(tokens: &'a dyn FileTokens, want: Want) -> Option<Self> {
-        Some(Self { tokens, grant: tokens.try_begin(want)? })
+        Some(Self { tokens, grant: tokens.try_begin(want)?, looked: false })
     }
 
     /// What was granted.
     pub const fn grant(&self) -> Grant {
         self.grant
     }
+
+    /// Notes that the engine has looked at what others may have changed.
+    pub const fn looked(&mut self) {
+        self.looked = true;
+    }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.tokens.end(self.grant);
+        self.tokens.end(Grant { renewed: self.grant.renewed && self.looked, ..self.grant });
     }
 }

@@ -204,7 +204,7 @@ impl Components {
         let relief = wire!(Relief: base { store, damage, counters, notes, settings }; mappings, repair, own,
             external, known, times);
         let snapshots = wire!(Snapshots: base { store, damage, clock });
-        let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, room, coherence }; known,
+        let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, room }; permits, known,
             times, own, space, repair, mappings, snapshots);
         let sweeper = wire!(Sweeper: base { store, damage, namespace, pressure, origin, room, settings, defects,
             clock }; mappings, own, external, known, times, space, relief, flusher);

@@ -20,7 +20,6 @@ pub(crate) use self::choosing::Which;
 pub(crate) use self::snapshot::Snapshots;
 pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept};
 use crate::backpressure::Backpressure;
-use crate::coherence::Coherence;
 use crate::counters::Counters;
 use crate::dirty_pressure::DirtyPressure;
 use crate::extent::file::CachedFile;
@@ -31,6 +30,7 @@ use crate::modification_times::ModificationTimes;
 use crate::origin_access::OriginAccess;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
+use crate::permits::Permits;
 use crate::repair::Repair;
 use crate::settings::Settings;
 use halocline_meta::{Extent, FileId};
@@ -79,8 +79,7 @@ pub(crate) struct Flusher {
     repair: Arc<Repair>,
     mappings: Arc<Mappings>,
     snapshots: Arc<Snapshots>,
-    #[builder(required)]
-    coherence: Option<Arc<dyn Coherence>>,
+    permits: Arc<Permits>,
 }
 
 impl Flusher {
@@ -100,7 +99,7 @@ impl Flusher {
         all: &mut Flushed,
     ) -> Result<()> {
         // Without a lease other nodes may have taken the bytes that are dirty here (I12).
-        self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
+        self.permits.coherence().map_or(Ok(()), |coherence| coherence.check_lease())?;
         let mut from = region.start;
         while let Some(next) =
             self.flush_some(file, id, ByteRange::new(from, region.end), held, all)?
@@ -144,6 +143,8 @@ impl Flusher {
                 // The sweep resolves it.
                 return Ok(None);
             }
+            // What lies between is written again as it was read: only where no other node can write meanwhile (I11).
+            let unshared = self.permits.try_to_rewrite(file, span);
             // Writing across gaps allocates blocks in the origin's holes: only if that space is not promised
             // elsewhere.
             let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
@@ -152,14 +153,17 @@ impl Flusher {
                 snapshot.extents.iter().all(is_held),
                 "I3: only what is locked goes to the origin"
             );
-            let gaps = self.space.take_gaps(&flush_handle, span, bytes);
+            let gaps = match &unshared {
+                Some(_) => self.space.take_gaps(&flush_handle, span, bytes),
+                None => None,
+            };
             let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
             file.streams.lock().flushed(origin.striping(), span);
             flush_handle.rewrite(snapshot.runs(), &|runs| match gaps {
                 Some(_) => cost.plan(runs),
                 None => runs.iter().flat_map(alone).collect(),
             })?;
-            drop(gaps);
+            drop((gaps, unshared));
             all.bytes += bytes;
             all.extents.extend(snapshot.extents);
             drop(changing);

@@ -16,7 +16,8 @@ use super::origin_access::OriginAccess;
 use crate::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
 use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
+use halocline_storage::volume::origin::OriginFile;
 
 /// Asks the node's agent, if there are other nodes.
 #[derive(Debug, Builder)]
@@ -117,6 +118,18 @@ impl Permits {
         (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
 
+    /// For a flush that writes unchanged bytes between dirty extents again: `None` unless no other node can have changed
+    /// any byte of `range`, or will before the permit ends.
+    pub(crate) fn try_to_rewrite<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+    ) -> Option<Held<'f>> {
+        let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
+        let want = Want { touches: NOTHING, alone: true, ..to_use(Direction::Write, range) };
+        Some(Held { _permit: Some(Permit::try_take(tokens, want)?), caches: true })
+    }
+
     /// Why a request waits for other nodes, or goes to the origin because of them.
     pub(crate) fn explain(
         &self,
@@ -156,11 +169,12 @@ impl Permits {
         file: &CachedFile,
         want: Want,
     ) -> Result<Held<'f>> {
-        let permit = Permit::wait(tokens, want)?;
+        let mut permit = Permit::wait(tokens, want)?;
         let grant = permit.grant();
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
             self.drop_clean(file, want.range)?;
+            permit.looked();
         }
         Ok(Held { _permit: Some(permit), caches: grant.caches })
     }
@@ -171,6 +185,27 @@ impl Permits {
             self.look_again(file)?;
         }
         Ok(range.end <= file.size())
+    }
+
+    /// Before the file is made longer: its remembered size is exact, or a longer one that another node gave it would be
+    /// cut off. The tokens see to that; a fault in them must not cost another node its bytes (I11). The caller holds
+    /// `growth`.
+    pub(crate) fn check_size(&self, file: &CachedFile, origin: &OriginFile) -> Result<()> {
+        if !self.are_needed() {
+            return Ok(());
+        }
+        let size = origin.node().metadata().map_err(Error::from)?.len();
+        if size != file.size() {
+            tracing::error!(
+                "a file of inode {} has {size} bytes, not {}, as this node's tokens promise; this is a fault of the \
+                 program",
+                file.key.inode,
+                file.size()
+            );
+            debug_assert_eq!(size, file.size(), "the size is exact under a permit without an end");
+            file.set_size(size);
+        }
+        Ok(())
     }
 
     /// Adopts the current size of the origin's file. A change of the size on this node holds `growth` from before the

@@ -95,6 +95,9 @@ impl Redirector {
         let mut identified = self.identify(file, Direction::Write, range, tid);
         identified.verdict.critical &= held.caches;
         let grows = (range.end > file.size()).then(|| file.growth.lock());
+        if grows.is_some() {
+            self.permits.check_size(file, &handle.origin)?;
+        }
         let growing = grows.is_some() && range.end > file.size();
         let cached = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);

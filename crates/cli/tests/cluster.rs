@@ -1,14 +1,15 @@
 //! Two mounts with caches of their own over one origin, with a real store between them (I11).
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Output;
+use std::sync::Barrier;
 use std::thread;
 
 use halocline_api::control::metrics::Section;
 use halocline_testkit::hostile::Random;
-use halocline_testkit::nodes::Nodes;
+use halocline_testkit::nodes::{NODES, Nodes};
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
@@ -57,6 +58,70 @@ fn i11_mounts_of_a_cluster_see_each_others_changes_at_once() {
     let sessions = nodes.scratch.path("origin/.halocline-cluster");
     assert_eq!(fs::read_dir(&sessions).unwrap().count(), 0, "both have left");
     assert_eq!(fs::metadata(sessions).unwrap().mode() & 0o777, 0o700);
+}
+
+/// What lies between two dirty blocks was written again, as it had been read: it undid what the other node, to which it
+/// belonged, brought to the origin in between. A slow disk makes the time in between long.
+#[test]
+fn i11_a_flush_does_not_touch_what_another_node_has_between_its_blocks() {
+    const BLOCK: usize = 8192;
+    const BLOCKS: usize = 32;
+    let Some(nodes) = Nodes::new(program!(), &["--emulate", "1xhdd+1xssd"]) else { return };
+    let [one, other] = nodes.open("file");
+    for round in 1..=8_u8 {
+        let write = |file: &File, first: usize| {
+            for block in (first..BLOCKS).step_by(2) {
+                file.write_all_at(&[round; BLOCK], (block * BLOCK) as u64).unwrap();
+            }
+        };
+        // From the second round on each has the tokens of its blocks.
+        write(&one, 0);
+        write(&other, 1);
+        thread::scope(|scope| {
+            for node in NODES {
+                scope.spawn(|| nodes.succeed(&["flush", node]));
+            }
+        });
+        let origin = fs::read(nodes.path("origin/file")).unwrap();
+        let lost = |block: &usize| origin[block * BLOCK] != round;
+        let lost: Vec<_> = (0..BLOCKS).filter(lost).collect();
+        assert!(lost.is_empty(), "round {round}: blocks {lost:?}");
+    }
+}
+
+/// Ranks of both nodes write every eighth block each, all at once, and the file grows meanwhile.
+#[test]
+fn i11_nodes_that_write_between_each_others_blocks_lose_none() {
+    const RANKS: usize = 8;
+    const BLOCK: usize = 8192;
+    const ROUNDS: usize = 30;
+    let Some(nodes) = two_nodes() else { return };
+    let content = |round: usize, block: usize| {
+        vec![u8::try_from((round * 7 + block) % 255 + 1).unwrap(); BLOCK]
+    };
+    for round in 0..ROUNDS {
+        let name = format!("strided-{round}");
+        let files = nodes.open(&name);
+        let start = Barrier::new(RANKS);
+        thread::scope(|scope| {
+            for rank in 0..RANKS {
+                let (file, start) = (&files[rank * 2 / RANKS], &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for block in (rank..3 * RANKS).step_by(RANKS) {
+                        file.write_all_at(&content(round, block), (block * BLOCK) as u64).unwrap();
+                    }
+                });
+            }
+        });
+        for (file, block) in
+            files.iter().flat_map(|file| (0..3 * RANKS).map(move |block| (file, block)))
+        {
+            let mut found = vec![0; BLOCK];
+            file.read_exact_at(&mut found, (block * BLOCK) as u64).unwrap();
+            assert!(found == content(round, block), "round {round}: block {block} is {}", found[0]);
+        }
+    }
 }
 
 /// The kernel's pages of a shared mapping would outlive what the other node does.

@@ -1,11 +1,12 @@
-//! For an engine that brings to the origin what a dead session left: nobody else may touch that, so it asks no store.
+//! For an engine that brings to the origin what a dead session left: nobody else may touch those bytes, so it asks no
+//! store.
 
 use std::sync::{Arc, Weak};
 
 use halocline_cache::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
 use halocline_os::error::Result;
 
-/// Grants everything. The caller holds the lock of the dead session's cache, and ends the session when done.
+/// Grants everything that is asked for in the foreground. The caller holds the lock of the dead session's cache, and ends the session when done.
 #[derive(Debug)]
 pub struct Alone;
 
@@ -30,8 +31,9 @@ impl FileTokens for Alone {
         Ok(Grant { caches: true, renewed: false, ticket: 0 })
     }
 
-    fn try_begin(&self, want: Want) -> Option<Grant> {
-        self.begin(want).ok()
+    /// Beside what the dead session left, live nodes write: there is nothing to fetch there, nor to write over.
+    fn try_begin(&self, _want: Want) -> Option<Grant> {
+        None
     }
 
     fn end(&self, _grant: Grant) {}

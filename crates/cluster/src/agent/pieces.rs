@@ -14,8 +14,9 @@ const DIRECT_FOR: Duration = Duration::from_secs(5);
 struct Piece {
     range: ByteRange,
     mode: Mode,
-    /// Others may have changed these bytes since this node last held them, and no permit has ended since.
-    is_new: bool,
+    /// The first permit that began since the node got it, if none of those has ended yet: others may have changed these
+    /// bytes, or the file's size, since this node last looked.
+    new_since: Option<u64>,
     /// What permits touched: from the first byte to the last.
     used: Option<ByteRange>,
     since: Instant,
@@ -56,7 +57,7 @@ impl Pieces {
                 return None;
             }
             caches &= piece.mode.caches();
-            renewed |= piece.is_new || !piece.mode.caches();
+            renewed |= piece.new_since.is_some() || !piece.mode.caches();
             at = piece.range.end;
             end += 1;
         }
@@ -76,7 +77,10 @@ impl Pieces {
         let permit = self.permits.swap_remove(at);
         if grant.renewed {
             for piece in self.held.iter_mut().filter(|piece| piece.range.overlaps(permit.range)) {
-                piece.is_new = false;
+                // A permit that began before the node got all of it has not looked at it.
+                if piece.new_since.is_some_and(|first| permit.ticket >= first) {
+                    piece.new_since = None;
+                }
             }
         }
         !self.closed.is_empty()
@@ -134,8 +138,9 @@ impl Pieces {
     pub(super) fn install(&mut self, held: &[Held], now: Instant) {
         let mut pieces = Vec::with_capacity(held.len());
         for held in held {
+            let new_since = Some(self.next_ticket);
             let new =
-                Piece { range: held.range, mode: held.mode, is_new: true, used: None, since: now };
+                Piece { range: held.range, mode: held.mode, new_since, used: None, since: now };
             let mut rest = held.range;
             for old in &self.held {
                 let Some(common) = old.range.intersect(rest) else { continue };
@@ -144,9 +149,9 @@ impl Pieces {
                     pieces.push(Piece { range, ..new });
                 }
                 let used = old.used.and_then(|used| used.intersect(common));
-                let is_new = old.is_new || !old.mode.caches();
+                let new_since = if old.mode.caches() { old.new_since } else { new.new_since };
                 let since = if old.mode == held.mode { old.since } else { now };
-                pieces.push(Piece { range: common, is_new, used, since, ..new });
+                pieces.push(Piece { range: common, new_since, used, since, ..new });
                 rest.start = common.end;
             }
             if !rest.is_empty() {
@@ -230,8 +235,8 @@ impl Piece {
 
     /// Joins the next piece to this one, if they differ in nothing but their ranges.
     fn join(&mut self, next: &Self) -> bool {
-        let joins = (self.range.end, self.mode, self.is_new, self.mode == Mode::Direct)
-            == (next.range.start, next.mode, next.is_new, false);
+        let joins = (self.range.end, self.mode, self.new_since, self.mode == Mode::Direct)
+            == (next.range.start, next.mode, next.new_since, false);
         if joins {
             self.range.end = next.range.end;
             self.used = hull(self.used, next.used);
@@ -400,6 +405,22 @@ mod tests {
             let range = pieces.to_give(ByteRange::at(wanted, 10), false, false);
             assert_eq!((range.start, range.end), given, "{wanted}");
         }
+    }
+
+    /// A request that began on a part made all of the file known when it ended, also what the node had got meanwhile: the
+    /// next write took the size of before for the file's, and cut off what another node had written behind it.
+    #[test]
+    fn what_the_node_got_during_a_permit_is_new_after_it() {
+        let now = Instant::now();
+        let mut pieces = Pieces::default();
+        pieces.install(&[held(Mode::Exclusive, 0, 10)], now);
+        let before = pieces.permit(write(0, 10), now).unwrap();
+        pieces.install(&[held(Mode::Exclusive, 0, u64::MAX)], now);
+        pieces.end(before);
+        let alone = pieces.permit(Want { alone: true, ..write(5, u64::MAX) }, now).unwrap();
+        assert!(alone.renewed, "nobody has looked since the node got the rest");
+        pieces.end(alone);
+        assert!(!pieces.permit(write(5, 20), now).unwrap().renewed);
     }
 
     #[test]

@@ -342,7 +342,9 @@ fn what_is_renewed_is_told_once() {
     let (one, other) = (world.node("a"), world.node("b"));
     let renewed = |node: &Node, direction| {
         let want = Node::want(direction, 0, false);
-        Permit::wait(node.tokens(0), want).unwrap().grant().renewed
+        let mut permit = Permit::wait(node.tokens(0), want).unwrap();
+        permit.looked();
+        permit.grant().renewed
     };
     assert!(renewed(&one, READ));
     assert!(!renewed(&one, READ));
