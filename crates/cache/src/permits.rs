@@ -16,6 +16,7 @@ use super::origin_access::OriginAccess;
 use crate::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
 use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
+use halocline_meta::Segment;
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 
@@ -225,12 +226,13 @@ impl Permits {
     fn drop_clean(&self, file: &CachedFile, range: ByteRange) -> Result<()> {
         let Some(id) = file.id().or_else(|| self.store.dmt.find(file.key)) else { return Ok(()) };
         let _range = file.range.exclusive(range);
-        for extent in self.store.dmt.extents(id) {
-            if let Some(part) = extent.range.intersect(range).filter(|_| !extent.dirty) {
-                self.mappings.let_go(id, part)?;
-            }
-        }
-        Ok(())
+        let mut segments = Vec::new();
+        self.store.dmt.lookup(id, range, &mut segments);
+        let clean = |segment: &&Segment| segment.extent.is_some_and(|extent| !extent.dirty);
+        segments
+            .iter()
+            .filter(clean)
+            .try_for_each(|segment| self.mappings.let_go(id, segment.range))
     }
 }
 

@@ -42,8 +42,7 @@ impl Revocation {
 
     /// Whether bytes of `range` are dirty.
     fn is_dirty(&self, id: FileId, range: ByteRange) -> bool {
-        let mut dirty = self.store.dmt.extents(id).into_iter().filter(|extent| extent.dirty);
-        dirty.any(|extent| extent.range.overlaps(range))
+        !self.store.dmt.dirty(id, range, 1).is_empty()
     }
 }
 
