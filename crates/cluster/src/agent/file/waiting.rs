@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use halocline_cache::coherence::{FileTokens, Grant, Want};
-use halocline_model::request::Direction;
+use halocline_cache::coherence::{Copies, FileTokens, Grant, Want};
+use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
 
 use super::{Attempt, File, LastWait, filled};
@@ -98,6 +98,10 @@ impl FileTokens for File {
 
     fn explain(&self, want: Want) -> Option<String> {
         self.explained(want)
+    }
+
+    fn copies(&self, range: ByteRange) -> Vec<Copies> {
+        self.ask_for_copies(range)
     }
 
     fn end(&self, grant: Grant) {
