@@ -105,13 +105,19 @@ pub struct PeerCache {
     pub cache_id: String,
 }
 
-/// What the cache of another node has of a file.
+/// What the caches of other nodes have of a file.
 #[derive(Debug, Clone)]
 pub struct Copies {
-    /// The cache.
-    pub cache: Arc<PeerCache>,
-    /// What it has.
-    pub cached: Cached,
+    /// Each with what it has.
+    pub all: Vec<(Arc<PeerCache>, Cached)>,
+    /// Whether all that were asked have said all; else it is of use to ask again soon.
+    pub are_all: bool,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self { all: Vec::new(), are_all: true }
+    }
 }
 
 /// The agent of a node.
@@ -167,8 +173,8 @@ pub trait FileTokens: Debug + Send + Sync {
     /// for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began, and
     /// lies in ranges that this node has held shared all the time since. So it is the newest until this node has given
     /// up its token there, which the [`Holder`] is told. The caller holds no permit.
-    fn copies(&self, _range: ByteRange) -> Vec<Copies> {
-        Vec::new()
+    fn copies(&self, _range: ByteRange) -> Copies {
+        Copies::default()
     }
 
     /// Why a request would wait for other nodes, or go to the origin because of them; `None` if it would not. Changes

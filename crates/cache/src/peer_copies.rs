@@ -19,6 +19,8 @@ use crate::coherence::{BLOCK, Blocks, Copies, PeerCache};
 pub(crate) const WINDOW: u64 = halocline_model::token::REGION;
 /// After this time another node may have more than it said, in milliseconds.
 const ASKED_FOR_MS: u64 = 10_000;
+/// The same where some did not say all.
+const ASKED_AGAIN_MS: u64 = 100;
 /// Blocks of one file that are remembered: 32 GiB of it.
 const BLOCKS_MAX: usize = 8 << 20;
 /// Windows of one file that are remembered as asked.
@@ -62,7 +64,7 @@ struct Known {
     /// By the first block; they do not overlap.
     copies: BTreeMap<u64, Copy>,
     blocks: usize,
-    /// When others were asked about a window, by its number.
+    /// When others are to be asked again about a window, by its number.
     asked: BTreeMap<u64, u64>,
     /// What was dropped since the question under way began; `None` where there is none.
     dropped: Option<Vec<ByteRange>>,
@@ -148,7 +150,7 @@ impl PeerCopies {
 
 impl Question<'_> {
     /// Takes the answers.
-    pub(crate) fn answered(self, all: Vec<Copies>) {
+    pub(crate) fn answered(self, copies: Copies) {
         let known = &mut *self.of.known.lock();
         let dropped = known.dropped.take().unwrap_or_default();
         let window = window(self.number);
@@ -157,11 +159,15 @@ impl Question<'_> {
             if known.asked.len() >= WINDOWS_MAX {
                 known.asked.clear();
             }
-            known.asked.insert(self.number, self.now_ms);
+            // Some of it may be stated soon.
+            let due_in = if copies.are_all { ASKED_FOR_MS } else { ASKED_AGAIN_MS };
+            known.asked.insert(self.number, self.now_ms + due_in);
         }
-        // What is said now holds, whatever was said before.
-        known.remove(window);
-        for Copies { cache, cached } in all {
+        if copies.are_all {
+            // What is not said any more was evicted.
+            known.remove(window);
+        }
+        for (cache, cached) in copies.all {
             for blocks in cached.blocks {
                 let copy = Copy { cache: Arc::clone(&cache), geometry: cached.geometry, blocks };
                 known.insert(&copy, window);
@@ -181,8 +187,9 @@ impl Drop for Question<'_> {
 
 impl Known {
     fn is_due(&self, number: u64, now_ms: u64) -> bool {
-        let asked = self.asked.get(&number);
-        asked.is_none_or(|asked| halocline_os::clock::age_ms(now_ms, *asked) >= ASKED_FOR_MS)
+        let due = self.asked.get(&number);
+        // Or the clock was set back.
+        due.is_none_or(|due| now_ms >= *due || now_ms.saturating_add(ASKED_FOR_MS) < *due)
     }
 
     /// Adds what is not known yet of a copy, as far as it lies in `window`.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use halocline_api::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
@@ -35,8 +35,8 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 enum Letter {
     /// Which bytes of a file are clean on your cache?
     Question { number: u64, from: Session, inode: u64, born_ns: i64, range: ByteRange },
-    /// These.
-    Answer { number: u64, cached: CachedText },
+    /// These; some may be missing that I cannot state just now, unless that is all.
+    Answer { number: u64, cached: CachedText, is_all: bool },
 }
 
 /// [`Cached`] as it is written.
@@ -70,7 +70,7 @@ pub(super) struct Correspondence {
 struct State {
     next: u64,
     /// Who waits for which answer.
-    waiting: BTreeMap<u64, Sender<(u64, Cached)>>,
+    waiting: BTreeMap<u64, Sender<Answer>>,
     /// Caches by session; `None` of one that cannot be reached.
     caches: BTreeMap<Session, Option<Arc<PeerCache>>>,
     silent: BTreeMap<Session, Instant>,
@@ -79,8 +79,22 @@ struct State {
 /// Questions that wait for their answers.
 pub(super) struct Waiting<'s> {
     of: &'s Correspondence,
-    answers: Receiver<(u64, Cached)>,
+    answers: Receiver<Answer>,
     open: BTreeMap<u64, Session>,
+}
+
+/// An answer to the question of a number.
+struct Answer {
+    number: u64,
+    cached: Cached,
+    is_all: bool,
+}
+
+/// What the nodes that were asked have.
+pub(super) struct Answers {
+    pub(super) cached: Vec<(Session, Cached)>,
+    /// Whether all have said all.
+    pub(super) are_all: bool,
 }
 
 impl Drop for Waiting<'_> {
@@ -99,13 +113,13 @@ impl Shared {
                     Some(Letter::Question { number, from, inode, born_ns, range }) => {
                         self.answer((number, from), SharedFile { inode, born_ns }, range);
                     }
-                    Some(Letter::Answer { number, cached }) => {
+                    Some(Letter::Answer { number, cached, is_all }) => {
                         let Some(cached) = cached.checked() else { continue };
                         if let Some(waiting) =
                             self.correspondence.state.lock().waiting.remove(&number)
                         {
                             // Who asked may have gone on.
-                            let _ = waiting.send((number, cached));
+                            let _ = waiting.send(Answer { number, cached, is_all });
                         }
                     }
                     None => tracing::debug!("a letter that no node wrote"),
@@ -118,24 +132,39 @@ impl Shared {
         if range.len() > REGION {
             return;
         }
-        let cached = self.clean_of(file, range);
+        let (cached, is_all) = self.clean_of(file, range);
         let cached = cached.map_or_else(CachedText::nothing, |cached| CachedText::of(&cached));
-        if let Ok(letter) = serde_json::to_vec(&Letter::Answer { number, cached }) {
+        if let Ok(letter) = serde_json::to_vec(&Letter::Answer { number, cached, is_all }) {
             self.store.send(from, &letter);
         }
     }
 
-    /// What this node has clean of a file, under its token.
-    fn clean_of(&self, file: SharedFile, range: ByteRange) -> Option<Cached> {
-        let holder = self.holder.get()?.upgrade()?;
-        let known = self.files.lock().get(&file).cloned()?;
-        let want = Want { direction: Direction::Read, range, alone: false };
-        // Others may want something of it: who asks is one of them, and this keeps nobody.
-        let grant = known.permit(want)?;
-        let is_sure = grant.caches && !grant.renewed;
-        let cached = if is_sure { holder.cached(file, range) } else { None };
-        known.end_unseen(grant);
-        cached
+    /// What this node has clean of a file, under its tokens, and whether that is all that it has.
+    fn clean_of(&self, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
+        let holder = self.holder.get().and_then(Weak::upgrade);
+        let known = self.files.lock().get(&file).cloned();
+        let (Some(holder), Some(known)) = (holder, known) else { return (None, true) };
+        let (mut all, mut is_all): (Option<Cached>, bool) = (None, true);
+        for (held, _) in known.all().into_iter().filter(|(_, mode)| mode.caches()) {
+            let Some(range) = held.intersect(range) else { continue };
+            let want = Want { direction: Direction::Read, range, alone: false };
+            // Others may want something of it: who asks is one of them, and this keeps nobody.
+            let Some(grant) = known.permit(want) else {
+                is_all = false;
+                continue;
+            };
+            // Where others may have changed what this node had, nobody has looked yet.
+            let is_sure = grant.caches && !grant.renewed;
+            let cached = if is_sure { holder.cached(file, range) } else { None };
+            known.end_unseen(grant);
+            is_all &= is_sure;
+            match (&mut all, cached) {
+                (Some(all), Some(cached)) => all.blocks.extend(cached.blocks),
+                (None, cached) => all = cached,
+                (Some(_), None) => {}
+            }
+        }
+        (all, is_all)
     }
 
     /// The cache of a session, if it can be reached here and answers.
@@ -190,13 +219,15 @@ impl Shared {
     }
 
     /// What they answer in time. Those who do not are not asked for a while.
-    pub(super) fn wait_for_answers(&self, mut waiting: Waiting<'_>) -> Vec<(Session, Cached)> {
+    pub(super) fn wait_for_answers(&self, mut waiting: Waiting<'_>) -> Answers {
         let deadline = Instant::now() + ANSWER_LIMIT;
-        let mut all = Vec::new();
+        let mut answers = Answers { cached: Vec::new(), are_all: true };
         while !waiting.open.is_empty() && !self.is_stopped() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let Ok((number, cached)) = waiting.answers.recv_timeout(left) else { break };
-            all.extend(waiting.open.remove(&number).map(|session| (session, cached)));
+            let Ok(answer) = waiting.answers.recv_timeout(left) else { break };
+            let Some(session) = waiting.open.remove(&answer.number) else { continue };
+            answers.cached.push((session, answer.cached));
+            answers.are_all &= answer.is_all;
         }
         let now = self.options.clock.instant();
         let silent = &mut self.correspondence.state.lock().silent;
@@ -204,7 +235,7 @@ impl Shared {
             silent.clear();
         }
         silent.extend(waiting.open.values().map(|session| (*session, now)));
-        all
+        answers
     }
 }
 

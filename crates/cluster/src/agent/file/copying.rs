@@ -1,6 +1,7 @@
 //! Asking other nodes what their caches have of a file, under tokens that both hold.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use halocline_cache::coherence::{BLOCK, Blocks, Copies, Grant};
 use halocline_model::request::ByteRange;
@@ -13,10 +14,10 @@ const ASKED_MAX: usize = 8;
 
 impl File {
     /// What other nodes have of a range, as far as both they and this node hold it shared.
-    pub(super) fn ask_for_copies(&self, range: ByteRange) -> Vec<Copies> {
+    pub(super) fn ask_for_copies(&self, range: ByteRange) -> Copies {
         let shared = &self.shared;
         if !shared.lease.runs_at(shared.options.clock.instant()) {
-            return Vec::new();
+            return Copies::default();
         }
         let (own, others) = {
             let state = self.state.lock();
@@ -44,15 +45,16 @@ impl File {
         let asked: Vec<_> =
             reached.iter().map(|(session, (_, range))| (*session, *range)).collect();
         if asked.is_empty() {
-            return Vec::new();
+            return Copies::default();
         }
         let answers = shared.wait_for_answers(shared.ask_all(self.id, &asked));
-        let copies = answers.into_iter().filter_map(|(session, mut cached)| {
-            let (cache, _) = reached.get(&session)?;
+        let mut copies = Copies { are_all: answers.are_all, ..Copies::default() };
+        for (session, mut cached) in answers.cached {
+            let Some((cache, _)) = reached.get(&session) else { continue };
             cached.blocks = within(cached.blocks, &own);
-            Some(Copies { cache: std::sync::Arc::clone(cache), cached })
-        });
-        copies.collect()
+            copies.all.push((Arc::clone(cache), cached));
+        }
+        copies
     }
 
     /// Ends a permit under which nothing was brought up to date: what is new stays so.

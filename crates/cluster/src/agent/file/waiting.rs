@@ -100,7 +100,7 @@ impl FileTokens for File {
         self.explained(want)
     }
 
-    fn copies(&self, range: ByteRange) -> Vec<Copies> {
+    fn copies(&self, range: ByteRange) -> Copies {
         self.ask_for_copies(range)
     }
 
