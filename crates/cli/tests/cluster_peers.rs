@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::Nodes;
-use halocline_testkit::place::written;
+use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::waiting::eventually;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const BLOCK: usize = 4096;
@@ -149,6 +150,61 @@ fn a_cache_that_was_moved_or_replaced_by_a_link_is_not_read() {
             fs::remove_file(nodes.path("cache2")).unwrap();
         }
         fs::rename(&away, nodes.path("cache2")).unwrap();
+    }
+}
+
+/// A mount between the nodes, which lets the caches be reached, and is stopped until this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn stop(pid: Pid) -> Self {
+        kill_process(pid, Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+        eventually("the stop", || fs::read_to_string(&stat).unwrap().contains(") T "));
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn a_file_system_between_the_nodes_that_hangs_costs_a_moment() {
+    let Some(nodes) = Nodes::new(program!(), &[]) else { return };
+    for dir in ["caches/one", "caches/other", "far", "cache3"] {
+        fs::create_dir_all(nodes.path(dir)).unwrap();
+    }
+    let far =
+        ["mount", "caches", "far", "--cache", "cache3", "--policy", "never", "--attr-timeout=0s"];
+    nodes.succeed(&far);
+    let pattern = format!("{}/{{node}}", nodes.path("far").display());
+    for node in ["one", "other"] {
+        nodes.succeed(&["umount", node]);
+        let mounted = nodes.mount_with(node, &format!("caches/{node}"), &["--peers", &pattern]);
+        assert!(mounted.status.success(), "{}", said(&mounted));
+    }
+    let (files, parts) = write_parts(&nodes);
+    eventually("the other cache is read", || {
+        assert!(read_part(&files[0], 1, 65_536) == parts[1]);
+        peer_bytes(&nodes, "one") > 0
+    });
+    {
+        let _stopped = Stopped::stop(nodes.pid("far"));
+        // Far less than a wait for each request, and far more than a slow machine needs for all of them.
+        let begun = Instant::now();
+        for _ in 0..4 {
+            assert!(read_part(&files[0], 1, 8192) == parts[1]);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        let counted = report(&nodes, "one");
+        assert!(counted["cluster"]["peer_failures"].as_u64().unwrap() > 0, "{counted}");
+    }
+    drop(files);
+    for node in ["one", "other", "far"] {
+        nodes.succeed(&["umount", node]);
     }
 }
 
