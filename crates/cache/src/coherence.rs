@@ -12,14 +12,21 @@
 //! - A [`Holder`] takes no permit for the range that it gives up.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use halocline_api::control::TokenCounts;
+use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 
 use halocline_os::error::Result;
 
+pub use halocline_meta::BLOCK;
 pub use halocline_storage::volume::origin::REGISTRY;
+
+/// How long a node is waited for that is asked what its cache has: far longer than one takes that works.
+pub const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 
 /// A file of the origin, identified alike on every node that mounts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,6 +67,62 @@ pub struct Grant {
     pub ticket: u64,
 }
 
+/// Blocks in a row of a file that a node's cache has, clean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocks {
+    /// The file's number in that cache.
+    pub file: u64,
+    /// Where its servers have them.
+    pub placement: Placement,
+    /// Number of the first: its offset in the file in blocks of 4 KiB.
+    pub first: u64,
+    /// The checksum of each.
+    pub sums: Vec<u32>,
+}
+
+impl Blocks {
+    /// The bytes of the file.
+    #[must_use]
+    pub const fn range(&self) -> ByteRange {
+        ByteRange::at(self.first.saturating_mul(BLOCK), self.sums.len() as u64 * BLOCK)
+    }
+}
+
+/// What a node's cache has of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cached {
+    /// How its servers are arranged.
+    pub geometry: CacheGeometry,
+    /// In the order of the file, without overlaps.
+    pub blocks: Vec<Blocks>,
+}
+
+/// The cache of another node, as this one reaches it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerCache {
+    /// The node's name.
+    pub node: String,
+    /// Where it is reached here.
+    pub dir: PathBuf,
+    /// Which cache must be there.
+    pub cache_id: String,
+}
+
+/// What the caches of other nodes have of a file.
+#[derive(Debug, Clone)]
+pub struct Copies {
+    /// Each with what it has.
+    pub all: Vec<(Arc<PeerCache>, Cached)>,
+    /// Whether all that were asked have said all; else it is of use to ask again soon.
+    pub are_all: bool,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self { all: Vec::new(), are_all: true }
+    }
+}
+
 /// The agent of a node.
 pub trait Coherence: Debug + Send + Sync {
     /// Registers the holder, which gives up what other nodes ask for. Called once, before the first permit.
@@ -80,6 +143,11 @@ pub trait Coherence: Debug + Send + Sync {
     /// Counters of the node's tokens; `None` from an agent without tokens.
     fn counts(&self) -> Option<TokenCounts> {
         None
+    }
+
+    /// Whether the caches of other nodes can be read here ([`FileTokens::copies`]).
+    fn reads_peers(&self) -> bool {
+        false
     }
 
     /// Whether this node may change the origin and serve what it has cached (I12).
@@ -104,6 +172,14 @@ pub trait FileTokens: Debug + Send + Sync {
     /// Ends a permit.
     fn end(&self, grant: Grant);
 
+    /// Asks the other nodes that may cache bytes of `range` which of them they have, and waits for their answers, at most
+    /// for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began, and
+    /// lies in ranges that this node has held shared all the time since. So it is the newest until this node has given
+    /// up its token there, which the [`Holder`] is told. The caller holds no permit.
+    fn copies(&self, _range: ByteRange) -> Copies {
+        Copies::default()
+    }
+
     /// Why a request would wait for other nodes, or go to the origin because of them; `None` if it would not. Changes
     /// nothing, but may ask the store.
     fn explain(&self, _want: Want) -> Option<String> {
@@ -119,6 +195,12 @@ pub trait Holder: Send + Sync {
     /// # Errors
     /// If not all bytes are on the origin: the token stays here, and the agent tries again.
     fn give_up(&self, file: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()>;
+
+    /// Which blocks of a range are cached clean, with their checksums, so that another node can read them from this one's
+    /// servers. The caller has a permit to read the range.
+    fn cached(&self, _file: SharedFile, _range: ByteRange) -> Option<Cached> {
+        None
+    }
 
     /// The dirty ranges of all files: what a node claims again after the store lost its tokens.
     fn dirty(&self) -> Vec<(SharedFile, ByteRange)>;

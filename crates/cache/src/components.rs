@@ -40,6 +40,7 @@ use crate::origin_access::OriginAccess;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::page_cache_passthrough::{self, PageCachePassthrough};
+use crate::peers::Peers;
 use crate::permits::Permits;
 use crate::rebuild::Rounds;
 use crate::recover::Recoverer;
@@ -128,6 +129,8 @@ pub(crate) struct Components {
     pub(crate) identifier: Arc<Identifier>,
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) permits: Arc<Permits>,
+    /// The caches of other nodes.
+    pub(crate) peers: Arc<Peers>,
     /// What tells our own changes of the origin from those of others (I9).
     pub(crate) own: Arc<OwnChanges>,
     pub(crate) repair: Arc<Repair>,
@@ -190,6 +193,7 @@ impl Components {
         let identifier = Arc::new(identifier);
         let mappings = wire!(Mappings: base { store, damage, origin, health, counters, clock });
         let permits = wire!(Permits: base { coherence, origin, store }; mappings);
+        let peers = wire!(Peers: base { coherence, store, settings, clock });
         let (lease, evidence) = lease;
         let own = wire!(OwnChanges: base { namespace, store, files, clock, shared }; mappings => lease = lease,
             evidence = Mutex::new(evidence));
@@ -222,7 +226,7 @@ impl Components {
             discards, barriers, fetcher, recoverer);
         let resizer = wire!(Resizer: base { store, origin, clock }; own, mappings, space);
         let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure, room,
-            settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits);
+            settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits, peers);
         let warm = wire!(PageCachePassthrough: base { store, notes, origin }; known, mappings => wanted =
             page_cache_passthrough::is_wanted(&base.settings.config, &base.origin).into());
         let lifecycle = wire!(Lifecycle: base { namespace, origin, store, files }; own, external, known, times,
@@ -234,10 +238,10 @@ impl Components {
         let names = wire!(NameChanges: base { namespace, origin, store, files }; mappings, own, permits, known,
             space, relief, sweeper, lifecycle);
         let session = wire!(Session: base { store, notes, settings }; own, permits, space, relief, discards,
-            barriers, fetcher, recoverer);
+            barriers, fetcher, recoverer, mappings);
         #[rustfmt::skip]
         let components = Self {
-            identifier, mappings, permits, own, repair, external, known, space, relief, sweeper,
+            identifier, mappings, permits, peers, own, repair, external, known, space, relief, sweeper,
             discards, barriers, revocation, fetcher, fills, recoverer, rounds, resizer, redirector,
             warm, lifecycle, opener, attributes, names, session,
         };
@@ -258,7 +262,7 @@ impl Controls {
         let cache = base.store.objects.volume().servers();
         let servers = Arc::new(ServerStates::new(meters, &base.settings.config, origin, cache));
         let status = wire!(StatusReporter: base { origin, store, damage, health, counters, notes, settings, clock,
-            begun } below { identifier, fetcher, fills, warm, permits };
+            begun } below { identifier, fetcher, fills, warm, permits, peers };
             servers, hangs);
         Self { bulk, rules, explainer, status }
     }

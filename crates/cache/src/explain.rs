@@ -77,6 +77,12 @@ impl Explainer {
         let mut explanation = explanation(&terms, cached_bytes);
         explanation.note = self.notes.of_sides();
         explanation.nodes = self.permits.explain(&file, question.direction, range);
+        if question.direction == Direction::Read
+            && let Some(peers) = file.peer_copies.explain(range)
+        {
+            let waits = explanation.nodes.map(|nodes| format!("; {nodes}")).unwrap_or_default();
+            explanation.nodes = Some(peers + &waits);
+        }
         let critical = terms.critical;
         if cached_bytes < range.len() {
             explanation.now = self.why_not_now(&file, range, question.direction, critical);

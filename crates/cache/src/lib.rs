@@ -20,7 +20,8 @@
 //!   panic; [`hang_detection`] says whether both sides answer, [`origin_space`] whether what is admitted can be flushed.
 //! - [`session`] takes over what the last session left and marks a clean end; [`recover`] finds its dirty files;
 //!   [`known_files`] and [`lifecycle`] follow files until nothing of them is left.
-//! - [`revocation`] gives up what other nodes want, through the traits of [`coherence`].
+//! - [`revocation`] gives up what other nodes want, through the traits of [`coherence`]; [`peers`] reads from their caches
+//!   what they have said they have ([`peer_copies`]).
 //!
 //! Commands are answered by [`status`] (from [`counters`] and [`status_notes`]), [`explain`], [`bulk_operations`] and
 //! [`glob_rules`]; [`globs`] are pinned or excluded paths, [`page_cache_passthrough`] is kernel passthrough of files
@@ -69,6 +70,8 @@ mod origin_space;
 mod own_changes;
 mod page_cache_passthrough;
 pub mod path_lookup;
+mod peer_copies;
+mod peers;
 mod permits;
 mod processes;
 pub mod range_lock;

@@ -172,6 +172,10 @@ impl Permits {
     ) -> Result<Held<'f>> {
         let mut permit = Permit::wait(tokens, want)?;
         let grant = permit.grant();
+        // What this node is about to change, others have no more.
+        if grant.renewed || !grant.caches || direction == Direction::Write {
+            file.peer_copies.drop_range(range);
+        }
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
             self.drop_clean(file, want.range)?;

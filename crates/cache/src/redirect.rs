@@ -4,8 +4,11 @@
 //! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte of either side,
 //! because reads and writes hold the file's range lock while they look up and transfer.
 
+mod missing;
+
 use std::sync::Arc;
 
+use self::missing::Missing;
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 
@@ -25,11 +28,10 @@ use crate::open_file::OpenFile;
 use crate::origin_access::OriginAccess;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
+use crate::peers::Peers;
 use crate::permits::Permits;
 use crate::repair::Repair;
-use crate::request_split::{
-    index, missing_spans, run, segments_of, slice, slice_mut, with_segments,
-};
+use crate::request_split::{index, run, segments_of, slice, slice_mut, with_segments};
 use crate::resize::Resizer;
 use crate::settings::Settings;
 use halocline_api::config::Mode;
@@ -37,11 +39,16 @@ use halocline_meta::{Extent, FileId, Segment};
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 
+/// How often other nodes are asked for one read, about a window each time.
+const QUESTIONS: u32 = 2;
+
 /// Where the bytes of a read came from.
 #[derive(Debug, Clone, Copy)]
 struct Served {
     /// Bytes from the cache.
     cached: u64,
+    /// Bytes from the caches of other nodes.
+    peers: u64,
     /// Whether the origin had all other bytes.
     whole: bool,
 }
@@ -68,6 +75,16 @@ pub(crate) struct Redirector {
     fills: Arc<Fills>,
     identifier: Arc<Identifier>,
     permits: Arc<Permits>,
+    peers: Arc<Peers>,
+}
+
+/// What became of a read.
+#[derive(Debug, Clone, Copy)]
+enum Read {
+    /// So many bytes were read.
+    Done(usize),
+    /// Other nodes are to be asked first what they have of these bytes.
+    AskFirst(ByteRange),
 }
 
 impl Redirector {
@@ -128,33 +145,57 @@ impl Redirector {
         buf: &mut [u8],
         tid: u32,
     ) -> Result<usize> {
-        let served = self.read_held(handle, offset, buf, tid);
+        let mut may_ask = QUESTIONS;
+        let served = loop {
+            match self.read_held(handle, offset, buf, (tid, may_ask > 0)) {
+                Ok(Read::Done(count)) => break Ok(count),
+                Ok(Read::AskFirst(window)) => self.peers.ask(&handle.file, window),
+                Err(error) => break Err(error),
+            }
+            may_ask -= 1;
+        };
         // Only now: the file's bytes are no longer locked.
         self.repair.drop_damaged();
         served
     }
 
-    fn read_held(&self, handle: &OpenFile, offset: u64, buf: &mut [u8], tid: u32) -> Result<usize> {
+    fn read_held(
+        &self,
+        handle: &OpenFile,
+        offset: u64,
+        buf: &mut [u8],
+        (tid, may_ask): (u32, bool),
+    ) -> Result<Read> {
         let file = &handle.file;
         let asked = ByteRange::at(offset, buf.len() as u64);
         let held = self.permits.to_read(file, asked)?;
+        if may_ask
+            && held.caches
+            && let Some(window) = self.peers.due(file, asked)
+        {
+            return Ok(Read::AskFirst(window));
+        }
         let _guard = file.range.shared(asked);
         let range = ByteRange::new(offset, asked.end.min(file.size()).max(offset));
         if range.is_empty() {
-            return Ok(0);
+            return Ok(Read::Done(0));
         }
         let buf = &mut buf[..index(range.len())];
         let mut identified = self.identify(file, Direction::Read, range, tid);
         identified.verdict.critical &= held.caches;
-        let Served { cached, whole } = with_segments(|segments| {
+        let Served { cached, peers, whole } = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
             self.read_segments(handle, &identified, range, buf, segments)
         })?;
-        if identified.verdict.critical && cached < range.len() && whole {
+        // What another node has needs no second copy here.
+        if identified.verdict.critical && cached + peers < range.len() && whole {
             self.mappings.advisory(self.fills.missed(file, identified.placement, range, buf))?;
         }
+        if peers > 0 {
+            self.peers.served(peers);
+        }
         self.counters.request(Direction::Read, range.len(), cached);
-        Ok(buf.len())
+        Ok(Read::Done(buf.len()))
     }
 
     fn identify(
@@ -410,19 +451,11 @@ impl Redirector {
         buf: &mut [u8],
         segments: &[Segment],
     ) -> Result<Served> {
-        let mut whole = true;
-        // The origin first, in few large pieces that may include cached ranges; then the cached bytes over them,
+        // First what is missing, in few large pieces that may include cached ranges; then the cached bytes over them,
         // which are at least as new.
-        for span in missing_spans(segments) {
-            whole &= self.identifier.timed_on_origin(
-                &handle.file,
-                Direction::Read,
-                identified,
-                span,
-                || self.origin.read(&handle.origin, span, slice_mut(buf, range.start, span)),
-            )?;
-        }
-        let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, whole }) };
+        let Missing { peers, mut whole } =
+            self.read_missing(handle, identified, range, buf, segments)?;
+        let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, peers, whole }) };
         let (mut cached, mut rest) = (0, segments);
         while let Some(first) = rest.first() {
             let (segments, behind) = rest.split_at(run(rest));
@@ -465,6 +498,6 @@ impl Redirector {
         if cached > 0 {
             self.store.dmt.touch(id, range);
         }
-        Ok(Served { cached, whole })
+        Ok(Served { cached, peers, whole })
     }
 }

@@ -73,6 +73,25 @@ pub(super) fn missing_spans(segments: &[Segment]) -> impl Iterator<Item = ByteRa
     })
 }
 
+/// What of `span` is not in `served`, as one range, which may be empty: from the first such byte to the last. `served` are
+/// parts of it, in order.
+pub(super) fn rest_of(span: ByteRange, served: &[ByteRange]) -> ByteRange {
+    let first = served.first().filter(|first| first.start == span.start);
+    let start = first.map_or(span.start, |first| first.end);
+    let last = served.last().filter(|last| last.end == span.end);
+    let end = last.map_or(span.end, |last| last.start);
+    ByteRange::new(start, end.max(start))
+}
+
+/// How many missing bytes lie in `ranges`.
+pub(super) fn missing_in(segments: &[Segment], ranges: &[ByteRange]) -> u64 {
+    let missing = segments.iter().filter(|segment| segment.extent.is_none());
+    let common = missing.flat_map(|segment| {
+        ranges.iter().filter_map(|range| range.intersect(segment.range)).map(ByteRange::len)
+    });
+    common.sum()
+}
+
 /// The bytes of `data`, which begins at file offset `start`, that belong to `part`.
 pub(super) fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
     &data[index(part.start - start)..index(part.end - start)]
@@ -86,4 +105,27 @@ pub(super) fn slice_mut(data: &mut [u8], start: u64, part: ByteRange) -> &mut [u
 /// An offset inside a buffer.
 pub(super) fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("an offset inside a buffer fits a usize")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_reaches_from_the_first_byte_that_is_left_to_the_last() {
+        let span = ByteRange::new(10, 50);
+        let rest = |served: &[(u64, u64)]| {
+            let served: Vec<_> =
+                served.iter().map(|(start, end)| ByteRange::new(*start, *end)).collect();
+            let rest = rest_of(span, &served);
+            (rest.start, rest.end)
+        };
+        assert_eq!(rest(&[]), (10, 50));
+        assert_eq!(rest(&[(10, 20)]), (20, 50));
+        assert_eq!(rest(&[(20, 30)]), (10, 50));
+        assert_eq!(rest(&[(10, 20), (40, 50)]), (20, 40));
+        assert_eq!(rest(&[(10, 12), (20, 30), (40, 50)]), (12, 40));
+        assert_eq!(rest(&[(40, 50)]), (10, 40));
+        assert_eq!(rest(&[(10, 50)]), (50, 50));
+    }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use bon::Builder;
+use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use super::flush::{FlushedWhole, Sweeper};
 use super::known_files::KnownFiles;
 use super::mappings::Mappings;
 use super::modification_times::ModificationTimes;
-use crate::coherence::{Holder, SharedFile};
+use crate::coherence::{Blocks, Cached, Holder, SharedFile};
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
@@ -66,6 +67,9 @@ impl Holder for Revocation {
         if let Ok(flush_handle) = self.known.flush_handle_of(&file) {
             flush_handle.sync(true)?;
         }
+        if !keeps_clean {
+            file.peer_copies.drop_range(range);
+        }
         if !keeps_clean && let Some(id) = file.id() {
             // Who reads it for the cache at this moment finds that it was held meanwhile.
             let _range = file.range.exclusive(range);
@@ -73,6 +77,47 @@ impl Holder for Revocation {
         }
         self.known.forget_idle(&file);
         Ok(())
+    }
+
+    fn cached(&self, shared: SharedFile, range: ByteRange) -> Option<Cached> {
+        let key = OriginKey { inode: shared.inode, born_ns: shared.born_ns.cast_unsigned() };
+        let id = self.store.dmt.find(key)?;
+        let mut segments = Vec::new();
+        self.store.dmt.lookup(id, range, &mut segments);
+        let clean = segments.into_iter().filter_map(|segment| {
+            let extent = segment.extent.filter(|extent| !extent.dirty)?;
+            Some((extent.placement, segment.range))
+        });
+        let mut places: Vec<(Placement, ByteRange)> = clean.collect();
+        places.dedup_by(|(placement, next), (kept_in, kept)| {
+            let together = placement == kept_in && next.start == kept.end;
+            if together {
+                kept.end = next.end;
+            }
+            together
+        });
+        let mut blocks: Vec<Blocks> = Vec::new();
+        for (placement, part) in places {
+            for (number, sum) in self.store.dmt.checksums().whole_blocks(id, placement, part) {
+                match blocks.last_mut() {
+                    Some(last)
+                        if last.placement == placement
+                            && last.first + last.sums.len() as u64 == number =>
+                    {
+                        last.sums.push(sum);
+                    }
+                    _ => blocks.push(Blocks {
+                        file: id.0,
+                        placement,
+                        first: number,
+                        sums: vec![sum],
+                    }),
+                }
+            }
+        }
+        // Another node is about to use them.
+        self.store.dmt.touch(id, range);
+        Some(Cached { geometry: self.store.geometry, blocks })
     }
 
     fn dirty(&self) -> Vec<(SharedFile, ByteRange)> {

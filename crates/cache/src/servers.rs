@@ -9,18 +9,21 @@ use halocline_model::layout::CacheGeometry;
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
-use crate::coherence::Coherence;
+use crate::coherence::{Coherence, PeerCache};
 use halocline_api::config::{Config, EmulatedGroup, Shares};
 use halocline_api::control::{ServerStatus, Side};
+use halocline_meta::identity::identity_of;
 use halocline_meta::table::ExtentTable;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+use halocline_os::private;
 use halocline_storage::device::calibration_drift::Drift;
 use halocline_storage::device::emulate::{self, CommonQueue, EmulatedServer};
 use halocline_storage::device::local::LocalDevice;
 use halocline_storage::device::meter::{Meter, MeteredDevice};
 use halocline_storage::device::piecewise::PiecewiseDevice;
 use halocline_storage::device::{Device, Directory};
+use halocline_storage::volume::objects::CacheObjects;
 use halocline_storage::volume::origin::Origin;
 use halocline_storage::volume::{Decorate, Server, Volume, label};
 
@@ -149,6 +152,33 @@ pub(crate) fn open_cache(
         Arc::new(Server::new(&name, dir, directory, decorate(index, device)))
     });
     Ok(Volume::new(servers.collect(), shape.stripe))
+}
+
+/// Opens the cache of another node, to read.
+pub(crate) fn open_peer(
+    peer: &PeerCache,
+    geometry: CacheGeometry,
+    config: &Config,
+    clock: &Clock,
+) -> Result<CacheObjects> {
+    let PeerCache { node, dir, cache_id } = peer;
+    let other = || {
+        Error::invalid(
+            format!("{} is not the cache of node {node}", dir.display()),
+            "see what --peers says: each node's cache must be reached there",
+        )
+    };
+    private::check_above(dir)?;
+    if identity_of(dir)?.is_none_or(|found| found.cache_id != *cache_id) {
+        return Err(other());
+    }
+    let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
+    let decorate = |_, device| emulated(group, (clock, None), device);
+    let volume = Volume::of_another(dir, geometry.servers(), geometry.stripe(), &decorate)?;
+    if !label::unlabelled(&volume, cache_id)?.is_empty() {
+        return Err(other());
+    }
+    Ok(CacheObjects::new(volume, geometry))
 }
 
 /// Refuses a cache one of whose servers was replaced or is not mounted (I6).

@@ -10,6 +10,7 @@ use crate::discard::Discards;
 use crate::extent::store::ExtentStore;
 use crate::external_changes;
 use crate::fetch::Fetcher;
+use crate::mappings::Mappings;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::permits::Permits;
@@ -34,6 +35,7 @@ pub(crate) struct Session {
     barriers: Arc<Barriers>,
     fetcher: Arc<Fetcher>,
     recoverer: Arc<Recoverer>,
+    mappings: Arc<Mappings>,
 }
 
 impl Session {
@@ -58,6 +60,9 @@ impl Session {
             ));
         }
         self.recoverer.recover()?;
+        if self.permits.are_needed() {
+            self.drop_clean()?;
+        }
         self.own.lease.begin()?;
         // All that was left is judged: what is found from now on is of this session.
         *self.own.evidence.lock() = Evidence::Nothing;
@@ -65,6 +70,18 @@ impl Session {
             self.store.note_emptied(id);
         }
         self.space.check();
+        Ok(())
+    }
+
+    /// Drops what is clean: no token covered it since the last session, so other nodes may have changed it (I11).
+    fn drop_clean(&self) -> Result<()> {
+        for record in self.store.dmt.files() {
+            let extents = self.store.dmt.extents(record.id);
+            for extent in extents.into_iter().filter(|extent| !extent.dirty) {
+                self.mappings.let_go(record.id, extent.range)?;
+            }
+            self.store.note_emptied(record.id);
+        }
         Ok(())
     }
 

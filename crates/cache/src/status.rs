@@ -16,6 +16,7 @@ use crate::health::{self, HealthState};
 use crate::identify::Identifier;
 use crate::origin_access::OriginAccess;
 use crate::page_cache_passthrough::PageCachePassthrough;
+use crate::peers::Peers;
 use crate::permits::Permits;
 use crate::rebuild::Doing;
 use crate::servers::ServerStates;
@@ -45,6 +46,7 @@ pub(crate) struct StatusReporter {
     servers: Arc<ServerStates>,
     hangs: Arc<HangDetector>,
     permits: Arc<Permits>,
+    peers: Arc<Peers>,
     /// When the engine began.
     begun: Instant,
 }
@@ -104,6 +106,7 @@ impl StatusReporter {
             cache_bytes: side.cache_bytes,
         };
         let layouts = counts.layout_bytes;
+        let nodes = self.permits.coherence().and_then(|nodes| nodes.counts());
         let mut report = Report {
             policy: self.identifier.policy_name().to_owned(),
             elapsed_s: self.clock.elapsed(self.begun).as_secs_f64(),
@@ -125,7 +128,7 @@ impl StatusReporter {
             conflicts: counts.conflicts,
             hit_ratio: 0.0,
             emulated: self.settings.config.emulate.as_ref().map(ToString::to_string),
-            cluster: self.permits.coherence().and_then(|nodes| nodes.counts()),
+            cluster: nodes.map(|counts| self.peers.counts(counts)),
         };
         report.hit_ratio = report.byte_hit_ratio();
         report

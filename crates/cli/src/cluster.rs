@@ -46,6 +46,23 @@ pub(crate) struct ClusterArgs {
     /// Name of this node in the cluster; without it the host's name and the process
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Option<String>,
+    /// Where the cache directories of other nodes are reached here, if they are: what they have is read from there instead of the origin, and not
+    /// cached twice. A path with `{node}` in place of a node's name, or `{cache}` in place of the path that it has for its cache. For all nodes, or none
+    #[arg(long, value_name = "PATTERN", requires = "cluster", value_parser = pattern)]
+    peers: Option<String>,
+}
+
+/// A pattern that leads to different absolute paths.
+fn pattern(text: &str) -> std::result::Result<String, String> {
+    if !text.contains("{node}") && !text.contains("{cache}") {
+        return Err(
+            "give a path with {node} or {cache} in it: each node has another cache".to_owned()
+        );
+    }
+    if !text.starts_with('/') && !text.starts_with("{cache}") {
+        return Err("give an absolute path".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 impl ClusterArgs {
@@ -79,24 +96,35 @@ impl ClusterArgs {
         origin.ancestors().skip(1).try_for_each(refuse_beside_others)?;
         let node = self.node.clone().unwrap_or_else(own_name);
         let password = password()?;
-        let agent = begin((url, password.as_deref()), node, (origin, cache), config)?;
+        let who = Who { node, peers: self.peers.clone() };
+        let agent = begin((url, password.as_deref()), who, (origin, cache), config)?;
         Ok(Some(Arc::new(agent)))
     }
 }
 
-/// Begins a session of `node` with the store at a URL.
+/// A node.
+#[derive(Debug)]
+pub(crate) struct Who {
+    /// Its name.
+    pub(crate) node: String,
+    /// Where it reaches the caches of others.
+    pub(crate) peers: Option<String>,
+}
+
+/// Begins a session of a node with the store at a URL.
 ///
 /// # Errors
 /// As [`ClusterArgs::join`].
 pub(crate) fn begin(
     (url, password): (&str, Option<&str>),
-    node: String,
+    who: Who,
     (origin, cache): (&Path, &Path),
     config: &Config,
 ) -> Result<Agent> {
     let (store, registry) = open(origin, (url, password))?;
     let cache_id = settle((&*store, &registry), (origin, cache), config)?;
-    let options = Options::new(node, cache.to_owned(), cache_id);
+    let options = Options::new(who.node, cache.to_owned(), cache_id);
+    let options = Options { peers: who.peers, ..options };
     Agent::begin(options, store, registry)
 }
 

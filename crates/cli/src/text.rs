@@ -202,7 +202,7 @@ pub(crate) fn served(report: &Report, policy: Option<&str>) -> String {
 }
 
 /// What a node had to do with others.
-fn tokens(counts: &TokenCounts) -> [(&'static str, String); 3] {
+fn tokens(counts: &TokenCounts) -> Vec<(&'static str, String)> {
     let ms = |us: u64| seconds(Duration::from_micros(us).as_secs_f64());
     let waits = match counts.waits {
         0 => "none".to_owned(),
@@ -223,7 +223,19 @@ fn tokens(counts: &TokenCounts) -> [(&'static str, String); 3] {
     } else {
         format!(", lapsed {}", counted(counts.lapses, "time"))
     };
-    [
+    let peers = (counts.peer_requests + counts.peer_failures > 0).then(|| {
+        let failures = match counts.peer_failures {
+            0 => String::new(),
+            failures => format!("; {} in vain", counted(failures, "read")),
+        };
+        let read = format!(
+            "{} read from other nodes' caches by {}{failures}",
+            bytes(counts.peer_bytes),
+            counted(counts.peer_requests, "request")
+        );
+        ("peers", read)
+    });
+    let all = [
         (
             "tokens",
             format!(
@@ -244,7 +256,8 @@ fn tokens(counts: &TokenCounts) -> [(&'static str, String); 3] {
                 ms(counts.lease_left_ms.saturating_mul(1000))
             ),
         ),
-    ]
+    ];
+    all.into_iter().chain(peers).collect()
 }
 
 /// How much of what was read came from the cache.

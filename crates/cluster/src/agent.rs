@@ -9,6 +9,7 @@
 //! - A change of the members is computed from members no older than the tokens that they are used with; a node wrongly
 //!   taken for live only keeps its tokens too long.
 
+mod copies;
 mod file;
 mod keeper;
 mod pieces;
@@ -33,6 +34,7 @@ use rustc_hash::FxHashMap;
 use crate::counters::{Counters, Counts};
 use crate::registry::{Entry, Registry};
 use crate::store::{Roll, Store, StoreError};
+use copies::Correspondence;
 use file::File;
 pub(crate) use keeper::remove;
 use yielding::Queue;
@@ -57,6 +59,9 @@ pub struct Options {
     pub poll: Duration,
     /// The node's clock, which leases run by.
     pub clock: Clock,
+    /// Where the caches of other nodes are reached here, if they are: the caches' paths with `{node}` in place of a
+    /// node's name, and `{cache}` in place of the path that it names itself.
+    pub peers: Option<String>,
 }
 
 impl Options {
@@ -72,6 +77,7 @@ impl Options {
             wait_limit: Duration::from_mins(2),
             poll: Duration::from_millis(500),
             clock: Clock::MACHINE,
+            peers: None,
         }
     }
 }
@@ -105,6 +111,7 @@ pub(crate) struct Shared {
     /// Wakes the keeper of the lease.
     woken: (Mutex<bool>, Condvar),
     counters: Counters,
+    correspondence: Correspondence,
 }
 
 impl Debug for Shared {
@@ -186,6 +193,7 @@ impl Agent {
             stop: AtomicBool::new(false),
             woken: (Mutex::new(false), Condvar::new()),
             counters: Counters::default(),
+            correspondence: Correspondence::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
         if let Err(error) = agent.start() {
@@ -283,6 +291,10 @@ impl Coherence for Agent {
 
     fn check_lease(&self) -> Result<()> {
         self.shared.check_lease()
+    }
+
+    fn reads_peers(&self) -> bool {
+        self.shared.options.peers.is_some()
     }
 
     fn counts(&self) -> Option<Counts> {

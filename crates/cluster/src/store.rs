@@ -132,6 +132,12 @@ pub trait Store: Debug + Send + Sync {
     /// Waits for messages to a session, at most for `wait_limit`; returns those that came since. May miss some.
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile>;
 
+    /// Sends a session a letter, which nobody but the two understands. May be lost.
+    fn send(&self, session: Session, letter: &[u8]);
+
+    /// Waits for letters to a session, at most for `wait_limit`; returns those that came since. May miss some.
+    fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>>;
+
     /// Some of the files with tokens, at most `limit`.
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>>;
 

@@ -50,6 +50,11 @@ const NEIGHBOURS: u64 = 64;
 /// How often bytes that another thread keeps changing are read.
 const TRIES: usize = 8;
 
+/// The checksum of some bytes, as it is kept of what is cached: CRC-32C.
+pub fn sum(bytes: &[u8]) -> u32 {
+    crc::sum(bytes)
+}
+
 /// Fills the buffer with the bytes of an object at an offset.
 pub(crate) type ReadObject<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
 
@@ -216,6 +221,24 @@ impl Checksums {
             }
         }
         Ok(checked)
+    }
+
+    /// The blocks of `range` that have a sum of all their bytes, in order: each block's number, and its sum.
+    pub fn whole_blocks(
+        &self,
+        file: FileId,
+        placement: Placement,
+        range: ByteRange,
+    ) -> Vec<(u64, u32)> {
+        let Some(table) = &self.table else { return Vec::new() };
+        let mut blocks = Vec::new();
+        for (key, part) in Key::of(file, placement, range) {
+            let Some(slot) = table.slot(key) else { continue };
+            let whole =
+                slot.sums().filter(|sum| sum.range.len() == BLOCK && part.contains(sum.range));
+            blocks.extend(whole.map(|sum| (sum.range.start / BLOCK, sum.crc)));
+        }
+        blocks
     }
 
     /// Makes the checksums durable before the cache counts as closed.

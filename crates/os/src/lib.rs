@@ -19,3 +19,4 @@ pub mod open_files;
 pub mod private;
 pub mod rename_new;
 pub mod root_reserve;
+pub mod workers;

@@ -25,6 +25,8 @@ use crate::error::{Error, Result};
 
 /// Permissions of anybody but the owner.
 const OTHERS: u32 = 0o077;
+/// Bits of a mode by which others change something.
+const CHANGE: u32 = 0o022;
 /// Deepest tree that is checked.
 const DEPTH_MAX: usize = 16;
 
@@ -141,6 +143,20 @@ impl PrivateDir {
                 .map_err(|errno| Error::at(&self.path, "close to others")(errno.into()))?;
         }
         Ok(self)
+    }
+
+    /// Checks that nobody else may put things into it, and leaves it as it is.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where somebody may.
+    pub fn check_unchangeable(&self) -> Result<()> {
+        if self.stat()?.st_mode & CHANGE == 0 {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{}: others may write to this directory", self.path.display()),
+            "close it to others: chmod 0700",
+        ))
     }
 
     fn stat(&self) -> Result<Stat> {
@@ -310,6 +326,23 @@ pub(crate) fn open_checked(
 
 /// Checks that an open file is a regular one of ours with one name, and closes it to others.
 pub fn check_file(file: &File) -> std::result::Result<(), Refusal> {
+    let mode = check_ours(file)?;
+    if mode & OTHERS != 0 {
+        fchmod(file, Mode::from_raw_mode(mode & 0o700)).map_err(Refusal::System)?;
+    }
+    Ok(())
+}
+
+/// Checks that an open file is a regular one of ours with one name that nobody else may change, and leaves it as it is.
+pub fn check_unchangeable(file: &File) -> std::result::Result<(), Refusal> {
+    if check_ours(file)? & CHANGE != 0 {
+        return Err(Refusal::NotOurs("may be changed by others".into()));
+    }
+    Ok(())
+}
+
+/// Checks that an open file is a regular one of ours with one name; its mode.
+fn check_ours(file: &File) -> std::result::Result<u32, Refusal> {
     let stat = fstat(file).map_err(Refusal::System)?;
     let not_ours = |what: String| Err(Refusal::NotOurs(what));
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -321,10 +354,7 @@ pub fn check_file(file: &File) -> std::result::Result<(), Refusal> {
     if stat.st_nlink > 1 {
         return not_ours("has another name (a hard link)".into());
     }
-    if stat.st_mode & OTHERS != 0 {
-        fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o700)).map_err(Refusal::System)?;
-    }
-    Ok(())
+    Ok(stat.st_mode)
 }
 
 /// Opens a file with a secret that was written for this process by the user or root. Unlike files of ours it is not

@@ -86,6 +86,21 @@ impl Volume {
         Ok(Self::new(servers.collect::<Result<_>>()?, stripe))
     }
 
+    /// The volume of a cache that another process owns, to read: nothing is made, changed or closed to others. `count`
+    /// and `stripe` are not 0.
+    ///
+    /// # Errors
+    /// If a server's directory is not there, is a link, belongs to somebody else, or others may change it.
+    pub fn of_another(dir: &Path, count: u32, stripe: u64, decorate: Decorate<'_>) -> Result<Self> {
+        let place = |index: usize| match count {
+            1 => dir.to_owned(),
+            _ => dir.join(format!("server-{index}")),
+        };
+        let server = |index| Server::of_another(&place(index), index, decorate);
+        let servers = (0..count as usize).map(server).collect::<Result<_>>()?;
+        Ok(Self::new(servers, stripe))
+    }
+
     /// The servers.
     pub fn servers(&self) -> &[Arc<Server>] {
         &self.servers

@@ -50,11 +50,16 @@ impl Nodes {
 
     /// Mounts a node.
     pub fn mount(&self, node: &str, cache: &str) -> Output {
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        self.mount_with(node, cache, &options)
+    }
+
+    /// The same with other options.
+    pub fn mount_with(&self, node: &str, cache: &str, options: &[&str]) -> Output {
         let place = ["mount", "origin", node, "--cache", cache, "--policy", "always"];
         let url = self.store.url();
         let quiet = ["--rebuild=false", "--cluster", &url, "--node", node];
-        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
-        self.halocline(&[&place[..], &quiet, &options].concat())
+        self.halocline(&[&place[..], &quiet, options].concat())
     }
 
     /// Ends a node's process with `kill -9`; its mount point is free again.

@@ -132,6 +132,15 @@ pub struct TokenCounts {
     pub lease_left_ms: u64,
     /// The least that was left when it was renewed, in milliseconds: 0 after a lapse.
     pub lease_least_ms: u64,
+    /// Reads of which the caches of other nodes served some bytes.
+    #[serde(default)]
+    pub peer_requests: u64,
+    /// Those bytes.
+    #[serde(default)]
+    pub peer_bytes: u64,
+    /// Reads of other nodes' caches in vain: the bytes came from the origin.
+    #[serde(default)]
+    pub peer_failures: u64,
 }
 
 impl TokenCounts {
@@ -148,6 +157,9 @@ impl TokenCounts {
             lapses: self.lapses.saturating_sub(before.lapses),
             epochs: self.epochs.saturating_sub(before.epochs),
             round_trips: self.round_trips.saturating_sub(before.round_trips),
+            peer_requests: self.peer_requests.saturating_sub(before.peer_requests),
+            peer_bytes: self.peer_bytes.saturating_sub(before.peer_bytes),
+            peer_failures: self.peer_failures.saturating_sub(before.peer_failures),
             ..*self
         }
     }

@@ -19,6 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::coherence::FileTokens;
 use crate::extent::flush_handle::FlushHandle;
 use crate::extent::last_seen::LastSeen;
+use crate::peer_copies::PeerCopies;
 use crate::range_lock::RangeLock;
 use halocline_meta::{FileId, OriginKey, Stamp};
 use halocline_vfs::namespace::Node;
@@ -101,6 +102,8 @@ pub(crate) struct CachedFile {
     pub(crate) flushing: Mutex<()>,
     /// What this node may do with it if other nodes use the origin, too.
     pub(crate) tokens: OnceLock<Arc<dyn FileTokens>>,
+    /// What other nodes have said that their caches have of it.
+    pub(crate) peer_copies: PeerCopies,
 }
 
 impl CachedFile {
@@ -138,6 +141,7 @@ impl CachedFile {
             times: Mutex::default(),
             flushing: Mutex::default(),
             tokens: OnceLock::new(),
+            peer_copies: PeerCopies::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod asking;
 mod asserting;
+mod copying;
 mod explaining;
 mod giving;
 mod waiting;

@@ -28,6 +28,9 @@ impl Shared {
         };
         let mut threads = vec![start("lease", |shared| shared.run())?];
         threads.push(start("tokens heard", Self::listen)?);
+        if self.options.peers.is_some() {
+            threads.push(start("letters", Self::correspond)?);
+        }
         for _ in 0..WORKERS {
             threads.push(start("tokens given", Self::work)?);
         }

@@ -53,6 +53,7 @@ struct State {
     now_ms: u64,
     faults: Faults,
     messages: BTreeMap<Session, Vec<SharedFile>>,
+    letters: BTreeMap<Session, Vec<Vec<u8>>>,
     sent: u64,
 }
 
@@ -146,6 +147,13 @@ impl State {
         Ok(Reading { tokens, epoch })
     }
 
+    /// Counts a message, and says whether it is lost.
+    fn loses_a_message(&mut self) -> bool {
+        self.sent += 1;
+        let every = self.faults.lose_message_every;
+        self.faults.stopped || (every > 0 && self.sent.is_multiple_of(every))
+    }
+
     /// Changes whenever that of a part does: the newest.
     fn epoch(&self) -> Epoch {
         self.parts.iter().copied().max().unwrap_or(Epoch(0))
@@ -230,9 +238,7 @@ impl Store for MemoryStore {
 
     fn tell(&self, session: Session, file: SharedFile) {
         let state = &mut *self.state.lock();
-        state.sent += 1;
-        let every = state.faults.lose_message_every;
-        if state.faults.stopped || (every > 0 && state.sent.is_multiple_of(every)) {
+        if state.loses_a_message() {
             return;
         }
         let messages = state.messages.entry(session).or_default();
@@ -249,6 +255,25 @@ impl Store for MemoryStore {
             let messages = state.messages.remove(&session).unwrap_or_default();
             if !messages.is_empty() || self.told.wait_until(&mut state, deadline).timed_out() {
                 return messages;
+            }
+        }
+    }
+
+    fn send(&self, session: Session, letter: &[u8]) {
+        let state = &mut *self.state.lock();
+        if !state.loses_a_message() {
+            state.letters.entry(session).or_default().push(letter.to_owned());
+            self.told.notify_all();
+        }
+    }
+
+    fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
+        let deadline = Instant::now() + wait_limit;
+        let mut state = self.state.lock();
+        loop {
+            let letters = state.letters.remove(&session).unwrap_or_default();
+            if !letters.is_empty() || self.told.wait_until(&mut state, deadline).timed_out() {
+                return letters;
             }
         }
     }

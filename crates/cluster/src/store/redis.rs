@@ -93,6 +93,7 @@ pub struct RedisStore {
     keys: Keys,
     /// For waiting.
     listening: Mutex<Option<Connection>>,
+    receiving: Mutex<Option<Connection>>,
     files: FileScripts,
     members: MemberScripts,
     asked: AtomicU64,
@@ -126,6 +127,10 @@ impl Keys {
     fn told(&self, session: Session) -> String {
         format!("{}told:{:016x}", self.prefix, session.0)
     }
+
+    fn letters(&self, session: Session) -> String {
+        format!("{}letters:{:016x}", self.prefix, session.0)
+    }
 }
 
 fn named(file: SharedFile) -> String {
@@ -152,6 +157,7 @@ impl RedisStore {
             server: Server::new(info_of(url, password)?)?,
             keys: Keys::new(origin),
             listening: Mutex::default(),
+            receiving: Mutex::default(),
             files: FileScripts::new(),
             members: MemberScripts::new(),
             asked: AtomicU64::new(0),
@@ -301,12 +307,45 @@ fn tell<'a>(script: &'a Script, told: &str, file: SharedFile) -> ScriptInvocatio
     script
 }
 
-/// Waits until something is in the list `told`. `None` where the connection is of no use any more.
-fn listen(connection: &mut Connection, told: &str, limit: Duration) -> Option<Vec<SharedFile>> {
+/// The script that sends a session a letter; `letters` is its list.
+fn send<'a>(script: &'a Script, letters: &str, letter: &[u8]) -> ScriptInvocation<'a> {
+    let mut script = script.prepare_invoke();
+    script.key(letters).arg(letter);
+    script
+}
+
+/// Waits over a connection of its own until something is in a list; `None` where the connection fails.
+fn wait_for(
+    waiting: &Mutex<Option<Connection>>,
+    connect: impl FnOnce() -> Option<Connection>,
+    list: &str,
+    limit: Duration,
+) -> Option<Vec<Vec<u8>>> {
+    let mut waiting = waiting.lock();
+    if waiting.is_none() {
+        *waiting = connect();
+    }
     let wait = limit.min(TIMEOUT / 2).as_secs_f64();
-    let heard: redis::RedisResult<Option<(String, String)>> =
-        redis::cmd("BLPOP").arg(told).arg(wait).query(connection);
-    Some(heard.ok()?.iter().filter_map(|(_, name)| file_of(name)).collect())
+    let pop = |connection: &mut Connection| -> redis::RedisResult<Option<(String, Vec<u8>)>> {
+        redis::cmd("BLPOP").arg(list).arg(wait).query(connection)
+    };
+    if let Some(Ok(popped)) = waiting.as_mut().map(pop) {
+        return Some(popped.into_iter().map(|(_, value)| value).collect());
+    }
+    *waiting = None;
+    None
+}
+
+/// What was heard over a connection that failed: it is not tried again at once.
+fn nothing_for(pause: Duration) -> Vec<Vec<u8>> {
+    std::thread::sleep(pause);
+    Vec::new()
+}
+
+/// The files that messages name.
+fn files_of(messages: Vec<Vec<u8>>) -> Vec<SharedFile> {
+    let name = |message: Vec<u8>| file_of(&String::from_utf8(message).ok()?);
+    messages.into_iter().filter_map(name).collect()
 }
 
 /// Some of the files whose keys begin with what one of the `keys` begin with, by some server; at most `limit`.
@@ -366,20 +405,20 @@ impl Store for RedisStore {
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
-        let mut listening = self.listening.lock();
-        if listening.is_none() {
-            *listening = self.server.connect().ok();
-        }
-        let told = listening
-            .as_mut()
-            .and_then(|connection| listen(connection, &self.keys.told(session), wait_limit));
-        if let Some(told) = told {
-            return told;
-        }
-        *listening = None;
-        drop(listening);
-        std::thread::sleep(wait_limit);
-        Vec::new()
+        let connect = || self.server.connect().ok();
+        let told = wait_for(&self.listening, connect, &self.keys.told(session), wait_limit);
+        files_of(told.unwrap_or_else(|| nothing_for(wait_limit)))
+    }
+
+    fn send(&self, session: Session, letter: &[u8]) {
+        let _: Result<u64> = self.run(&send(&self.files.send, &self.keys.letters(session), letter));
+    }
+
+    fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
+        let connect = || self.server.connect().ok();
+        let letters = self.keys.letters(session);
+        let received = wait_for(&self.receiving, connect, &letters, wait_limit);
+        received.unwrap_or_else(|| nothing_for(wait_limit))
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {

@@ -94,6 +94,17 @@ fn messages(store: &dyn Store) {
     store.tell(session, file(3));
     assert_eq!(store.listen(session, Duration::from_secs(5)), [file(3)]);
     assert_eq!(store.listen(session, Duration::from_millis(20)), []);
+    let nothing: [Vec<u8>; 0] = [];
+    assert_eq!(store.receive(session, Duration::from_millis(20)), nothing);
+    store.send(session, b"\x00\xff letter");
+    store.send(session, b"another");
+    store.send(Session(22), b"to somebody else");
+    let mut letters = Vec::new();
+    while letters.len() < 2 {
+        letters.extend(store.receive(session, Duration::from_secs(5)));
+    }
+    assert_eq!(letters, [&b"\x00\xff letter"[..], b"another"]);
+    assert_eq!(store.receive(session, Duration::from_millis(20)), nothing);
 }
 
 /// A lease is never given for longer than others respect one that the store has forgotten.

@@ -59,26 +59,39 @@ pub struct LocalDirectory {
     path: PathBuf,
     /// Whether everything here is to be ours alone.
     is_private: bool,
+    /// Whether files are opened to read only, and as they are.
+    is_to_read: bool,
 }
 
 impl LocalDirectory {
     /// The names below `root`, which was opened at `path`. If `is_private`, files that others may have put there are
     /// refused.
     pub const fn new(root: File, path: PathBuf, is_private: bool) -> Self {
-        Self { root, path, is_private }
+        Self { root, path, is_private, is_to_read: false }
+    }
+
+    /// The names of a cache that another process owns: its files can be read, and nothing is made or changed.
+    pub const fn to_read(root: File, path: PathBuf) -> Self {
+        Self { root, path, is_private: true, is_to_read: true }
     }
 
     /// Not a file that was put here to be written to in place of another.
     fn checked(&self, file: File) -> io::Result<ServerFile> {
-        if self.is_private {
+        if self.is_to_read {
+            private::check_unchangeable(&file)?;
+        } else if self.is_private {
             private::check_file(&file)?;
         }
         ServerFile::new(file)
     }
 
     fn open_with(&self, path: &Path, extra: OFlags) -> rustix::io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | extra;
         let creates = extra.contains(OFlags::CREATE);
+        if self.is_to_read && creates {
+            return Err(Errno::ROFS);
+        }
+        let access = if self.is_to_read { OFlags::RDONLY } else { OFlags::RDWR };
+        let flags = access | OFlags::NONBLOCK | extra;
         let mode = if creates { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
         beneath::open(&self.root, path, flags, mode).map(File::from)
     }
@@ -123,6 +136,9 @@ impl Directory for LocalDirectory {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        if self.is_to_read {
+            return Err(Errno::ROFS.into());
+        }
         let (parent, name) = match beneath::parent(self.root.as_fd(), path) {
             Err(Errno::NOENT) => return Ok(()),
             parent => parent?,
@@ -135,6 +151,9 @@ impl Directory for LocalDirectory {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         debug_assert_eq!(from.parent(), to.parent(), "one directory");
+        if self.is_to_read {
+            return Err(Errno::ROFS.into());
+        }
         let (parent, name) = beneath::parent(self.root.as_fd(), from)?;
         let to = to.file_name().ok_or(Errno::INVAL)?;
         Ok(rename_new(&parent, name, &parent, to)?)
@@ -173,6 +192,9 @@ impl Directory for LocalDirectory {
     }
 
     fn set_label(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        if self.is_to_read {
+            return Err(Errno::ROFS.into());
+        }
         PrivateDir::open(&self.path)?.replace(name, bytes)
     }
 }

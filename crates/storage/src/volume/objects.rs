@@ -86,6 +86,17 @@ impl CacheObjects {
         Ok(Arc::clone(&entry.file))
     }
 
+    /// Reads `buf` from offset `offset` of an object that another process owns, which is opened for this alone: its
+    /// owner may replace or remove it at any time. Bytes that are not there read as zeros.
+    pub fn read_once(&self, key: ObjectKey, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if !self.geometry.has(key.placement) {
+            let what = "bytes on a server that the cache does not have";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        let (first, striping) = self.geometry.resolve(key.placement);
+        VolumeFile::lazy(&self.volume, first, striping, &path_of(key)).read_filled(offset, buf)
+    }
+
     /// Closes the least recently used eighth, except what is in use. What was written is synced first; an object that
     /// cannot be synced stays open, so that the next [`sync_dirty`](Self::sync_dirty) reports it.
     fn close_some(&self, open: &mut FxHashMap<ObjectKey, Open>) {

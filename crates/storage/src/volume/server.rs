@@ -46,6 +46,21 @@ impl Server {
         Ok(Arc::new(Self::new(name, path, directory, device)))
     }
 
+    /// The server with this index of a cache that another process owns, to read.
+    pub(super) fn of_another(
+        dir: &Path,
+        index: usize,
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>> {
+        let found = PrivateDir::look(dir)?;
+        found.check_unchangeable()?;
+        let device = decorate(index, Arc::new(LocalDevice::open(dir)?));
+        let root = found.as_fd().try_clone_to_owned();
+        let root = root.map_err(Error::at(dir, "open the server's directory"))?.into();
+        let directory = Arc::new(LocalDirectory::to_read(root, dir.to_owned()));
+        Ok(Arc::new(Self::new(&format!("server-{index}"), dir, directory, device)))
+    }
+
     /// The server `name` over the existing directory `dir`, on its file system's own device
     /// inside the decorators that `decorate` gives the server of this index.
     pub fn local(

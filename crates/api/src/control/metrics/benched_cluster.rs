@@ -75,7 +75,9 @@ pub(super) const CLUSTER_RUN: &[Metric] = &[
         "seconds or null",
         "A write's seconds until everything was on the origin, too.",
     ),
-    metric("phases[].cache_bytes", "bytes", "What the caches served, or took."),
+    metric("phases[].cache_bytes", "bytes", "What the nodes' own caches served, or took."),
+    metric("phases[].peer_bytes", "bytes", "What the caches of other nodes served."),
+    metric("phases[].hit_bytes", "bytes", "Both together."),
     metric(
         "phases[].store_operations",
         "number",

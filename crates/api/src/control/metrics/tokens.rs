@@ -44,4 +44,19 @@ pub(super) const TOKENS: &[Metric] = &[
         "milliseconds",
         "The least that was left when it was renewed: near 0 the store is too slow, or not to be reached for too long.",
     ),
+    metric(
+        "peer_requests",
+        "number, counter",
+        "Reads of which the caches of other nodes served some bytes, with `--peers`.",
+    ),
+    metric(
+        "peer_bytes",
+        "bytes, counter",
+        "Those bytes: neither this node's cache nor the origin was asked for them.",
+    ),
+    metric(
+        "peer_failures",
+        "number, counter",
+        "Reads of other nodes' caches in vain: evicted or damaged there, not reached, too slow. The bytes came from the origin.",
+    ),
 ];

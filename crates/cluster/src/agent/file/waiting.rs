@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use halocline_cache::coherence::{FileTokens, Grant, Want};
+use halocline_cache::coherence::{Copies, FileTokens, Grant, Want};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
 
@@ -108,6 +108,10 @@ impl FileTokens for File {
 
     fn explain(&self, want: Want) -> Option<String> {
         self.explained(want)
+    }
+
+    fn copies(&self, range: ByteRange) -> Copies {
+        self.ask_for_copies(range)
     }
 
     fn end(&self, grant: Grant) {

@@ -13,7 +13,6 @@ use std::fmt;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::SharedFile;
@@ -27,7 +26,7 @@ use super::server::info_of;
 use super::slots::{PARTS, slot_of, tags_of};
 use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
 use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, scan, swap};
-use super::{listen, millis, swap_members, swapped, tell};
+use super::{files_of, millis, nothing_for, send, swap_members, swapped, tell, wait_for};
 
 /// A master that no majority has heard for this long takes and gives no lease. Masters that reach each other are heard
 /// every half of `cluster-node-timeout`, which is 15 s at most.
@@ -49,8 +48,9 @@ pub struct ClusterStore {
     known: Mutex<Arc<Parts>>,
     /// Bits of parts that answered with another epoch than the list has.
     suspects: AtomicU64,
-    /// The connection for waiting.
+    /// The connections for waiting.
     listening: Mutex<Option<Connection>>,
+    receiving: Mutex<Option<Connection>>,
     file_scripts: FileScripts,
     member_scripts: MemberScripts,
     part_scripts: PartScripts,
@@ -139,6 +139,7 @@ impl ClusterStore {
             known: Mutex::default(),
             suspects: AtomicU64::new(0),
             listening: Mutex::default(),
+            receiving: Mutex::default(),
             file_scripts: FileScripts::new(),
             member_scripts: MemberScripts::of_cluster(),
             part_scripts: PartScripts::new(),
@@ -253,6 +254,22 @@ impl ClusterStore {
         Ok(Part { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
     }
 
+    /// Waits until something is in a list of a session.
+    fn wait_for(
+        &self,
+        waiting: &Mutex<Option<Connection>>,
+        (session, list): (Session, impl Fn(&Keys) -> String),
+        wait_limit: Duration,
+    ) -> Vec<Vec<u8>> {
+        let (keys, place) = self.told(session);
+        let connect = || self.routes.connect(place).ok();
+        wait_for(waiting, connect, &list(&keys), wait_limit).unwrap_or_else(|| {
+            // The slot may have another master now.
+            self.routes.note_stale();
+            nothing_for(wait_limit)
+        })
+    }
+
     fn note_if_suspect(&self) -> Result<()> {
         if self.suspects.load(Ordering::Relaxed) == 0 { Ok(()) } else { self.note_suspects() }
     }
@@ -320,23 +337,19 @@ impl Store for ClusterStore {
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
+        let list = |keys: &Keys| keys.told(session);
+        files_of(self.wait_for(&self.listening, (session, list), wait_limit))
+    }
+
+    fn send(&self, session: Session, letter: &[u8]) {
         let (keys, place) = self.told(session);
-        let mut listening = self.listening.lock();
-        if listening.is_none() {
-            *listening = self.routes.connect(place).ok();
-        }
-        let told = listening
-            .as_mut()
-            .and_then(|connection| listen(connection, &keys.told(session), wait_limit));
-        if let Some(told) = told {
-            return told;
-        }
-        *listening = None;
-        // The slot may have another master now.
-        self.routes.note_stale();
-        drop(listening);
-        thread::sleep(wait_limit);
-        Vec::new()
+        let script = send(&self.file_scripts.send, &keys.letters(session), letter);
+        let _: Result<u64> = self.routes.run(place, &script);
+    }
+
+    fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
+        let list = |keys: &Keys| keys.letters(session);
+        self.wait_for(&self.receiving, (session, list), wait_limit)
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {

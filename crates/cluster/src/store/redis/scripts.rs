@@ -133,11 +133,20 @@ redis.call('PEXPIRE', KEYS[1], 60000)
 return 1
 ";
 
+/// `KEYS[1]` is a session's letters; the argument is one. Those that no session reads expire soon.
+const SEND: &str = r"
+redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.call('LTRIM', KEYS[1], -256, -1)
+redis.call('PEXPIRE', KEYS[1], 10000)
+return 1
+";
+
 /// What is done to a file, and to what a session is told.
 pub(super) struct FileScripts {
     pub(super) read: Script,
     pub(super) swap: Script,
     pub(super) tell: Script,
+    pub(super) send: Script,
 }
 
 /// What is done to the members.
@@ -160,7 +169,8 @@ fn script(bodies: &[&str]) -> Script {
 
 impl FileScripts {
     pub(super) fn new() -> Self {
-        Self { read: script(&[READ]), swap: script(&[SWAP]), tell: Script::new(TELL) }
+        let (tell, send) = (Script::new(TELL), Script::new(SEND));
+        Self { read: script(&[READ]), swap: script(&[SWAP]), tell, send }
     }
 }
 

@@ -249,4 +249,6 @@ fn count(phase: &mut Phase, direction: Direction, (before, after): (State, State
     phase.waited_seconds = Duration::from_micros(new.waited_us - old.waited_us).as_secs_f64();
     phase.handovers = new.handovers - old.handovers;
     phase.contended = new.direct - old.direct;
+    phase.peer_bytes = new.peer_bytes - old.peer_bytes;
+    phase.hit_bytes = phase.cache_bytes + phase.peer_bytes;
 }

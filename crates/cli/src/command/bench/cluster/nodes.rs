@@ -17,7 +17,7 @@ use super::super::case::in_background;
 use super::super::scratch;
 use super::super::worker_processes::Watch;
 use super::server::Server;
-use crate::cluster;
+use crate::cluster::{self, Who};
 use crate::failure::Failure;
 use crate::host::Host;
 use crate::mount_paths::MountPaths;
@@ -111,8 +111,12 @@ impl Node {
         let claim = open_engine::claim(place, config, cluster.is_none())
             .map_err(|taken| Failure::refused(Error::from(taken)))?;
         let dirs = (place.origin.as_path(), place.cache.as_path());
-        let agent =
-            cluster.map(|(store, name)| cluster::begin(store.address(), name, dirs, config));
+        let begin = |(store, node): (&Server, String)| {
+            // The caches lie where all nodes reach them.
+            let who = Who { node, peers: Some("{cache}".to_owned()) };
+            cluster::begin(store.address(), who, dirs, config)
+        };
+        let agent = cluster.map(begin);
         let agent = agent.transpose().map_err(Failure::refused)?.map(Arc::new);
         let coherence = agent.clone().map(|agent| agent as Arc<dyn Coherence>);
         let devices = Some(places.devices.as_path());
@@ -137,6 +141,7 @@ impl State {
     fn plus(self, node: &Node) -> Self {
         let report = node.engine.report();
         let counts = node.agent.as_ref().map(|agent| agent.counts()).unwrap_or_default();
+        let peers = report.cluster.unwrap_or_default();
         let sum = |one: RequestTotals, other: RequestTotals| RequestTotals {
             requests: one.requests + other.requests,
             bytes: one.bytes + other.bytes,
@@ -155,6 +160,8 @@ impl State {
                 handovers: so_far.handovers + counts.handovers,
                 direct: so_far.direct + counts.direct,
                 round_trips: so_far.round_trips + counts.round_trips,
+                peer_bytes: so_far.peer_bytes + peers.peer_bytes,
+                peer_failures: so_far.peer_failures + peers.peer_failures,
                 ..Counts::default()
             },
         }

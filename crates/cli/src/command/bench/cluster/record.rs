@@ -129,8 +129,12 @@ pub(super) struct Phase {
     pub(super) mb_per_s: f64,
     /// A write's seconds until everything was on the origin, too.
     pub(super) drained_seconds: Option<f64>,
-    /// Bytes that the caches served.
+    /// Bytes that the nodes' own caches served.
     pub(super) cache_bytes: u64,
+    /// Bytes that came from the caches of other nodes.
+    pub(super) peer_bytes: u64,
+    /// Both together.
+    pub(super) hit_bytes: u64,
     /// Requests to the store of tokens, with those of leases.
     pub(super) store_operations: u64,
     pub(super) store_operations_per_request: f64,
@@ -233,8 +237,8 @@ fn compare_one(run: &Run, others: &[Run]) -> Vec<Comparison> {
         let few = Some(Target::Below(0.01)).filter(|_| pattern != Pattern::Strided);
         add(part, "store operations per request", per_request, few);
     }
-    let hits = |name| Some(run.phase(name)?.cache_bytes).filter(|bytes| *bytes > 0);
-    let shifted = run.phase("shifted_read").map(|phase| phase.cache_bytes);
+    let hits = |name| Some(run.phase(name)?.hit_bytes).filter(|bytes| *bytes > 0);
+    let shifted = run.phase("shifted_read").map(|phase| phase.hit_bytes);
     let shifted = shifted.zip(hits("read")).map(|(shifted, own)| share(shifted, own));
     add("shifted_read", "hits of the unshifted run", shifted, at_least(0.8));
     all

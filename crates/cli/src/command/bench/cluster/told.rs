@@ -35,9 +35,7 @@ pub(super) fn row(run: &Run) -> String {
     let shifted = run.phase("shifted_read");
     let rate = |phase: Option<&Phase>| or_dash(phase.map(|phase| format!("{:.1}", phase.mb_per_s)));
     let hits = |phase: Option<&Phase>| {
-        or_dash(
-            phase.map(|phase| format!("{:.0} %", 100.0 * share(phase.cache_bytes, phase.bytes))),
-        )
+        or_dash(phase.map(|phase| format!("{:.0} %", 100.0 * share(phase.hit_bytes, phase.bytes))))
     };
     let drained = write.and_then(|write| {
         Some(format!("{:.1}", super::super::record::rate(write.bytes, write.drained_seconds?)))

@@ -1,0 +1,52 @@
+//! Bytes of a read that the cache has not: from the caches of other nodes, or from the origin.
+
+use halocline_model::request::{ByteRange, Direction};
+
+use super::Redirector;
+use crate::identify::Identified;
+use crate::open_file::OpenFile;
+use crate::request_split::{missing_in, missing_spans, rest_of, slice_mut};
+use halocline_meta::Segment;
+use halocline_os::error::Result;
+
+/// Where they came from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Missing {
+    /// How many came from the caches of other nodes.
+    pub(super) peers: u64,
+    /// Whether the origin had all others.
+    pub(super) whole: bool,
+}
+
+impl Redirector {
+    /// Reads what `segments` do not have, in few large pieces that may include cached ranges.
+    pub(super) fn read_missing(
+        &self,
+        handle: &OpenFile,
+        identified: &Identified,
+        range: ByteRange,
+        buf: &mut [u8],
+        segments: &[Segment],
+    ) -> Result<Missing> {
+        let mut missing = Missing { peers: 0, whole: true };
+        for span in missing_spans(segments) {
+            let served = self.peers.read(&handle.file, span, slice_mut(buf, range.start, span));
+            let rest = rest_of(span, &served);
+            // What lies in the middle of the rest is read again with it.
+            let before = ByteRange::new(span.start, rest.start);
+            let behind = ByteRange::new(rest.end, span.end);
+            missing.peers += missing_in(segments, &[before, behind]);
+            if rest.is_empty() {
+                continue;
+            }
+            missing.whole &= self.identifier.timed_on_origin(
+                &handle.file,
+                Direction::Read,
+                identified,
+                rest,
+                || self.origin.read(&handle.origin, rest, slice_mut(buf, range.start, rest)),
+            )?;
+        }
+        Ok(missing)
+    }
+}

@@ -1,0 +1,370 @@
+//! Letters between nodes about what their caches have: a question, and its answer.
+//!
+//! They go through the store, whose messages cannot be older than what they answer: an answer has the number of its
+//! question, which was made after this node had its token. What is read is bounded and checked before it is used.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use halocline_api::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
+use halocline_cache::coherence::{
+    ANSWER_LIMIT, BLOCK, Blocks, Cached, PeerCache, SharedFile, Want,
+};
+use halocline_model::layout::{CacheGeometry, Layout, Placement};
+use halocline_model::request::{ByteRange, Direction};
+use halocline_model::token::{REGION, Session};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::Shared;
+use crate::registry::Entry;
+
+/// Bytes of a letter at most: a whole region in single blocks.
+const LETTER_BYTES_MAX: usize = 1 << 20;
+/// Sessions whose caches are remembered.
+const PEERS_MAX: usize = 4096;
+/// How long a session is not asked again that did not answer.
+const SILENT_FOR: Duration = Duration::from_secs(10);
+
+/// What nodes write to each other.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+enum Letter {
+    /// Which bytes of a file are clean on your cache?
+    Question { number: u64, from: Session, inode: u64, born_ns: i64, range: ByteRange },
+    /// These; some may be missing that I cannot state just now, unless that is all.
+    Answer { number: u64, cached: CachedText, is_all: bool },
+}
+
+/// [`Cached`] as it is written.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CachedText {
+    servers: u32,
+    stripe: u64,
+    groups: u32,
+    blocks: Vec<BlocksText>,
+}
+
+/// [`Blocks`] as they are written.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlocksText {
+    file: u64,
+    layout: Layout,
+    group: u16,
+    first: u64,
+    sums: Vec<u32>,
+}
+
+/// The questions of this node, and those whom it asks.
+#[derive(Debug, Default)]
+pub(super) struct Correspondence {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    /// Who waits for which answer.
+    waiting: BTreeMap<u64, Sender<Answer>>,
+    /// Caches by session; `None` of one that cannot be reached.
+    caches: BTreeMap<Session, Option<Arc<PeerCache>>>,
+    silent: BTreeMap<Session, Instant>,
+}
+
+/// Questions that wait for their answers.
+pub(super) struct Waiting<'s> {
+    of: &'s Correspondence,
+    answers: Receiver<Answer>,
+    open: BTreeMap<u64, Session>,
+}
+
+/// An answer to the question of a number.
+struct Answer {
+    number: u64,
+    cached: Cached,
+    is_all: bool,
+}
+
+/// What the nodes that were asked have.
+pub(super) struct Answers {
+    pub(super) cached: Vec<(Session, Cached)>,
+    /// Whether all have said all.
+    pub(super) are_all: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let waiting = &mut self.of.state.lock().waiting;
+        self.open.keys().for_each(|number| drop(waiting.remove(number)));
+    }
+}
+
+impl Shared {
+    /// Answers what others ask, and hands on what they answer.
+    pub(super) fn correspond(self: &Arc<Self>) {
+        while !self.is_stopped() {
+            for bytes in self.store.receive(self.session, self.options.poll) {
+                match read(&bytes) {
+                    Some(Letter::Question { number, from, inode, born_ns, range }) => {
+                        self.answer((number, from), SharedFile { inode, born_ns }, range);
+                    }
+                    Some(Letter::Answer { number, cached, is_all }) => {
+                        let Some(cached) = cached.checked() else { continue };
+                        if let Some(waiting) =
+                            self.correspondence.state.lock().waiting.remove(&number)
+                        {
+                            // Who asked may have gone on.
+                            let _ = waiting.send(Answer { number, cached, is_all });
+                        }
+                    }
+                    None => tracing::debug!("a letter that no node wrote"),
+                }
+            }
+        }
+    }
+
+    fn answer(&self, (number, from): (u64, Session), file: SharedFile, range: ByteRange) {
+        if range.len() > REGION {
+            return;
+        }
+        let (cached, is_all) = self.clean_of(file, range);
+        let cached = cached.map_or_else(CachedText::nothing, |cached| CachedText::of(&cached));
+        if let Ok(letter) = serde_json::to_vec(&Letter::Answer { number, cached, is_all }) {
+            self.store.send(from, &letter);
+        }
+    }
+
+    /// What this node has clean of a file, under its tokens, and whether that is all that it has.
+    fn clean_of(&self, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
+        let holder = self.holder.get().and_then(Weak::upgrade);
+        let known = self.files.lock().get(&file).cloned();
+        let (Some(holder), Some(known)) = (holder, known) else { return (None, true) };
+        let (mut all, mut is_all): (Option<Cached>, bool) = (None, true);
+        for (held, _) in known.all().into_iter().filter(|(_, mode)| mode.caches()) {
+            let Some(range) = held.intersect(range) else { continue };
+            let want = Want { direction: Direction::Read, range, alone: false };
+            // Others may want something of it: who asks is one of them, and this keeps nobody.
+            let Some(grant) = known.permit(want) else {
+                is_all = false;
+                continue;
+            };
+            // Where others may have changed what this node had, nobody has looked yet.
+            let is_sure = grant.caches && !grant.renewed;
+            let cached = if is_sure { holder.cached(file, range) } else { None };
+            known.end_unseen(grant);
+            is_all &= is_sure;
+            match (&mut all, cached) {
+                (Some(all), Some(cached)) => all.blocks.extend(cached.blocks),
+                (None, cached) => all = cached,
+                (Some(_), None) => {}
+            }
+        }
+        (all, is_all)
+    }
+
+    /// The cache of a session, if it can be reached here and answers.
+    pub(super) fn cache_of(&self, session: Session) -> Option<Arc<PeerCache>> {
+        let pattern = self.options.peers.as_deref()?;
+        let now = self.options.clock.instant();
+        {
+            let state = self.correspondence.state.lock();
+            let is_silent = |since: &Instant| now.saturating_duration_since(*since) < SILENT_FOR;
+            if state.silent.get(&session).is_some_and(is_silent) {
+                return None;
+            }
+            if let Some(known) = state.caches.get(&session) {
+                return known.clone();
+            }
+        }
+        // A session never gets another cache.
+        let entry = self.registry.entry(session);
+        let cache = entry.and_then(|entry| place(pattern, entry)).map(Arc::new);
+        let caches = &mut self.correspondence.state.lock().caches;
+        if caches.len() >= PEERS_MAX {
+            caches.clear();
+        }
+        caches.insert(session, cache.clone());
+        cache
+    }
+
+    /// Asks sessions, each about a range of a file.
+    pub(super) fn ask_all(&self, file: SharedFile, asked: &[(Session, ByteRange)]) -> Waiting<'_> {
+        let (sender, answers) = mpsc::channel();
+        let mut open = BTreeMap::new();
+        for (session, range) in asked {
+            let number = {
+                let state = &mut *self.correspondence.state.lock();
+                if state.next == 0 {
+                    // Answers to a session of before that had the same number must not count.
+                    state.next = self.session.0 >> 1;
+                }
+                state.next = state.next.wrapping_add(1);
+                state.waiting.insert(state.next, sender.clone());
+                state.next
+            };
+            open.insert(number, *session);
+            let SharedFile { inode, born_ns } = file;
+            let question =
+                Letter::Question { number, from: self.session, inode, born_ns, range: *range };
+            if let Ok(letter) = serde_json::to_vec(&question) {
+                self.store.send(*session, &letter);
+            }
+        }
+        Waiting { of: &self.correspondence, answers, open }
+    }
+
+    /// What they answer in time. Those who do not are not asked for a while.
+    pub(super) fn wait_for_answers(&self, mut waiting: Waiting<'_>) -> Answers {
+        let deadline = Instant::now() + ANSWER_LIMIT;
+        let mut answers = Answers { cached: Vec::new(), are_all: true };
+        while !waiting.open.is_empty() && !self.is_stopped() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(answer) = waiting.answers.recv_timeout(left) else { break };
+            let Some(session) = waiting.open.remove(&answer.number) else { continue };
+            answers.cached.push((session, answer.cached));
+            answers.are_all &= answer.is_all;
+        }
+        let now = self.options.clock.instant();
+        let silent = &mut self.correspondence.state.lock().silent;
+        if silent.len() >= PEERS_MAX {
+            silent.clear();
+        }
+        silent.extend(waiting.open.values().map(|session| (*session, now)));
+        answers
+    }
+}
+
+fn read(bytes: &[u8]) -> Option<Letter> {
+    if bytes.len() > LETTER_BYTES_MAX {
+        return None;
+    }
+    serde_json::from_slice(bytes).ok()
+}
+
+impl CachedText {
+    fn nothing() -> Self {
+        Self { servers: 1, stripe: 1, groups: 0, blocks: Vec::new() }
+    }
+
+    fn of(cached: &Cached) -> Self {
+        let Cached { geometry, blocks } = cached;
+        let text = |blocks: &Blocks| {
+            let Blocks { file, placement: Placement { layout, group }, first, sums } = blocks;
+            let (file, layout, group, first) = (*file, *layout, *group, *first);
+            BlocksText { file, layout, group, first, sums: sums.clone() }
+        };
+        Self {
+            servers: geometry.servers(),
+            stripe: geometry.stripe(),
+            groups: geometry.groups().unwrap_or(0),
+            blocks: blocks.iter().map(text).collect(),
+        }
+    }
+
+    /// What it says, if a cache can be so.
+    fn checked(self) -> Option<Cached> {
+        let Self { servers, stripe, groups, blocks } = self;
+        if !(1..=SERVERS_MAX).contains(&servers) || !(1..=STRIPE_BYTES_MAX).contains(&stripe) {
+            return None;
+        }
+        let geometry = CacheGeometry::new(servers, stripe, groups);
+        let mut end = 0;
+        let mut all = Vec::with_capacity(blocks.len());
+        for BlocksText { file, layout, group, first, sums } in blocks {
+            let placement = Placement { layout, group };
+            let blocks_end = first.checked_add(sums.len() as u64)?;
+            let is_sound = first >= end
+                && !sums.is_empty()
+                && blocks_end <= u64::MAX / BLOCK
+                && geometry.has(placement);
+            if !is_sound {
+                return None;
+            }
+            end = blocks_end;
+            all.push(Blocks { file, placement, first, sums });
+        }
+        Some(Cached { geometry, blocks: all })
+    }
+}
+
+/// Where the cache of a session is reached by a pattern.
+fn place(pattern: &str, entry: Entry) -> Option<PeerCache> {
+    let Entry { node, cache, cache_id, .. } = entry;
+    let is_a_name = Path::new(&node).components().eq([Component::Normal(node.as_ref())]);
+    if pattern.contains("{node}") && !is_a_name {
+        return None;
+    }
+    let own = cache.to_str().filter(|_| cache.is_absolute());
+    if pattern.contains("{cache}") && own.is_none() {
+        return None;
+    }
+    let dir = pattern.replace("{node}", &node).replace("{cache}", own.unwrap_or_default());
+    let dir = PathBuf::from(dir);
+    dir.is_absolute().then_some(PeerCache { node, dir, cache_id })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(node: &str, cache: &str) -> Entry {
+        Entry {
+            session: Session(1),
+            node: node.to_owned(),
+            cache: PathBuf::from(cache),
+            cache_id: "id".to_owned(),
+            boot_id: "boot".to_owned(),
+            since: 1,
+        }
+    }
+
+    #[test]
+    fn caches_are_where_the_pattern_says() {
+        let dir = |pattern, node, cache| place(pattern, entry(node, cache)).map(|peer| peer.dir);
+        let some = |path: &str| Some(PathBuf::from(path));
+        assert_eq!(dir("/cluster/{node}/ssd", "n1", "/ssd"), some("/cluster/n1/ssd"));
+        assert_eq!(dir("{cache}", "n1", "/ssd/n1"), some("/ssd/n1"));
+        assert_eq!(dir("/remote/{node}{cache}", "n1", "/ssd"), some("/remote/n1/ssd"));
+        for node in ["", "..", ".", "a/b", "/a"] {
+            assert_eq!(dir("/cluster/{node}", node, "/ssd"), None, "{node}");
+        }
+        assert_eq!(dir("{cache}", "n1", "ssd"), None);
+        assert_eq!(dir("ssd", "n1", "/ssd"), None);
+    }
+
+    #[test]
+    fn letters_that_cannot_be_right_are_not_believed() {
+        let placement = Placement { layout: Layout::OneDh, group: 0 };
+        let blocks =
+            |first, count: usize| Blocks { file: 7, placement, first, sums: vec![1; count] };
+        let geometry = CacheGeometry::new(4, 65_536, 2);
+        let cached = Cached { geometry, blocks: vec![blocks(0, 3), blocks(3, 1)] };
+        assert_eq!(CachedText::of(&cached).checked(), Some(cached.clone()));
+        let with = |change: &dyn Fn(&mut CachedText)| {
+            let mut text = CachedText::of(&cached);
+            change(&mut text);
+            text.checked()
+        };
+        assert_eq!(with(&|text| text.servers = 0), None);
+        assert_eq!(with(&|text| text.servers = u32::MAX), None);
+        assert_eq!(with(&|text| text.stripe = 0), None);
+        assert_eq!(with(&|text| text.blocks[1].first = 2), None, "they overlap");
+        assert_eq!(with(&|text| text.blocks[1].first = u64::MAX), None);
+        assert_eq!(with(&|text| text.blocks[0].sums.clear()), None);
+        assert_eq!(
+            with(&|text| {
+                text.blocks[0].layout = Layout::OneDv;
+                text.blocks[0].group = 4;
+            }),
+            None,
+            "a server that it has not"
+        );
+        assert!(read(b"{\"Answer\":{}}").is_none());
+        assert!(read(&vec![b' '; LETTER_BYTES_MAX + 1]).is_none());
+    }
+}
