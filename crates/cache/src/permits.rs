@@ -159,6 +159,7 @@ impl Permits {
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
             self.drop_clean(file, range)?;
+            self.origin.forget_pages(&file.node.read())?;
         }
         Ok(Held { _permit: Some(permit), caches: grant.caches })
     }

@@ -45,7 +45,7 @@ pub struct Nodes<S = RedisServer> {
     /// Their store.
     pub store: S,
     /// The origin as each reaches it.
-    origins: [&'static str; 2],
+    origins: [String; 2],
     options: Vec<String>,
 }
 
@@ -62,13 +62,13 @@ impl Nodes {
     pub fn new(program: PathBuf, options: &[&str]) -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program, &NODES)?;
         let store = RedisServer::start(&[])?;
-        Some(Self::over(scratch, ["origin"; 2], store, options))
+        Some(Self::over(scratch, ["origin"; 2].map(str::to_owned), store, options))
     }
 }
 
 impl<S: TokenStore> Nodes<S> {
     /// Mounts both in a place with these mount points, over an origin that each reaches by a path of its own.
-    pub fn over(scratch: Scratch, origins: [&'static str; 2], store: S, options: &[&str]) -> Self {
+    pub fn over(scratch: Scratch, origins: [String; 2], store: S, options: &[&str]) -> Self {
         let options = options.iter().map(|&option| option.to_owned()).collect();
         let nodes = Self { scratch, store, origins, options };
         for (node, cache) in NODES.into_iter().zip(CACHES) {
@@ -81,7 +81,7 @@ impl<S: TokenStore> Nodes<S> {
 
     /// Mounts a node.
     pub fn mount(&self, node: &str, cache: &str) -> Output {
-        let origin = self.origins[usize::from(node == NODES[1])];
+        let origin = &self.origins[usize::from(node == NODES[1])];
         let place = ["mount", origin, node, "--cache", cache, "--policy", "always"];
         let url = self.store.urls();
         let quiet = ["--rebuild=false", "--cluster", &url, "--node", node];
@@ -106,7 +106,7 @@ impl<S: TokenStore> Nodes<S> {
     /// `halocline cluster`.
     pub fn cluster(&self, what: &str, rest: &[&str]) -> Output {
         let url = self.store.urls();
-        self.halocline(&[&["cluster", what, self.origins[0], "--cluster", &url], rest].concat())
+        self.halocline(&[&["cluster", what, &self.origins[0], "--cluster", &url], rest].concat())
     }
 
     /// A file, made if need be, as each node has it, open to read and write.

@@ -51,7 +51,7 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
     /// Two nodes whose tokens are in a store; `None`, with the reason, where that cannot be tried.
     pub(crate) fn new(store: S) -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        let nodes = Nodes::over(scratch, ["origin"; 2], store, &OPTIONS);
+        let nodes = Nodes::over(scratch, ["origin"; 2].map(str::to_owned), store, &OPTIONS);
         let ledger = Ledger::new();
         let [slots, _] = nodes.open(SLOTS);
         ledger.make(&slots);
