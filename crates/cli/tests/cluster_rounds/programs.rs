@@ -67,7 +67,8 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
         what: &str,
         fails: impl FnOnce(&mut Faults<'_, S>, &mut Random),
     ) {
-        let mut random = Random(seed);
+        let (mut random, begun) = (Random(seed), std::time::Instant::now());
+        print!("round {seed} ({what}): ");
         let is_over = AtomicBool::new(false);
         let (ledger, ends) = (&self.ledger, &self.ends);
         let places = NODES.map(|node| self.nodes.path(node));
@@ -90,6 +91,7 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
         });
         ends.iter().for_each(|end| end.may_lack.store(false, Ordering::SeqCst));
         self.rounds += 1;
+        println!("{} ms", begun.elapsed().as_millis());
         for node in 0..NODES.len() {
             self.settle(&places[node], &format!("round {seed} ({what}), node {}", NODES[node]));
         }
