@@ -234,7 +234,7 @@ impl Components {
         let names = wire!(NameChanges: base { namespace, origin, store, files }; mappings, own, permits, known,
             space, relief, sweeper, lifecycle);
         let session = wire!(Session: base { store, notes, settings }; own, permits, space, relief, discards,
-            barriers, fetcher, recoverer);
+            barriers, fetcher, recoverer, external);
         #[rustfmt::skip]
         let components = Self {
             identifier, mappings, permits, own, repair, external, known, space, relief, sweeper,

@@ -217,6 +217,12 @@ impl ExternalChanges {
     }
 
     /// Drops clean bytes that may be older than the origin's.
+    /// Drops all that is clean, of all files: since the session that cached it ended, other nodes may have changed any of
+    /// it (I11). A token that is got anew covers far more than what its first request looks at.
+    pub(crate) fn drop_all_clean(&self) -> Result<()> {
+        self.store.dmt.files().into_iter().try_for_each(|record| self.drop_clean(record.id))
+    }
+
     fn drop_clean(&self, id: FileId) -> Result<()> {
         let clean = self.store.dmt.extents(id).into_iter().filter(|extent| !extent.dirty);
         clean.map(|extent| extent.range).try_for_each(|range| self.mappings.let_go(id, range))

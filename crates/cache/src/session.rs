@@ -8,7 +8,7 @@ use crate::barriers::Barriers;
 use crate::degraded_mode::Relief;
 use crate::discard::Discards;
 use crate::extent::store::ExtentStore;
-use crate::external_changes;
+use crate::external_changes::{self, ExternalChanges};
 use crate::fetch::Fetcher;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
@@ -34,6 +34,7 @@ pub(crate) struct Session {
     barriers: Arc<Barriers>,
     fetcher: Arc<Fetcher>,
     recoverer: Arc<Recoverer>,
+    external: Arc<ExternalChanges>,
 }
 
 impl Session {
@@ -58,6 +59,9 @@ impl Session {
             ));
         }
         self.recoverer.recover()?;
+        if self.permits.are_needed() {
+            self.external.drop_all_clean()?;
+        }
         self.own.lease.begin()?;
         // All that was left is judged: what is found from now on is of this session.
         *self.own.evidence.lock() = Evidence::Nothing;
