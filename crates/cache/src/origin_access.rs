@@ -14,6 +14,12 @@ use halocline_os::clock::{Clock, age_ms};
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::{Origin, OriginFile};
 use halocline_vfs::namespace::{Namespace, Node};
+use rustix::fs::Advice;
+
+/// Types of file systems (`statfs`) whose clients keep pages of what others may change: FUSE (GlusterFS, sshfs), NFS, SMB
+/// (three numbers) and 9P.
+const KEEPING_PAGES: [u64; 6] =
+    [0x6573_5546, 0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
 
 /// The origin counts as idle when no program used it for this long.
 const IDLE_MS: u64 = 200;
@@ -31,13 +37,17 @@ pub(crate) struct OriginAccess {
     used_ms: AtomicU64,
     /// Requests of programs under way.
     busy: AtomicU64,
+    /// Its file system keeps pages here that other nodes' changes do not drop.
+    keeps_pages: bool,
 }
 
 impl OriginAccess {
     /// An origin that nobody has used yet; `namespace` is its tree.
     pub(crate) fn new(namespace: Arc<Namespace>, data: Origin, dir: &Path, clock: Clock) -> Self {
         let (used_ms, busy) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { namespace, data, dir: dir.to_owned(), clock, used_ms, busy }
+        let keeps_pages = rustix::fs::statfs(dir)
+            .is_ok_and(|stat| KEEPING_PAGES.contains(&stat.f_type.cast_unsigned()));
+        Self { namespace, data, dir: dir.to_owned(), clock, used_ms, busy, keeps_pages }
     }
 
     /// Identity of `node` on the origin.
@@ -50,6 +60,19 @@ impl OriginAccess {
     pub(crate) fn open(&self, node: &Node, flags: i32) -> Result<OriginFile> {
         let descriptor = self.namespace.descriptor(node)?;
         Ok(self.data.open_data(descriptor.as_fd(), flags)?)
+    }
+
+    /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones. Called when a token is new, or
+    /// allows no caching: what is read later under the same token may be kept. A file that cannot be read has none.
+    pub(crate) fn forget_pages(&self, node: &Node) -> Result<()> {
+        if !self.keeps_pages {
+            return Ok(());
+        }
+        match self.open(node, libc::O_RDONLY) {
+            Ok(file) => Ok(rustix::fs::fadvise(file.node(), 0, None, Advice::DontNeed)?),
+            Err(error) if error.errno() == libc::EACCES => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Runs a program's request on the origin, so that the rebuilder sees it is in use.

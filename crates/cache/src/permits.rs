@@ -173,12 +173,13 @@ impl Permits {
         let mut permit = Permit::wait(tokens, want)?;
         let grant = permit.grant();
         // What this node is about to change, others have no more.
-        if grant.renewed || !grant.caches || direction == Direction::Write {
-            file.peer_copies.drop_range(range);
+        if grant.renewed || !grant.caches || want.direction == Direction::Write {
+            file.peer_copies.drop_range(want.range);
         }
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
             self.drop_clean(file, want.range)?;
+            self.origin.forget_pages(&file.node.read())?;
             permit.looked();
         }
         Ok(Held { _permit: Some(permit), caches: grant.caches })

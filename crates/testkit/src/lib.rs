@@ -5,6 +5,7 @@ pub mod commands;
 pub mod copying;
 pub mod fuse_device;
 pub mod fuzz_target;
+pub mod gluster;
 pub mod hostile;
 pub mod nodes;
 pub mod place;

@@ -8,6 +8,7 @@ use std::process::Output;
 use rustix::process::{Signal, kill_process};
 
 use crate::place::said;
+use crate::redis_cluster::RedisCluster;
 use crate::redis_server::RedisServer;
 use crate::scratch::Scratch;
 use crate::waiting::eventually;
@@ -15,17 +16,40 @@ use crate::waiting::eventually;
 /// The nodes, which are called as their mount points.
 pub const NODES: [&str; 2] = ["one", "other"];
 
-/// Two nodes, `one` and `other`, over `origin`, with the caches `cache` and `cache2`.
+/// Their cache directories, in the same order.
+pub const CACHES: [&str; 2] = ["cache", "cache2"];
+
+/// What may be their store.
+pub trait TokenStore {
+    /// Where clients find it.
+    fn urls(&self) -> String;
+}
+
+impl TokenStore for RedisServer {
+    fn urls(&self) -> String {
+        self.url()
+    }
+}
+
+impl TokenStore for RedisCluster {
+    fn urls(&self) -> String {
+        Self::urls(self)
+    }
+}
+
+/// Two nodes, `one` and `other`, over one origin, with the caches `cache` and `cache2`.
 #[derive(Debug)]
-pub struct Nodes {
+pub struct Nodes<S = RedisServer> {
     /// Where they are.
     pub scratch: Scratch,
     /// Their store.
-    pub store: RedisServer,
+    pub store: S,
+    /// The origin as each reaches it.
+    origins: [String; 2],
     options: Vec<String>,
 }
 
-impl Deref for Nodes {
+impl<S> Deref for Nodes<S> {
     type Target = Scratch;
 
     fn deref(&self) -> &Scratch {
@@ -38,14 +62,21 @@ impl Nodes {
     pub fn new(program: PathBuf, options: &[&str]) -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program, &NODES)?;
         let store = RedisServer::start(&[])?;
+        Some(Self::over(scratch, ["origin"; 2].map(str::to_owned), store, options))
+    }
+}
+
+impl<S: TokenStore> Nodes<S> {
+    /// Mounts both in a place with these mount points, over an origin that each reaches by a path of its own.
+    pub fn over(scratch: Scratch, origins: [String; 2], store: S, options: &[&str]) -> Self {
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        let nodes = Self { scratch, store, options };
-        for (node, cache) in NODES.into_iter().zip(["cache", "cache2"]) {
+        let nodes = Self { scratch, store, origins, options };
+        for (node, cache) in NODES.into_iter().zip(CACHES) {
             fs::create_dir_all(nodes.path(cache)).unwrap();
             let mounted = nodes.mount(node, cache);
             assert!(mounted.status.success(), "{}", said(&mounted));
         }
-        Some(nodes)
+        nodes
     }
 
     /// Mounts a node.
@@ -56,8 +87,9 @@ impl Nodes {
 
     /// The same with other options.
     pub fn mount_with(&self, node: &str, cache: &str, options: &[&str]) -> Output {
-        let place = ["mount", "origin", node, "--cache", cache, "--policy", "always"];
-        let url = self.store.url();
+        let origin = &self.origins[usize::from(node == NODES[1])];
+        let place = ["mount", origin, node, "--cache", cache, "--policy", "always"];
+        let url = self.store.urls();
         let quiet = ["--rebuild=false", "--cluster", &url, "--node", node];
         self.halocline(&[&place[..], &quiet, options].concat())
     }
@@ -65,6 +97,11 @@ impl Nodes {
     /// Ends a node's process with `kill -9`; its mount point is free again.
     pub fn kill(&self, node: &str) {
         kill_process(self.pid(node), Signal::KILL).unwrap();
+        self.clear(node);
+    }
+
+    /// Frees the mount point of a node whose process was killed.
+    pub fn clear(&self, node: &str) {
         eventually("its mount is gone", || {
             self.halocline(&["umount", "--force", node]);
             fs::read_dir(self.path(node)).is_ok_and(|entries| entries.count() == 0)
@@ -73,8 +110,8 @@ impl Nodes {
 
     /// `halocline cluster`.
     pub fn cluster(&self, what: &str, rest: &[&str]) -> Output {
-        let url = self.store.url();
-        self.halocline(&[&["cluster", what, "origin", "--cluster", &url], rest].concat())
+        let url = self.store.urls();
+        self.halocline(&[&["cluster", what, &self.origins[0], "--cluster", &url], rest].concat())
     }
 
     /// A file, made if need be, as each node has it, open to read and write.

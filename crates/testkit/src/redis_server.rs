@@ -73,6 +73,20 @@ impl RedisServer {
         }
     }
 
+    /// What it answers to a command, as it is sent.
+    pub fn command(&self, words: &[&str]) -> String {
+        let mut server = UnixStream::connect(self.socket()).unwrap();
+        let first = format!("*{}\r\n", words.len());
+        let request =
+            words.iter().fold(first, |all, word| format!("{all}${}\r\n{word}\r\n", word.len()));
+        server.write_all(request.as_bytes()).unwrap();
+        let mut answer = vec![0; 4096];
+        let length = server.read(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+        assert!(!answer.starts_with('-'), "{words:?}: {answer}");
+        answer
+    }
+
     /// Sends its process a signal.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();

@@ -39,6 +39,7 @@ use halocline_os::open_files::OpenFiles;
 pub use directory::{DirEntry, Directory};
 pub use names::Removed;
 pub use node::{Node, Pin};
+use statx::Freshness;
 pub use statx::stat_descriptor;
 pub use statx::stat_of;
 
@@ -52,6 +53,7 @@ pub struct Namespace {
     tree: Arc<Tree>,
     /// A name in the root that is not shown and cannot be made.
     hidden: Option<&'static str>,
+    freshness: Freshness,
 }
 
 impl Namespace {
@@ -77,13 +79,20 @@ impl Namespace {
         let share = OpenFiles::of_process()?;
         let tree = Arc::new(Tree::new(Descriptors::with_bounds(share.nodes, share.pinned)));
         let root = tree.root(&stat, root);
-        Ok(Self { root, tree, hidden: None })
+        Ok(Self { root, tree, hidden: None, freshness: Freshness::Remembered })
     }
 
     /// The same without one name in the root: programs find nothing there, and make nothing.
     #[must_use]
     pub fn hiding(self, name: &'static str) -> Self {
         Self { hidden: Some(name), ..self }
+    }
+
+    /// The same for a tree that others change, who are to be seen at once: a network file system asks its server for
+    /// each file's attributes.
+    #[must_use]
+    pub fn shared(self) -> Self {
+        Self { freshness: Freshness::Now, ..self }
     }
 
     /// # Errors
@@ -106,7 +115,7 @@ impl Namespace {
     pub fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
         self.shown(parent, name, Errno::NOENT)?;
         let fd = self.descriptor(parent)?;
-        let stat = statx::stat_at(fd.as_fd(), name)?;
+        let stat = statx::stat_at_as(fd.as_fd(), name, self.freshness)?;
         let node = self.tree.intern(&stat, parent, name);
         Ok((node, stat))
     }

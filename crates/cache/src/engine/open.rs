@@ -58,6 +58,7 @@ impl ExtentEngine {
         let mut meters = Meters::default();
         let origin = servers::open_origin(origin_dir, config, &mut meters, around)?;
         let namespace = Namespace::open(origin.namespace_dir())?.hiding(REGISTRY);
+        let namespace = if around.coherence.is_some() { namespace.shared() } else { namespace };
         let geometry = geometry(config);
         let shares = servers::shares(cache_dir, config, around.data_bytes)?;
         let options = options(shares, origin_dir, config, around.clock)?;

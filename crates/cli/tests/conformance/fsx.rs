@@ -3,6 +3,7 @@
 
 use std::env;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use crate::mount::{self, IO_URING, Mount};
@@ -39,26 +40,37 @@ pub(crate) fn operations() -> String {
     env::var("HALOCLINE_FSX_OPERATIONS").unwrap_or_else(|_| OPERATIONS.to_owned())
 }
 
-fn exercise(seed: &str, options: &[&str]) {
-    if let Some(reason) = mount::obstacle() {
-        return programs::skip(reason);
-    }
-    let Some(fsx) = programs::suite("fsx") else {
-        return programs::skip("fsx is not installed; make test installs it");
-    };
-    let always = ["--policy", "always", "--size", "1M", "--max-dirty-age", "300ms"];
-    let mut mount = Mount::new(&[&always, options].concat());
+/// The flags of a cache that is smaller than the file.
+pub(crate) const SMALL: [&str; 6] =
+    ["--policy", "always", "--size", "1M", "--max-dirty-age", "300ms"];
+
+/// Why the suite cannot run here, if so.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    let missing = programs::suite("fsx").is_none();
+    mount::obstacle().or(missing.then_some("fsx is not installed; make test installs it"))
+}
+
+/// Runs the suite on a file.
+pub(crate) fn run(seed: &str, operations: &str, weights: &str, file: &Path) {
     let aside = tempfile::tempdir().expect("scratch");
     let config = aside.path().join("fsx.toml");
-    fs::write(&config, CONFIG).expect("configuration");
+    fs::write(&config, weights).expect("configuration");
     programs::run(
-        Command::new(fsx)
-            .args(["-q", "-N", &operations(), "-S", seed, "-f"])
+        Command::new(programs::suite("fsx").expect("found before"))
+            .args(["-q", "-N", operations, "-S", seed, "-f"])
             .arg(&config)
             .arg("-P")
             .arg(aside.path())
-            .arg(mount.path().join("file")),
+            .arg(file),
     );
+}
+
+fn exercise(seed: &str, options: &[&str]) {
+    if let Some(reason) = obstacle() {
+        return programs::skip(reason);
+    }
+    let mut mount = Mount::new(&[&SMALL, options].concat());
+    run(seed, &operations(), CONFIG, &mount.path().join("file"));
     let status = mount.status();
     let report = &status["report"];
     assert!(report["admitted"]["requests"].as_u64() > Some(1000), "not cached: {status}");

@@ -31,6 +31,8 @@ enum Kind {
 /// A mount, its origin, its cache and its mount point. Dropping it unmounts.
 pub(crate) struct Mount {
     kind: Kind,
+    /// The origin of another mount, where it is not its own.
+    shared_origin: Option<PathBuf>,
     scratch: TempDir,
     options: Vec<String>,
     open_files: Option<u64>,
@@ -54,6 +56,14 @@ impl Mount {
     /// Mounts a new origin with these flags of `halocline mount`.
     pub(crate) fn new(options: &[&str]) -> Self {
         let mut mount = Self::prepared(Kind::Cache, options);
+        mount.start();
+        mount
+    }
+
+    /// Mounts the origin of another mount, which must live longer, with a cache of its own: another node.
+    pub(crate) fn beside(other: &Self, options: &[&str]) -> Self {
+        let mut mount = Self::prepared(Kind::Cache, options);
+        mount.shared_origin = Some(other.origin());
         mount.start();
         mount
     }
@@ -93,7 +103,7 @@ impl Mount {
         if !options.iter().any(|option| option == IO_URING) {
             options.push("--io-uring=false".into());
         }
-        Self { kind, scratch, options, open_files: None, process: None }
+        Self { kind, shared_origin: None, scratch, options, open_files: None, process: None }
     }
 
     /// The directory with the tiers `ssd` and `hdd`.
@@ -103,7 +113,7 @@ impl Mount {
 
     /// The origin directory.
     pub(crate) fn origin(&self) -> PathBuf {
-        self.scratch.path().join("origin")
+        self.shared_origin.clone().unwrap_or_else(|| self.scratch.path().join("origin"))
     }
 
     /// The cache directory.

@@ -43,6 +43,11 @@ impl Checkout {
         clone
     }
 
+    /// The same, as it is found in another place.
+    pub(crate) fn seen_at(folder: PathBuf) -> Self {
+        Self(folder)
+    }
+
     /// Runs git in the clone.
     pub(crate) fn git(&self, arguments: &[&str]) -> Output {
         programs::run(git().arg("-C").arg(&self.0).args(arguments))
@@ -55,6 +60,23 @@ impl Checkout {
         programs::run(Command::new("make").args(["--silent", "-j4", "-C"]).arg(&project));
         project
     }
+
+    /// Commits it, and packs all that there is.
+    pub(crate) fn commit_project(&self) {
+        let name = ["-c", "user.name=Test", "-c", "user.email=test@example.org"];
+        self.git(&["add", "project"]);
+        self.git(&[&name[..], &["commit", "--quiet", "-m", "Add a project"]].concat());
+        self.git(&["gc", "--quiet"]);
+        self.git(&["fsck", "--full"]);
+        assert!(self.git(&["status", "--porcelain"]).stdout.is_empty());
+    }
+}
+
+/// The project's program is whole.
+pub(crate) fn assert_runs(project: &Path) {
+    let expected: u32 = (0..UNITS).map(|unit| 2 * unit + 1).sum();
+    let output = programs::run(&mut Command::new(project.join("program")));
+    assert_eq!(output.stdout, format!("{expected}\n").into_bytes());
 }
 
 fn git() -> Command {
@@ -72,17 +94,8 @@ fn git_clone_and_c_build_inside_the_mount() {
     let mut mount = Mount::new(&["--policy", "always", "--size", "8M", "--max-dirty-age", "200ms"]);
     let clone = Checkout::new(mount.path().join("clone"));
     let project = clone.build_project();
-    let expected: u32 = (0..UNITS).map(|unit| 2 * unit + 1).sum();
-    let run = |project: &Path| programs::run(&mut Command::new(project.join("program"))).stdout;
-    assert_eq!(run(&project), format!("{expected}\n").into_bytes());
-
-    let name = ["-c", "user.name=Test", "-c", "user.email=test@example.org"];
-    clone.git(&["add", "project"]);
-    clone.git(&[&name[..], &["commit", "--quiet", "-m", "Add a project"]].concat());
-    clone.git(&["gc", "--quiet"]);
-    clone.git(&["fsck", "--full"]);
-    assert!(clone.git(&["status", "--porcelain"]).stdout.is_empty());
-
+    assert_runs(&project);
+    clone.commit_project();
     mount.unmount();
-    assert_eq!(run(&mount.origin().join("clone/project")), format!("{expected}\n").into_bytes());
+    assert_runs(&mount.origin().join("clone/project"));
 }

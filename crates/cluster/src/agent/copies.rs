@@ -147,7 +147,7 @@ impl Shared {
         let (mut all, mut is_all): (Option<Cached>, bool) = (None, true);
         for (held, _) in known.all().into_iter().filter(|(_, mode)| mode.caches()) {
             let Some(range) = held.intersect(range) else { continue };
-            let want = Want { direction: Direction::Read, range, alone: false };
+            let want = Want { direction: Direction::Read, range, touches: range, alone: false };
             // Others may want something of it: who asks is one of them, and this keeps nobody.
             let Some(grant) = known.permit(want) else {
                 is_all = false;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use rustix::fs::{AtFlags, StatxFlags, readlinkat, statx};
 
-use super::statx::{set_attr_on, stat_at, stat_descriptor};
+use super::statx::{set_attr_on, stat_at_as, stat_descriptor_as};
 use super::{Namespace, Node, ON_DESCRIPTOR};
 use crate::{SetAttr, Stat};
 use halocline_os::error::Result;
@@ -16,15 +16,16 @@ impl Namespace {
     /// for the node, which spares it a descriptor.
     pub fn stat(&self, node: &Node) -> Result<Stat> {
         if let Some(fd) = node.0.cached() {
-            return stat_descriptor(fd.as_fd());
+            return stat_descriptor_as(fd.as_fd(), self.freshness);
         }
         if let Some(link) = node.link()
-            && let Ok(stat) = stat_at(self.descriptor(&link.parent)?.as_fd(), &link.name)
+            && let Ok(stat) =
+                stat_at_as(self.descriptor(&link.parent)?.as_fd(), &link.name, self.freshness)
             && stat.key() == node.key()
         {
             return Ok(stat);
         }
-        stat_descriptor(self.descriptor(node)?.as_fd())
+        stat_descriptor_as(self.descriptor(node)?.as_fd(), self.freshness)
     }
 
     /// Id of the mount that the node is on, unique while that mount exists. Where the kernel does not report it (before

@@ -108,7 +108,7 @@ impl Namespace {
         self.shown(to.0, to.1, Errno::PERM)?;
         let (from_dir, to_dir) = (self.descriptor(from.0)?, self.descriptor(to.0)?);
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
-        let moved = statx::stat_at(from_dir.as_fd(), from.1)?;
+        let moved = statx::stat_at_as(from_dir.as_fd(), from.1, self.freshness)?;
         let mut target = self.before_removal(to.0, to.1).ok();
         let flags = RenameFlags::from_bits_retain(flags);
         renameat_with(&from_dir, from.1, &to_dir, to.1, flags)?;

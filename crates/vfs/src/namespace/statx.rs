@@ -33,16 +33,47 @@ pub fn set_attr_on(fd: impl AsFd, change: &SetAttr) -> Result<Stat> {
     stat_descriptor(fd)
 }
 
+/// Whether a network file system answers with what it remembers of a file, or asks its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// As its settings say.
+    Remembered,
+    /// As its server has it now. Nothing else on a local file system.
+    Now,
+}
+
+impl Freshness {
+    const fn flags(self) -> AtFlags {
+        match self {
+            Self::Remembered => AtFlags::empty(),
+            Self::Now => AtFlags::STATX_FORCE_SYNC,
+        }
+    }
+}
+
 /// Attributes of an open descriptor, `O_PATH` ones included.
 pub fn stat_descriptor(fd: impl AsFd) -> Result<Stat> {
+    stat_descriptor_as(fd, Freshness::Remembered)
+}
+
+pub(super) fn stat_descriptor_as(fd: impl AsFd, freshness: Freshness) -> Result<Stat> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    Ok(stat_of(&statx(fd, "", ON_DESCRIPTOR, wanted)?))
+    Ok(stat_of(&statx(fd, "", ON_DESCRIPTOR | freshness.flags(), wanted)?))
 }
 
 /// Attributes of a name, without following a symbolic link.
 pub fn stat_at(parent: BorrowedFd<'_>, name: &OsStr) -> Result<Stat> {
+    stat_at_as(parent, name, Freshness::Remembered)
+}
+
+pub(super) fn stat_at_as(
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    freshness: Freshness,
+) -> Result<Stat> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    Ok(stat_of(&statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?))
+    let flags = AtFlags::SYMLINK_NOFOLLOW | freshness.flags();
+    Ok(stat_of(&statx(parent, name, flags, wanted)?))
 }
 
 /// Totals of the file system behind a descriptor.

@@ -19,6 +19,8 @@ pub(super) struct Server {
     client: Client,
     /// Where it is, without any secret.
     address: String,
+    /// Whether it is reached over TLS.
+    is_encrypted: bool,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -62,8 +64,9 @@ impl Server {
             }
             _ => "a local socket".to_owned(),
         };
+        let is_encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
         let client = Client::open(info).map_err(|_| unread())?;
-        Ok(Self { client, address, idle: Mutex::default() })
+        Ok(Self { client, address, is_encrypted, idle: Mutex::default() })
     }
 
     /// A server that makes room by forgetting keys would forget tokens, and its epoch would not tell.
@@ -121,7 +124,7 @@ impl Server {
     pub(super) fn error(&self, error: &RedisError) -> StoreError {
         let said: String =
             error.to_string().chars().filter(|c| !c.is_control()).take(200).collect();
-        let said = format!("{}: {said}", self.address);
+        let said = format!("{}: {said}{}", self.address, self.hint(error, &said));
         match (error.kind(), error.code()) {
             _ if said.contains("refused to switch database") => StoreError::Unusable(said),
             (ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig, _)
@@ -129,6 +132,23 @@ impl Server {
             (ErrorKind::UnexpectedReturnType | ErrorKind::Parse, _)
             | (_, Some("UNSOUND" | "WRONGTYPE")) => StoreError::Unsound(said),
             _ => StoreError::NoAnswer(said),
+        }
+    }
+
+    /// What to do, where the error does not say so.
+    fn hint(&self, error: &RedisError, said: &str) -> &'static str {
+        if said.contains("not valid for name") {
+            "; name the host as its certificate does"
+        } else if said.contains("invalid peer certificate") {
+            "; the certificate's authority must be one of the system's, or in the file that SSL_CERT_FILE names"
+        } else if said.contains("insecure client") {
+            "; certificates are always checked here: leave #insecure away"
+        } else if error.code() == Some("NOPERM") {
+            "; docs/CLUSTER.md lists what the user needs"
+        } else if error.is_connection_dropped() && !self.is_encrypted {
+            "; a server that wants TLS is named rediss://"
+        } else {
+            ""
         }
     }
 

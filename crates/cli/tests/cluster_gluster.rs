@@ -1,0 +1,185 @@
+//! Nodes over a real network file system: GlusterFS, mounted once for each node. Its clients keep pages and attributes of
+//! files that others change.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_testkit::gluster::Gluster;
+use halocline_testkit::hostile::Random;
+use halocline_testkit::nodes::{NODES, Nodes};
+use halocline_testkit::program;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::waiting::eventually;
+use rustix::fs::{FlockOperation, flock};
+
+/// Names that others change are looked up anew, as docs/CLUSTER.md has it.
+const NAMES: [&str; 2] = ["--entry-timeout=0", "--attribute-timeout=0"];
+
+/// Bytes that are written at once.
+const PIECE: usize = 4096;
+/// Pieces of each node.
+const PIECES: usize = 64;
+
+/// Two nodes, each with a client of its own. The volume is dropped after them.
+fn nodes(client: &[&str]) -> Option<(Nodes, Gluster)> {
+    let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+    let store = RedisServer::start(&[])?;
+    let mut gluster = Gluster::start()?;
+    let origins = [gluster.mount(client), gluster.mount(client)];
+    Some((Nodes::over(scratch, origins, store, &["--size", "16M"]), gluster))
+}
+
+/// The clients of the file system would have served old bytes and sizes: also with all that they do by default.
+#[test]
+fn i11_nodes_over_clients_of_glusterfs_see_each_others_changes_at_once() {
+    for client in [&[][..], &["--direct-io-mode=enable"]] {
+        let Some((nodes, gluster)) = nodes(client) else { return };
+        let files = nodes.open("file");
+        let (mut model, mut random) = (Vec::new(), Random(5));
+        for step in 0..200_usize {
+            let writer = random.below(2);
+            let (offset, length) = (random.below(200_000), random.below(20_000) + 1);
+            let bytes = vec![u8::try_from(step % 251 + 1).unwrap(); length];
+            if step % 16 == 15 {
+                files[writer].set_len(offset as u64).unwrap();
+                model.resize(offset, 0);
+            } else {
+                files[writer].write_all_at(&bytes, offset as u64).unwrap();
+                model.resize(model.len().max(offset + length), 0);
+                model[offset..offset + length].copy_from_slice(&bytes);
+            }
+            let reader = &files[1 - writer];
+            assert_eq!(reader.metadata().unwrap().len(), model.len() as u64, "step {step}");
+            let offset = random.below(model.len() + 1);
+            let mut found = vec![0; (model.len() - offset).min(30_000)];
+            reader.read_exact_at(&mut found, offset as u64).unwrap();
+            assert!(
+                found == model[offset..offset + found.len()],
+                "{client:?}, step {step} at {offset}"
+            );
+        }
+        drop(files);
+        for node in NODES {
+            nodes.succeed(&["umount", node]);
+        }
+        assert!(fs::read(gluster.on_brick("file")).unwrap() == model);
+    }
+}
+
+#[test]
+fn locks_hold_over_clients_of_glusterfs_and_waits_for_them_end() {
+    let Some((nodes, _gluster)) = nodes(&NAMES) else { return };
+    let [one, other] = nodes.open("file");
+    flock(one.as_fd(), FlockOperation::LockExclusive).unwrap();
+    let tries = || flock(other.as_fd(), FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(tries(), Err(rustix::io::Errno::WOULDBLOCK));
+    // Who waits is ended by a signal, and has nothing afterwards.
+    let begun = Instant::now();
+    let waits = Command::new("timeout")
+        .args(["1", "flock", "--exclusive"])
+        .arg(nodes.path("other/file"))
+        .arg("true")
+        .status()
+        .unwrap();
+    assert_eq!(waits.code(), Some(124));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    flock(one.as_fd(), FlockOperation::Unlock).unwrap();
+    eventually("the lock is free", || tries().is_ok());
+    // A node that dies leaves none.
+    flock(other.as_fd(), FlockOperation::Unlock).unwrap();
+    flock(one.as_fd(), FlockOperation::LockExclusive).unwrap();
+    nodes.kill("one");
+    eventually("its lock is gone", || tries().is_ok());
+}
+
+/// Pieces of a file that one program writes, and what each may hold: what was acknowledged last, or came after that and
+/// was refused.
+struct Writer {
+    file: File,
+    start: usize,
+    may_be: Vec<Vec<u8>>,
+    refused: u32,
+}
+
+impl Writer {
+    fn write_until(&mut self, is_over: &AtomicBool, random: &mut Random) {
+        while !is_over.load(Ordering::SeqCst) {
+            let (piece, byte) =
+                (random.below(PIECES), 1 + u8::try_from(random.below(255)).unwrap());
+            let offset = (self.start + piece) * PIECE;
+            match self.file.write_all_at(&[byte; PIECE], offset as u64) {
+                Ok(()) => self.may_be[piece] = vec![byte],
+                Err(_) => {
+                    self.may_be[piece].push(byte);
+                    self.refused += 1;
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    fn check(&self, all: &[u8], when: &str) {
+        let own = all.chunks(PIECE).skip(self.start).take(PIECES);
+        for (piece, (bytes, may_be)) in own.zip(&self.may_be).enumerate() {
+            assert!(bytes.iter().all(|byte| may_be.contains(byte)), "{when}, piece {piece}");
+        }
+    }
+}
+
+/// Nothing that was acknowledged goes with a brick: it is on a node's cache until the brick is back.
+#[test]
+fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
+    let Some((nodes, mut gluster)) = nodes(&NAMES) else { return };
+    let files = nodes.open("file");
+    files[0].set_len((2 * PIECES * PIECE) as u64).unwrap();
+    let mut start = 0;
+    let mut writers = files.map(|file| {
+        start += PIECES;
+        Writer { file, start: start - PIECES, may_be: vec![vec![0]; PIECES], refused: 0 }
+    });
+    for round in 0..3_u64 {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for (number, writer) in writers.iter_mut().enumerate() {
+                let mut random = Random(10 * round + number as u64);
+                let is_over = &is_over;
+                scope.spawn(move || writer.write_until(is_over, &mut random));
+            }
+            thread::sleep(Duration::from_millis(300));
+            gluster.kill_brick();
+            thread::sleep(Duration::from_millis(500 + 700 * round));
+            gluster.revive_brick();
+            thread::sleep(Duration::from_millis(300));
+            is_over.store(true, Ordering::SeqCst);
+        });
+        for node in NODES {
+            let mut all = Vec::new();
+            eventually("the file can be read", || {
+                fs::read(nodes.path(node).join("file")).is_ok_and(|found| {
+                    all = found;
+                    true
+                })
+            });
+            writers.iter().for_each(|writer| writer.check(&all, &format!("{round}, on {node}")));
+        }
+    }
+    for writer in &writers {
+        println!("{} writes were refused while the brick was away", writer.refused);
+    }
+    // What it has of a file that was open when the brick died is of no use any more, as without us.
+    let ledger = writers.map(|Writer { start, may_be, refused, .. }| (start, may_be, refused));
+    for node in NODES {
+        nodes.succeed(&["umount", node]);
+    }
+    let all = fs::read(gluster.on_brick("file")).unwrap();
+    let empty = || File::open(gluster.on_brick("file")).unwrap();
+    for (start, may_be, refused) in ledger {
+        Writer { file: empty(), start, may_be, refused }.check(&all, "on the brick");
+    }
+}

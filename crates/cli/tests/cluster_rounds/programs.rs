@@ -1,0 +1,251 @@
+//! Programs on both nodes, while something fails, and until it works again.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use halocline_testkit::hostile::Random;
+use halocline_testkit::nodes::{CACHES, NODES, Nodes, TokenStore};
+use halocline_testkit::place::said;
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use rustix::process::{Signal, kill_process};
+
+use crate::ledger::Ledger;
+
+/// Programs on each node.
+const PROGRAMS: u64 = 2;
+const SLOTS: &str = "slots";
+const RECORDS: &str = "records";
+/// Smaller than the files together would fill in some rounds, so that eviction and flushing run, too.
+const OPTIONS: [&str; 4] = ["--size", "16M", "--max-dirty-age", "150ms"];
+
+/// Two nodes and what programs on them wrote.
+#[derive(Debug)]
+pub(crate) struct Rounds<S> {
+    pub(crate) nodes: Nodes<S>,
+    ledger: Ledger,
+    ends: [Ends; 2],
+    rounds: u64,
+}
+
+/// How often a node was killed: an error of before is none.
+#[derive(Debug, Default)]
+struct Ends {
+    kills: AtomicU64,
+    is_down: AtomicBool,
+    /// The other node may be taken for gone: what only it may have is answered `EIO`.
+    may_lack: AtomicBool,
+}
+
+/// Repeats a round from its number.
+pub(crate) fn pause(random: &mut Random, from_ms: usize, to_ms: usize) {
+    let ms = from_ms + random.below(to_ms - from_ms);
+    thread::sleep(Duration::from_millis(ms as u64));
+}
+
+impl<S: TokenStore + Send + Sync> Rounds<S> {
+    /// Two nodes whose tokens are in a store; `None`, with the reason, where that cannot be tried.
+    pub(crate) fn new(store: S) -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let nodes = Nodes::over(scratch, ["origin"; 2].map(str::to_owned), store, &OPTIONS);
+        let ledger = Ledger::new();
+        let [slots, _] = nodes.open(SLOTS);
+        ledger.make(&slots);
+        drop(nodes.open(RECORDS));
+        Some(Self { nodes, ledger, ends: Default::default(), rounds: 0 })
+    }
+
+    /// Programs work on both nodes while `fails` lets something fail and mends it, until both go on after it. Then all
+    /// that was acknowledged is there, on both.
+    pub(crate) fn round(
+        &mut self,
+        seed: u64,
+        what: &str,
+        fails: impl FnOnce(&mut Faults<'_, S>, &mut Random),
+    ) {
+        let (mut random, begun) = (Random(seed), std::time::Instant::now());
+        print!("round {seed} ({what}): ");
+        let is_over = AtomicBool::new(false);
+        let (ledger, ends) = (&self.ledger, &self.ends);
+        let places = NODES.map(|node| self.nodes.path(node));
+        let mut faults = Faults { nodes: &mut self.nodes, ends };
+        thread::scope(|scope| {
+            for (node, place) in places.iter().enumerate() {
+                for program in 0..PROGRAMS {
+                    let number = node as u64 * PROGRAMS + program;
+                    let program = Program { ledger, end: &ends[node], place, number };
+                    let mut random = Random(random.any());
+                    let is_over = &is_over;
+                    scope.spawn(move || program.run(&mut random, is_over));
+                }
+            }
+            // Or the scope would wait for its threads for ever.
+            let _over = SetOnDrop(&is_over);
+            pause(&mut random, 10, 300);
+            fails(&mut faults, &mut random);
+            faults.wait_until_all_go_on(ledger);
+        });
+        ends.iter().for_each(|end| end.may_lack.store(false, Ordering::SeqCst));
+        self.rounds += 1;
+        println!("{} ms", begun.elapsed().as_millis());
+        for node in 0..NODES.len() {
+            self.settle(&places[node], &format!("round {seed} ({what}), node {}", NODES[node]));
+        }
+    }
+
+    fn settle(&self, place: &std::path::Path, when: &str) {
+        let open =
+            |name: &str| File::open(place.join(name)).unwrap_or_else(|e| panic!("{when}: {e}"));
+        let (slots, records) = (open(SLOTS), open(RECORDS));
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            self.ledger.settle(&slots, &records);
+        }));
+        if checked.is_err() {
+            self.tell(when);
+            panic!("{when}: see above");
+        }
+    }
+
+    /// What helps to find out why: what the mounts said, and whether the origin has what a node does not.
+    fn tell(&self, when: &str) {
+        println!("{when}: {}", self.ledger.summary());
+        for cache in CACHES {
+            let log = std::fs::read_to_string(self.nodes.path(cache).join("halocline.log"));
+            println!("{cache}: {}", log.unwrap_or_default());
+        }
+        for place in NODES.iter().chain(&["origin"]) {
+            let slots = File::open(self.nodes.path(place).join(SLOTS));
+            let lost = slots.map(|slots| self.ledger.lost(&slots));
+            println!("{place} lacks {lost:?} (slot, word, found, acknowledged)");
+        }
+    }
+
+    /// After the last round: the origin alone has everything (I7), and nothing is left of the sessions.
+    pub(crate) fn end(self, name: &str) {
+        for node in NODES {
+            self.nodes.succeed(&["umount", node]);
+        }
+        self.settle(&self.nodes.path("origin"), "on the origin");
+        let list = self.nodes.path("origin/.halocline-cluster");
+        assert_eq!(std::fs::read_dir(list).unwrap().count(), 0, "both have left");
+        for cache in CACHES {
+            self.nodes.succeed(&["fsck", cache]);
+        }
+        println!("{name}: {} rounds, {}", self.rounds, self.ledger.summary());
+    }
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What can be made to fail.
+#[derive(Debug)]
+pub(crate) struct Faults<'a, S> {
+    pub(crate) nodes: &'a mut Nodes<S>,
+    ends: &'a [Ends; 2],
+}
+
+impl<S: TokenStore> Faults<'_, S> {
+    /// `kill -9` of a node's process.
+    pub(crate) fn kill(&self, node: usize) {
+        let pid = self.nodes.pid(NODES[node]);
+        self.ends[node].is_down.store(true, Ordering::SeqCst);
+        self.ends[node].kills.fetch_add(1, Ordering::SeqCst);
+        kill_process(pid, Signal::KILL).unwrap();
+        self.nodes.clear(NODES[node]);
+    }
+
+    /// Mounts again what was killed, with the cache that it had.
+    pub(crate) fn revive(&self, node: usize) {
+        let mounted = self.nodes.mount(NODES[node], CACHES[node]);
+        assert!(mounted.status.success(), "{}", said(&mounted));
+        self.ends[node].is_down.store(false, Ordering::SeqCst);
+    }
+
+    /// The same, unless it is there.
+    pub(crate) fn revive_if_down(&self, node: usize) {
+        if self.ends[node].is_down.load(Ordering::SeqCst) {
+            self.revive(node);
+        }
+    }
+
+    /// Stops a node's process, and lets it go on.
+    pub(crate) fn stand_still(&self, node: usize, time: Duration) {
+        let pid = self.nodes.pid(NODES[node]);
+        kill_process(pid, Signal::STOP).unwrap();
+        thread::sleep(time);
+        kill_process(pid, Signal::CONT).unwrap();
+    }
+
+    /// In this round a node's lease may end while it has what others want: they may get errors.
+    pub(crate) fn allow_errors_beside(&self, node: usize) {
+        self.ends[1 - node].may_lack.store(true, Ordering::SeqCst);
+    }
+
+    fn wait_until_all_go_on(&self, ledger: &Ledger) {
+        let before = ledger.acknowledged();
+        halocline_testkit::waiting::within(Duration::from_mins(3), "programs go on", || {
+            ledger.acknowledged() > before + 20
+        });
+    }
+}
+
+/// One that writes, reads and appends.
+struct Program<'a> {
+    ledger: &'a Ledger,
+    end: &'a Ends,
+    place: &'a PathBuf,
+    number: u64,
+}
+
+impl Program<'_> {
+    fn run(&self, random: &mut Random, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::SeqCst) {
+            let kills = self.end.kills.load(Ordering::SeqCst);
+            let Err(error) = self.work(random, is_over) else { return };
+            let was_killed = self.end.kills.load(Ordering::SeqCst) != kills
+                || self.end.is_down.load(Ordering::SeqCst);
+            let is_expected = was_killed
+                || self.end.may_lack.load(Ordering::SeqCst)
+                    && error.raw_os_error() == Some(libc::EIO);
+            if !is_expected {
+                let log = |cache| self.place.with_file_name(cache).join("halocline.log");
+                for cache in CACHES {
+                    println!(
+                        "{cache}: {}",
+                        std::fs::read_to_string(log(cache)).unwrap_or_default()
+                    );
+                }
+                panic!("{}: {error}", self.place.display());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Until all is over, or something fails.
+    fn work(&self, random: &mut Random, is_over: &AtomicBool) -> io::Result<()> {
+        // Not made if it is not there: the mount point may be bare.
+        let open = |name: &str, appends: bool| {
+            File::options().read(true).write(!appends).append(appends).open(self.place.join(name))
+        };
+        let (slots, records) = (open(SLOTS, false)?, open(RECORDS, true)?);
+        while !is_over.load(Ordering::SeqCst) {
+            match random.below(100) {
+                0..2 => slots.sync_all()?,
+                2..5 => self.ledger.append(&records, self.number)?,
+                5..45 => self.ledger.read(&slots, random)?,
+                _ => self.ledger.write(&slots, random)?,
+            }
+        }
+        Ok(())
+    }
+}
