@@ -218,8 +218,8 @@ impl Components {
         let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes }; known, times, own,
             external, mappings);
         let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, room, damage,
-            health, counters, notes, defects, settings, clock }; known, own, repair, space, relief, sweeper,
-            discards, barriers, fetcher, recoverer);
+            health, counters, notes, defects, settings, clock }; known, own, external, repair, space, relief,
+            sweeper, discards, barriers, fetcher, recoverer);
         let resizer = wire!(Resizer: base { store, origin, clock }; own, mappings, space);
         let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure, room,
             settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits);

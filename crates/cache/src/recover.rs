@@ -55,6 +55,7 @@ impl Recoverer {
     /// killed, is searched for by its inode in the whole tree. A file that cannot be examined, or whose bytes cannot
     /// be saved, keeps them and does not block the mount.
     pub(crate) fn recover(&self) -> Result<()> {
+        self.external.count_saved();
         let mut missing = Vec::new();
         for (id, _) in self.store.dmt.dirty_files() {
             match (self.known.file_by_id(id), self.store.dmt.file(id)) {
@@ -116,8 +117,10 @@ impl Recoverer {
     /// Keeps dirty bytes that cannot be dealt with now, and records what is known about the file, because the next
     /// session knows less.
     fn leave_dirty(&self, record: &FileRecord, why: &Error) -> Result<()> {
-        let kept = self.own.evidence.lock().kept(record.stamp);
-        if kept != record.stamp {
+        // Not the stamp of `record`: a conflict that did not fit was recorded since that was read.
+        let left = self.store.dmt.file(record.id).map_or(record.stamp, |now| now.stamp);
+        let kept = self.own.evidence.lock().kept(left);
+        if kept != left {
             self.own.record(record.id, kept)?;
         }
         self.notes.note(format!(
