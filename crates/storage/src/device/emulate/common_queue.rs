@@ -14,10 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halocline_model::emulated::{Access, Mechanism};
 use halocline_os::boot_id::boot_id;
+use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use halocline_os::private::{PrivateDir, Use};
 use rustix::fs::{FlockOperation, flock};
@@ -98,7 +99,8 @@ impl Queue {
     /// Locks the file; `false` where another process keeps it.
     fn lock(&self) -> io::Result<bool> {
         let limit = if self.is_stuck.load(Ordering::Relaxed) { Duration::ZERO } else { LOCK_LIMIT };
-        let begun = Instant::now();
+        let clock = Clock::MACHINE;
+        let begun = clock.instant();
         let mut tries = 0;
         loop {
             match retry_on_intr(|| flock(&self.file, FlockOperation::NonBlockingLockExclusive)) {
@@ -109,7 +111,7 @@ impl Queue {
                 Err(Errno::WOULDBLOCK) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            if begun.elapsed() >= limit {
+            if clock.elapsed(begun) >= limit {
                 if !self.is_stuck.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         "an emulated device is not shared for now: another process keeps its queue locked"
@@ -118,7 +120,7 @@ impl Queue {
                 return Ok(false);
             }
             tries += 1;
-            if tries < TRIES_AT_ONCE { thread::yield_now() } else { thread::sleep(PAUSE) }
+            if tries < TRIES_AT_ONCE { thread::yield_now() } else { clock.sleep(PAUSE) }
         }
     }
 }
