@@ -219,11 +219,11 @@ impl Components {
         let fetcher = wire!(Fetcher: base { store, files, counters, namespace }; permits, known, times, mappings);
         let fills = wire!(Fills: base { store, counters, health, defects, namespace, clock }; known, fetcher =>
             enabled = base.settings.config.fill);
-        let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes }; known, times, own,
-            external, mappings);
+        let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes, clock }; known, times,
+            own, external, mappings);
         let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, room, damage,
-            health, counters, notes, defects, settings, clock }; known, own, repair, space, relief, sweeper,
-            discards, barriers, fetcher, recoverer);
+            health, counters, notes, defects, settings, clock }; known, own, external, repair, space, relief,
+            sweeper, discards, barriers, fetcher, recoverer);
         let resizer = wire!(Resizer: base { store, origin, clock }; own, mappings, space);
         let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure, room,
             settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits, peers);

@@ -1,7 +1,7 @@
 //! How much of the cache dirty bytes fill, and whether programs wait for them to go to the origin.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::settings::Settings;
 use crate::extent::flush_handle::FlushHandles;
@@ -15,6 +15,8 @@ pub(crate) struct DirtyPressure {
     settings: Arc<Settings>,
     /// When a program last wrote to the cache, in nanoseconds since the epoch.
     written_ns: AtomicI64,
+    /// Dirty bytes that no flush can make clean.
+    stuck: AtomicU64,
 }
 
 impl DirtyPressure {
@@ -25,7 +27,8 @@ impl DirtyPressure {
         settings: &Arc<Settings>,
     ) -> Self {
         let (store, flush_handles) = (Arc::clone(store), Arc::clone(flush_handles));
-        Self { store, flush_handles, settings: Arc::clone(settings), written_ns: AtomicI64::new(0) }
+        let (settings, written_ns) = (Arc::clone(settings), AtomicI64::new(0));
+        Self { store, flush_handles, settings, written_ns, stuck: AtomicU64::new(0) }
     }
 
     /// Share of the cache that dirty bytes fill, 0 to 1.
@@ -43,12 +46,22 @@ impl DirtyPressure {
 
     /// Whether dirty bytes fill more of the cache than they should.
     pub(crate) fn is_short_of_room(&self) -> bool {
-        self.store.dmt.usage().dirty > self.dirty_high_bytes()
+        self.flushable_bytes() > self.dirty_high_bytes()
     }
 
     /// Dirty bytes that a flush for room is to make clean.
     pub(crate) fn too_dirty_bytes(&self) -> u64 {
-        self.store.dmt.usage().dirty.saturating_sub(self.dirty_low_bytes())
+        self.flushable_bytes().saturating_sub(self.dirty_low_bytes())
+    }
+
+    /// Dirty bytes that a flush can make clean, as far as is known.
+    pub(crate) fn flushable_bytes(&self) -> u64 {
+        self.store.dmt.usage().dirty.saturating_sub(self.stuck.load(Ordering::Relaxed))
+    }
+
+    /// Sets how many dirty bytes no flush can make clean: they press nobody.
+    pub(crate) fn set_stuck(&self, bytes: u64) {
+        self.stuck.store(bytes, Ordering::Relaxed);
     }
 
     /// Dirty bytes down to which a flush for room goes.

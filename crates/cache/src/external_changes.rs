@@ -18,10 +18,11 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::damage::{Damage, named};
 use crate::extent::file::{CachedFile, WHOLE, tail};
-use crate::extent::last_seen::LastSeen;
+use crate::extent::last_seen::{LastSeen, Since};
 use crate::extent::store::ExtentStore;
 use crate::mappings::Mappings;
 use crate::own_changes::OwnChanges;
+use crate::saved_conflicts::SavedConflicts;
 use crate::settings::Settings;
 use crate::status_notes::Notes;
 use halocline_api::control::Skipped;
@@ -32,7 +33,6 @@ use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 use halocline_vfs::namespace::Namespace;
-use parking_lot::Mutex;
 
 /// Directory inside the cache where dirty bytes of conflicts are saved.
 pub(crate) const CONFLICTS: &str = "conflicts";
@@ -72,9 +72,8 @@ pub(crate) struct ExternalChanges {
     notes: Arc<Notes>,
     settings: Arc<Settings>,
     clock: Clock,
-    /// Conflicts not yet reported by a command.
     #[builder(skip)]
-    conflicts: Mutex<Vec<Skipped>>,
+    saved: SavedConflicts,
     /// Whether other nodes use the origin: then tokens, not stamps, say what may be believed.
     shared: bool,
 }
@@ -82,7 +81,15 @@ pub(crate) struct ExternalChanges {
 impl ExternalChanges {
     /// Takes the conflicts not yet reported, for a command that reports them.
     pub(crate) fn take_conflicts(&self) -> Vec<Skipped> {
-        std::mem::take(&mut *self.conflicts.lock())
+        self.saved.take(&self.settings.cache_dir.join(CONFLICTS))
+    }
+
+    /// Counts what is saved of conflicts as part of the cache (I5), if that changed since it was last counted.
+    pub(crate) fn count_saved(&self) {
+        let dir = self.settings.cache_dir.join(CONFLICTS);
+        if let Err(error) = self.saved.count(&dir, &self.store.dmt) {
+            tracing::warn!("{error}");
+        }
     }
 
     /// Compares a file known to the cache with the origin's current one, before it is read.
@@ -163,6 +170,10 @@ impl ExternalChanges {
             return Ok(());
         }
         let id = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire));
+        if !same_bytes {
+            // Until that is dealt with: its dirty bytes may have to stay.
+            look.since = Since::Theirs;
+        }
         if self.own.is_gone(file, &raw) {
             return self.let_gone_be(file, &mut look, found);
         }
@@ -188,7 +199,14 @@ impl ExternalChanges {
         let path = self.namespace.path_of(&file.node.read());
         let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
         if !dirty.is_empty() {
-            self.save(id, &path, &dirty, "the origin's file was changed behind the mount")?;
+            let reason = "the origin's file was changed behind the mount";
+            if let Err(error) = self.save(id, &path, &dirty, reason) {
+                if self.saved.is_refused(id) {
+                    // There is nothing to flush with it, and others need one.
+                    *file.flush_handle.lock() = None;
+                }
+                return Err(error);
+            }
         } else if !self.store.dmt.extents(id).is_empty() {
             tracing::warn!(
                 "{}: changed behind the mount; its cached bytes are dropped",
@@ -222,7 +240,8 @@ impl ExternalChanges {
         clean.map(|extent| extent.range).try_for_each(|range| self.mappings.let_go(id, range))
     }
 
-    /// Saves the dirty extents of a file that was changed or removed on the origin, durably, and notes it.
+    /// Saves the dirty extents of a file that was changed or removed on the origin, durably, and notes it. If that
+    /// fails nothing of them is left in `conflicts`, and the caller keeps them.
     pub(crate) fn save(
         &self,
         id: FileId,
@@ -233,8 +252,65 @@ impl ExternalChanges {
         let dir = self.settings.cache_dir.join(CONFLICTS);
         // Private, as the file that they come from may be.
         let private = PrivateDir::make(&dir)?;
-        let (name, saved) = create(&private, id, self.clock.now_ms())?;
-        let bytes = dir.join(&name);
+        let places = (&private, &self.store.dmt);
+        let (name, damaged) = self.saved.within_room(
+            places,
+            (id, path, dirty),
+            || self.record_conflict(id),
+            || {
+                let (name, file) = create(&private, id, self.clock.now_ms())?;
+                match self.fill_saved((&private, &name, &file), (id, path, dirty), reason) {
+                    Ok(damaged) => Ok((name, damaged)),
+                    Err(error) => {
+                        private.remove(&name)?;
+                        private.remove(format!("{name}.json.new"))?;
+                        Err(error)
+                    }
+                }
+            },
+        )?;
+        let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
+        let mut reason = format!(
+            "{reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
+            dir.join(name).display()
+        );
+        if !damaged.is_empty() {
+            let _ = write!(reason, ", of which {} were damaged on the cache", named(&damaged));
+        }
+        self.notes.note(format!("{}: {reason}", path.display()));
+        self.counters.conflict();
+        self.saved.note(Skipped { path: path.to_owned(), reason });
+        Ok(())
+    }
+
+    /// Records durably that others changed a file, whatever a later session can tell of its own changes.
+    fn record_conflict(&self, id: FileId) -> Result<()> {
+        self.store.dmt.stamp(id, Stamp::Unjudged { until_ns: i64::MIN })?;
+        self.store.barrier()
+    }
+
+    /// Whether a file has a conflict that did not fit beside the cache, so that it cannot be flushed.
+    pub(crate) fn is_refused(&self, id: FileId) -> bool {
+        self.saved.is_refused(id)
+    }
+
+    /// Undamaged dirty bytes of all such files.
+    pub(crate) fn refused_bytes(&self) -> u64 {
+        self.saved.refused_bytes(|id| {
+            let dirty = self.store.dmt.dirty_bytes(id);
+            let damaged: u64 = self.damage.of(id, WHOLE).iter().map(|range| range.len()).sum();
+            (dirty > 0).then_some(dirty.saturating_sub(damaged))
+        })
+    }
+
+    /// Writes the dirty extents and their description, durably; returns what of them is damaged.
+    fn fill_saved(
+        &self,
+        (private, name, saved): (&PrivateDir, &str, &File),
+        (id, path, dirty): (FileId, &Path, &[Extent]),
+        reason: &str,
+    ) -> Result<Vec<ByteRange>> {
+        let bytes = private.path().join(name);
         let (mut buf, mut damaged) = (Vec::new(), Vec::new());
         for extent in dirty {
             let range = extent.range;
@@ -254,18 +330,7 @@ impl ExternalChanges {
         };
         let json = serde_json::to_vec_pretty(&conflict).expect("a conflict is plain data");
         private.replace(&format!("{name}.json"), &json)?;
-        let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
-        let mut reason = format!(
-            "{reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
-            bytes.display()
-        );
-        if !damaged.is_empty() {
-            let _ = write!(reason, ", of which {} were damaged on the cache", named(&damaged));
-        }
-        self.notes.note(format!("{}: {reason}", path.display()));
-        self.counters.conflict();
-        self.conflicts.lock().push(Skipped { path: path.to_owned(), reason });
-        Ok(())
+        Ok(damaged)
     }
 }
 

@@ -82,6 +82,7 @@ mod repair;
 mod request_split;
 mod resize;
 mod revocation;
+mod saved_conflicts;
 mod servers;
 mod session;
 mod settings;

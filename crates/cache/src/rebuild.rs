@@ -30,6 +30,7 @@ use crate::extent::file::CachedFile;
 use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
+use crate::external_changes::ExternalChanges;
 use crate::fetch::Fetcher;
 use crate::flush::Sweeper;
 use crate::flush::{Swept, Which};
@@ -163,6 +164,7 @@ pub(crate) struct Rounds {
     clock: Clock,
     known: Arc<KnownFiles>,
     own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
     repair: Arc<Repair>,
     space: Arc<OriginSpace>,
     relief: Arc<Relief>,
@@ -188,6 +190,7 @@ impl Rounds {
                 if self.clock.elapsed(housekeeping) >= Duration::from_secs(1) {
                     housekeeping = self.clock.instant();
                     self.space.check();
+                    self.external.count_saved();
                 }
                 self.round(signal, &mut pace)
             });
@@ -254,9 +257,9 @@ impl Rounds {
     }
 
     fn reason_to_flush(&self) -> Option<Reason> {
-        let usage = self.store.dmt.usage();
-        // Damaged bytes cannot be flushed, however old they are.
-        if usage.dirty <= self.damage.dirty_bytes() {
+        // However old they are, neither damaged bytes nor those of a conflict that did not fit can be flushed.
+        self.pressure.set_stuck(self.damage.dirty_bytes() + self.external.refused_bytes());
+        if self.pressure.flushable_bytes() == 0 {
             return None;
         }
         if self.pressure.is_pressed() {
@@ -267,7 +270,7 @@ impl Rounds {
         }
         let now_ms = self.clock.now_ms();
         let files = self.store.dmt.dirty_files();
-        let files = files.iter().filter(|(id, _)| !self.repair.is_stuck(*id));
+        let files = files.iter().filter(|(id, _)| !self.is_stuck(*id));
         let oldest = files.map(|(_, since)| *since).min()?;
         if age_ms(now_ms, oldest) >= self.max_dirty_age_ms() {
             return Some(Reason::Age);
@@ -277,12 +280,17 @@ impl Rounds {
         (open && self.may_use_idle_origin()).then_some(Reason::Idle)
     }
 
+    /// Whether a flush of a file would be in vain until somebody does something about it.
+    fn is_stuck(&self, id: FileId) -> bool {
+        self.external.is_refused(id) || self.repair.is_stuck(id)
+    }
+
     /// Whether a flush disturbs no program: the origin is idle, and the cache is idle, too, or fills up.
     fn may_use_idle_origin(&self) -> bool {
         let since_ns = self.clock.now_ns().saturating_sub(self.pressure.written_ns());
         // A write before the clock was set back counts as long ago.
         let rested = !(-REST_NS..REST_NS).contains(&since_ns);
-        let fills = self.store.dmt.usage().dirty > self.pressure.dirty_high_bytes() / 4 * 3;
+        let fills = self.pressure.flushable_bytes() > self.pressure.dirty_high_bytes() / 4 * 3;
         self.origin.is_idle() && (rested || fills)
     }
 
@@ -290,7 +298,7 @@ impl Rounds {
     fn flush_pass(&self, signal: &Signal, reason: Reason) -> Result<u64> {
         let mut files = self.store.dmt.dirty_files();
         self.missing.keep_only(&files);
-        files.retain(|(id, _)| !self.repair.is_stuck(*id));
+        files.retain(|(id, _)| !self.is_stuck(*id));
         files.sort_by_key(|(_, since)| *since);
         let go_on = || {
             !signal.stopping()

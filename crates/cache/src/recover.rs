@@ -3,9 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use bon::Builder;
+use parking_lot::Mutex;
 
 use super::path_lookup::origin_key;
 use super::path_lookup::says_not_there;
@@ -20,11 +23,17 @@ use crate::origin_access::OriginAccess;
 use crate::own_changes::OwnChanges;
 use crate::status_notes::Notes;
 use halocline_meta::{FileId, FileRecord, Stamp};
+use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::counted::counted_with;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::DirEntry;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::Node;
+
+/// Files whose origin is synced at once at the end of a session.
+const SYNCS_AT_ONCE: usize = 16;
+/// After this time no further one is: half of what the end of a mount that leaves dirty data may take.
+const SYNC_LIMIT: Duration = Duration::from_mins(1);
 
 /// What a search of the whole origin did not find.
 #[derive(Debug, Default)]
@@ -48,6 +57,7 @@ pub(crate) struct Recoverer {
     own: Arc<OwnChanges>,
     external: Arc<ExternalChanges>,
     mappings: Arc<Mappings>,
+    clock: Clock,
 }
 
 impl Recoverer {
@@ -55,6 +65,7 @@ impl Recoverer {
     /// killed, is searched for by its inode in the whole tree. A file that cannot be examined, or whose bytes cannot
     /// be saved, keeps them and does not block the mount.
     pub(crate) fn recover(&self) -> Result<()> {
+        self.external.count_saved();
         let mut missing = Vec::new();
         for (id, _) in self.store.dmt.dirty_files() {
             match (self.known.file_by_id(id), self.store.dmt.file(id)) {
@@ -116,8 +127,10 @@ impl Recoverer {
     /// Keeps dirty bytes that cannot be dealt with now, and records what is known about the file, because the next
     /// session knows less.
     fn leave_dirty(&self, record: &FileRecord, why: &Error) -> Result<()> {
-        let kept = self.own.evidence.lock().kept(record.stamp);
-        if kept != record.stamp {
+        // Not the stamp of `record`: a conflict that did not fit was recorded since that was read.
+        let left = self.store.dmt.file(record.id).map_or(record.stamp, |now| now.stamp);
+        let kept = self.own.evidence.lock().kept(left);
+        if kept != left {
             self.own.record(record.id, kept)?;
         }
         self.notes.note(format!(
@@ -245,30 +258,53 @@ impl Recoverer {
     }
 
     /// After that: makes the origin's state just recorded durable; returns whether all of it is. If not, a file that
-    /// is older at the next mount may be due to loss by the origin's disk.
+    /// is older at the next mount may be due to loss by the origin's disk. Several files at once, because their syncs
+    /// are one commit of the origin's journal, and for [`SYNC_LIMIT`]: who leaves dirty data waits for the end.
     pub(crate) fn sync_dirty_files(&self) -> bool {
-        let mut durable = true;
-        for (id, _) in self.store.dmt.dirty_files() {
-            let synced = match self.known.file_by_id(id) {
-                Ok(Some(file)) => {
-                    self.known.reader_of(&file).and_then(|open| Ok(open.sync(false)?))
+        let left = self.store.dmt.dirty_files();
+        let threads = left.len().clamp(1, SYNCS_AT_ONCE);
+        let (left, begun) = (Mutex::new(left.into_iter()), self.clock.instant());
+        let (team, mut works) = Team::new(&self.clock, threads);
+        let durable = AtomicBool::new(true);
+        let sync = |work: Work| {
+            let working = work.begin();
+            loop {
+                let Some((id, _)) = left.lock().next() else { break };
+                let is_late = self.clock.elapsed(begun) >= SYNC_LIMIT;
+                if is_late || !self.sync_dirty_file(id) {
+                    durable.store(false, Ordering::Relaxed);
                 }
-                // It is unknown which file that is.
-                Ok(None) => {
-                    durable = false;
-                    continue;
+                if is_late {
+                    break;
                 }
-                Err(error) => Err(error),
-            };
-            if let Err(error) = synced {
-                tracing::debug!(
-                    ?id,
-                    "{error}; what the origin has under dirty data may not be durable"
-                );
-                durable = false;
             }
+            team.leave(working);
+        };
+        thread::scope(|scope| {
+            let own = works.pop();
+            for work in works {
+                scope.spawn(|| sync(work));
+            }
+            own.into_iter().for_each(sync);
+        });
+        drop(team);
+        durable.into_inner()
+    }
+
+    fn sync_dirty_file(&self, id: FileId) -> bool {
+        let synced = match self.known.file_by_id(id) {
+            Ok(Some(file)) => self.known.reader_of(&file).and_then(|open| Ok(open.sync(false)?)),
+            // It is unknown which file that is.
+            Ok(None) => return false,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &synced {
+            tracing::debug!(
+                ?id,
+                "{error}; what the origin has under dirty data may not be durable"
+            );
         }
-        durable
+        synced.is_ok()
     }
 
     /// Saves the dirty bytes of a file that is no longer on the origin, and forgets the file.

@@ -350,3 +350,24 @@ fn own_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{host}-{}", std::process::id())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look that failed passed for one that found nobody.
+    #[test]
+    fn what_does_not_say_who_is_there_lets_nobody_mount_beside_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "").unwrap();
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        for nobody in ["", "missing", "file"] {
+            refuse_beside_others(&at(nobody)).unwrap();
+        }
+        for unknown in ["loop", &"x".repeat(300)] {
+            let refused = refuse_beside_others(&at(unknown)).unwrap_err().to_string();
+            assert!(refused.contains("see whether other nodes cache the origin"), "{refused}");
+        }
+    }
+}

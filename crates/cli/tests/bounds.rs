@@ -112,6 +112,7 @@ fn positions_of_requests_are_bounded() {
                 let output = place.halocline(&args);
                 assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
                 assert!(said(&output).contains(if range[0] == "0" { "LENGTH" } else { "OFFSET" }));
+                assert!(!said(&output).contains("unexpected argument"), "{}", said(&output));
             }
         }
     }

@@ -220,6 +220,28 @@ fn i11_a_node_that_was_killed_believes_nothing_that_it_had_cached_before() {
     }
 }
 
+/// A mount on a copy of a living node's cache brought the copy's old bytes to the origin, and only then saw that the
+/// original lives.
+#[test]
+fn i12_a_copy_of_a_living_nodes_cache_brings_nothing_to_the_origin() {
+    let Some(nodes) = two_nodes() else { return };
+    let [file, _beside] = nodes.open("file");
+    file.write_all_at(&vec![7; 300_000], 0).unwrap();
+    let mut copy = std::process::Command::new("cp");
+    copy.arg("-a").args(["cache", "copy"].map(|name| nodes.scratch.path(name)));
+    assert!(copy.status().unwrap().success());
+    file.write_all_at(&vec![8; 300_000], 0).unwrap();
+    fs::create_dir(nodes.scratch.path("third")).unwrap();
+    let refused = nodes.mount("third", "copy");
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("has the same cache, and lives"), "{}", said(&refused));
+    let home = fs::read(nodes.scratch.path("origin/file")).unwrap();
+    assert!(!home.contains(&7), "what the copy has is old");
+    drop(file);
+    nodes.scratch.succeed(&["umount", "one"]);
+    assert!(fs::read(nodes.scratch.path("origin/file")).unwrap() == vec![8; 300_000]);
+}
+
 #[test]
 fn i13_what_nodes_that_are_gone_had_is_recovered_or_given_up_by_name() {
     let Some(nodes) = two_nodes() else { return };

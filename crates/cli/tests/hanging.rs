@@ -4,7 +4,7 @@
 use std::fs;
 use std::ops::Deref;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
@@ -116,6 +116,9 @@ fn a_tier_that_hangs_is_told_of_and_the_mount_is_ended_by_force() {
         assert!(!output.status.success(), "{args:?}: {}", written(&output));
         assert!(said(&output).contains("hangs"), "{args:?}: {}", said(&output));
     }
+    let mut df = Command::new("stat").arg("-f").arg(stack.path("mnt")).spawn().unwrap();
+    eventually("the end of statfs", || df.try_wait().unwrap().is_some());
+    assert!(!df.wait().unwrap().success(), "it cannot be known");
     let forced = stack.bounded(&["umount", "tiers", "--force"]);
     assert!(written(&forced).contains(&silent), "{} {}", written(&forced), said(&forced));
     assert!(!stack.is_mounted("mnt"));

@@ -3,13 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use halocline_api::config::Config;
 use halocline_cache::ExtentEngine;
 use halocline_testkit::program;
+use halocline_testkit::skipping::skip;
 use halocline_vfs::{Caller, Engine, Maker};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -215,6 +216,25 @@ fn a_directory_with_something_else_and_one_in_the_cache_are_refused() {
 }
 
 /// Records that are damaged refuse the mount, and what can be read of them is saved all the same.
+/// Only the directory itself was looked at: who owns one above it could put another in its place.
+#[test]
+fn a_directory_that_another_user_could_replace_is_refused() {
+    let scratch = Scratch::two();
+    fs::create_dir(scratch.path("above")).unwrap();
+    if chown(scratch.path("above"), Some(65534), None).is_err() {
+        return skip("only root can give a directory to another user");
+    }
+    fs::remove_dir_all(scratch.path("origin")).unwrap();
+    let rescue = || scratch.run(&["rescue", "--to", "above/saved"], "cache");
+    let (code, said) = rescue();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.as_str().unwrap().contains("another user owns"), "{said}");
+    assert!(!scratch.path("above/saved").exists());
+    chown(scratch.path("above"), Some(0), None).unwrap();
+    let (code, said) = rescue();
+    assert_eq!(code, Some(0), "{said}");
+}
+
 #[test]
 fn what_damaged_records_still_say_is_saved_and_the_cache_left_as_it_is() {
     let scratch = Scratch::two();

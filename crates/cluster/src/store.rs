@@ -129,6 +129,12 @@ pub trait Store: Debug + Send + Sync {
     /// may be free. May be lost.
     fn tell(&self, session: Session, file: SharedFile);
 
+    /// Makes known what this store noticed of servers that began anew; returns whether there was something. Then the
+    /// epoch may have changed. It may wait for servers that are silent, which [`Store::renew`] does not.
+    fn note_changes(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Waits for messages to a session, at most for `wait_limit`; returns those that came since. May miss some.
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile>;
 

@@ -25,12 +25,18 @@ pub(crate) struct Space {
     sums: Arc<AtomicU64>,
     /// Bytes set aside for records and checksums, beside the limit.
     set_aside: u64,
+    /// What is saved of conflicts, on disk.
+    saved: AtomicU64,
 }
+
+/// What is saved of conflicts may take this part of the limit: the rest goes on caching.
+const SAVED_SHARE: u64 = 2;
 
 impl Space {
     /// An empty cache of `limit` bytes beside `set_aside` bytes for records and checksums.
     pub(crate) fn new(limit: u64, records: Arc<dyn RecordStore>, set_aside: u64) -> Self {
-        Self { limit, used: AtomicU64::new(0), records, sums: Arc::default(), set_aside }
+        let (used, saved) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { limit, used, records, sums: Arc::default(), set_aside, saved }
     }
 
     /// Counts the bytes that checksums take on disk.
@@ -47,9 +53,32 @@ impl Space {
         self.records_bytes().saturating_sub(self.set_aside)
     }
 
-    /// The limit in bytes: lower where records take more than is set aside for them.
+    /// The limit in bytes: lower where records take more than is set aside for them, and by what is saved of conflicts.
     pub(crate) fn limit(&self) -> u64 {
-        self.limit.saturating_sub(self.overdrawn())
+        self.limit
+            .saturating_sub(self.overdrawn())
+            .saturating_sub(self.saved.load(Relaxed).min(self.saved_max()))
+    }
+
+    /// Bytes that may be saved of conflicts.
+    pub(crate) fn saved_max(&self) -> u64 {
+        self.limit / SAVED_SHARE
+    }
+
+    /// Counts `bytes` of a conflict before they are saved; `false` if they do not fit.
+    pub(crate) fn save(&self, bytes: u64) -> bool {
+        let within = |saved: u64| saved.checked_add(bytes).filter(|&sum| sum <= self.saved_max());
+        self.saved.fetch_update(Relaxed, Relaxed, within).is_ok()
+    }
+
+    /// Counts `bytes` of a conflict that is saved although they do not fit.
+    pub(crate) fn save_anyway(&self, bytes: u64) {
+        self.saved.fetch_add(bytes, Relaxed);
+    }
+
+    /// Sets the bytes found to be saved of conflicts. It may be more than fits.
+    pub(crate) fn set_saved(&self, bytes: u64) {
+        self.saved.store(bytes, Relaxed);
     }
 
     /// Bytes in use.
@@ -73,7 +102,7 @@ impl Space {
         let limit = self.limit();
         let within = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
         // In blocks that are in use already, a new extent takes no more than a record.
-        bytes == 0 && limit == self.limit
+        bytes == 0 && self.overdrawn() == 0
             || self.used.fetch_update(Relaxed, Relaxed, within).is_ok()
     }
 

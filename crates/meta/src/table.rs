@@ -431,9 +431,30 @@ impl ExtentTable {
     }
 
     /// The limit of data in bytes on disk: what was given at the opening, less what the records
-    /// take beyond what is set aside for them.
+    /// take beyond what is set aside for them and what is saved of conflicts.
     pub fn limit(&self) -> u64 {
         self.space.limit()
+    }
+
+    /// Counts bytes on disk that are about to be saved of a conflict beside the objects: the limit is less by them.
+    /// `false` if there would be more of them than [`ExtentTable::saved_max`]. One caller at a time counts.
+    pub fn save(&self, bytes: u64) -> bool {
+        self.space.save(bytes)
+    }
+
+    /// As [`ExtentTable::save`], for bytes that are saved although they do not fit.
+    pub fn save_anyway(&self, bytes: u64) {
+        self.space.save_anyway(bytes);
+    }
+
+    /// Tells how many such bytes there are.
+    pub fn set_saved(&self, bytes: u64) {
+        self.space.set_saved(bytes);
+    }
+
+    /// Bytes that may be saved of conflicts.
+    pub fn saved_max(&self) -> u64 {
+        self.space.saved_max()
     }
 
     /// Bytes that the records themselves take on the cache's device, at most.

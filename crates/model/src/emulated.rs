@@ -62,6 +62,15 @@ impl Mechanism {
         }
     }
 
+    /// Until when it has something to do, in nanoseconds of the same clock.
+    pub fn busy_until_ns(&self) -> u64 {
+        match &self.0 {
+            Kind::Hdd(hdd) => hdd.busy_until(),
+            Kind::Ssd(ssd) => ssd.busy_until(),
+            Kind::Measured(measured) => measured.busy_until(),
+        }
+    }
+
     /// What it has to do, as numbers with which another mechanism of the same device can go on.
     pub fn state(&self) -> Vec<u64> {
         match &self.0 {

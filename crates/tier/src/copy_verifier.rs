@@ -15,12 +15,13 @@ use super::foundation::Foundation;
 use super::intents::{Intent, Intents};
 use super::options::TierOptions;
 use super::residents::Residents;
-use super::stamp::is_closed;
+use super::stamp::{Stamp, is_closed};
 use super::survey::Survey;
 use super::tiers::Tiers;
 use halocline_api::config::Copies;
 use halocline_api::control::tier::Problem;
 use halocline_os::error::Result;
+use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
 
 /// A copy that is clean.
@@ -70,10 +71,11 @@ impl CopyVerifier {
     }
 
     /// Judges records; with `mend` attaches clean copies to their files and retires the other
-    /// records. Returns what is leftover now.
+    /// records. Returns what is leftover now besides the `intents`.
     pub(super) fn verify(
         &self,
         records: Vec<CopyRecord>,
+        intents: &[Intent],
         survey: &mut Survey,
         mend: bool,
     ) -> Result<Vec<Intent>> {
@@ -85,7 +87,7 @@ impl CopyVerifier {
         for record in records {
             let place = (record.tier, record.place.clone());
             let other = self.tiers.dirs()[record.tier].path.join(&record.place);
-            let verdict = self.judge(&record, survey);
+            let verdict = self.judge(&record, intents, survey);
             let path = || {
                 let file = survey.recorded.get(&record.file.inode).and_then(Option::as_ref);
                 file.map_or_else(PathBuf::new, |file| file.path.clone())
@@ -121,7 +123,7 @@ impl CopyVerifier {
         Ok(leftovers)
     }
 
-    fn judge(&self, record: &CopyRecord, survey: &Survey) -> Verdict {
+    fn judge(&self, record: &CopyRecord, intents: &[Intent], survey: &Survey) -> Verdict {
         let place = (record.tier, record.place.clone());
         if survey.named.contains_key(&place) || survey.copies.contains(&place) {
             return Verdict::Void;
@@ -135,6 +137,7 @@ impl CopyVerifier {
         let file = survey.recorded.get(&record.file.inode).and_then(Option::as_ref);
         match file {
             None => Verdict::Void,
+            Some(_) if self.is_half_moved(record, &copy, intents) => Verdict::Stale,
             Some(_) if !record.copy.is(&copy) => Verdict::Void,
             Some(file) if record.file.is(&file.stat) && !file.has_copy => {
                 let astray = file.path != record.place || is_closed(&copy);
@@ -142,6 +145,22 @@ impl CopyVerifier {
             }
             Some(_) => Verdict::Stale,
         }
+    }
+
+    /// Whether a copy, which nobody changed, has a second name at the place of an intent: where rename knows no flags, it
+    /// moves by a link, and a mount that is killed then leaves both names.
+    fn is_half_moved(&self, record: &CopyRecord, copy: &Stat, intents: &[Intent]) -> bool {
+        let now = Stamp::of(copy);
+        let is_same = |intent: &Intent| {
+            let found = self.tiers.dirs()[intent.tier].look(&intent.place).map(stat_descriptor);
+            matches!(found, Ok(Ok(found)) if Stamp::of(&found) == now)
+        };
+        copy.kind() == libc::S_IFREG
+            && copy.raw.st_nlink == 2
+            && now == (Stamp { changed: now.changed, ..record.copy })
+            && intents
+                .iter()
+                .any(|one| one.tier == record.tier && one.place != record.place && is_same(one))
     }
 
     /// Gives a file its copy.

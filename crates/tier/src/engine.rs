@@ -250,11 +250,12 @@ impl Engine for FileTier {
     }
 
     fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
-        statfs::of_all(
-            &self.components.base.tiers,
-            &self.components.base.residents,
-            &self.components.base.copy_records,
-        )
+        let base = &self.components.base;
+        let (tiers, residents) = (base.tiers.clone(), base.residents.clone());
+        let records = base.copy_records.clone();
+        // Each `df` of the machine asks, and must not hang with a tier.
+        let ask = move || statfs::of_all(&tiers, &residents, &records);
+        self.components.liveness.while_alive(ask)
     }
 
     fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {

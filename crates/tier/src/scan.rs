@@ -106,7 +106,8 @@ impl Scan {
         }
         self.read_ssd(&mut survey, mend)?;
         self.settle_links(&mut survey, mend)?;
-        intents.extend(self.copy_verifier.verify(records, &mut survey, mend)?);
+        let stale = self.copy_verifier.verify(records, &intents, &mut survey, mend)?;
+        intents.extend(stale);
         let mut leftovers: HashSet<(usize, PathBuf)> =
             intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
         // What any link names is left alone.

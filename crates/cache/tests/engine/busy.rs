@@ -141,3 +141,28 @@ fn i9_the_lease_lasts_as_long_as_a_change_takes() {
     thread::sleep(Duration::from_secs(1));
     assert!(end() <= last_ns + 1_000_000_000, "nothing is under way");
 }
+
+/// An unmount that leaves dirty data synced the origin's files one after the other: with many of them it took so long
+/// that it was given up.
+#[test]
+fn the_origin_under_dirty_data_is_synced_for_several_files_at_once() {
+    let mut fixture = Fixture::new(still(4 << 20, "always"));
+    for number in 0..8 {
+        fixture.write(&format!("file{number}"), 0, &pattern(1, 0, 4 * KIB));
+    }
+    let faults = Arc::clone(&fixture.origin_faults);
+    faults.set(Some(Operation::Sync), Effect::Stall, When::Always);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let closing = scope.spawn(|| fixture.close_dirty());
+        while faults.stalled() < 8 && begun.elapsed() < Duration::from_mins(1) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let stalled = faults.stalled();
+        faults.clear();
+        closing.join().unwrap();
+        assert_eq!(stalled, 8);
+    });
+    fixture.open();
+    assert_eq!(fixture.engine().status().dirty_bytes, 8 * 4 * KIB);
+}

@@ -22,6 +22,7 @@ mod power;
 mod reach;
 mod reference;
 mod requests;
+mod saved_conflicts;
 mod schedules;
 mod small;
 mod store_failure;

@@ -137,23 +137,15 @@ fn move_all(
             let total_bytes = total_bytes.max(done_bytes);
             meter.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
         };
-        let mut switched = false;
         // A file that was switched is ended whatever comes: little is left to do, and its names must be durable.
         let mut before = |step| match interruption.came() {
             Some(_) if step <= Step::Switch => {
                 Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into())
             }
-            _ => {
-                switched |= step >= Step::Switch;
-                Ok(())
-            }
+            _ => Ok(()),
         };
-        if let Err(error) = origin.relayout(file, &mut before, &mut tell) {
+        if let Err(Stopped { error, switched }) = move_one(origin, file, &mut before, &mut tell) {
             drop(meter);
-            // What failed at the switch or later may be in memory only: both objects stay for the next apply.
-            if !switched && let Err(error) = origin.clear_moves(&mut |_| Ok(())) {
-                tell!("what the move left is cleared by the next one: {error}");
-            }
             let all = to_move().count();
             if !switched && let Some(signal) = interruption.came() {
                 return Err(interrupted(signal, moved, all));
@@ -166,6 +158,35 @@ fn move_all(
         }
     }
     Ok(())
+}
+
+/// A move that failed.
+#[derive(Debug)]
+struct Stopped {
+    error: Error,
+    /// It was at the switch, or later.
+    switched: bool,
+}
+
+/// Moves a file; clears what a move that fails leaves, unless that was at the switch or later: which object the file names
+/// may be known in memory only then, and both stay for the next apply.
+fn move_one(
+    origin: &Origin,
+    file: &Standing,
+    before: &mut dyn FnMut(Step) -> Result<(), Error>,
+    tell: &mut dyn FnMut(u64),
+) -> Result<(), Stopped> {
+    let mut switched = false;
+    let mut before = |step| {
+        before(step)?;
+        switched |= step >= Step::Switch;
+        Ok(())
+    };
+    let Err(error) = origin.relayout(file, &mut before, tell) else { return Ok(()) };
+    if !switched && let Err(error) = origin.clear_moves(&mut |_| Ok(())) {
+        tell!("what the move left is cleared by the next one: {error}");
+    }
+    Err(Stopped { error, switched })
 }
 
 fn report(
@@ -212,4 +233,51 @@ fn report(
     let (files, bytes) = (counted(to_move().count(), "file"), text::bytes(bytes));
     say!("{files}, {bytes} {verb}; {in_place} in place already");
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use halocline_api::config::{VolumeKind, VolumeShape};
+    use halocline_model::file_layout::FileLayout;
+    use halocline_storage::volume::origin::relayout::Wish;
+
+    use super::*;
+
+    const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
+
+    /// What failed after the switch was cleared like what failed before it: after a power loss the file could name the
+    /// object that was gone.
+    #[test]
+    fn what_a_move_leaves_is_cleared_only_where_it_failed_before_the_switch() {
+        for (failing, clears) in
+            [(Step::Copy, true), (Step::Switch, true), (Step::Settle, false), (Step::Remove, false)]
+        {
+            let scratch = tempfile::tempdir().unwrap();
+            let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
+            let path = made.namespace_dir().join("file");
+            let node = File::options().create_new(true).read(true).write(true).open(path).unwrap();
+            made.adopt_data(node).unwrap().write_at(0, &[7; 100_000]).unwrap();
+            drop(made);
+            let mut origin = Err(());
+            // A process that another test starts has its lock until it runs its program.
+            halocline_testkit::waiting::eventually("the volume", || {
+                origin = Origin::open_to_move(scratch.path()).map_err(drop);
+                origin.is_ok()
+            });
+            let origin = origin.unwrap();
+            let layout = FileLayout::from_parts([(0, vec![4096, 4096, 16384])]).unwrap();
+            let file =
+                origin.look(&[Wish { path: "file".into(), layout }], true).unwrap().remove(0);
+            let mut before = |step| {
+                let error = std::io::Error::from(std::io::ErrorKind::StorageFull).into();
+                if step == failing { Err(error) } else { Ok(()) }
+            };
+            let stopped = move_one(&origin, &file, &mut before, &mut |_| ()).unwrap_err();
+            assert_eq!(stopped.switched, !clears, "{failing:?}: {}", stopped.error);
+            let left = origin.clear_moves(&mut |_| Ok(())).unwrap();
+            assert_eq!(left, !clears, "{failing:?}: both objects stay for the next apply");
+        }
+    }
 }

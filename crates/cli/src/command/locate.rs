@@ -22,10 +22,10 @@ pub(crate) struct LocateArgs {
     /// A file or directory on the mount; on a file tier also a quoted glob
     path: PathBuf,
     /// First byte
-    #[arg(requires = "length", value_parser = byte_count, allow_negative_numbers = true)]
+    #[arg(requires = "length", value_parser = byte_count, allow_hyphen_values = true)]
     offset: Option<u64>,
     /// Length in bytes
-    #[arg(value_parser = byte_count, allow_negative_numbers = true)]
+    #[arg(value_parser = byte_count, allow_hyphen_values = true)]
     length: Option<u64>,
     /// Answer in JSON
     #[arg(long)]

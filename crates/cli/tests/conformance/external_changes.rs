@@ -70,16 +70,21 @@ fn saved(mount: &Mount) -> Vec<u8> {
     fs::read(bytes).expect("read")
 }
 
+/// Waits until the mount has left a file alone for so long that a change of it is one of others.
+fn settle(mount: &Mount, name: &str) {
+    let is_settled = || {
+        let home = fs::metadata(mount.origin().join(name)).expect("stat");
+        home.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_millis() > 300))
+    };
+    eventually("the last close", is_settled);
+}
+
 /// Writes a file through the mount, all of it dirty, closed, and known to be.
 fn dirty(mount: &Mount) {
     fs::write(mount.path().join("file"), vec![1; 65536]).expect("write");
     let is_dirty = || mount.status()["dirty_bytes"].as_u64() == Some(65536);
     eventually("dirty bytes", is_dirty);
-    let record_is_settled = || {
-        let home = fs::metadata(mount.origin().join("file")).expect("stat");
-        home.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_millis() > 300))
-    };
-    eventually("the last close", record_is_settled);
+    settle(mount, "file");
 }
 
 /// What others wrote after a `kill -9`, or under a mount that lives, was overwritten without a word.
@@ -138,4 +143,37 @@ fn i9_an_unmount_tells_of_a_conflict() {
     assert_eq!(umount.status.code(), Some(4), "{said}");
     assert!(!home.exists());
     assert!(saved(&mount) == vec![1; 65536]);
+}
+
+/// Who owns a file of the origin could fill the SSD with conflicts, until the cache had failed and the unmount did.
+#[test]
+fn i5_conflicts_do_not_fill_the_ssd_and_an_unmount_tells_of_those_that_do_not_fit() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mount = Mount::new(&["--policy=always", "--rebuild=false", "--size=16M"]);
+    for round in 0..6 {
+        let name = format!("file{round}");
+        fs::write(mount.path().join(&name), vec![1; 6 << 20]).expect("write");
+        settle(&mount, &name);
+        fs::write(mount.origin().join(&name), "theirs").expect("write");
+        let (flush, said) = halocline("flush", &mount);
+        let code = flush.status.code();
+        assert!(if round == 0 { code == Some(4) } else { code != Some(0) }, "{round}: {said}");
+        let du = programs::run(std::process::Command::new("du").arg("-sk").arg(mount.cache()));
+        let du = String::from_utf8_lossy(&du.stdout).into_owned();
+        let kib: u64 = du.split_whitespace().next().and_then(|kib| kib.parse().ok()).expect("KiB");
+        assert!(kib <= 16 << 10, "{round}: {kib} KiB");
+    }
+    assert_eq!(mount.status()["health"]["state"], "ok");
+    fs::write(mount.path().join("other"), "ours").expect("write");
+    let (umount, said) = halocline("umount", &mount);
+    assert_eq!(umount.status.code(), Some(1), "as with all that cannot be flushed: {said}");
+    assert!(
+        said.contains("--force") && said.contains("larger --size") && said.contains("conflicts"),
+        "{said}"
+    );
+    assert_eq!(fs::read(mount.origin().join("other")).expect("read"), b"ours");
+    let forced = programs::halocline().args(["umount", "--force"]).arg(mount.path()).output();
+    assert_eq!(forced.expect("it starts").status.code(), Some(3));
 }

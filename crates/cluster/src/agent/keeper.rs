@@ -89,17 +89,18 @@ impl Shared {
         }
         let sent = self.options.clock.instant();
         let asserted = *self.asserted.lock();
-        let roll = if self.store.renew(self.session, asserted, self.lease_ms())? {
+        let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
+        if renewed {
             // It had not expired by the store's clock: nobody took anything away, whatever the clock here says.
             self.holds_since(sent);
             let roll = self.known();
-            if roll.members.grants(roll.epoch) && roll.epoch == asserted {
+            // The lease goes first: this may wait for a server that is silent.
+            let changed = self.store.note_changes()?;
+            if !changed && roll.members.grants(roll.epoch) && roll.epoch == asserted {
                 return Ok(());
             }
-            self.refresh()?
-        } else {
-            self.refresh()?
-        };
+        }
+        let roll = self.refresh()?;
         if roll.epoch == asserted && roll.members.life(self.session).is_none() {
             self.end();
             return Ok(());

@@ -280,6 +280,41 @@ fn i12_a_master_that_hears_no_majority_gives_no_lease() {
     });
 }
 
+/// A node that had just started asked each part of a silent master who its master is, before it renewed its lease.
+#[test]
+fn i12_a_silent_master_costs_no_lease_where_another_one_began_anew() {
+    let Some(mut cluster) = RedisCluster::start(&["--cluster-node-timeout", "15000"]) else {
+        return;
+    };
+    let other = store(&cluster);
+    let from = other.roll().unwrap();
+    for number in 0..40 {
+        let mut tokens = Tokens::new(from.parts[other.part(file(number))]);
+        tokens.version = 1;
+        assert_eq!(other.swap(file(number), 0, &tokens).unwrap(), Swap::Taken);
+    }
+    let mut members = from.members.clone();
+    members.join(Session(1), from.epoch);
+    assert!(other.swap_members(&from, &members, Lease::Runs(Session(1), 30_000)).unwrap());
+    let of_members = cluster.master_of(MEMBERS);
+    let (restarted, silent) = ((of_members + 1) % MASTERS, (of_members + 2) % MASTERS);
+    let lies_there = |number: &u64| cluster.master_of(&key_of(&cluster, *number)) == restarted;
+    let number = (0..40).find(lies_there).expect("files lie on all masters");
+    cluster.revive(restarted);
+
+    let fresh = store(&cluster);
+    assert_eq!(fresh.roll().unwrap().epoch, from.epoch, "nobody noticed yet");
+    // By the list a part has another epoch now.
+    eventually("it answers", || fresh.read(file(number)).is_ok());
+    cluster.signal(silent, Signal::STOP);
+    assert!(fresh.renew(Session(1), from.epoch, 30_000).unwrap(), "before all else");
+    let begun = Instant::now();
+    assert!(fresh.note_changes().unwrap());
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    cluster.signal(silent, Signal::CONT);
+    eventually("it answers", || fresh.roll().is_ok_and(|now| now.epoch != from.epoch));
+}
+
 /// Nothing takes longer than it may, whatever the servers do.
 #[test]
 fn all_is_answered_or_fails_in_bounded_time() {

@@ -159,3 +159,47 @@ pub(super) fn refused(error: &io::Error) -> Refused {
     }
     Refused(error.raw_os_error().map_or(Errno::EIO, Errno::from_i32))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::fair::Users;
+
+    const OWNER: u64 = 7;
+
+    fn owner(path: &std::path::Path) -> Owner {
+        let origin = File::options().read(true).write(true).open(path).unwrap();
+        Owner::new(origin, Users::new().take(0, None).unwrap())
+    }
+
+    /// A thread found the owner, and another closed the handle that it was known by: the owner was taken away, and the
+    /// lock that the first thread got then was nobody's.
+    #[test]
+    fn an_owner_that_was_found_stays_while_another_of_its_handles_is_closed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (first, second) = (FileHandle(1), FileHandle(2));
+        let locks = Locks::default();
+        assert!(locks.entered(OWNER, first).is_none());
+        locks.enter(OWNER, first, owner(file.path()));
+        let found = locks.entered(OWNER, second).expect("it is known");
+        locks.released(first);
+        assert!(locks.of(OWNER).is_some_and(|now| Arc::ptr_eq(&now, &found)));
+        locks.released(second);
+        assert!(locks.of(OWNER).is_none());
+    }
+
+    /// The same where another thread of it was faster.
+    #[test]
+    fn an_owner_that_two_threads_begin_is_one_and_has_both_handles() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (first, second) = (FileHandle(1), FileHandle(2));
+        let locks = Locks::default();
+        let one = locks.enter(OWNER, first, owner(file.path()));
+        let other = locks.enter(OWNER, second, owner(file.path()));
+        assert!(Arc::ptr_eq(&one, &other));
+        locks.released(first);
+        assert!(locks.of(OWNER).is_some());
+        locks.released(second);
+        assert!(locks.of(OWNER).is_none());
+    }
+}

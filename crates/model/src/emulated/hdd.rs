@@ -39,6 +39,11 @@ impl Hdd {
         [self.head.map_or(0, |head| head + 1), self.busy_until]
     }
 
+    /// In nanoseconds.
+    pub(super) const fn busy_until(&self) -> u64 {
+        self.busy_until
+    }
+
     pub(super) fn go_on_from(&mut self, state: &[u64]) -> bool {
         let &[head, busy_until] = state else { return false };
         self.head = head.checked_sub(1).map(|head| head % self.capacity);

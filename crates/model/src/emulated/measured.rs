@@ -30,7 +30,7 @@ impl Measured {
         let begin = self.busy_until_ps.max(u128::from(now) * 1000);
         let transfer = u128::from(access.len) * u128::from(service.per_byte_ps);
         self.busy_until_ps = begin + u128::from(startup) + transfer;
-        u64::try_from(self.busy_until_ps.div_ceil(1000)).unwrap_or(u64::MAX)
+        self.busy_until()
     }
 
     /// Whether a byte was served, the file and one past it, and until when it works: the rest of a number of 128 bits
@@ -41,6 +41,11 @@ impl Measured {
         let low = self.busy_until_ps as u64;
         let high = u64::try_from(self.busy_until_ps >> 64).unwrap_or(u64::MAX);
         [is_known.into(), inode, end, low, high]
+    }
+
+    /// In nanoseconds.
+    pub(super) fn busy_until(&self) -> u64 {
+        u64::try_from(self.busy_until_ps.div_ceil(1000)).unwrap_or(u64::MAX)
     }
 
     pub(super) fn go_on_from(&mut self, state: &[u64]) -> bool {

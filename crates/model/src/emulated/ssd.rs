@@ -31,6 +31,11 @@ impl Ssd {
         &self.busy_until
     }
 
+    /// In nanoseconds.
+    pub(super) fn busy_until(&self) -> u64 {
+        self.busy_until.iter().copied().max().unwrap_or(0)
+    }
+
     pub(super) fn go_on_from(&mut self, state: &[u64]) -> bool {
         let fits = state.len() == self.busy_until.len();
         if fits {

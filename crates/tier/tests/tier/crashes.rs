@@ -1,13 +1,17 @@
 //! A mount that is killed after each step of each change of places and names.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
 
 use halocline_os::error::Result;
 use halocline_tier::{Chore, TierOptions, Watcher};
+use halocline_vfs::Engine;
 
-use crate::fixture::{Fixture, limited};
+use crate::clean_copies::archiving;
+use crate::fixture::{Fixture, files_below, limited};
 use crate::scenarios::{Ended, Scenario, kill, scenarios};
 
 /// Kills the mount after some more steps.
@@ -85,6 +89,50 @@ fn i10_a_kill_at_any_step_leaves_one_whole_copy() {
         }
     }
     assert!(steps > 300, "only {steps} steps were killed");
+}
+
+/// Kills the mount before a step.
+#[derive(Debug)]
+struct KillBefore(&'static str);
+
+impl Watcher for KillBefore {
+    fn before(&self, _tier: usize, what: &'static str) -> Result<()> {
+        if what == self.0 {
+            kill(what);
+        }
+        Ok(())
+    }
+}
+
+/// Where rename knows no flags, a copy moves by a link to its new place. A mount that was killed then left both names,
+/// and the next one took the old one for a file that somebody had put there. What is somebody's stays.
+#[test]
+fn i10_a_kill_between_the_two_names_of_a_moving_copy_shows_no_old_name() {
+    for changed in [false, true] {
+        let mut fixture = archiving();
+        fixture.write("here", b"content");
+        fixture.archive();
+        assert!(fixture.has_copy("here"));
+        let root = fixture.tier().root();
+        let (from, to) = ((&root, "here".as_ref()), (&root, "new".as_ref()));
+        fixture.tier().rename(from, to, 0).unwrap();
+        drop(root);
+        fixture.watch(Arc::new(KillBefore("moving a copy")));
+        assert!(catch_unwind(AssertUnwindSafe(|| fixture.archive())).is_err(), "it is killed");
+        fixture.unwatch();
+        fs::hard_link(fixture.hdd("here"), fixture.hdd("new")).unwrap();
+        if changed {
+            fs::set_permissions(fixture.hdd("here"), Permissions::from_mode(0o600)).unwrap();
+            fs::write(fixture.hdd("here"), "what somebody wrote").unwrap();
+        }
+        fixture.open();
+        assert_eq!(fixture.found.adopted.len(), usize::from(changed), "{:?}", fixture.found);
+        assert_eq!(fixture.content("new").unwrap(), b"content");
+        let old = fixture.content("here");
+        assert_eq!(old.as_deref(), changed.then_some(&b"what somebody wrote"[..]));
+        assert_eq!(files_below(&fixture.hdd("")).len(), usize::from(changed));
+        fixture.check_places();
+    }
 }
 
 /// The same with several files in flight, each of which stops at a step of its own.

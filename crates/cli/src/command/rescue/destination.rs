@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use halocline_api::control::path_as_json;
 use halocline_meta::FileId;
 use halocline_os::error::{Error, Result};
-use halocline_os::private::{PrivateDir, Use};
+use halocline_os::private::{PrivateDir, Use, check_above};
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
@@ -43,8 +43,10 @@ pub(super) struct Extent {
     pub(super) length: u64,
 }
 
-/// Opens or makes the directory at `path`. One that holds something else is left as it is.
+/// Opens or makes the directory at `path`. One that holds something else is left as it is. Nobody else may be able to
+/// put another in its place: what is saved there leaves the cache.
 pub(super) fn open(path: &Path) -> Result<PrivateDir> {
+    check_above(path)?;
     if let Ok(entries) = std::fs::read_dir(path) {
         for entry in entries {
             let name = entry.map_err(Error::at(path, "list"))?.file_name();

@@ -23,7 +23,7 @@ use redis::Connection;
 use super::routes::{Place, Routes};
 use super::scripts::{FileScripts, MemberScripts, PartScripts};
 use super::server::info_of;
-use super::slots::{PARTS, slot_of, tags_of};
+use super::slots::{Address, PARTS, slot_of, tags_of};
 use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
 use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, scan, swap};
 use super::{files_of, millis, nothing_for, send, swap_members, swapped, tell, wait_for};
@@ -198,22 +198,23 @@ impl ClusterStore {
     /// because a master that was replaced was so for all its parts.
     fn note_suspects(&self) -> Result<()> {
         let suspects = self.suspects.swap(0, Ordering::Relaxed);
-        let listed = self.read_roll()?.1;
-        let deadline = Instant::now() + NOTING_LIMIT;
-        let owner = |part: usize| {
-            let owner = self.routes.owner(self.part_place(part), deadline);
-            owner.ok().map(|(address, _)| address)
+        let keep = |_: &StoreError| {
+            self.suspects.fetch_or(suspects, Ordering::Relaxed);
         };
+        let listed = self.read_roll().inspect_err(keep)?.1;
+        let deadline = Instant::now() + NOTING_LIMIT;
+        let places: Vec<_> = (0..PARTS).map(|part| self.part_place(part)).collect();
+        // By what is known of the masters: to connect to each may take long.
+        let owner_of = self.routes.owners(&places, deadline);
         let is_suspect = |part: usize| listed.is_none() || suspects & (1 << part) != 0;
-        let mut owners: Vec<_> = (0..PARTS).filter(|part| is_suspect(*part)).map(owner).collect();
-        owners.sort_unstable();
-        owners.dedup();
+        let suspected = |owner: &Option<Address>| {
+            (0..PARTS).any(|part| is_suspect(part) && owner_of[part] == *owner)
+        };
         let before = listed.as_deref().map(ToString::to_string).unwrap_or_default();
         let mut parts = listed.as_deref().cloned().unwrap_or_default();
         let mut silent = Vec::new();
-        for part in 0..PARTS {
-            let owner = owner(part);
-            if !owners.contains(&owner) || silent.contains(&owner) || Instant::now() >= deadline {
+        for (part, owner) in owner_of.iter().enumerate() {
+            if !suspected(owner) || silent.contains(&owner) || Instant::now() >= deadline {
                 continue;
             }
             match self.probe(part) {
@@ -270,8 +271,13 @@ impl ClusterStore {
         })
     }
 
-    fn note_if_suspect(&self) -> Result<()> {
-        if self.suspects.load(Ordering::Relaxed) == 0 { Ok(()) } else { self.note_suspects() }
+    /// Returns whether there was any suspicion.
+    fn note_if_suspect(&self) -> Result<bool> {
+        let is_suspect = self.suspects.load(Ordering::Relaxed) != 0;
+        if is_suspect {
+            self.note_suspects()?;
+        }
+        Ok(is_suspect)
     }
 }
 
@@ -322,8 +328,11 @@ impl Store for ClusterStore {
         self.routes.run(self.members_place(), &script)
     }
 
+    fn note_changes(&self) -> Result<bool> {
+        self.note_if_suspect()
+    }
+
     fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool> {
-        self.note_if_suspect()?;
         let mut script =
             renew(&self.member_scripts.renew, &self.members.0, (session, epoch, lease_ms))?;
         script.arg(millis(HEARD));

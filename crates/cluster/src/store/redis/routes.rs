@@ -81,6 +81,12 @@ struct Known {
     servers: BTreeMap<Address, Arc<Server>>,
 }
 
+impl Known {
+    fn owner(&self, slot: u16) -> Option<&Address> {
+        self.moved.get(&slot).or_else(|| self.map.owner(slot))
+    }
+}
+
 /// What an error leads to.
 enum Next {
     Redirected { to: Address, asking: bool },
@@ -182,10 +188,7 @@ impl Routes {
     /// If nobody is known to, or it cannot be used.
     pub(super) fn owner(&self, place: Place, deadline: Instant) -> Result<(Address, Arc<Server>)> {
         self.refresh(deadline)?;
-        let owner = {
-            let known = self.known.lock();
-            known.moved.get(&place.slot()).or_else(|| known.map.owner(place.slot())).cloned()
-        };
+        let owner = self.known.lock().owner(place.slot()).cloned();
         let Some(owner) = owner else {
             self.note_stale();
             return Err(at(place, StoreError::NoAnswer("no master serves it".to_owned())));
@@ -197,6 +200,16 @@ impl Routes {
                 Err(at(place, error))
             }
         }
+    }
+
+    /// The masters of places, as far as is known; none of them is connected to.
+    pub(super) fn owners(&self, places: &[Place], deadline: Instant) -> Vec<Option<Address>> {
+        if let Err(error) = self.refresh(deadline) {
+            tracing::debug!("nobody says who the masters are: {error}");
+        }
+        let known = self.known.lock();
+        let owner = |place: &Place| known.owner(place.slot()).cloned();
+        places.iter().map(owner).collect()
     }
 
     /// A connection for the caller alone to the master of a place.

@@ -38,9 +38,16 @@ pub(super) enum Seen {
     Own,
 }
 
-/// Looks at the signals of a thread.
-pub(super) fn look(thread: u32) -> Seen {
-    let read = |path: &str| {
+/// Looks at the signals of a thread; with what was seen, how many files of `/proc` were read for it.
+pub(super) fn look(thread: u32) -> (Seen, usize) {
+    let mut reads = 0;
+    let seen = look_counted(thread, &mut reads);
+    (seen, reads)
+}
+
+fn look_counted(thread: u32, reads: &mut usize) -> Seen {
+    let mut read = |path: &str| {
+        *reads += 1;
         let text = halocline_os::bounded::read(path.as_ref(), STATUS_MAX).ok()?;
         Some(Signals::of(&String::from_utf8_lossy(&text)))
     };
@@ -105,9 +112,9 @@ mod tests {
 
     #[test]
     fn who_is_not_there_is_not_seen() {
-        assert_eq!(look(0), Seen::Nothing);
-        assert_eq!(look(u32::MAX), Seen::Nothing);
+        assert_eq!(look(0).0, Seen::Nothing);
+        assert_eq!(look(u32::MAX).0, Seen::Nothing);
         let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-        assert_eq!(look(own), Seen::Quiet);
+        assert_eq!(look(own), (Seen::Quiet, 1));
     }
 }

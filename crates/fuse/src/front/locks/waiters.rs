@@ -4,6 +4,7 @@
 //! where a program gets a signal, or the mount is gone, it wakes the thread by a signal, again and again until it has
 //! seen that it shall end.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,9 +24,14 @@ use crate::front::{Answer, Refused};
 const WAITS_MAX: usize = 1024;
 /// Most of them that one user may have, except root and the mount's own user.
 const OF_ONE_USER_MAX: usize = WAITS_MAX / 4;
-/// How often signals are checked for, and for how many more waits a millisecond is added.
+/// How often signals are checked for; for how many files of `/proc` that are read a millisecond is added, and for how
+/// many at most.
 const TICK: Duration = Duration::from_millis(20);
-const WAITS_PER_MS: usize = 8;
+const READS_PER_MS: usize = 8;
+const READS_MAX: usize = 1024;
+/// After how many of them no further program of the same user is looked at this time, so that those of other users do
+/// not wait for all of its programs.
+const READS_OF_ONE_USER: usize = 8;
 
 /// All waits of one mount.
 #[derive(Debug, Default)]
@@ -36,6 +42,8 @@ struct Waits {
     all: Vec<Waiter>,
     next: u64,
     watched: bool,
+    /// How often programs were looked at.
+    rounds: u64,
 }
 
 #[derive(Debug)]
@@ -48,6 +56,8 @@ struct Waiter {
     thread: Option<libc::pthread_t>,
     /// A signal of its process was pending at the last check.
     seen: bool,
+    /// The round of that check.
+    looked: u64,
     end: Arc<End>,
 }
 
@@ -72,7 +82,7 @@ impl Waiters {
     /// # Errors
     /// `ENOLCK` if too many do, or no signal could end its wait.
     pub(in crate::front) fn enter(&self, caller: Caller, device: Weak<OwnedFd>) -> Answer<Waiting> {
-        if look(caller.pid) == Seen::Nothing {
+        if look(caller.pid).0 == Seen::Nothing {
             tracing::debug!("a program out of sight may not wait for a lock");
             return Err(Refused(Errno::ENOLCK));
         }
@@ -97,6 +107,7 @@ impl Waiters {
             program: caller.pid,
             thread: None,
             seen: false,
+            looked: 0,
             end: Arc::clone(&end),
         });
         Ok(Waiting { waits: Arc::clone(&self.0), number, end })
@@ -134,20 +145,77 @@ impl Drop for Waiting {
 
 /// Looks after the waits until there are none.
 fn watch(waits: &Mutex<Waits>, device: &Weak<OwnedFd>) {
-    loop {
-        let pause = {
-            let mut waits = waits.lock();
-            if waits.all.is_empty() {
-                waits.watched = false;
-                return;
+    while let Some(reads) = look_round(waits, &|| is_gone(device), &look) {
+        let more = reads.min(READS_MAX) / READS_PER_MS;
+        thread::sleep(TICK + Duration::from_millis(more as u64));
+    }
+}
+
+/// Looks at the programs whose turn it is, without the lock, and wakes who is to end; returns how many files were read.
+/// `None` if nobody waits.
+fn look_round(
+    waits: &Mutex<Waits>,
+    is_gone: &dyn Fn() -> bool,
+    look: &dyn Fn(u32) -> (Seen, usize),
+) -> Option<usize> {
+    let waiting = {
+        let mut waits = waits.lock();
+        if waits.all.is_empty() {
+            waits.watched = false;
+            return None;
+        }
+        waits.in_turn()
+    };
+    let gone = is_gone();
+    let (mut found, mut reads) = (HashMap::new(), 0);
+    for of_one in waiting.chunk_by(|one, other| one.user == other.user).filter(|_| !gone) {
+        let mut left = READS_OF_ONE_USER;
+        for turn in of_one {
+            let (seen, read) = look(turn.program);
+            found.insert(turn.number, seen);
+            reads += read;
+            left = left.saturating_sub(read.max(1));
+            if left == 0 {
+                break;
             }
-            let gone = is_gone(device);
-            for waiter in &mut waits.all {
-                waiter.look_after(gone);
-            }
-            TICK + Duration::from_millis((waits.all.len() / WAITS_PER_MS) as u64)
+        }
+    }
+    let mut waits = waits.lock();
+    waits.rounds += 1;
+    let round = waits.rounds;
+    for waiter in &mut waits.all {
+        if gone {
+            waiter.end.gone.store(true, Ordering::Release);
+        } else if let Some(seen) = found.get(&waiter.number) {
+            waiter.note(*seen, round);
+        }
+        waiter.wake();
+    }
+    Some(reads)
+}
+
+/// A program to look at.
+#[derive(Debug)]
+struct Turn {
+    user: u32,
+    looked: u64,
+    number: u64,
+    program: u32,
+}
+
+impl Waits {
+    /// The programs by users, of each first those that were not looked at for longest.
+    fn in_turn(&self) -> Vec<Turn> {
+        let waiting = self.all.iter().filter(|one| !one.end.interrupted.load(Ordering::Acquire));
+        let turn = |one: &Waiter| Turn {
+            user: one.user,
+            looked: one.looked,
+            number: one.number,
+            program: one.program,
         };
-        thread::sleep(pause);
+        let mut turns: Vec<_> = waiting.map(turn).collect();
+        turns.sort_by_key(|turn| (turn.user, turn.looked));
+        turns
     }
 }
 
@@ -160,17 +228,19 @@ fn is_gone(device: &Weak<OwnedFd>) -> bool {
 }
 
 impl Waiter {
-    fn look_after(&mut self, gone: bool) {
-        if gone {
-            self.end.gone.store(true, Ordering::Release);
-        } else if !self.end.interrupted.load(Ordering::Acquire) {
-            let seen = look(self.program);
-            if seen == Seen::Own || (seen == Seen::Shared && self.seen) {
-                self.end.interrupted.store(true, Ordering::Release);
-            }
-            self.seen = seen == Seen::Shared;
+    /// Notes what was seen of its program.
+    fn note(&mut self, seen: Seen, round: u64) {
+        if seen == Seen::Own || (seen == Seen::Shared && self.seen) {
+            self.end.interrupted.store(true, Ordering::Release);
         }
-        let ends = gone || self.end.interrupted.load(Ordering::Acquire);
+        self.seen = seen == Seen::Shared;
+        self.looked = round;
+    }
+
+    /// Wakes its thread if the wait is to end.
+    fn wake(&self) {
+        let ends =
+            self.end.gone.load(Ordering::Acquire) || self.end.interrupted.load(Ordering::Acquire);
         if let Some(thread) = self.thread.filter(|_| ends) {
             // SAFETY: a thread takes its wait off the list, which is locked, before it ends; the signal has a handler.
             let told = unsafe { libc::pthread_kill(thread, signal()) };
@@ -202,5 +272,63 @@ fn allow_signal() {
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, signal());
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(users: impl IntoIterator<Item = u32>) -> Mutex<Waits> {
+        let waiter = |(number, user): (usize, u32)| Waiter {
+            number: number as u64,
+            user,
+            program: u32::try_from(number).unwrap(),
+            thread: None,
+            seen: false,
+            looked: 0,
+            end: Arc::default(),
+        };
+        let all = users.into_iter().enumerate().map(waiter).collect();
+        Mutex::new(Waits { all, ..Waits::default() })
+    }
+
+    /// The signal of a program was seen after all programs of all others had been looked at, and meanwhile no program
+    /// could begin or end a wait.
+    #[test]
+    fn programs_of_one_user_are_looked_at_in_turns_and_without_the_lock() {
+        let waits = waits((0..200).map(|_| 7).chain([8]));
+        let looked = Mutex::new(vec![0; 201]);
+        for round in 1..=25 {
+            let look = |program: u32| {
+                assert!(waits.try_lock().is_some(), "others can begin and end waits");
+                looked.lock()[program as usize] += 1;
+                (Seen::Quiet, 1)
+            };
+            assert_eq!(look_round(&waits, &|| false, &look), Some(READS_OF_ONE_USER + 1));
+            assert_eq!(looked.lock()[200], round, "another user's is looked at each time");
+        }
+        assert!(looked.lock()[..200].iter().all(|times| *times == 1), "each had its turn");
+    }
+
+    #[test]
+    fn who_got_a_signal_ends_and_all_do_where_the_mount_is_gone() {
+        let waits = waits([7, 7, 8]);
+        let look = |program: u32| (if program == 1 { Seen::Own } else { Seen::Shared }, 1);
+        let ended = || {
+            let waits = waits.lock();
+            let is_ended = |one: &Waiter| {
+                one.end.interrupted.load(Ordering::Acquire) || one.end.gone.load(Ordering::Acquire)
+            };
+            waits.all.iter().map(is_ended).collect::<Vec<_>>()
+        };
+        look_round(&waits, &|| false, &look).unwrap();
+        assert_eq!(ended(), [false, true, false]);
+        look_round(&waits, &|| false, &look).unwrap();
+        assert_eq!(ended(), [true; 3], "a signal of the process that stays pending");
+        assert_eq!(look_round(&self::waits([]), &|| false, &look), None);
+        let waits = self::waits([7, 8]);
+        look_round(&waits, &|| true, &|_| unreachable!("nobody is looked at")).unwrap();
+        assert!(waits.lock().all.iter().all(|one| one.end.gone.load(Ordering::Acquire)));
     }
 }

@@ -3,19 +3,35 @@
 //!
 //! The device's queue is in a file, which each process locks to use it. Its times are of the machine's monotonic clock,
 //! which all processes of one machine share until it reboots.
+//!
+//! Nothing of that keeps a request for ever: a process that is stopped while it has the lock is not waited for long, and
+//! a backlog that no device has is not believed.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use halocline_model::emulated::{Access, Mechanism};
 use halocline_os::boot_id::boot_id;
+use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use halocline_os::private::{PrivateDir, Use};
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
+
+/// How long the lock is waited for, which others hold for microseconds.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+/// How often it is tried at once, and then between pauses.
+const TRIES_AT_ONCE: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// What the requests that wait may need together, in nanoseconds.
+const BACKLOG_NS_MAX: u64 = 600_000_000_000;
 
 /// The queue of one device.
 #[derive(Debug, Clone)]
@@ -25,6 +41,8 @@ pub struct CommonQueue(Arc<Queue>);
 struct Queue {
     file: File,
     boot: String,
+    /// The lock was waited for in vain, and not had since.
+    is_stuck: AtomicBool,
 }
 
 impl CommonQueue {
@@ -35,19 +53,22 @@ impl CommonQueue {
     pub fn open(dir: &Path, number: usize) -> Result<Self> {
         let name = format!("emulated-device-{number}");
         let file = PrivateDir::look_or_make(dir)?.file(&name, Use::Write)?;
-        Ok(Self(Arc::new(Queue { file, boot: boot_id()? })))
+        Ok(Self(Arc::new(Queue { file, boot: boot_id()?, is_stuck: AtomicBool::new(false) })))
     }
 
-    /// When a request is done, after all earlier ones of other processes. The caller has the mechanism's lock: the
-    /// file's does not tell threads apart.
+    /// When a request is done, after all earlier ones of other processes; only after those of this process where
+    /// another one does not let go of the queue. The caller has the mechanism's lock: the file's does not tell threads
+    /// apart.
     pub(super) fn serve(
         &self,
         mechanism: &mut Mechanism,
         arrival: u64,
         access: Access,
     ) -> io::Result<u64> {
-        let Queue { file, boot } = &*self.0;
-        retry_on_intr(|| flock(file, FlockOperation::LockExclusive))?;
+        let Queue { file, boot, .. } = &*self.0;
+        if !self.0.lock()? {
+            return Ok(mechanism.serve(arrival, access));
+        }
         let mut serve = || {
             let mut bytes = vec![0; boot.len() + 8 * mechanism.state().len()];
             let read = file.read_at(&mut bytes, 0)?;
@@ -55,7 +76,11 @@ impl CommonQueue {
             if let Some(state) = bytes[..read].strip_prefix(boot.as_bytes()) {
                 let (numbers, _) = state.as_chunks();
                 let numbers: Vec<u64> = numbers.iter().map(|n| u64::from_le_bytes(*n)).collect();
+                let before = mechanism.state();
                 mechanism.go_on_from(&numbers);
+                if mechanism.busy_until_ns() > arrival.saturating_add(BACKLOG_NS_MAX) {
+                    mechanism.go_on_from(&before);
+                }
             }
             let done = mechanism.serve(arrival, access);
             let numbers = mechanism.state();
@@ -67,6 +92,36 @@ impl CommonQueue {
         let done = serve();
         flock(file, FlockOperation::Unlock)?;
         done
+    }
+}
+
+impl Queue {
+    /// Locks the file; `false` where another process keeps it.
+    fn lock(&self) -> io::Result<bool> {
+        let limit = if self.is_stuck.load(Ordering::Relaxed) { Duration::ZERO } else { LOCK_LIMIT };
+        let clock = Clock::MACHINE;
+        let begun = clock.instant();
+        let mut tries = 0;
+        loop {
+            match retry_on_intr(|| flock(&self.file, FlockOperation::NonBlockingLockExclusive)) {
+                Ok(()) => {
+                    self.is_stuck.store(false, Ordering::Relaxed);
+                    return Ok(true);
+                }
+                Err(Errno::WOULDBLOCK) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            if clock.elapsed(begun) >= limit {
+                if !self.is_stuck.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "an emulated device is not shared for now: another process keeps its queue locked"
+                    );
+                }
+                return Ok(false);
+            }
+            tries += 1;
+            if tries < TRIES_AT_ONCE { thread::yield_now() } else { clock.sleep(PAUSE) }
+        }
     }
 }
 
@@ -108,5 +163,39 @@ mod tests {
         let old = "0".repeat(queue.0.boot.len());
         queue.0.file.write_all_at(&[old.as_bytes(), &[0xff; 16]].concat(), 0).unwrap();
         assert_eq!(queue.serve(&mut disk(), 5, ACCESS).unwrap(), disk().serve(5, ACCESS));
+    }
+
+    /// All mounts of the device hung until a process that had been stopped at that moment went on.
+    #[test]
+    fn a_process_that_keeps_the_queue_locked_is_not_waited_for_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = CommonQueue::open(dir.path(), 0).unwrap();
+        let other = CommonQueue::open(dir.path(), 0).unwrap();
+        let (mut mechanism, mut alone) = (disk(), disk());
+        flock(&other.0.file, FlockOperation::LockExclusive).unwrap();
+        for step in 0..100 {
+            let access = Access { offset: step * 1_000_000, ..ACCESS };
+            let done = queue.serve(&mut mechanism, 5, access).unwrap();
+            assert_eq!(done, alone.serve(5, access), "after its own requests");
+            assert!(queue.0.is_stuck.load(Ordering::Relaxed), "the next ones do not wait at all");
+        }
+        flock(&other.0.file, FlockOperation::Unlock).unwrap();
+        other.serve(&mut disk(), 5, ACCESS).unwrap();
+        queue.serve(&mut mechanism, 5, ACCESS).unwrap();
+        assert!(!queue.0.is_stuck.load(Ordering::Relaxed), "it is shared again");
+    }
+
+    #[test]
+    fn a_backlog_that_no_device_has_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = CommonQueue::open(dir.path(), 0).unwrap();
+        let fill = |byte: u8| {
+            let state = vec![byte; 8 * disk().state().len()];
+            queue.0.file.write_all_at(&[queue.0.boot.as_bytes(), &state].concat(), 0).unwrap();
+        };
+        for byte in [0x7f, 0xff] {
+            fill(byte);
+            assert_eq!(queue.serve(&mut disk(), 5, ACCESS).unwrap(), disk().serve(5, ACCESS));
+        }
     }
 }

@@ -1,0 +1,174 @@
+//! What is saved of conflicts: within the cache's size (I5), and told once.
+//!
+//! The bytes lie on the cache's device until somebody looks at them, and anybody who may change the origin
+//! makes more. So they are counted before they are saved, the limit of the cache is less by them, and from a
+//! part of it on nothing more is saved: what is dirty then stays where it is.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::SystemTime;
+
+use halocline_api::control::Skipped;
+use halocline_meta::table::ExtentTable;
+use halocline_meta::{BLOCK, Extent, FileId};
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
+use parking_lot::Mutex;
+
+/// Conflicts that a command is told of one by one; of others it is told how many there are.
+const UNTOLD_MAX: usize = 1000;
+
+/// What one extent takes in a conflict's description, at most, as dirty and as damaged.
+const DESCRIPTION_BYTES_MAX: u64 = 160;
+
+/// What is saved of conflicts.
+#[derive(Debug, Default)]
+pub(crate) struct SavedConflicts {
+    /// When their directory changed, as of our last save or count. Held while one is saved.
+    seen: Mutex<Option<SystemTime>>,
+    /// Files whose conflict did not fit when that was last tried. Their records say so, durably.
+    refused: Mutex<HashSet<FileId>>,
+    untold: Mutex<Untold>,
+}
+
+/// Conflicts that no command was told of yet.
+#[derive(Debug, Default)]
+struct Untold {
+    listed: Vec<Skipped>,
+    /// How many there are besides.
+    more: u64,
+}
+
+impl SavedConflicts {
+    /// Counts what earlier sessions saved in `dir`, and again what somebody changed there since: what was refused may
+    /// fit now.
+    pub(crate) fn count(&self, dir: &Path, dmt: &ExtentTable) -> Result<()> {
+        self.count_changed(&mut self.seen.lock(), dir, dmt)
+    }
+
+    fn count_changed(
+        &self,
+        seen: &mut Option<SystemTime>,
+        dir: &Path,
+        dmt: &ExtentTable,
+    ) -> Result<()> {
+        let now = changed_at(dir);
+        if now == *seen {
+            return Ok(());
+        }
+        let bytes = match PrivateDir::open(dir) {
+            Err(error) if error.errno() == libc::ENOENT => 0,
+            opened => allocated_bytes(&opened?)?,
+        };
+        dmt.set_saved(bytes);
+        *seen = now;
+        self.refused.lock().clear();
+        Ok(())
+    }
+
+    /// Lets `save` save the `dirty` extents of file `id` in `dir` if there is room for that. Otherwise `refuse` is to
+    /// record durably that this file is a conflict: where it cannot, they are saved all the same, because the next
+    /// session could take the change for ours and overwrite it (I9).
+    pub(crate) fn within_room<T>(
+        &self,
+        (dir, dmt): (&PrivateDir, &ExtentTable),
+        (id, path, dirty): (FileId, &Path, &[Extent]),
+        refuse: impl FnOnce() -> Result<()>,
+        save: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let bytes = bytes_on_disk(path, dirty);
+        let mut seen = self.seen.lock();
+        if !dmt.save(bytes) {
+            self.count_changed(&mut seen, dir.path(), dmt)?;
+            if !dmt.save(bytes) {
+                if self.is_refused(id) || refuse().is_ok() {
+                    self.refused.lock().insert(id);
+                    return Err(no_room(dir, dmt, bytes));
+                }
+                dmt.save_anyway(bytes);
+            }
+        }
+        let saved = save();
+        *seen = changed_at(dir.path());
+        match saved {
+            Ok(_) => drop(self.refused.lock().remove(&id)),
+            Err(_) => dmt.set_saved(allocated_bytes(dir)?),
+        }
+        saved
+    }
+
+    /// Whether the conflict of a file did not fit, so that a flush of it would be in vain.
+    pub(crate) fn is_refused(&self, id: FileId) -> bool {
+        self.refused.lock().contains(&id)
+    }
+
+    /// The sum over all such files of what `bytes_of` says; those of which it says nothing are forgotten.
+    pub(crate) fn refused_bytes(&self, bytes_of: impl Fn(FileId) -> Option<u64>) -> u64 {
+        let mut sum = 0;
+        self.refused.lock().retain(|id| {
+            let bytes = bytes_of(*id);
+            sum += bytes.unwrap_or(0);
+            bytes.is_some()
+        });
+        sum
+    }
+
+    /// One was saved.
+    pub(crate) fn note(&self, conflict: Skipped) {
+        let mut untold = self.untold.lock();
+        if untold.listed.len() < UNTOLD_MAX {
+            untold.listed.push(conflict);
+        } else {
+            untold.more += 1;
+        }
+    }
+
+    /// Those that no command was told of yet, for one that tells of them; `dir` is where they are saved.
+    pub(crate) fn take(&self, dir: &Path) -> Vec<Skipped> {
+        let Untold { mut listed, more } = std::mem::take(&mut *self.untold.lock());
+        if more > 0 {
+            let reason = format!("so many more conflicts are saved here: {more}");
+            listed.push(Skipped { path: dir.to_owned(), reason });
+        }
+        listed
+    }
+}
+
+/// What saving `dirty` of the file at `path` takes on disk, at most: the bytes, where the file system finds
+/// them, and their description.
+fn bytes_on_disk(path: &Path, dirty: &[Extent]) -> u64 {
+    let data: u64 = dirty.iter().map(|extent| extent.range.widen_to(BLOCK).len()).sum();
+    let extents = dirty.len() as u64 * DESCRIPTION_BYTES_MAX;
+    let name = path.as_os_str().len() as u64;
+    data + BLOCK + (extents + 4 * name + BLOCK).next_multiple_of(BLOCK)
+}
+
+/// Bytes of blocks of all that lies in `dir`.
+fn allocated_bytes(dir: &PrivateDir) -> Result<u64> {
+    let mut bytes = 0;
+    for name in dir.names()? {
+        let path = dir.path().join(name);
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => bytes += found.map_err(Error::at(&path, "look at"))?.blocks() * 512,
+        }
+    }
+    Ok(bytes)
+}
+
+fn changed_at(dir: &Path) -> Option<SystemTime> {
+    fs::symlink_metadata(dir).and_then(|found| found.modified()).ok()
+}
+
+/// No [`Error::is_full`]: it is neither the origin nor the cache's device that has no room.
+fn no_room(dir: &PrivateDir, dmt: &ExtentTable, bytes: u64) -> Error {
+    let (dir, max) = (dir.path().display(), dmt.saved_max());
+    Error::Io(io::Error::other(format!(
+        "the origin's file was changed behind the mount, and what only the cache has of it ({bytes} bytes on \
+         disk) does not fit into {dir}, which may take {max} bytes of the cache's size: it stays on the cache; \
+         deal with what is saved there and remove it, or mount with a larger --size, then flush"
+    )))
+}
