@@ -156,7 +156,7 @@ impl Explainer {
     fn why_not_fetched(&self, file: &CachedFile, range: ByteRange) -> String {
         self.fetcher.note_wants();
         let id = file.id();
-        let mut wanted = self.store.dmt.wanted(usize::MAX);
+        let mut wanted = self.store.dmt.critical().wanted(usize::MAX);
         wanted.retain(|wanted| Some(wanted.file) == id && wanted.range.overlaps(range));
         if wanted.is_empty() {
             return "it has not been read since it was last off the cache: a first read that \

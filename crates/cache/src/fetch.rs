@@ -88,7 +88,7 @@ impl Fetcher {
     /// Number of ranges that are to be fetched.
     pub(crate) fn wanted_ranges(&self) -> u64 {
         self.note_wants();
-        self.store.dmt.wanted(usize::MAX).len() as u64
+        self.store.dmt.critical().wanted(usize::MAX).len() as u64
     }
 
     /// Records in the CDT what critical reads missed since the last call; on return all of it is recorded, by this
@@ -96,7 +96,7 @@ impl Fetcher {
     pub(crate) fn note_wants(&self) {
         let _noting = self.noting.lock();
         for wanted in std::mem::take(&mut *self.wants.lock()) {
-            self.store.dmt.note_critical(wanted, true);
+            self.store.dmt.critical().note(wanted, true);
         }
     }
 
@@ -106,7 +106,7 @@ impl Fetcher {
     /// only free room.
     pub(crate) fn fetch_batch(&self, go_on: &dyn Fn() -> bool, evict: bool) -> Result<Option<u64>> {
         self.note_wants();
-        let mut wanted = self.store.dmt.wanted(FETCH_BATCH);
+        let mut wanted = self.store.dmt.critical().wanted(FETCH_BATCH);
         wanted.sort_by_key(|wanted| (wanted.file, wanted.range.start));
         let usage = self.store.dmt.usage();
         let free = self.store.dmt.limit().saturating_sub(usage.used);
@@ -144,7 +144,7 @@ impl Fetcher {
     pub(crate) fn fetch(&self, wanted: &Wanted, evict: bool) -> Result<Fetched> {
         // A file that is missing or cannot be examined is no longer wanted: each retry would fail.
         let Ok(Some(file)) = self.known.file_by_id(wanted.file) else {
-            self.store.dmt.drop_critical(wanted.file, wanted.range);
+            self.store.dmt.critical().drop_range(wanted.file, wanted.range);
             return Ok(Fetched::Gone);
         };
         if !file.is_open() {
@@ -159,7 +159,7 @@ impl Fetcher {
     fn fetch_into(&self, file: &Arc<CachedFile>, wanted: &Wanted, evict: bool) -> Result<Fetched> {
         // Bytes that other nodes want, or may have changed, are fetched when programs want them again.
         let Some(_held) = self.permits.try_to_read(file, wanted.range) else {
-            self.store.dmt.fetched(wanted.file, wanted.range);
+            self.store.dmt.critical().fetched(wanted.file, wanted.range);
             return Ok(Fetched::Gone);
         };
         // Exclusive: the range must not be written to the origin between our read and its publication
@@ -168,17 +168,17 @@ impl Fetcher {
         let range = match wanted.range.intersect(ByteRange::new(0, file.size())) {
             Some(range) if !file.is_kept_out() => range,
             _ => {
-                self.store.dmt.fetched(wanted.file, wanted.range);
+                self.store.dmt.critical().fetched(wanted.file, wanted.range);
                 return Ok(Fetched::Gone);
             }
         };
         let clipped = Wanted { range, ..*wanted };
         let brought = self.put(file, &clipped, evict, None).inspect_err(|_| {
             // No longer wanted: a range that cannot be read or stored would fail each time.
-            self.store.dmt.fetched(wanted.file, wanted.range);
+            self.store.dmt.critical().fetched(wanted.file, wanted.range);
         })?;
         let Some((brought, _)) = brought else { return Ok(Fetched::NoRoom) };
-        self.store.dmt.fetched(wanted.file, wanted.range);
+        self.store.dmt.critical().fetched(wanted.file, wanted.range);
         Ok(Fetched::Bytes(brought))
     }
 
@@ -198,7 +198,7 @@ impl Fetcher {
         let Some(evicted) = self.reserve_all(wanted, &segments, evict)? else { return Ok(None) };
         let brought = self.bring(file, wanted, &segments, given)?;
         if given.is_some() {
-            self.store.dmt.fetched(wanted.file, wanted.range);
+            self.store.dmt.critical().fetched(wanted.file, wanted.range);
         }
         Ok(Some((brought, evicted)))
     }

@@ -95,7 +95,7 @@ impl Mappings {
     pub(crate) fn drop_range(&self, id: FileId, range: ByteRange) -> Result<()> {
         self.store.dmt.unmap(id, range)?;
         self.damage.heal(id, range);
-        self.store.dmt.drop_critical(id, range);
+        self.store.dmt.critical().drop_range(id, range);
         Ok(())
     }
 

@@ -390,7 +390,9 @@ impl Rounds {
 
     /// Fetches one batch of wanted ranges while the origin is idle; returns whether any bytes were fetched.
     fn fetch_pass(&self, signal: &Signal) -> Result<bool> {
-        if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
+        if self.store.dmt.critical().wanted(1).is_empty()
+            || !self.health.admits(self.clock.now_ms())
+        {
             return Ok(false);
         }
         signal.set(Doing::Fetching);
@@ -401,7 +403,9 @@ impl Rounds {
     /// Fetches briefly although programs use the origin, so that no wanted range waits indefinitely, and only into
     /// free room. Returns the time taken, or more if `rebuild_rate` requires a longer pause.
     fn fetch_beside_programs(&self, signal: &Signal) -> Result<Duration> {
-        if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
+        if self.store.dmt.critical().wanted(1).is_empty()
+            || !self.health.admits(self.clock.now_ms())
+        {
             return Ok(Duration::ZERO);
         }
         signal.set(Doing::Fetching);

@@ -312,7 +312,7 @@ impl Recoverer {
         let dirty = self.store.dmt.dirty(record.id, WHOLE, usize::MAX);
         self.external.save(record.id, &record.path, &dirty, "the origin's file is gone")?;
         self.store.dmt.unmap(record.id, WHOLE)?;
-        self.store.dmt.drop_critical(record.id, WHOLE);
+        self.store.dmt.critical().drop_range(record.id, WHOLE);
         self.store.dmt.forget(record.id)
     }
 }

@@ -1,6 +1,7 @@
 //! What requests ask, done with engine calls, whichever transport brought them.
 //!
-//! One [`Front`] serves all threads of a mount. Permissions are the kernel's business
+//! One [`Front`] serves all threads of a mount. It is a component for each kind of request ([`names`], [`attributes`], [`xattrs`],
+//! [`directories`], [`files`], [`locking`]), which share what the kernel knows ([`inodes`]) and has open ([`passing`]). Permissions are the kernel's business
 //! (`default_permissions`); what the kernel leaves to a file system is done here for every engine:
 //! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
 //! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
@@ -13,7 +14,9 @@ pub(crate) mod directories;
 mod fair;
 pub(crate) mod files;
 mod inode_table;
-mod locking;
+pub(crate) mod inodes;
+pub(crate) mod kernel_attributes;
+pub(crate) mod locking;
 pub(crate) mod locks;
 pub(crate) mod names;
 mod open_files;
@@ -27,20 +30,28 @@ pub(crate) mod stale_pages;
 mod timeouts;
 pub(crate) mod xattrs;
 
-use std::ffi::OsStr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo};
+use fuser::Errno;
 use halocline_os::catch_panic::Panicked;
 use halocline_os::error::Error;
-use halocline_vfs::namespace::Directory;
-use halocline_vfs::{Engine, OpenMode, Stat};
+use halocline_vfs::Engine;
 
+use attributes::Attributes;
 use backing::Connection;
-use inode_table::{Inode, InodeTable};
-use open_files::{Handles, OpenFile};
+use directories::Directories;
+use fair::UserLimits;
+use files::Files;
+use inodes::Inodes;
+use locking::Locking;
+use locks::Waiters;
+use names::Names;
+use passing::OpenFiles;
+use privileges::Privileges;
+use recording::Recording;
+use stale_pages::Dropper;
+use xattrs::Xattrs;
 
 /// How a front end serves its engine.
 #[derive(Debug, Clone, Copy)]
@@ -51,26 +62,18 @@ pub(crate) struct FrontOptions {
     pub(crate) direct: bool,
 }
 
-/// The front end of one mount.
+/// The front end of one mount: the components that answer its requests.
 #[derive(Debug)]
 pub(crate) struct Front<E: Engine> {
-    engine: Arc<E>,
-    options: FrontOptions,
-    pub(crate) connection: Connection,
-    pub(crate) stale_pages: stale_pages::Dropper,
-    inodes: InodeTable<E::Node>,
-    files: Handles<OpenFile<E>>,
-    dirs: Handles<OpenDir>,
-    users: Arc<fair::Users>,
-    waiters: locks::Waiters,
-    recording: Option<recording::Recording>,
-}
-
-/// A directory that a program has open.
-#[derive(Debug)]
-struct OpenDir {
-    dir: Directory,
-    _place: fair::Place,
+    pub(crate) names: Names<E>,
+    pub(crate) attributes: Attributes<E>,
+    pub(crate) xattrs: Xattrs<E>,
+    pub(crate) directories: Directories<E>,
+    pub(crate) locking: Locking<E>,
+    pub(crate) files: Files<E>,
+    pub(crate) open: Arc<OpenFiles<E>>,
+    pub(crate) stale_pages: Arc<Dropper>,
+    pub(crate) connection: Arc<Connection>,
 }
 
 /// Errors on their way to the kernel.
@@ -108,103 +111,60 @@ impl From<Panicked> for Refused {
 }
 
 impl<E: Engine> Front<E> {
-    /// A front end of `engine`.
-    pub(crate) fn new(engine: Arc<E>, options: FrontOptions) -> Self {
-        let root = engine.root();
+    /// A front end of `engine`, which records reads and writes if there is a `destination`.
+    pub(crate) fn new(
+        engine: Arc<E>,
+        options: FrontOptions,
+        destination: Option<recording::Destination>,
+    ) -> Self {
+        // From the bottom up: each is handed what it uses, and knows only what was made before it.
+        let connection = Arc::new(Connection::default());
+        let stale_pages = Arc::new(Dropper::default());
+        let limits = Arc::new(UserLimits::new(&connection));
+        let inodes = Arc::new(Inodes::new(&engine, options.attr_timeout));
+        let privileges = Arc::new(Privileges { engine: engine.clone() });
+        let recording = Arc::new(Recording { engine: engine.clone(), destination });
+        let of_engine = (&engine, options.direct);
+        let open = Arc::new(OpenFiles::new(of_engine, &connection, &stale_pages, &recording));
         Self {
-            inodes: InodeTable::new(engine.key(&root), root),
-            engine,
-            options,
-            connection: Connection::default(),
-            stale_pages: stale_pages::Dropper::default(),
-            files: Handles::default(),
-            dirs: Handles::default(),
-            users: fair::Users::new(),
-            waiters: locks::Waiters::default(),
-            recording: None,
+            names: Names { engine: engine.clone(), inodes: inodes.clone() },
+            attributes: Attributes {
+                engine: engine.clone(),
+                inodes: inodes.clone(),
+                open: open.clone(),
+                privileges: privileges.clone(),
+            },
+            xattrs: Xattrs {
+                engine: engine.clone(),
+                inodes: inodes.clone(),
+                privileges: privileges.clone(),
+            },
+            directories: Directories::new(&engine, &inodes, &limits),
+            locking: Locking {
+                engine: engine.clone(),
+                inodes: inodes.clone(),
+                open: open.clone(),
+                limits: limits.clone(),
+                connection: connection.clone(),
+                waiters: Waiters::default(),
+            },
+            files: Files {
+                engine,
+                inodes,
+                open: open.clone(),
+                limits,
+                privileges,
+                stale_pages: stale_pages.clone(),
+                recording,
+            },
+            open,
+            stale_pages,
+            connection,
         }
     }
 
     /// Whether programs have files or directories open.
     pub(crate) fn is_used(&self) -> bool {
-        !self.files.is_empty() || !self.dirs.is_empty()
-    }
-
-    /// For `map_err`, where a `request` about `inode` fails: the log says about which file.
-    fn failed(
-        &self,
-        inode: &Inode<E::Node>,
-        request: &'static str,
-    ) -> impl FnOnce(Error) -> Refused {
-        move |error| self.refusal(inode, OsStr::new(""), request, &error)
-    }
-
-    /// The same of a request about the name `name` in the directory `parent`.
-    fn failed_at(
-        &self,
-        parent: &Inode<E::Node>,
-        name: &OsStr,
-        request: &'static str,
-    ) -> impl FnOnce(Error) -> Refused {
-        move |error| self.refusal(parent, name, request, &error)
-    }
-
-    fn refusal(
-        &self,
-        inode: &Inode<E::Node>,
-        name: &OsStr,
-        request: &'static str,
-        error: &Error,
-    ) -> Refused {
-        if is_told(error) {
-            let (tree, node) = self.engine.below(&inode.node);
-            let mut file = tree.path_of(&node);
-            if !name.is_empty() {
-                file.push(name);
-            }
-            tracing::warn!(?file, request, %error, "a request failed");
-        }
-        Refused(Errno::from_i32(error.errno()))
-    }
-
-    fn inode(&self, number: INodeNo) -> Answer<Arc<Inode<E::Node>>> {
-        self.inodes.get(number.0).ok_or(Refused(Errno::ESTALE))
-    }
-
-    fn file(&self, handle: FileHandle) -> Answer<Arc<OpenFile<E>>> {
-        self.files.get(handle).ok_or(Refused(Errno::EBADF))
-    }
-
-    /// Counts a file or directory that a user is about to open.
-    fn place_for(&self, user: u32) -> Answer<fair::Place> {
-        let device = self.connection.device();
-        self.users.take(user, device.as_deref().map(AsFd::as_fd))
-    }
-
-    fn dir(&self, handle: FileHandle) -> Answer<Arc<OpenDir>> {
-        self.dirs.get(handle).ok_or(Refused(Errno::EBADF))
-    }
-
-    /// Registers a node that the kernel is about to be told of.
-    fn remember(&self, node: E::Node, stat: &Stat) -> (Arc<Inode<E::Node>>, FileAttr) {
-        let inode = self.inodes.remember(self.engine.key(&node), node);
-        let attr = Self::attr(&inode, stat);
-        (inode, attr)
-    }
-
-    /// The kernel's form of attributes, under the kernel's number.
-    fn attr(inode: &Inode<E::Node>, stat: &Stat) -> FileAttr {
-        privileges::notice(inode, stat);
-        attributes::file_attr(inode.number, stat)
-    }
-
-    fn fopen_flags(&self, mode: OpenMode) -> FopenFlags {
-        let mut flags = FopenFlags::empty();
-        if mode.direct || self.options.direct {
-            flags |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        } else if mode.keep_cache {
-            flags |= FopenFlags::FOPEN_KEEP_CACHE;
-        }
-        flags
+        !self.open.is_empty() || !self.directories.is_empty()
     }
 }

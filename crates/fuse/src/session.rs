@@ -212,8 +212,8 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         .map_err(Error::at(&options.mountpoint, "use the mount point"))?;
     let origin = engine.statfs(&engine.root())?;
     let front = FrontOptions { attr_timeout: options.attr_timeout, direct: options.direct };
-    let front = Front::new(engine, front).recording(options.recorder.clone(), mountpoint.clone());
-    let front = Arc::new(front);
+    let recorded_to = options.recorder.clone().map(|recorder| (recorder, mountpoint.clone()));
+    let front = Arc::new(Front::new(engine, front, recorded_to));
     // Threads inherit the priority of the one that starts them.
     let rings = mounting::with_priority(|| prepare_rings(options));
     let agreed = Arc::new(Agreed::with_rings(rings.is_some()));

@@ -8,11 +8,13 @@
 mod blocks;
 mod change;
 mod critical;
+mod epochs;
 mod evict;
-mod names;
 mod open;
 mod options;
+mod registry;
 mod replace;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod untrusted;
@@ -21,52 +23,38 @@ mod write_intents;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use halocline_model::request::ByteRange;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::batch::Batch;
 use super::block_accounting::Space;
 use super::cdt::Cdt;
 use super::checksums::Checksums;
 use super::eviction_queue::EvictionQueue;
-use super::files::{Busy, FileState, Files};
+use super::files::Busy;
 use super::identity::CacheIdentity;
 use super::invalidations::Invalidation;
 use super::log::Pace;
 use super::owner::Owner;
-use super::record::{ExtentRecord, State};
+use super::record::State;
 use super::records::RecordStore;
 use super::records::unrecorded::Unrecorded;
-use super::recover::{self, Counts, Left, Recovery, Source};
-use super::write_intent::HELD;
-use super::{Extent, FileId, FileRecord, OriginKey, Segment, Usage, record};
+use super::recover::{self, Left, Recovery, Source};
+use super::{Extent, FileId, FileRecord, OriginKey, Segment, Stamp, Usage, record};
 use halocline_os::error::{Error, Result};
 
+pub use critical::CriticalRanges;
 pub use options::{Access, Clock, Options};
+
+use epochs::Epochs;
+use registry::FileRegistry;
+use sums::Sums;
 
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
-
-#[derive(Debug, Default)]
-struct Sums {
-    mapped: AtomicU64,
-    dirty: AtomicU64,
-    held: AtomicU64,
-    extents: AtomicU64,
-    dirty_extents: AtomicU64,
-}
-
-/// Epochs: `current` stamps what happens now, `cut` is the last one closed for new stamps,
-/// `completed` the last one whose data and records are durable.
-#[derive(Debug)]
-struct Epochs {
-    current: AtomicU64,
-    cut: AtomicU64,
-    completed: AtomicU64,
-}
 
 /// The data mapping table and the critical data table of one process, with the accounting of space
 /// and the eviction order, over a store of records.
@@ -76,20 +64,19 @@ struct Epochs {
 /// Every change is in the records when its call returns: it survives `kill -9`, and it is there as a
 /// whole or not at all. After a power loss there is a consistent prefix of all changes.
 pub struct ExtentTable {
-    // Field order is drop order: the store, which `space` has as well, closes before the cache
-    // directory is given up.
+    // Field order is drop order: the store, which the next three have as well, closes before the
+    // cache directory is given up.
     records: Arc<dyn RecordStore>,
+    files: FileRegistry,
+    critical: Arc<CriticalRanges>,
     space: Space,
     /// What the records say of this session.
     boot_id: String,
     checksums: Checksums,
     owner: Owner,
     clock: Clock,
-    names: Mutex<()>,
-    files: RwLock<Files>,
     busy: Busy,
     order: Mutex<EvictionQueue>,
-    cdt: Mutex<Cdt>,
     sums: Sums,
     epochs: Epochs,
     generation: AtomicU64,
@@ -168,7 +155,6 @@ impl ExtentTable {
         let path = &owner.dir().join(STORE_DIR);
         let source = Source { records: &*records, path, space: &space };
         let loaded = recover::load(source, order, cdt, boot_id)?;
-        let Counts { mapped, dirty, extents, dirty_extents } = loaded.counts;
         if loaded.recovery.left == Left::PowerLost {
             tracing::warn!(
                 files = loaded.recovery.dropped.len(),
@@ -179,6 +165,8 @@ impl ExtentTable {
         let are_kept = options.checksums;
         let checksums =
             open::open_checksums(&owner, (are_kept, access), of_boot, &space, &loaded.files)?;
+        let critical = Arc::new(CriticalRanges::new(&records, loaded.cdt));
+        let files = FileRegistry::new(&records, &critical, loaded.files);
         let dmt = Self {
             records,
             boot_id: boot_id.to_owned(),
@@ -186,23 +174,12 @@ impl ExtentTable {
             owner,
             clock: options.clock,
             space,
-            names: Mutex::default(),
-            files: RwLock::new(loaded.files),
+            files,
+            critical,
             busy: Busy::default(),
             order: Mutex::new(loaded.order),
-            cdt: Mutex::new(loaded.cdt),
-            sums: Sums {
-                mapped: mapped.into(),
-                dirty: dirty.into(),
-                held: 0.into(),
-                extents: extents.into(),
-                dirty_extents: dirty_extents.into(),
-            },
-            epochs: Epochs {
-                current: (loaded.epoch + 1).into(),
-                cut: loaded.completed.into(),
-                completed: loaded.completed.into(),
-            },
+            sums: Sums::of(loaded.counts),
+            epochs: Epochs::after(loaded.epoch, loaded.completed),
             generation: loaded.generation.into(),
             mark_bytes: options.mark_bytes,
             crowded: false.into(),
@@ -229,20 +206,6 @@ impl ExtentTable {
         (self.clock)().clamp(1, (1 << 48) - 1)
     }
 
-    fn state(&self, file: FileId) -> Option<Arc<FileState>> {
-        self.files.read().get(file).cloned()
-    }
-
-    fn known(&self, file: FileId) -> Result<Arc<FileState>> {
-        let state = self.state(file).filter(|state| !state.forgotten.load(Relaxed));
-        state.ok_or_else(|| {
-            Error::invalid(
-                format!("the cache does not know file {}", file.0),
-                "register it first; this is a fault of the program",
-            )
-        })
-    }
-
     fn next_generation(&self) -> u64 {
         self.generation.fetch_add(1, Relaxed) + 1
     }
@@ -258,22 +221,9 @@ impl ExtentTable {
     fn commit_unless_empty(&self, batch: &Batch) -> Result<()> {
         if batch.is_empty() { Ok(()) } else { self.records.commit(batch) }
     }
-
-    /// Adds an extent to the sums (`sign` 1) or takes it out (-1).
-    fn count(&self, record: &ExtentRecord, sign: i64) {
-        let bytes = sign.cast_unsigned().wrapping_mul(record.range.len());
-        let one = sign.cast_unsigned();
-        self.sums.mapped.fetch_add(bytes, Relaxed);
-        self.sums.extents.fetch_add(one, Relaxed);
-        if record.dirty {
-            self.sums.dirty.fetch_add(bytes, Relaxed);
-            self.sums.dirty_extents.fetch_add(one, Relaxed);
-        } else if record.epoch == HELD {
-            self.sums.held.fetch_add(bytes, Relaxed);
-        }
-    }
 }
 
+/// Files by identity and by path, and the critical data table.
 impl ExtentTable {
     /// The file with this origin identity, if the cache knows it.
     pub fn find(&self, key: OriginKey) -> Option<FileId> {
@@ -282,24 +232,71 @@ impl ExtentTable {
 
     /// All files the cache knows.
     pub fn files(&self) -> Vec<FileRecord> {
-        let files = self.files.read();
-        let known = files.all().filter(|state| !state.forgotten.load(Relaxed));
-        let mut records: Vec<_> = known.map(|state| state.record.lock().clone()).collect();
-        records.sort_by_key(|record| record.id);
-        records
+        self.files.all()
     }
 
     /// One file's record.
     pub fn file(&self, file: FileId) -> Option<FileRecord> {
-        let state = self.state(file).filter(|state| !state.forgotten.load(Relaxed))?;
-        let record = state.record.lock().clone();
-        Some(record)
+        self.files.known(file).ok().map(|state| state.record.lock().clone())
     }
 
+    /// The file with this origin identity, registered under `path` if it is new.
+    pub fn register(&self, key: OriginKey, path: &Path) -> Result<FileId> {
+        self.files.register_on(None, key, path)
+    }
+
+    /// The same for a file that lies on a `mount` below the origin's root, see [`FileRecord::mount`].
+    pub fn register_on(
+        &self,
+        mount: Option<OriginKey>,
+        key: OriginKey,
+        path: &Path,
+    ) -> Result<FileId> {
+        self.files.register_on(mount, key, path)
+    }
+
+    /// Records what the origin's file looks like now.
+    pub fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
+        self.files.stamp(file, stamp)
+    }
+
+    /// Renames `from`, and everything below it if it is a directory, to `to`.
+    pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.files.rename(from, to)
+    }
+
+    /// Exchanges the paths `a` and `b`, with everything below each.
+    pub fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
+        self.files.exchange(a, b)
+    }
+
+    /// Forgets a file without extents.
+    pub fn forget(&self, file: FileId) -> Result<()> {
+        self.files.forget(file)
+    }
+
+    /// Whether the cache knows a file and has nothing of it: no extent, no block, no critical range.
+    pub fn is_empty(&self, file: FileId) -> bool {
+        self.files.is_empty(file)
+    }
+
+    /// All such files.
+    pub fn empty_files(&self) -> Vec<FileId> {
+        self.files.empty_files()
+    }
+
+    /// The critical data table.
+    pub fn critical(&self) -> &CriticalRanges {
+        &self.critical
+    }
+}
+
+/// Extents.
+impl ExtentTable {
     /// Splits `range` into maximal segments by coverage, in order, into `out` (cleared first).
     pub fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
         out.clear();
-        match self.state(file) {
+        match self.files.state(file) {
             Some(state) => state.mapped.read().extents.split(range, out),
             None if range.is_empty() => {}
             None => out.push(Segment { range, extent: None }),
@@ -308,7 +305,7 @@ impl ExtentTable {
 
     /// Marks the extents under `range` as just used.
     pub fn touch(&self, file: FileId, range: ByteRange) {
-        let Some(state) = self.state(file) else { return };
+        let Some(state) = self.files.state(file) else { return };
         let now = self.now_ms();
         let mapped = state.mapped.read();
         // The order is a hint: a use within the same millisecond, or while somebody searches
@@ -326,14 +323,14 @@ impl ExtentTable {
 
     /// Dirty extents of `file` inside `range` in offset order, at most `limit`.
     pub fn dirty(&self, file: FileId, range: ByteRange, limit: usize) -> Vec<Extent> {
-        let Some(state) = self.state(file) else { return Vec::new() };
+        let Some(state) = self.files.state(file) else { return Vec::new() };
         let mapped = state.mapped.read();
         mapped.extents.dirty(range).take(limit).collect()
     }
 
     /// Bytes of all dirty extents of `file`.
     pub fn dirty_bytes(&self, file: FileId) -> u64 {
-        self.state(file).map_or(0, |state| state.mapped.read().extents.dirty_bytes())
+        self.files.state(file).map_or(0, |state| state.mapped.read().extents.dirty_bytes())
     }
 
     /// Files with dirty extents, with the time of their oldest in milliseconds since the epoch.
@@ -343,7 +340,7 @@ impl ExtentTable {
 
     /// All extents of a file in offset order.
     pub fn extents(&self, file: FileId) -> Vec<Extent> {
-        let Some(state) = self.state(file) else { return Vec::new() };
+        let Some(state) = self.files.state(file) else { return Vec::new() };
         let mapped = state.mapped.read();
         mapped.extents.all().collect()
     }
@@ -356,26 +353,20 @@ impl ExtentTable {
             // journal, and the barrier tells it.
             let _ = self.settle_marks();
         }
-        let closed = self.epochs.current.fetch_add(1, AcqRel);
-        self.epochs.cut.store(closed, Release);
+        self.epochs.cut();
     }
 
     /// Makes all changes before the last `cut` durable against power loss (and before this call,
     /// if there was no `cut` since the last barrier). The caller has synced the data of these, and
     /// lets one barrier pass from `cut` to `barrier` at a time.
     pub fn barrier(&self) -> Result<()> {
-        if self.epochs.cut.load(Acquire) <= self.epochs.completed.load(Acquire) {
+        if !self.epochs.is_cut() {
             self.cut();
         }
-        let epoch = self.epochs.cut.load(Acquire);
-        // What is stamped from now on is not covered.
-        assert!(
-            epoch < self.epochs.current.load(Acquire),
-            "I4: a barrier over an epoch that is open"
-        );
+        let epoch = self.epochs.closed();
         self.put(record::EPOCH_KEY, &record::encode_counter(epoch))?;
         self.records.sync()?;
-        self.epochs.completed.fetch_max(epoch, AcqRel);
+        self.epochs.complete(epoch);
         Ok(())
     }
 
@@ -385,7 +376,7 @@ impl ExtentTable {
         // What is clean stays so at the next opening.
         self.settle_marks()?;
         self.checksums.close().map_err(Error::at(self.owner.dir(), "sync the checksums in"))?;
-        let states: Vec<_> = self.files.read().all().cloned().collect();
+        let states = self.files.states();
         let untrimmed = self.untrimmed.load(Acquire)
             || states.iter().any(|state| !state.mapped.read().blocks.is_empty());
         let state = State { closed: true, untrimmed, boot_id: self.boot_id.clone() };
@@ -415,14 +406,7 @@ impl ExtentTable {
 
     /// Bytes and numbers.
     pub fn usage(&self) -> Usage {
-        Usage {
-            used: self.space.used(),
-            mapped: self.sums.mapped.load(Relaxed),
-            dirty: self.sums.dirty.load(Relaxed),
-            held: self.sums.held.load(Relaxed),
-            extents: self.sums.extents.load(Relaxed),
-            dirty_extents: self.sums.dirty_extents.load(Relaxed),
-        }
+        self.sums.usage(self.space.used())
     }
 
     /// Checksums of what is cached.

@@ -52,7 +52,7 @@ fn dump(dmt: &ExtentTable) -> Dump {
         .flat_map(|file| dmt.extents(file.id).into_iter().map(move |extent| (file.id, extent)))
         .map(|(file, extent)| (file, extent.range, extent.placement, extent.dirty))
         .collect();
-    Dump { files, extents, wanted: dmt.wanted(usize::MAX) }
+    Dump { files, extents, wanted: dmt.critical().wanted(usize::MAX) }
 }
 
 /// What is recorded of them, and is there after a crash: no byte that is dirty is recorded as
@@ -121,7 +121,7 @@ fn step(dmt: &ExtentTable, random: &mut Random, number: u64) {
             dmt.mark_clean(file, &list).unwrap();
         }
         8 => dmt.unmap(file, range).unwrap(),
-        9 => dmt.note_critical(Wanted { file, range, placement: HERE }, true),
+        9 => dmt.critical().note(Wanted { file, range, placement: HERE }, true),
         10 if number.is_multiple_of(2) => {
             let files = dmt.files();
             dmt.exchange(&files[0].path, &files[2].path).unwrap();
@@ -431,7 +431,7 @@ impl Moment {
 fn live(dir: &Path, random: &mut Random) -> (Vec<Moment>, usize) {
     let mut dmt = open(dir, "boot").unwrap().0;
     // A table that is full records a wish as two changes.
-    dmt.files().iter().for_each(|file| dmt.drop_critical(file.id, ALL));
+    dmt.files().iter().for_each(|file| dmt.critical().drop_range(file.id, ALL));
     dmt.persist().unwrap();
     let (mut moments, mut synced) = (vec![Moment::now(&dmt, dir)], 0);
     for number in 0..20 + random.below(200) {

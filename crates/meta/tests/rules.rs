@@ -267,11 +267,11 @@ fn renames_carry_directories_and_leave_the_replaced_alone() {
 fn a_file_is_forgotten_with_its_critical_ranges_but_not_its_waiting_blocks() {
     let (_dir, dmt) = cache();
     write(&dmt, A, blocks(0, 1), true);
-    dmt.note_critical(Wanted { file: A, range: blocks(3, 1), placement: HERE }, true);
+    dmt.critical().note(Wanted { file: A, range: blocks(3, 1), placement: HERE }, true);
     assert!(matches!(dmt.forget(A), Err(Error::Invalid { .. })), "it has extents");
     dmt.unmap(A, blocks(0, 1)).unwrap();
     dmt.forget(A).unwrap();
-    assert_eq!((dmt.wanted(9).len(), dmt.files().len()), (0, 1));
+    assert_eq!((dmt.critical().wanted(9).len(), dmt.files().len()), (0, 1));
     assert!(!dmt.reserve(A, blocks(0, 1), HERE), "it is gone");
     barrier(&dmt);
     let due = dmt.take_discards();

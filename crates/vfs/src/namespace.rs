@@ -166,6 +166,18 @@ impl Namespace {
         Ok(Directory::new(fd, node.clone(), hidden))
     }
 
+    /// All entries of a directory but `.` and `..`.
+    pub fn entries(&self, dir: &Node) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.open_dir(dir)?.read(0, &mut |entry| {
+            if entry.name != "." && entry.name != ".." {
+                entries.push(entry);
+            }
+            true
+        })?;
+        Ok(entries)
+    }
+
     /// Totals of the file system the node is on.
     pub fn statfs(&self, node: &Node) -> Result<libc::statvfs64> {
         statx::statfs(self.descriptor(node)?.as_fd())

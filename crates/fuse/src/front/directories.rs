@@ -1,12 +1,16 @@
 //! Reading directories.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 
-use fuser::{FileAttr, FileHandle, FileType, INodeNo};
+use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
+use halocline_vfs::namespace::Directory;
 use halocline_vfs::{Caller, Engine};
 
-use super::names::Entry;
-use super::{Answer, Front, OpenDir, attributes};
+use super::fair::{Place, UserLimits};
+use super::inodes::{Entry, Inodes};
+use super::open_files::Handles;
+use super::{Answer, Refused, kernel_attributes};
 
 /// A name in a list.
 #[derive(Debug)]
@@ -18,20 +22,53 @@ pub(crate) struct Listed<'a> {
     pub(crate) next: u64,
 }
 
-impl<E: Engine> Front<E> {
-    pub(crate) fn open_dir(&self, number: INodeNo, caller: Caller) -> Answer<FileHandle> {
-        let place = self.place_for(caller.uid)?;
-        let inode = self.inode(number)?;
-        let dir = self.engine.open_dir(&inode.node).map_err(self.failed(&inode, "opendir"))?;
+/// A directory that a program has open.
+#[derive(Debug)]
+struct OpenDir {
+    dir: Directory,
+    _place: Place,
+}
+
+/// The directories that programs have open, by the kernel's handles.
+#[derive(Debug)]
+pub(crate) struct Directories<E: Engine> {
+    engine: Arc<E>,
+    inodes: Arc<Inodes<E>>,
+    limits: Arc<UserLimits>,
+    dirs: Handles<OpenDir>,
+}
+
+impl<E: Engine> Directories<E> {
+    /// No directory is open.
+    pub(super) fn new(engine: &Arc<E>, inodes: &Arc<Inodes<E>>, limits: &Arc<UserLimits>) -> Self {
+        let (engine, inodes, limits) = (engine.clone(), inodes.clone(), limits.clone());
+        Self { engine, inodes, limits, dirs: Handles::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.dirs.is_empty()
+    }
+
+    /// # Errors
+    /// `EBADF` for a handle that is closed.
+    fn get(&self, handle: FileHandle) -> Answer<Arc<OpenDir>> {
+        self.dirs.get(handle).ok_or(Refused(Errno::EBADF))
+    }
+
+    pub(crate) fn open(&self, number: INodeNo, caller: Caller) -> Answer<FileHandle> {
+        let place = self.limits.take(caller.uid)?;
+        let inode = self.inodes.get(number)?;
+        let dir =
+            self.engine.open_dir(&inode.node).map_err(self.inodes.failed(&inode, "opendir"))?;
         Ok(self.dirs.insert(OpenDir { dir, _place: place }))
     }
 
-    pub(crate) fn close_dir(&self, handle: FileHandle) {
+    pub(crate) fn close(&self, handle: FileHandle) {
         drop(self.dirs.remove(handle));
     }
 
-    pub(crate) fn sync_dir(&self, handle: FileHandle) -> Answer<()> {
-        Ok(self.engine.sync_dir(&self.dir(handle)?.dir)?)
+    pub(crate) fn sync(&self, handle: FileHandle) -> Answer<()> {
+        Ok(self.engine.sync_dir(&self.get(handle)?.dir)?)
     }
 
     /// Gives names from cookie `offset` on to `add` until it says that one has no room.
@@ -41,12 +78,12 @@ impl<E: Engine> Front<E> {
         offset: u64,
         mut add: impl FnMut(Listed<'_>) -> bool,
     ) -> Answer<()> {
-        let dir = self.dir(dir)?;
-        let parent = self.inode(parent)?;
+        let dir = self.get(dir)?;
+        let parent = self.inodes.get(parent)?;
         self.engine.read_dir(&dir.dir, offset, &mut |entry| {
-            let kind = attributes::entry_kind(entry.kind).or_else(|| {
+            let kind = kernel_attributes::entry_kind(entry.kind).or_else(|| {
                 let found = self.engine.lookup(&parent.node, &entry.name);
-                found.ok().map(|(_, stat)| attributes::kind(stat.raw.st_mode))
+                found.ok().map(|(_, stat)| kernel_attributes::kind(stat.raw.st_mode))
             });
             let Some(kind) = kind else { return true };
             let number = INodeNo(entry.inode);
@@ -62,8 +99,8 @@ impl<E: Engine> Front<E> {
         offset: u64,
         mut add: impl FnMut(Listed<'_>, &Entry) -> bool,
     ) -> Answer<()> {
-        let dir = self.dir(dir)?;
-        let parent = self.inode(parent)?;
+        let dir = self.get(dir)?;
+        let parent = self.inodes.get(parent)?;
         self.engine.read_dir(&dir.dir, offset, &mut |entry| {
             let listed = |attr: &FileAttr| Listed {
                 number: attr.ino,
@@ -80,10 +117,10 @@ impl<E: Engine> Front<E> {
                 // Gone since the directory was read.
                 return true;
             };
-            let known = self.entry(found);
+            let known = self.inodes.entry(found);
             let added = add(listed(&known.attr), &known);
             if !added {
-                self.forget(known.attr.ino, 1);
+                self.inodes.forget(known.attr.ino, 1);
             }
             added
         })?;

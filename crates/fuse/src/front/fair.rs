@@ -5,7 +5,7 @@
 //! `n` users without bounds leave one part in `n + 1`, and none but root gets any of the last sixteenth:
 //! those are for the engine and for commands. Root and the mount's own user are not held back.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use fuser::Errno;
@@ -13,14 +13,22 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::process::{Resource, geteuid, getrlimit};
 
+use super::backing::Connection;
 use super::{Answer, Refused};
 
 /// What a user may have without a check of what is left, as long as all have but a little.
 const FEW: usize = 32;
 
+/// Counts what users open on one mount.
+#[derive(Debug)]
+pub(super) struct UserLimits {
+    users: Arc<Users>,
+    connection: Arc<Connection>,
+}
+
 /// What is open, by user.
 #[derive(Debug)]
-pub(super) struct Users {
+struct Users {
     /// Descriptors that the process may have.
     limit: usize,
     own: u32,
@@ -37,9 +45,25 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Place(Option<(Arc<Users>, u32)>);
 
+impl UserLimits {
+    /// Nobody has anything open.
+    pub(super) fn new(connection: &Arc<Connection>) -> Self {
+        Self { users: Users::new(), connection: connection.clone() }
+    }
+
+    /// Counts a file or directory that a user is about to open.
+    ///
+    /// # Errors
+    /// `ENFILE` if the user has too many.
+    pub(super) fn take(&self, user: u32) -> Answer<Place> {
+        let device = self.connection.device();
+        self.users.take(user, device.as_deref().map(AsFd::as_fd))
+    }
+}
+
 impl Users {
     /// Nobody has anything open; the process's limit is the one that it has now.
-    pub(super) fn new() -> Arc<Self> {
+    fn new() -> Arc<Self> {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Arc::new(Self { limit, own: geteuid().as_raw(), held: Mutex::default() })
@@ -49,7 +73,7 @@ impl Users {
     ///
     /// # Errors
     /// `ENFILE` if the user has too many.
-    pub(super) fn take(self: &Arc<Self>, user: u32, some: Option<BorrowedFd<'_>>) -> Answer<Place> {
+    fn take(self: &Arc<Self>, user: u32, some: Option<BorrowedFd<'_>>) -> Answer<Place> {
         if user == 0 || user == self.own {
             return Ok(Place(None));
         }
@@ -92,8 +116,6 @@ fn in_use(some: BorrowedFd<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     fn users(limit: usize) -> Arc<Users> {

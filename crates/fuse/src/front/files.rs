@@ -1,13 +1,19 @@
 //! Open files.
 
+use std::sync::Arc;
+
 use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
 use halocline_trace::Op;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker, Seek};
 
-use super::names::{Entry, Place};
-use super::passing::Opened;
-use super::{Answer, Front, Refused};
+use super::fair::UserLimits;
+use super::inodes::{Entry, Inodes, Place};
+use super::passing::{OpenFiles, Opened};
+use super::privileges::Privileges;
+use super::recording::Recording;
+use super::stale_pages::Dropper;
+use super::{Answer, Refused};
 
 /// What the kernel does with what it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,17 +32,29 @@ impl ReadFor {
     }
 }
 
-impl<E: Engine> Front<E> {
+/// Requests about open files.
+#[derive(Debug)]
+pub(crate) struct Files<E: Engine> {
+    pub(super) engine: Arc<E>,
+    pub(super) inodes: Arc<Inodes<E>>,
+    pub(super) open: Arc<OpenFiles<E>>,
+    pub(super) limits: Arc<UserLimits>,
+    pub(super) privileges: Arc<Privileges<E>>,
+    pub(super) stale_pages: Arc<Dropper>,
+    pub(super) recording: Arc<Recording<E>>,
+}
+
+impl<E: Engine> Files<E> {
     /// `flags` are `open(2)`'s.
     pub(crate) fn open(&self, number: INodeNo, flags: i32, caller: Caller) -> Answer<Opened> {
-        let inode = self.inode(number)?;
-        let place = self.place_for(caller.uid)?;
+        let inode = self.inodes.get(number)?;
+        let place = self.limits.take(caller.uid)?;
         if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
-            self.drop_privileges(&inode, None, caller)?;
+            self.privileges.drop_all(&inode, None, caller)?;
         }
         let handle = self.engine.open(&inode.node, flags, caller);
-        let handle = handle.map_err(self.failed(&inode, "open"))?;
-        Ok(self.admit(inode, handle, flags, place))
+        let handle = handle.map_err(self.inodes.failed(&inode, "open"))?;
+        Ok(self.open.admit(inode, handle, flags, place))
     }
 
     /// Creates and opens a file, which is the caller's then.
@@ -51,19 +69,19 @@ impl<E: Engine> Front<E> {
         flags: i32,
         by: Maker,
     ) -> Answer<(Entry, Opened)> {
-        let parent = self.inode(parent)?;
-        let taken = self.place_for(by.caller.uid)?;
+        let parent = self.inodes.get(parent)?;
+        let taken = self.limits.take(by.caller.uid)?;
         let created = self.engine.create((&parent.node, name), mode, flags | libc::O_EXCL, by);
         let (node, stat, handle) = match created {
             Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
                 return Err(Refused(Errno::ESTALE));
             }
-            created => created.map_err(self.failed_at(&parent, name, "create"))?,
+            created => created.map_err(self.inodes.failed_at(&parent, name, "create"))?,
         };
-        let (inode, attr) = self.remember(node, &stat);
-        let opened = self.admit(inode.clone(), handle, flags, taken);
+        let (inode, attr) = self.inodes.remember(node, &stat);
+        let opened = self.open.admit(inode.clone(), handle, flags, taken);
         // Where the kernel serves it, it keeps nothing of what a mapping changes.
-        let timeout = self.timeout(&inode, &attr);
+        let timeout = self.inodes.timeout(&inode, &attr);
         Ok((Entry { attr, generation: inode.generation, timeout }, opened))
     }
 
@@ -77,7 +95,7 @@ impl<E: Engine> Front<E> {
         room: &mut [u8],
         caller: Caller,
     ) -> Answer<usize> {
-        let file = self.file(handle)?;
+        let file = self.open.get(handle)?;
         if why == ReadFor::Pages {
             if file.share.backing.is_some() {
                 return Err(Refused(Errno::EINVAL));
@@ -86,8 +104,8 @@ impl<E: Engine> Front<E> {
         }
         let read = || self.engine.read(&file.handle, offset, room, caller);
         let bytes = |read: &Result<usize, _>| read.as_ref().map_or(0, |&bytes| bytes as u64);
-        let read = self.recorded((&file, Op::Read), (offset, caller), read, bytes);
-        read.map_err(self.failed(&file.inode, "read"))
+        let read = self.recording.recorded((&file, Op::Read), (offset, caller), read, bytes);
+        read.map_err(self.inodes.failed(&file.inode, "read"))
     }
 
     /// Writes all of `data`; how many bytes that is.
@@ -98,51 +116,51 @@ impl<E: Engine> Front<E> {
         flags: WriteFlags,
         caller: Caller,
     ) -> Answer<u32> {
-        let file = self.file(handle)?;
+        let file = self.open.get(handle)?;
         let drops = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if drops {
-            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+            self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
         }
         let of_pages = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let target = if of_pages { file.for_pages(&self.engine, caller)? } else { &file.handle };
         let len = data.len() as u64;
         let write = || self.engine.write(target, offset, data, caller);
         let bytes = |written: &Result<(), _>| if written.is_ok() { len } else { 0 };
-        let written = self.recorded((&file, Op::Write), (offset, caller), write, bytes);
-        written.map_err(self.failed(&file.inode, "write"))?;
+        let written = self.recording.recorded((&file, Op::Write), (offset, caller), write, bytes);
+        written.map_err(self.inodes.failed(&file.inode, "write"))?;
         if file.direct && !of_pages {
             self.stale_pages.written(file.inode.number, &file.inode.pages, offset, len);
         }
         if drops {
             // Somebody may have set them while the bytes were on their way.
-            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+            self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
         }
         Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))
     }
 
     /// A descriptor was closed in the process that `lock_owner` is, whose locks of the file end with it.
     pub(crate) fn flush(&self, handle: FileHandle, lock_owner: u64) -> Answer<()> {
-        if self.shares_locks() {
-            self.file(handle)?.inode.locks.closed(lock_owner);
+        if self.engine.shares_locks() {
+            self.open.get(handle)?.inode.locks.closed(lock_owner);
         } else if !self.engine.reports_at_close() {
             // The kernel does not ask again.
             return Err(Refused(Errno::ENOSYS));
         }
-        let file = self.file(handle)?;
-        self.engine.flush(&file.handle).map_err(self.failed(&file.inode, "flush"))
+        let file = self.open.get(handle)?;
+        self.engine.flush(&file.handle).map_err(self.inodes.failed(&file.inode, "flush"))
     }
 
     pub(crate) fn release(&self, handle: FileHandle) {
-        let file = self.files.remove(handle);
-        if let Some(file) = file.filter(|_| self.shares_locks()) {
+        let file = self.open.remove(handle);
+        if let Some(file) = file.filter(|_| self.engine.shares_locks()) {
             file.inode.locks.released(handle);
         }
     }
 
     pub(crate) fn sync(&self, handle: FileHandle, data_only: bool) -> Answer<()> {
-        let file = self.file(handle)?;
+        let file = self.open.get(handle)?;
         let synced = self.engine.fsync(&file.handle, data_only);
-        synced.map_err(self.failed(&file.inode, "fsync"))
+        synced.map_err(self.inodes.failed(&file.inode, "fsync"))
     }
 
     /// `mode` is `fallocate(2)`'s.
@@ -153,22 +171,22 @@ impl<E: Engine> Front<E> {
         mode: i32,
         caller: Caller,
     ) -> Answer<()> {
-        let file = self.file(handle)?;
+        let file = self.open.get(handle)?;
         let how = allocation(mode).ok_or(Errno::EOPNOTSUPP)?;
         if caller.uid != 0 {
-            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+            self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
         }
         let allocated = self.engine.allocate(&file.handle, offset, len, how);
-        allocated.map_err(self.failed(&file.inode, "fallocate"))?;
+        allocated.map_err(self.inodes.failed(&file.inode, "fallocate"))?;
         if caller.uid != 0 {
-            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+            self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
         }
         Ok(())
     }
 
     /// `whence` is `lseek(2)`'s, for data or a hole.
     pub(crate) fn seek(&self, handle: FileHandle, offset: i64, whence: i32) -> Answer<i64> {
-        let file = self.file(handle)?;
+        let file = self.open.get(handle)?;
         let what = match whence {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
@@ -176,7 +194,7 @@ impl<E: Engine> Front<E> {
         };
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
         let found = self.engine.seek(&file.handle, offset, what);
-        Ok(found.map_err(self.failed(&file.inode, "lseek"))?.cast_signed())
+        Ok(found.map_err(self.inodes.failed(&file.inode, "lseek"))?.cast_signed())
     }
 }
 
@@ -199,12 +217,11 @@ fn allocation(mode: i32) -> Option<Allocate> {
 mod tests {
     use std::ffi::OsStr;
     use std::fs;
-    use std::sync::Arc;
     use std::time::Duration;
 
     use halocline_vfs::uncached::Uncached;
 
-    use super::super::FrontOptions;
+    use super::super::{Front, FrontOptions};
     use super::*;
 
     /// It was opened with the rights of the mount process.
@@ -214,11 +231,11 @@ mod tests {
         fs::write(dir.path().join("theirs"), "secret").expect("write");
         let engine = Arc::new(Uncached::open(dir.path(), false).expect("open"));
         let options = FrontOptions { attr_timeout: Duration::ZERO, direct: false };
-        let front = Front::new(engine, options);
+        let front = Front::new(engine, options, None);
         let caller = Caller { uid: 0, gid: 0, pid: 1 };
         let create = |name: &str, flags| {
             let place = (INodeNo(1), OsStr::new(name));
-            let made = front.create(place, 0o600, flags, Maker { caller, umask: 0 });
+            let made = front.files.create(place, 0o600, flags, Maker { caller, umask: 0 });
             made.map(drop).map_err(|Refused(errno)| errno.code())
         };
         let flags = libc::O_RDWR | libc::O_CREAT;

@@ -5,11 +5,26 @@ use std::sync::Arc;
 
 use halocline_vfs::{Caller, Engine};
 
+use super::Answer;
+use super::backing::Connection;
+use super::fair::UserLimits;
 use super::inode_table::Inode;
-use super::locks::{LockKind, LockRange, LockRequest, Owner, Wait, is_conflict, refused};
-use super::{Answer, Front};
+use super::inodes::Inodes;
+use super::locks::{LockKind, LockRange, LockRequest, Owner, Wait, Waiters, is_conflict, refused};
+use super::passing::OpenFiles;
 
-impl<E: Engine> Front<E> {
+/// Requests about locks.
+#[derive(Debug)]
+pub(crate) struct Locking<E: Engine> {
+    pub(super) engine: Arc<E>,
+    pub(super) inodes: Arc<Inodes<E>>,
+    pub(super) open: Arc<OpenFiles<E>>,
+    pub(super) limits: Arc<UserLimits>,
+    pub(super) connection: Arc<Connection>,
+    pub(super) waiters: Waiters,
+}
+
+impl<E: Engine> Locking<E> {
     /// Whether programs' locks come here.
     pub(crate) fn shares_locks(&self) -> bool {
         self.engine.shares_locks()
@@ -20,13 +35,13 @@ impl<E: Engine> Front<E> {
     /// # Errors
     /// `EAGAIN` where others are in its way; `ENOLCK` where nobody could wait: too many do, or the program is out of sight in
     /// another PID namespace, so that no signal could end its wait.
-    pub(crate) fn set_lock(
+    pub(crate) fn set(
         &self,
         request: LockRequest,
         waits: bool,
         caller: Caller,
     ) -> Answer<Option<Wait>> {
-        let file = self.file(request.handle)?;
+        let file = self.open.get(request.handle)?;
         let LockRequest { owner, range, .. } = request;
         if range.kind() == LockKind::Unlock {
             let owner = file.inode.locks.of(owner);
@@ -48,8 +63,8 @@ impl<E: Engine> Front<E> {
 
     /// The lock that is in the way of one, if there is one. Its owner's process is not known: on another node it means
     /// nothing here.
-    pub(crate) fn find_lock(&self, request: LockRequest) -> Answer<Option<LockRange>> {
-        let file = self.file(request.handle)?;
+    pub(crate) fn find(&self, request: LockRequest) -> Answer<Option<LockRange>> {
+        let file = self.open.get(request.handle)?;
         let found = match file.inode.locks.of(request.owner) {
             Some(owner) => request.range.find(&owner.origin),
             None => request.range.find(&self.open_for_locks(&file.inode, request.range.kind())?),
@@ -67,7 +82,7 @@ impl<E: Engine> Front<E> {
         if let Some(owner) = inode.locks.entered(request.owner, request.handle) {
             return Ok(owner);
         }
-        let place = self.place_for(caller.uid)?;
+        let place = self.limits.take(caller.uid)?;
         let origin = self.open_for_locks(inode, request.range.kind())?;
         Ok(inode.locks.enter(request.owner, request.handle, Owner::new(origin, place)))
     }
@@ -80,6 +95,6 @@ impl<E: Engine> Front<E> {
             LockKind::Shared | LockKind::Unlock => tree.open_file(&node, libc::O_RDONLY),
         };
         let opened = tree.open_file(&node, libc::O_RDWR).or_else(|_| of_its_own());
-        opened.map_err(self.failed(inode, "lock"))
+        opened.map_err(self.inodes.failed(inode, "lock"))
     }
 }

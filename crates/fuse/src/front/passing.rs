@@ -11,15 +11,17 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use fuser::{FileHandle, FopenFlags};
-use halocline_vfs::Engine;
+use fuser::{Errno, FileHandle, FopenFlags};
+use halocline_vfs::{Engine, OpenMode};
 
-use super::backing::Backing;
+use super::backing::{Backing, Connection};
 use super::fair::Place;
 use super::inode_table::Inode;
-use super::open_files::OpenFile;
+use super::open_files::{Handles, OpenFile};
+use super::recording::Recording;
 use super::share::Share;
-use super::{Front, timeouts};
+use super::stale_pages::Dropper;
+use super::{Answer, Refused, timeouts};
 
 /// What the kernel is told of a file that was opened.
 #[derive(Debug)]
@@ -37,10 +39,59 @@ fn beside_passthrough(mode: FopenFlags) -> FopenFlags {
     mode & (FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
 }
 
-impl<E: Engine> Front<E> {
+/// The files that programs have open, by the kernel's handles.
+#[derive(Debug)]
+pub(crate) struct OpenFiles<E: Engine> {
+    engine: Arc<E>,
+    /// Every file bypasses the kernel's page cache, whatever the engine says.
+    direct: bool,
+    connection: Arc<Connection>,
+    stale_pages: Arc<Dropper>,
+    recording: Arc<Recording<E>>,
+    files: Handles<OpenFile<E>>,
+}
+
+impl<E: Engine> OpenFiles<E> {
+    /// No file is open. With `direct`, all bypass the kernel's page cache.
+    pub(super) fn new(
+        (engine, direct): (&Arc<E>, bool),
+        connection: &Arc<Connection>,
+        stale_pages: &Arc<Dropper>,
+        recording: &Arc<Recording<E>>,
+    ) -> Self {
+        Self {
+            engine: engine.clone(),
+            direct,
+            connection: connection.clone(),
+            stale_pages: stale_pages.clone(),
+            recording: recording.clone(),
+            files: Handles::default(),
+        }
+    }
+
+    /// # Errors
+    /// `EBADF` for a handle that is closed.
+    pub(super) fn get(&self, handle: FileHandle) -> Answer<Arc<OpenFile<E>>> {
+        self.find(handle).ok_or(Refused(Errno::EBADF))
+    }
+
+    /// The same, if it is open.
+    pub(super) fn find(&self, handle: FileHandle) -> Option<Arc<OpenFile<E>>> {
+        self.files.get(handle)
+    }
+
+    /// Takes a file out whose handle the kernel gave up; dropping it closes it.
+    pub(super) fn remove(&self, handle: FileHandle) -> Option<Arc<OpenFile<E>>> {
+        self.files.remove(handle)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// Whether the kernel may be offered files at all.
     pub(crate) fn passes_through(&self) -> bool {
-        self.engine.passes_through() && !self.options.direct
+        self.engine.passes_through() && !self.direct
     }
 
     /// Whether files that bypass the kernel's pages may be mapped shared.
@@ -69,10 +120,20 @@ impl<E: Engine> Front<E> {
             mode = beside_passthrough(mode);
         }
         let direct = mode.contains(FopenFlags::FOPEN_DIRECT_IO) || flags & libc::O_DIRECT != 0;
-        let traced = self.traced(&inode, backing.is_some());
+        let traced = self.recording.traced(&inode, backing.is_some());
         let mut file = OpenFile::new(inode, handle, (share, place), (flags, direct));
         file.traced = traced;
         let handle = self.files.insert(file);
         Opened { handle, mode, backing }
+    }
+
+    fn fopen_flags(&self, mode: OpenMode) -> FopenFlags {
+        let mut flags = FopenFlags::empty();
+        if mode.direct || self.direct {
+            flags |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        } else if mode.keep_cache {
+            flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        flags
     }
 }

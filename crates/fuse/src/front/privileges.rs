@@ -5,12 +5,12 @@
 //! attributes before each write; we look once per inode until something may have set them again.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use halocline_os::error::Result;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, SetAttr, Stat};
 
-use super::Front;
 use super::inode_table::Inode;
 
 const CAPABILITY: &str = "security.capability";
@@ -38,9 +38,15 @@ pub(super) fn stripped(mode: u32) -> Option<u32> {
     (regular && lost != 0).then_some((mode & 0o7777) & !lost)
 }
 
-impl<E: Engine> Front<E> {
+/// Takes privileges off files.
+#[derive(Debug)]
+pub(super) struct Privileges<E> {
+    pub(super) engine: Arc<E>,
+}
+
+impl<E: Engine> Privileges<E> {
     /// Takes privileges off a file whose contents the caller is about to change.
-    pub(super) fn drop_privileges(
+    pub(super) fn drop_all(
         &self,
         inode: &Inode<E::Node>,
         handle: Option<&E::Handle>,

@@ -8,33 +8,23 @@ use halocline_trace::Op;
 use halocline_trace::record::{FileNumber, Recorder};
 use halocline_vfs::{Caller, Engine};
 
-use super::Front;
 use super::inode_table::Inode;
 use super::open_files::OpenFile;
 
-/// Where requests are recorded.
+/// Where a mount's requests are recorded, and what names of files begin with.
+pub(crate) type Destination = (Arc<Recorder>, PathBuf);
+
+/// Records reads and writes, where that is wanted.
 #[derive(Debug)]
-pub(super) struct Recording {
-    recorder: Arc<Recorder>,
-    /// What names of files begin with.
-    mountpoint: PathBuf,
+pub(super) struct Recording<E> {
+    pub(super) engine: Arc<E>,
+    pub(super) destination: Option<Destination>,
 }
 
-impl<E: Engine> Front<E> {
-    /// Records reads and writes from now on, of files by their names below `mountpoint`.
-    #[must_use]
-    pub(crate) fn recording(
-        mut self,
-        recorder: Option<Arc<Recorder>>,
-        mountpoint: PathBuf,
-    ) -> Self {
-        self.recording = recorder.map(|recorder| Recording { recorder, mountpoint });
-        self
-    }
-
+impl<E: Engine> Recording<E> {
     /// What a file that is being opened is called in the trace. `unseen` says that the kernel will serve it.
     pub(super) fn traced(&self, inode: &Inode<E::Node>, unseen: bool) -> Option<FileNumber> {
-        let Recording { recorder, mountpoint } = self.recording.as_ref()?;
+        let (recorder, mountpoint) = self.destination.as_ref()?;
         if unseen {
             recorder.unseen();
         }
@@ -53,9 +43,9 @@ impl<E: Engine> Front<E> {
         serve: impl FnOnce() -> T,
         bytes: impl FnOnce(&T) -> u64,
     ) -> T {
-        match &self.recording {
+        match &self.destination {
             None => serve(),
-            Some(Recording { recorder, .. }) => {
+            Some((recorder, _)) => {
                 recorder.request((file.traced, op, offset, caller.pid), serve, bytes)
             }
         }

@@ -5,22 +5,16 @@
 //! with which nobody may run the file a moment later. Of a file that is gone from its tier nothing is kept at all.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use fuser::{FileAttr, FileType};
-use halocline_vfs::Engine;
 
-use super::Front;
 use super::inode_table::Inode;
 
-impl<E: Engine> Front<E> {
-    /// How long the kernel may keep the name and the attributes of an inode.
-    pub(super) fn timeout(&self, inode: &Inode<E::Node>, attr: &FileAttr) -> Duration {
-        let set_id = attr.kind == FileType::RegularFile
-            && u32::from(attr.perm) & (libc::S_ISUID | libc::S_ISGID) != 0;
-        let unseen = set_id || is_lost(attr) || inode.mapped.load(Ordering::Relaxed);
-        if unseen { Duration::ZERO } else { self.options.attr_timeout }
-    }
+/// Whether the kernel may keep the name and the attributes of an inode.
+pub(super) fn may_keep<N>(inode: &Inode<N>, attr: &FileAttr) -> bool {
+    let set_id = attr.kind == FileType::RegularFile
+        && u32::from(attr.perm) & (libc::S_ISUID | libc::S_ISGID) != 0;
+    !(set_id || is_lost(attr) || inode.mapped.load(Ordering::Relaxed))
 }
 
 /// Whether this may be all that is known of a file whose data is gone and may be restored: the kernel would take it for

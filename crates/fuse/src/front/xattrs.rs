@@ -1,12 +1,15 @@
 //! Extended attributes.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use fuser::{Errno, INodeNo};
 use halocline_vfs::{Caller, Engine};
 
 use super::inode_table::Inode;
-use super::{Answer, Front, Refused, privileges};
+use super::inodes::Inodes;
+use super::privileges::{self, Privileges};
+use super::{Answer, Refused};
 
 /// What is answered to a request for a value or a list, whose size may be asked for first.
 #[derive(Debug)]
@@ -17,47 +20,55 @@ pub(crate) enum Value {
     Bytes(Vec<u8>),
 }
 
-impl<E: Engine> Front<E> {
+/// Requests about extended attributes.
+#[derive(Debug)]
+pub(crate) struct Xattrs<E: Engine> {
+    pub(super) engine: Arc<E>,
+    pub(super) inodes: Arc<Inodes<E>>,
+    pub(super) privileges: Arc<Privileges<E>>,
+}
+
+impl<E: Engine> Xattrs<E> {
     /// A value; `room` is the caller's, in bytes, 0 to ask for the size.
-    pub(crate) fn xattr(&self, number: INodeNo, name: &OsStr, room: u32) -> Answer<Value> {
-        let inode = self.inode(number)?;
+    pub(crate) fn get(&self, number: INodeNo, name: &OsStr, room: u32) -> Answer<Value> {
+        let inode = self.inodes.get(number)?;
         let value = self.engine.get_xattr(&inode.node, name);
-        sized(room, value.map_err(self.failed(&inode, "getxattr"))?)
+        sized(room, value.map_err(self.inodes.failed(&inode, "getxattr"))?)
     }
 
-    /// NUL-terminated names; `room` as in [`Self::xattr`].
-    pub(crate) fn xattrs(&self, number: INodeNo, room: u32, caller: Caller) -> Answer<Value> {
-        let inode = self.inode(number)?;
+    /// NUL-terminated names; `room` as in [`Self::get`].
+    pub(crate) fn list(&self, number: INodeNo, room: u32, caller: Caller) -> Answer<Value> {
+        let inode = self.inodes.get(number)?;
         let names = self.engine.list_xattr(&inode.node);
-        let names = names.map_err(self.failed(&inode, "listxattr"))?;
+        let names = names.map_err(self.inodes.failed(&inode, "listxattr"))?;
         sized(room, if caller.uid == 0 { names } else { untrusted(&names) })
     }
 
     /// `flags` are `setxattr(2)`'s.
-    pub(crate) fn set_xattr(
+    pub(crate) fn set(
         &self,
         number: INodeNo,
         (name, value): (&OsStr, &[u8]),
         flags: i32,
         caller: Caller,
     ) -> Answer<()> {
-        let inode = self.inode(number)?;
+        let inode = self.inodes.get(number)?;
         self.may_change(&inode, name, caller)?;
         privileges::forget(&inode);
         let set = self.engine.set_xattr(&inode.node, name, value, flags);
-        set.map_err(self.failed(&inode, "setxattr"))?;
+        set.map_err(self.inodes.failed(&inode, "setxattr"))?;
         privileges::forget(&inode);
         if name == "system.posix_acl_access" {
-            self.after_acl_change(&inode, caller)?;
+            self.privileges.after_acl_change(&inode, caller)?;
         }
         Ok(())
     }
 
-    pub(crate) fn remove_xattr(&self, number: INodeNo, name: &OsStr, caller: Caller) -> Answer<()> {
-        let inode = self.inode(number)?;
+    pub(crate) fn remove(&self, number: INodeNo, name: &OsStr, caller: Caller) -> Answer<()> {
+        let inode = self.inodes.get(number)?;
         self.may_change(&inode, name, caller)?;
         let removed = self.engine.remove_xattr(&inode.node, name);
-        removed.map_err(self.failed(&inode, "removexattr"))
+        removed.map_err(self.inodes.failed(&inode, "removexattr"))
     }
 
     /// Refuses a caller who does not own the file ACLs of other kinds than POSIX's (`system.nfs4_acl` and the like):

@@ -13,7 +13,7 @@ use fuser::{Generation, ReplyEntry, ReplyXattr, Request, TimeOrNow};
 use halocline_os::catch_panic::unpanicked;
 use halocline_vfs::{Caller, Engine, Maker, SetTime};
 
-use crate::front::names::Entry;
+use crate::front::inodes::Entry;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
 use negotiation::Agreed;

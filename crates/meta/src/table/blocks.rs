@@ -1,6 +1,6 @@
 //! Blocks: reserved before they are written, discarded once no record of them can come back (I5).
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
@@ -12,7 +12,7 @@ impl ExtentTable {
     /// Reserves blocks for `range` before its data is written; `false` when the limit does not
     /// allow it even though nothing was evicted. `map` turns the reservation into use.
     pub fn reserve(&self, file: FileId, range: ByteRange, placement: Placement) -> bool {
-        let Ok(state) = self.known(file) else { return false };
+        let Ok(state) = self.files.known(file) else { return false };
         if range.is_empty() || range.end > change::END_MAX {
             return false;
         }
@@ -26,7 +26,7 @@ impl ExtentTable {
     /// Gives a reservation back. Its blocks may have been written: they are queued for discarding
     /// and count as used until then.
     pub fn release(&self, file: FileId, range: ByteRange, placement: Placement) {
-        let Some(state) = self.state(file) else { return };
+        let Some(state) = self.files.state(file) else { return };
         let mut mapped = state.mapped.write();
         let mapped = &mut *mapped;
         mapped.blocks.release(&mapped.extents, range, placement);
@@ -36,10 +36,10 @@ impl ExtentTable {
     /// Takes the queued ranges whose unmapping is durable. The caller locks each exclusively,
     /// asks `still_due` what of it is to be freed, frees that, then tells `discarded`.
     pub fn take_discards(&self) -> Vec<Discard> {
-        let completed = self.epochs.completed.load(Acquire);
+        let completed = self.epochs.completed();
         let mut due = Vec::new();
         for file in self.busy.waiting() {
-            if let Some(state) = self.state(file) {
+            if let Some(state) = self.files.state(file) {
                 state.mapped.write().blocks.take_due(file, completed, &mut due);
             }
         }
@@ -50,7 +50,7 @@ impl ExtentTable {
     /// as unmapped: what was mapped again, made durable by a barrier and unmapped again since
     /// would come back after a power loss, and find its data gone.
     pub fn still_due(&self, discard: &Discard) -> Vec<Discard> {
-        let Some(state) = self.state(discard.file) else { return Vec::new() };
+        let Some(state) = self.files.state(discard.file) else { return Vec::new() };
         let mapped = state.mapped.read();
         let parts = mapped.blocks.still_due(discard.range, discard.placement);
         parts.map(|range| Discard { range, ..*discard }).collect()
@@ -59,14 +59,14 @@ impl ExtentTable {
     /// Tells that a range was discarded: its blocks are free again.
     pub fn discarded(&self, discard: &Discard) {
         debug_assert!(discard.range == discard.range.widen_to(BLOCK), "I5: whole blocks only");
-        let Some(state) = self.state(discard.file) else { return };
+        let Some(state) = self.files.state(discard.file) else { return };
         let mut mapped = state.mapped.write();
         mapped.blocks.discarded(&self.space, discard.range, discard.placement);
         self.busy.update(&state, &mapped);
         let done = mapped.blocks.is_empty() && state.forgotten.load(Relaxed);
         drop(mapped);
         if done {
-            self.files.write().remove(discard.file);
+            self.files.remove(discard.file);
         }
     }
 

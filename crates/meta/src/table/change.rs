@@ -1,6 +1,6 @@
 //! Changes of one file's extents: each is planned, committed as one batch, then applied.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
@@ -42,7 +42,7 @@ impl ExtentTable {
         if dirty {
             self.owner.mark().set();
         }
-        let state = self.known(file)?;
+        let state = self.files.known(file)?;
         let _change = state.change.lock();
         check_mappable(&state, range)?;
         let now = self.now_ms();
@@ -52,7 +52,7 @@ impl ExtentTable {
             dirty,
             // Its data was written before this call, so the sync of this epoch's barrier, which
             // follows its cut, covers it.
-            epoch: if dirty { self.epochs.current.load(Acquire) } else { 0 },
+            epoch: if dirty { self.epochs.current() } else { 0 },
             dirty_since_ms: if dirty { now } else { 0 },
             last_use_ms: now,
         };
@@ -67,7 +67,7 @@ impl ExtentTable {
         }
         let slot = self.order.lock().insert(file, range.start, range.len());
         extents.insert(range.start, Entry::new(&record, self.next_generation(), slot));
-        self.count(&record, 1);
+        self.sums.count(&record, 1);
         self.busy.update(&state, &mapped);
         Ok(())
     }
@@ -76,7 +76,7 @@ impl ExtentTable {
     /// gives them a new generation; extents already dirty stay whole.
     pub fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
         self.owner.mark().set();
-        let state = self.known(file)?;
+        let state = self.files.known(file)?;
         // Before `redirty` looks: a flush that ends now must see the new generation or be over.
         let _change = state.change.lock();
         if self.redirty(&state, range) {
@@ -101,7 +101,7 @@ impl ExtentTable {
     /// What a write to `range` changes. The caller holds `change`.
     fn plan_dirty(&self, state: &FileState, range: ByteRange) -> Dirtied {
         let now = self.now_ms();
-        let epoch = self.epochs.current.load(Acquire);
+        let epoch = self.epochs.current();
         let mut dirtied = Dirtied::default();
         let mapped = state.mapped.read();
         for (start, entry) in mapped.extents.overlapping(range) {
@@ -159,8 +159,8 @@ impl ExtentTable {
     /// Whether a barrier has covered a dirty extent under `range`: it survives power loss, so what
     /// replaces it must be durable before it is unmapped (I4).
     pub fn promised(&self, file: FileId, range: ByteRange) -> bool {
-        let Some(state) = self.state(file) else { return false };
-        let completed = self.epochs.completed.load(Acquire);
+        let Some(state) = self.files.state(file) else { return false };
+        let completed = self.epochs.completed();
         let mapped = state.mapped.read();
         let mut extents = mapped.extents.overlapping(range);
         extents.any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
@@ -169,7 +169,7 @@ impl ExtentTable {
     /// Cuts dirty extents at the bounds of `range`, so that what is inside can be flushed or kept
     /// apart from the rest; whether there was one to cut.
     pub fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
-        let state = self.known(file)?;
+        let state = self.files.known(file)?;
         let _change = state.change.lock();
         let mut plan = Vec::new();
         let mapped = state.mapped.read();
@@ -202,7 +202,7 @@ impl ExtentTable {
     /// Clears `D_flag` of every extent inside `range` whose generation equals the one given;
     /// returns the bytes cleared. They become evictable at the next `barrier`.
     pub fn mark_clean(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
-        let state = self.known(file)?;
+        let state = self.files.known(file)?;
         let _change = state.change.lock();
         let mapped = state.mapped.read();
         let mut plan = Vec::new();
@@ -231,7 +231,7 @@ impl ExtentTable {
         drop(mapped);
         self.commit_clean(&state, &plan, &all_clean)?;
         // Read after the commit: a barrier that completes this epoch syncs the commit.
-        let epoch = self.epochs.current.load(Acquire);
+        let epoch = self.epochs.current();
         let mut mapped = state.mapped.write();
         for mut replace in plan {
             let marked = mapped.intents.at(replace.start).is_some();
@@ -248,7 +248,7 @@ impl ExtentTable {
     /// Unmaps all of `range`, dirty or not, and queues its space for discarding. Of a file that was forgotten meanwhile
     /// nothing is mapped: who drops its bytes need not know which of the two came first.
     pub fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
-        let Ok(state) = self.known(file) else { return Ok(()) };
+        let Ok(state) = self.files.known(file) else { return Ok(()) };
         let _change = state.change.lock();
         let intents: Vec<_> = state.mapped.read().intents.overlapping(range).collect();
         // What is left of an intent is recorded as what it is.
@@ -257,7 +257,7 @@ impl ExtentTable {
         });
         let (mut plan, gone) = Self::plan_unmap(&state, range, around);
         self.commit(file, &plan)?;
-        let epoch = self.epochs.current.load(Acquire);
+        let epoch = self.epochs.current();
         for replace in &mut plan {
             replace.release(epoch);
         }
@@ -333,7 +333,7 @@ impl ExtentTable {
     ) {
         let old = mapped.extents.remove(replace.start).expect("planned under `change`");
         let old_record = old.record(ByteRange::new(replace.start, old.end));
-        self.count(&old_record, -1);
+        self.sums.count(&old_record, -1);
         let heir = replace
             .pieces
             .iter()
@@ -356,7 +356,7 @@ impl ExtentTable {
             if !piece.record.dirty && piece.record.epoch != HELD {
                 order.unpark(slot, end - start);
             }
-            self.count(&piece.record, 1);
+            self.sums.count(&piece.record, 1);
             mapped.extents.insert(start, Entry::new(&piece.record, piece.generation, slot));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use halocline_model::request::ByteRange;
 
@@ -41,7 +41,7 @@ impl ExtentTable {
     /// Keeps a file's extents from eviction, or lets them go again. Not durable: the engine
     /// applies its globs anew at each mount.
     pub fn pin(&self, file: FileId, pinned: bool) {
-        let Some(state) = self.state(file) else { return };
+        let Some(state) = self.files.state(file) else { return };
         let was = state.pinned.swap(pinned, Relaxed);
         if was && !pinned {
             let mapped = state.mapped.read();
@@ -65,14 +65,14 @@ impl ExtentTable {
         lock: Lock<'_>,
     ) -> Result<Vec<Discard>> {
         self.records.usable()?;
-        if bytes == 0 || self.evictable_at_most() < bytes {
+        if bytes == 0 || self.sums.evictable_at_most() < bytes {
             return Ok(Vec::new());
         }
         let found = {
             let files = self.files.read();
             let mut search = Search {
                 files: &files,
-                completed: self.epochs.completed.load(Acquire),
+                completed: self.epochs.completed(),
                 keep,
                 lock,
                 wanted: bytes,
@@ -81,7 +81,7 @@ impl ExtentTable {
             };
             self.order.lock().search(|file, start| search.judge(file, start));
             if search.freed < bytes {
-                if self.sums.held.load(Relaxed) > 0 {
+                if self.sums.any_held() {
                     self.crowded.store(true, Relaxed);
                 }
                 return Ok(Vec::new());
@@ -91,17 +91,9 @@ impl ExtentTable {
         self.drop_victims(&found)
     }
 
-    /// An upper bound of what eviction can free, without a look at any extent.
-    fn evictable_at_most(&self) -> u64 {
-        let clean = |all: u64, dirty: u64| all.saturating_sub(dirty);
-        let bytes = clean(self.sums.mapped.load(Relaxed), self.sums.dirty.load(Relaxed));
-        let extents = clean(self.sums.extents.load(Relaxed), self.sums.dirty_extents.load(Relaxed));
-        bytes.saturating_add(extents.saturating_mul(2 * BLOCK))
-    }
-
     /// Unmaps the victims as one batch and hands their blocks out for discarding.
     fn drop_victims(&self, found: &BTreeMap<FileId, Victims>) -> Result<Vec<Discard>> {
-        let completed = self.epochs.completed.load(Acquire);
+        let completed = self.epochs.completed();
         let _changes: Vec<_> = found.values().map(|victims| victims.state.change.lock()).collect();
         let mut changes = Batch::default();
         let mut doomed = Vec::new();
@@ -137,7 +129,7 @@ impl ExtentTable {
         self.order.lock().remove(entry.slot);
         let record = entry.record(ByteRange::new(start, entry.end));
         assert!(!record.dirty, "I3: dirty data is never evicted");
-        self.count(&record, -1);
+        self.sums.count(&record, -1);
         for range in blocks.retire(extents, record.range, record.placement, 0) {
             blocks.take_now(range, record.placement);
             push_joined(discards, Discard { file, range, placement: record.placement });

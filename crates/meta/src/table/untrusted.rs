@@ -1,8 +1,6 @@
 //! Unmapping without the store: what a store that refuses changes cannot record is listed beside
 //! it, and what an earlier process listed is unmapped before anybody reads.
 
-use std::sync::atomic::Ordering::Acquire;
-
 use halocline_model::request::ByteRange;
 
 use super::{Access, ExtentTable};
@@ -17,7 +15,7 @@ impl ExtentTable {
     /// error says that no means was left; nothing is changed then.
     pub fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
         debug_assert!(self.records.usable().is_err(), "a store that works records it");
-        let state = self.known(file)?;
+        let state = self.files.known(file)?;
         let _change = state.change.lock();
         let (any, dirty) = {
             let mapped = state.mapped.read();
@@ -36,7 +34,7 @@ impl ExtentTable {
         }
         let (plan, gone) = Self::plan_unmap(&state, range, range);
         state.mapped.write().intents.cut(range);
-        self.apply_unmap(&state, plan, gone, self.epochs.current.load(Acquire));
+        self.apply_unmap(&state, plan, gone, self.epochs.current());
         Ok(())
     }
 
@@ -70,7 +68,7 @@ impl ExtentTable {
         );
         for &what in invalidated {
             match what {
-                Invalidation::Bytes(file, range) if self.state(file).is_some() => {
+                Invalidation::Bytes(file, range) if self.files.state(file).is_some() => {
                     self.unmap(file, range)?;
                 }
                 Invalidation::Bytes(..) => {}
@@ -87,7 +85,7 @@ impl ExtentTable {
     }
 
     fn unmap_all(&self, doomed: impl Fn(&Extent) -> bool) -> Result<()> {
-        let states: Vec<_> = self.files.read().all().cloned().collect();
+        let states = self.files.states();
         for state in states {
             let extents: Vec<_> = state.mapped.read().extents.all().collect();
             for extent in extents.iter().filter(|extent| doomed(extent)) {

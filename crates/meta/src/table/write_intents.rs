@@ -1,7 +1,7 @@
 //! What becomes of intents: merged when all is clean, recorded piece by piece when that is needed.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
@@ -82,7 +82,7 @@ impl ExtentTable {
             let entry = mapped.extents.remove(start).expect("it was just seen");
             let piece = entry.record(ByteRange::new(start, entry.end));
             debug_assert!(!piece.dirty, "I3: dirty extents do not become clean by merging");
-            self.count(&piece, -1);
+            self.sums.count(&piece, -1);
             let beaten = match heir {
                 Some((last_use_ms, _)) if last_use_ms >= piece.last_use_ms => Some(entry.slot),
                 _ => heir.replace((piece.last_use_ms, entry.slot)).map(|(_, slot)| slot),
@@ -95,7 +95,7 @@ impl ExtentTable {
         order.renamed(slot, intent.range.start);
         order.unpark(slot, intent.range.len());
         drop(order);
-        self.count(&record, 1);
+        self.sums.count(&record, 1);
         let entry = Entry::new(&record, self.next_generation(), slot);
         mapped.extents.insert(intent.range.start, entry);
         mapped.intents.remove(intent);
@@ -104,7 +104,7 @@ impl ExtentTable {
     /// Records every intent's pieces as what they are: the clean ones can be evicted after the next
     /// barrier.
     pub(super) fn settle_marks(&self) -> Result<()> {
-        let states: Vec<_> = self.files.read().all().cloned().collect();
+        let states = self.files.states();
         for state in states {
             let _change = state.change.lock();
             let intents: Vec<_> = state.mapped.read().intents.all().collect();
@@ -124,7 +124,7 @@ impl ExtentTable {
             plan.push(Replace { start, pieces: vec![piece] });
         }
         self.commit(state.id, &plan)?;
-        let epoch = self.epochs.current.load(Acquire);
+        let epoch = self.epochs.current();
         let mut mapped = state.mapped.write();
         for mut replace in plan {
             replace.release(epoch);
@@ -137,7 +137,7 @@ impl ExtentTable {
     /// A file's extents as the store has them, with the epoch of the dirty ones: what a crash now
     /// would leave. For tests.
     pub fn recorded(&self, file: FileId) -> Vec<(ByteRange, Placement, Option<u64>)> {
-        let Some(state) = self.state(file) else { return Vec::new() };
+        let Some(state) = self.files.state(file) else { return Vec::new() };
         let mapped = state.mapped.read();
         assert!(mapped.intents.agree_with(&mapped.extents), "intents and extents disagree");
         let mut recorded: Vec<_> = Vec::new();

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, RawDir, SeekFrom, fsync, seek};
 
-use super::{Namespace, Node};
+use super::Node;
 use halocline_os::error::Result;
 
 /// One directory entry.
@@ -93,20 +93,6 @@ impl Directory {
 impl AsFd for Directory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-impl Namespace {
-    /// All entries of a directory but `.` and `..`.
-    pub fn entries(&self, dir: &Node) -> Result<Vec<DirEntry>> {
-        let mut entries = Vec::new();
-        self.open_dir(dir)?.read(0, &mut |entry| {
-            if entry.name != "." && entry.name != ".." {
-                entries.push(entry);
-            }
-            true
-        })?;
-        Ok(entries)
     }
 }
 

@@ -23,7 +23,7 @@ use super::{Device, caller, locking, maker, named, reading, set_time, valued};
 use crate::front::Refused;
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
-use crate::front::names::Entry;
+use crate::front::inodes::Entry;
 
 /// Answers with the value that `$call` returns, or with its error; a panic in it is one.
 macro_rules! answer {
@@ -38,9 +38,9 @@ macro_rules! answer {
 impl<E: Engine> Filesystem for Device<E> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let wanted = Wanted {
-            passes_through: self.front.passes_through(),
-            maps_direct_files: self.front.maps_direct_files(),
-            shares_locks: self.front.shares_locks(),
+            passes_through: self.front.open.passes_through(),
+            maps_direct_files: self.front.open.maps_direct_files(),
+            shares_locks: self.front.locking.shares_locks(),
         };
         self.agreed.agree(config, &wanted);
         Ok(())
@@ -48,12 +48,12 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _turn = self.parking.begin();
-        named(reply, || self.front.lookup((parent, name)));
+        named(reply, || self.front.names.lookup((parent, name)));
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
         let _turn = self.parking.begin();
-        let _ = caught(|| self.front.forget(number, lookups));
+        let _ = caught(|| self.front.names.forget(number, lookups));
     }
 
     fn getattr(
@@ -64,7 +64,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyAttr,
     ) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.attributes(number, handle), (kept, attr) => reply.attr(&kept, &attr));
+        answer!(reply, self.front.attributes.get(number, handle), (kept, attr) => reply.attr(&kept, &attr));
     }
 
     fn setattr(
@@ -94,13 +94,13 @@ impl<E: Engine> Filesystem for Device<E> {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        let set = || self.front.set_attributes(number, handle, &change, caller(request));
+        let set = || self.front.attributes.set(number, handle, &change, caller(request));
         answer!(reply, set(), (timeout, attr) => reply.attr(&timeout, &attr));
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.read_link(number), target => reply.data(target.as_encoded_bytes()));
+        answer!(reply, self.front.names.read_link(number), target => reply.data(target.as_encoded_bytes()));
     }
 
     fn mknod(
@@ -115,7 +115,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.parking.begin();
         let what = Make::Special(mode, u64::from(device));
-        named(reply, || self.front.make((parent, name), what, maker(request, umask)));
+        named(reply, || self.front.names.make((parent, name), what, maker(request, umask)));
     }
 
     fn mkdir(
@@ -129,7 +129,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.parking.begin();
         let by = maker(request, umask);
-        named(reply, || self.front.make((parent, name), Make::Directory(mode), by));
+        named(reply, || self.front.names.make((parent, name), Make::Directory(mode), by));
     }
 
     fn symlink(
@@ -142,17 +142,17 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.parking.begin();
         let what = Make::Symlink(target.as_os_str());
-        named(reply, || self.front.make((parent, name), what, maker(request, 0)));
+        named(reply, || self.front.names.make((parent, name), what, maker(request, 0)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.unlink((parent, name)), () => reply.ok());
+        answer!(reply, self.front.names.unlink((parent, name)), () => reply.ok());
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.remove_dir((parent, name)), () => reply.ok());
+        answer!(reply, self.front.names.remove_dir((parent, name)), () => reply.ok());
     }
 
     fn rename(
@@ -166,7 +166,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        let rename = || self.front.rename((parent, name), (new_parent, new_name), flags.bits());
+        let rename =
+            || self.front.names.rename((parent, name), (new_parent, new_name), flags.bits());
         answer!(reply, rename(), () => reply.ok());
     }
 
@@ -179,7 +180,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEntry,
     ) {
         let _turn = self.parking.begin();
-        named(reply, || self.front.link(number, (parent, name)));
+        named(reply, || self.front.names.link(number, (parent, name)));
     }
 
     fn create(
@@ -193,7 +194,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyCreate,
     ) {
         let _turn = self.parking.begin();
-        let create = || self.front.create((parent, name), mode, flags, maker(request, umask));
+        let create = || self.front.files.create((parent, name), mode, flags, maker(request, umask));
         answer!(reply, create(), (it, file) => {
             let (kept, generation) = (&it.timeout, Generation(it.generation));
             let (handle, mode) = (file.handle, file.mode);
@@ -209,7 +210,7 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.open(number, flags.0, caller(request)), file => {
+        answer!(reply, self.front.files.open(number, flags.0, caller(request)), file => {
             let Some(backing) = file.backing else {
                 return reply.opened(file.handle, file.mode);
             };
@@ -233,7 +234,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.parking.begin();
         let what = (handle, ReadFor::of(lock_owner.is_some()));
-        let read = |room: &mut [u8]| self.front.read(what, offset, room, caller(request));
+        let read = |room: &mut [u8]| self.front.files.read(what, offset, room, caller(request));
         reading::read(size as usize, read, reply);
     }
 
@@ -250,7 +251,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyWrite,
     ) {
         let _turn = self.parking.begin();
-        let write = || self.front.write(handle, (offset, data), write_flags, caller(request));
+        let write = || self.front.files.write(handle, (offset, data), write_flags, caller(request));
         answer!(reply, write(), count => reply.written(count));
     }
 
@@ -263,7 +264,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.flush(handle, lock_owner.0), () => reply.ok());
+        answer!(reply, self.front.files.flush(handle, lock_owner.0), () => reply.ok());
     }
 
     fn getlk(
@@ -312,7 +313,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.parking.begin();
         let release = || {
-            self.front.release(handle);
+            self.front.files.release(handle);
             Ok(())
         };
         answer!(reply, release(), () => reply.ok());
@@ -327,12 +328,12 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.sync(handle, data_only), () => reply.ok());
+        answer!(reply, self.front.files.sync(handle, data_only), () => reply.ok());
     }
 
     fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.parking.begin();
-        let open = || self.front.open_dir(number, caller(request));
+        let open = || self.front.directories.open(number, caller(request));
         answer!(reply, open(), dir => reply.opened(dir, fuser::FopenFlags::empty()));
     }
 
@@ -346,7 +347,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.parking.begin();
         let mut add = |it: Listed<'_>| !reply.add(it.number, it.next, it.kind, it.name);
-        let listed = unpanicked(|| self.front.list((handle, number), offset, &mut add));
+        let listed = unpanicked(|| self.front.directories.list((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());
     }
 
@@ -363,7 +364,8 @@ impl<E: Engine> Filesystem for Device<E> {
             let generation = Generation(known.generation);
             !reply.add(it.number, it.next, it.name, &known.timeout, &known.attr, generation)
         };
-        let listed = unpanicked(|| self.front.list_plus((handle, number), offset, &mut add));
+        let listed =
+            unpanicked(|| self.front.directories.list_plus((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());
     }
 
@@ -377,7 +379,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.parking.begin();
         let close_dir = || {
-            self.front.close_dir(handle);
+            self.front.directories.close(handle);
             Ok(())
         };
         answer!(reply, close_dir(), () => reply.ok());
@@ -392,12 +394,12 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.sync_dir(handle), () => reply.ok());
+        answer!(reply, self.front.directories.sync(handle), () => reply.ok());
     }
 
     fn statfs(&self, _request: &Request, number: INodeNo, reply: ReplyStatfs) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.totals(number), t => reply.statfs(
+        answer!(reply, self.front.attributes.totals(number), t => reply.statfs(
             t.f_blocks,
             t.f_bfree,
             t.f_bavail,
@@ -420,7 +422,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        let set = || self.front.set_xattr(number, (name, value), flags, caller(request));
+        let set = || self.front.xattrs.set(number, (name, value), flags, caller(request));
         answer!(reply, set(), () => reply.ok());
     }
 
@@ -433,18 +435,18 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyXattr,
     ) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.xattr(number, name, size), value => valued(reply, &value));
+        answer!(reply, self.front.xattrs.get(number, name, size), value => valued(reply, &value));
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let _turn = self.parking.begin();
-        let list = || self.front.xattrs(number, size, caller(request));
+        let list = || self.front.xattrs.list(number, size, caller(request));
         answer!(reply, list(), names => valued(reply, &names));
     }
 
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.remove_xattr(number, name, caller(request)), () => reply.ok());
+        answer!(reply, self.front.xattrs.remove(number, name, caller(request)), () => reply.ok());
     }
 
     fn fallocate(
@@ -458,7 +460,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.parking.begin();
-        let allocate = || self.front.allocate(handle, (offset, len), mode, caller(request));
+        let allocate = || self.front.files.allocate(handle, (offset, len), mode, caller(request));
         answer!(reply, allocate(), () => reply.ok());
     }
 
@@ -472,7 +474,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyLseek,
     ) {
         let _turn = self.parking.begin();
-        answer!(reply, self.front.seek(handle, offset, whence), at => reply.offset(at));
+        answer!(reply, self.front.files.seek(handle, offset, whence), at => reply.offset(at));
     }
 
     fn ioctl(

@@ -20,7 +20,7 @@ fn request((handle, owner): Through, (kind, first, last): Asked) -> Answer<LockR
 
 /// Answers which lock is in the way of one, if one is.
 pub(super) fn find<E: Engine>(front: &Front<E>, through: Through, asked: Asked, reply: ReplyLock) {
-    match unpanicked(|| front.find_lock(request(through, asked)?)) {
+    match unpanicked(|| front.locking.find(request(through, asked)?)) {
         Ok(found) => {
             let asked_for = (libc::F_UNLCK, asked.1, asked.2);
             let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);
@@ -38,7 +38,7 @@ pub(super) fn set<E: Engine>(
     (waits, caller): (bool, Caller),
     reply: ReplyEmpty,
 ) {
-    match unpanicked(|| front.set_lock(request(through, asked)?, waits, caller)) {
+    match unpanicked(|| front.locking.set(request(through, asked)?, waits, caller)) {
         Ok(None) => reply.ok(),
         Ok(Some(wait)) => later(wait, reply),
         Err(Refused(errno)) => reply.error(errno),

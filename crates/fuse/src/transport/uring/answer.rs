@@ -15,9 +15,9 @@ use super::wire::{
     ReleaseIn, Rename2In, RenameIn, SeekIn, SeekOut, SetAttrIn, SetXattrIn, StatfsOut, WriteIn,
     WriteOut, kind_bits,
 };
-use crate::front::attributes::time;
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
+use crate::front::kernel_attributes::time;
 use crate::front::locks::{LockRange, LockRequest};
 use crate::front::passing::Opened;
 use crate::front::xattrs::Value;
@@ -96,42 +96,42 @@ pub(super) fn answer<E: Engine>(
             let read: &ReadIn = request.fields()?;
             let room = &mut room[..read.size as usize];
             let why = ReadFor::of(read.read_flags & READ_LOCKOWNER != 0);
-            front.read((FileHandle(read.handle), why), read.offset, room, request.caller())
+            front.files.read((FileHandle(read.handle), why), read.offset, room, request.caller())
         }
         code::WRITE => {
             let write: &WriteIn = request.fields()?;
             let data = &room[..request.payload];
             let flags = WriteFlags::from_bits_retain(write.write_flags);
             let at = (write.offset, data);
-            let size = front.write(FileHandle(write.handle), at, flags, request.caller())?;
+            let size = front.files.write(FileHandle(write.handle), at, flags, request.caller())?;
             Ok(put(room, &WriteOut { size, padding: 0 }))
         }
         code::LOOKUP => {
-            let entry = front.lookup((node, request.name(room)?))?;
+            let entry = front.names.lookup((node, request.name(room)?))?;
             Ok(put(room, &EntryOut::from(&entry)))
         }
         code::GETATTR => {
             let get: &GetAttrIn = request.fields()?;
             let handle = (get.flags & GETATTR_HANDLE != 0).then_some(FileHandle(get.handle));
-            Ok(put_attr(room, &front.attributes(node, handle)?))
+            Ok(put_attr(room, &front.attributes.get(node, handle)?))
         }
         code::OPEN => {
             let open: &OpenIn = request.fields()?;
-            let opened = front.open(node, open.flags, request.caller())?;
+            let opened = front.files.open(node, open.flags, request.caller())?;
             Ok(put(room, &opened_out(&opened)))
         }
         code::CREATE => {
             let create: &CreateIn = request.fields()?;
             let by = request.maker(create.umask);
             let place = (node, request.name(room)?);
-            let (entry, opened) = front.create(place, create.mode, create.flags, by)?;
+            let (entry, opened) = front.files.create(place, create.mode, create.flags, by)?;
             let open = opened_out(&opened);
             Ok(put(room, &CreateOut { entry: EntryOut::from(&entry), open }))
         }
         code::SETATTR => {
             let set: &SetAttrIn = request.fields()?;
             let (change, handle) = (set.change(), set.handle());
-            Ok(put_attr(room, &front.set_attributes(node, handle, &change, request.caller())?))
+            Ok(put_attr(room, &front.attributes.set(node, handle, &change, request.caller())?))
         }
         code::RELEASE
         | code::FLUSH
@@ -159,36 +159,36 @@ fn answer_handle<E: Engine>(
 ) -> Answer<usize> {
     match request.header.opcode {
         code::RELEASE => {
-            front.release(FileHandle(request.fields::<ReleaseIn>()?.handle));
+            front.files.release(FileHandle(request.fields::<ReleaseIn>()?.handle));
             Ok(0)
         }
         code::FLUSH => {
             let it: &ReleaseIn = request.fields()?;
-            nothing(front.flush(FileHandle(it.handle), it.lock_owner))
+            nothing(front.files.flush(FileHandle(it.handle), it.lock_owner))
         }
         code::FSYNC => {
             let sync: &FsyncIn = request.fields()?;
-            nothing(front.sync(FileHandle(sync.handle), sync.flags & DATA_ONLY != 0))
+            nothing(front.files.sync(FileHandle(sync.handle), sync.flags & DATA_ONLY != 0))
         }
         code::FALLOCATE => {
             let it: &FallocateIn = request.fields()?;
             let range = (it.offset, it.len);
-            nothing(front.allocate(FileHandle(it.handle), range, it.mode, request.caller()))
+            nothing(front.files.allocate(FileHandle(it.handle), range, it.mode, request.caller()))
         }
         code::GETLK => {
             let asked: &LockIn = request.fields()?;
-            let found = front.find_lock(asked.request()?)?;
+            let found = front.locking.find(asked.request()?)?;
             let asked_for = (libc::F_UNLCK, asked.first, asked.last);
             let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);
             Ok(put(room, &LockOut { first, last, kind, pid: 0 }))
         }
         code::SETLK => {
             let asked: &LockIn = request.fields()?;
-            nothing(front.set_lock(asked.request()?, false, request.caller()).map(drop))
+            nothing(front.locking.set(asked.request()?, false, request.caller()).map(drop))
         }
         _ => {
             let seek: &SeekIn = request.fields()?;
-            let offset = front.seek(FileHandle(seek.handle), seek.offset, seek.whence)?;
+            let offset = front.files.seek(FileHandle(seek.handle), seek.offset, seek.whence)?;
             Ok(put(room, &SeekOut { offset }))
         }
     }
@@ -204,23 +204,23 @@ fn answer_name<E: Engine>(
         code::MKNOD => {
             let make: &MknodIn = request.fields()?;
             let what = Make::Special(make.mode, u64::from(make.device));
-            front.make((node, request.name(room)?), what, request.maker(make.umask))?
+            front.names.make((node, request.name(room)?), what, request.maker(make.umask))?
         }
         code::MKDIR => {
             let make: &MkdirIn = request.fields()?;
             let by = request.maker(make.umask);
-            front.make((node, request.name(room)?), Make::Directory(make.mode), by)?
+            front.names.make((node, request.name(room)?), Make::Directory(make.mode), by)?
         }
         code::SYMLINK => {
             let (name, target) = request.two_names(room)?;
-            front.make((node, name), Make::Symlink(target), request.maker(0))?
+            front.names.make((node, name), Make::Symlink(target), request.maker(0))?
         }
         code::LINK => {
             let link: &LinkIn = request.fields()?;
-            front.link(INodeNo(link.node), (node, request.name(room)?))?
+            front.names.link(INodeNo(link.node), (node, request.name(room)?))?
         }
-        code::UNLINK => return nothing(front.unlink((node, request.name(room)?))),
-        code::RMDIR => return nothing(front.remove_dir((node, request.name(room)?))),
+        code::UNLINK => return nothing(front.names.unlink((node, request.name(room)?))),
+        code::RMDIR => return nothing(front.names.remove_dir((node, request.name(room)?))),
         code::RENAME | code::RENAME2 => {
             let to: &RenameIn = request.fields()?;
             let flags = match request.header.opcode {
@@ -228,13 +228,13 @@ fn answer_name<E: Engine>(
                 _ => 0,
             };
             let (old, new) = request.two_names(room)?;
-            return nothing(front.rename((node, old), (INodeNo(to.new_parent), new), flags));
+            return nothing(front.names.rename((node, old), (INodeNo(to.new_parent), new), flags));
         }
         code::READLINK => {
-            let target = front.read_link(node)?;
+            let target = front.names.read_link(node)?;
             return Ok(put_bytes(room, target.as_encoded_bytes()));
         }
-        code::STATFS => return Ok(put(room, &StatfsOut::from(&front.totals(node)?))),
+        code::STATFS => return Ok(put(room, &StatfsOut::from(&front.attributes.totals(node)?))),
         _ => return Err(Refused(Errno::ENOSYS)),
     };
     Ok(put(room, &EntryOut::from(&entry)))
@@ -252,15 +252,15 @@ fn answer_xattr<E: Engine>(
             let name = request.name(room)?;
             let value = room.get(name.len() + 1..request.payload).ok_or(Errno::EINVAL)?;
             let value = value.get(..set.size as usize).ok_or(Errno::EINVAL)?;
-            return nothing(front.set_xattr(node, (name, value), set.flags, request.caller()));
+            return nothing(front.xattrs.set(node, (name, value), set.flags, request.caller()));
         }
         code::REMOVEXATTR => {
-            return nothing(front.remove_xattr(node, request.name(room)?, request.caller()));
+            return nothing(front.xattrs.remove(node, request.name(room)?, request.caller()));
         }
         code::GETXATTR => {
-            front.xattr(node, request.name(room)?, request.fields::<GetXattrIn>()?.size)?
+            front.xattrs.get(node, request.name(room)?, request.fields::<GetXattrIn>()?.size)?
         }
-        _ => front.xattrs(node, request.fields::<GetXattrIn>()?.size, request.caller())?,
+        _ => front.xattrs.list(node, request.fields::<GetXattrIn>()?.size, request.caller())?,
     };
     Ok(match value {
         Value::Size(size) => put(room, &GetXattrOut { size, padding: 0 }),
@@ -276,15 +276,17 @@ fn answer_directory<E: Engine>(
     let node = INodeNo(request.header.node);
     match request.header.opcode {
         code::OPENDIR => {
-            let handle = front.open_dir(node, request.caller())?.0;
+            let handle = front.directories.open(node, request.caller())?.0;
             return Ok(put(room, &OpenOut { handle, flags: 0, backing: 0 }));
         }
         code::RELEASEDIR => {
-            front.close_dir(FileHandle(request.fields::<ReleaseIn>()?.handle));
+            front.directories.close(FileHandle(request.fields::<ReleaseIn>()?.handle));
             return Ok(0);
         }
         code::FSYNCDIR => {
-            return nothing(front.sync_dir(FileHandle(request.fields::<FsyncIn>()?.handle)));
+            return nothing(
+                front.directories.sync(FileHandle(request.fields::<FsyncIn>()?.handle)),
+            );
         }
         _ => {}
     }
@@ -292,9 +294,9 @@ fn answer_directory<E: Engine>(
     let dir = (FileHandle(read.handle), node);
     let mut list = List { room: &mut room[..read.size as usize], used: 0 };
     if request.header.opcode == code::READDIR {
-        front.list(dir, read.offset, |listed| list.add(&[], &listed))?;
+        front.directories.list(dir, read.offset, |listed| list.add(&[], &listed))?;
     } else {
-        front.list_plus(dir, read.offset, |listed, entry| {
+        front.directories.list_plus(dir, read.offset, |listed, entry| {
             list.add(EntryOut::from(entry).as_bytes(), &listed)
         })?;
     }

@@ -45,7 +45,7 @@ impl StandIns {
         (queue, make): (u16, impl FnOnce() -> io::Result<JoinHandle<()>>),
     ) -> Answer<usize> {
         let asked: &LockIn = request.fields()?;
-        if let Some(wait) = front.set_lock(asked.request()?, true, request.caller())? {
+        if let Some(wait) = front.locking.set(asked.request()?, true, request.caller())? {
             let _absent = self.leave(queue, make).map_err(|error| {
                 tracing::warn!(%error, "no thread to wait for a lock");
                 Refused(fuser::Errno::ENOLCK)

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, FileType};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::front::names::Entry;
+use crate::front::inodes::Entry;
 
 /// Declares structures that are copied from or to the kernel's buffer as they stand.
 macro_rules! wire {
@@ -189,7 +189,7 @@ fn since_epoch(time: SystemTime) -> (i64, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::front::attributes::time;
+    use crate::front::kernel_attributes::time;
 
     #[test]
     fn sizes_are_the_kernels() {

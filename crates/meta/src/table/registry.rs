@@ -4,23 +4,79 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::ExtentTable;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use super::critical::CriticalRanges;
 use crate::batch::Batch;
-use crate::cdt::Durable;
-use crate::files::FileState;
-use crate::record::{NEXT_FILE_KEY, critical_key, encode_counter, encode_file, file_key};
+use crate::files::{FileState, Files};
+use crate::record::{NEXT_FILE_KEY, encode_counter, encode_file, file_key};
+use crate::records::RecordStore;
 use crate::{FileId, FileRecord, OriginKey, Stamp};
-use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 
-impl ExtentTable {
-    /// The file with this origin identity, registered under `path` if it is new.
-    pub fn register(&self, key: OriginKey, path: &Path) -> Result<FileId> {
-        self.register_on(None, key, path)
+/// The files that the cache knows, durable through the records.
+///
+/// What must hold: memory has a name only once it is recorded, and one change of names is made at a time.
+#[derive(Debug)]
+pub(super) struct FileRegistry {
+    records: Arc<dyn RecordStore>,
+    critical: Arc<CriticalRanges>,
+    names: Mutex<()>,
+    files: RwLock<Files>,
+}
+
+impl FileRegistry {
+    pub(super) fn new(
+        records: &Arc<dyn RecordStore>,
+        critical: &Arc<CriticalRanges>,
+        files: Files,
+    ) -> Self {
+        let (records, critical) = (Arc::clone(records), Arc::clone(critical));
+        Self { records, critical, names: Mutex::default(), files: RwLock::new(files) }
     }
 
-    /// The same for a file that lies on a `mount` below the origin's root, see [`FileRecord::mount`].
-    pub fn register_on(
+    /// All files for reading, forgotten ones too.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Files> {
+        self.files.read()
+    }
+
+    /// All files as they are now, forgotten ones too.
+    pub(super) fn states(&self) -> Vec<Arc<FileState>> {
+        self.files.read().all().cloned().collect()
+    }
+
+    /// One file, forgotten or not.
+    pub(super) fn state(&self, file: FileId) -> Option<Arc<FileState>> {
+        self.files.read().get(file).cloned()
+    }
+
+    /// One file that is not forgotten.
+    pub(super) fn known(&self, file: FileId) -> Result<Arc<FileState>> {
+        let state = self.state(file).filter(|state| !state.forgotten.load(Relaxed));
+        state.ok_or_else(|| {
+            Error::invalid(
+                format!("the cache does not know file {}", file.0),
+                "register it first; this is a fault of the program",
+            )
+        })
+    }
+
+    /// Takes out a forgotten file for good whose last blocks were discarded.
+    pub(super) fn remove(&self, file: FileId) {
+        self.files.write().remove(file);
+    }
+
+    /// The records of all files, by id.
+    pub(super) fn all(&self) -> Vec<FileRecord> {
+        let files = self.files.read();
+        let known = files.all().filter(|state| !state.forgotten.load(Relaxed));
+        let mut records: Vec<_> = known.map(|state| state.record.lock().clone()).collect();
+        records.sort_by_key(|record| record.id);
+        records
+    }
+
+    /// The file with this origin identity, registered under `path` if it is new.
+    pub(super) fn register_on(
         &self,
         mount: Option<OriginKey>,
         key: OriginKey,
@@ -46,20 +102,22 @@ impl ExtentTable {
     }
 
     /// Records what the origin's file looks like now.
-    pub fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
+    pub(super) fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
         let mut record = state.record.lock().clone();
         if record.stamp != stamp {
             record.stamp = stamp;
-            self.put(&file_key(file), &encode_file(&record))?;
+            let mut changes = Batch::default();
+            changes.put(&file_key(file), &encode_file(&record));
+            self.records.commit(&changes)?;
             *state.record.lock() = record;
         }
         Ok(())
     }
 
     /// Renames `from`, and everything below it if it is a directory, to `to`.
-    pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let _names = self.names.lock();
         let moved = self.files.read().renamed(from, to);
         self.commit_paths(&moved)?;
@@ -70,7 +128,7 @@ impl ExtentTable {
     }
 
     /// Exchanges the paths `a` and `b`, with everything below each.
-    pub fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
+    pub(super) fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
         let _names = self.names.lock();
         let moved = {
             let files = self.files.read();
@@ -93,16 +151,16 @@ impl ExtentTable {
         self.records.commit(&changes)
     }
 
-    pub(super) fn has_nothing_of(&self, state: &FileState) -> bool {
+    fn has_nothing_of(&self, state: &FileState) -> bool {
         let mapped = state.mapped.read();
         !state.forgotten.load(Relaxed)
             && mapped.extents.is_empty()
             && mapped.blocks.is_empty()
-            && !self.cdt.lock().knows(state.id)
+            && !self.critical.knows(state.id)
     }
 
     /// Forgets a file without extents.
-    pub fn forget(&self, file: FileId) -> Result<()> {
+    pub(super) fn forget(&self, file: FileId) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
         let _change = state.change.lock();
@@ -112,18 +170,9 @@ impl ExtentTable {
                 "unmap them first; this is a fault of the program",
             ));
         }
-        let mut dropped = Vec::new();
-        let mut cdt = self.cdt.lock();
-        cdt.drop_range(file, ByteRange::new(0, u64::MAX), &mut dropped);
         let mut changes = Batch::default();
         changes.remove(&file_key(file));
-        for change in dropped {
-            if let Durable::Drop(file, range) = change {
-                changes.remove(&critical_key(file, range));
-            }
-        }
-        self.records.commit(&changes)?;
-        drop(cdt);
+        self.critical.forget(file, changes, |changes| self.records.commit(changes))?;
         let record = state.record.lock().clone();
         state.forgotten.store(true, Relaxed);
         let mut files = self.files.write();
@@ -135,12 +184,12 @@ impl ExtentTable {
     }
 
     /// Whether the cache knows a file and has nothing of it: no extent, no block, no critical range.
-    pub fn is_empty(&self, file: FileId) -> bool {
+    pub(super) fn is_empty(&self, file: FileId) -> bool {
         self.state(file).is_some_and(|state| self.has_nothing_of(&state))
     }
 
     /// All such files.
-    pub fn empty_files(&self) -> Vec<FileId> {
+    pub(super) fn empty_files(&self) -> Vec<FileId> {
         let files = self.files.read();
         files.all().filter(|state| self.has_nothing_of(state)).map(|state| state.id).collect()
     }

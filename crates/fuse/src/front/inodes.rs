@@ -1,0 +1,141 @@
+//! The inodes that the kernel knows: which node of the engine each is, and what the kernel may keep of it.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use fuser::{Errno, FileAttr, FileType, INodeNo};
+use halocline_os::error::Error;
+use halocline_vfs::{Engine, Stat};
+
+use super::inode_table::{Inode, InodeTable};
+use super::{Answer, Refused, is_told, kernel_attributes, privileges, timeouts};
+
+/// What the kernel is told of a name.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Attributes, under the number by which the kernel shall name the inode, also for the root.
+    pub(crate) attr: FileAttr,
+    /// Tells uses of one number apart.
+    pub(crate) generation: u64,
+    /// How long name and attributes may be kept.
+    pub(crate) timeout: Duration,
+}
+
+impl Entry {
+    /// An entry of which only the inode number is known.
+    pub(super) fn named_only(number: u64) -> Self {
+        let attr = FileAttr {
+            ino: INodeNo(number),
+            size: 0,
+            blocks: 0,
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind: FileType::Directory,
+            perm: 0,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        };
+        Self { attr, generation: 0, timeout: Duration::ZERO }
+    }
+}
+
+/// A name in a directory.
+pub(crate) type Place<'a> = (INodeNo, &'a OsStr);
+
+/// All inodes that the kernel knows, with the lookups that it has yet to forget.
+#[derive(Debug)]
+pub(super) struct Inodes<E: Engine> {
+    engine: Arc<E>,
+    table: InodeTable<E::Node>,
+    attr_timeout: Duration,
+}
+
+impl<E: Engine> Inodes<E> {
+    /// The kernel knows the root alone, and keeps attributes for `attr_timeout` where it may.
+    pub(super) fn new(engine: &Arc<E>, attr_timeout: Duration) -> Self {
+        let root = engine.root();
+        let table = InodeTable::new(engine.key(&root), root);
+        Self { engine: engine.clone(), table, attr_timeout }
+    }
+
+    /// # Errors
+    /// `ESTALE` for a number that the kernel has forgotten.
+    pub(super) fn get(&self, number: INodeNo) -> Answer<Arc<Inode<E::Node>>> {
+        self.table.get(number.0).ok_or(Refused(Errno::ESTALE))
+    }
+
+    /// Registers a node that the kernel is about to be told of.
+    pub(super) fn remember(&self, node: E::Node, stat: &Stat) -> (Arc<Inode<E::Node>>, FileAttr) {
+        let inode = self.table.remember(self.engine.key(&node), node);
+        let attr = attr(&inode, stat);
+        (inode, attr)
+    }
+
+    /// Registers what was found under a name; what the kernel is told of it.
+    pub(super) fn entry(&self, (node, stat): (E::Node, Stat)) -> Entry {
+        let (inode, mut attr) = self.remember(node, &stat);
+        attr.ino = INodeNo(inode.number);
+        let timeout = self.timeout(&inode, &attr);
+        Entry { attr, generation: inode.generation, timeout }
+    }
+
+    /// The kernel takes back lookups that it was answered.
+    pub(super) fn forget(&self, number: INodeNo, lookups: u64) {
+        self.table.forget(number.0, lookups, |node| self.engine.key(node));
+    }
+
+    /// How long the kernel may keep the name and the attributes of an inode.
+    pub(super) fn timeout(&self, inode: &Inode<E::Node>, attr: &FileAttr) -> Duration {
+        if timeouts::may_keep(inode, attr) { self.attr_timeout } else { Duration::ZERO }
+    }
+
+    /// For `map_err`, where a `request` about `inode` fails: the log says about which file.
+    pub(super) fn failed(
+        &self,
+        inode: &Inode<E::Node>,
+        request: &'static str,
+    ) -> impl FnOnce(Error) -> Refused {
+        move |error| self.refusal(inode, OsStr::new(""), request, &error)
+    }
+
+    /// The same of a request about the name `name` in the directory `parent`.
+    pub(super) fn failed_at(
+        &self,
+        parent: &Inode<E::Node>,
+        name: &OsStr,
+        request: &'static str,
+    ) -> impl FnOnce(Error) -> Refused {
+        move |error| self.refusal(parent, name, request, &error)
+    }
+
+    fn refusal(
+        &self,
+        inode: &Inode<E::Node>,
+        name: &OsStr,
+        request: &'static str,
+        error: &Error,
+    ) -> Refused {
+        if is_told(error) {
+            let (tree, node) = self.engine.below(&inode.node);
+            let mut file = tree.path_of(&node);
+            if !name.is_empty() {
+                file.push(name);
+            }
+            tracing::warn!(?file, request, %error, "a request failed");
+        }
+        Refused(Errno::from_i32(error.errno()))
+    }
+}
+
+/// The kernel's form of attributes, under the kernel's number.
+pub(super) fn attr<N>(inode: &Inode<N>, stat: &Stat) -> FileAttr {
+    privileges::notice(inode, stat);
+    kernel_attributes::file_attr(inode.number, stat)
+}
