@@ -45,6 +45,14 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Place(Option<(Arc<Users>, u32)>);
 
+#[cfg(test)]
+impl Place {
+    /// A place of nobody's.
+    pub(super) const fn nobodys() -> Self {
+        Self(None)
+    }
+}
+
 impl UserLimits {
     /// Nobody has anything open.
     pub(super) fn new(connection: &Arc<Connection>) -> Self {

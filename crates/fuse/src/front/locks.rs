@@ -163,13 +163,13 @@ pub(super) fn refused(error: &io::Error) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::front::fair::Users;
+    use crate::front::fair::Place;
 
     const OWNER: u64 = 7;
 
     fn owner(path: &std::path::Path) -> Owner {
         let origin = File::options().read(true).write(true).open(path).unwrap();
-        Owner::new(origin, Users::new().take(0, None).unwrap())
+        Owner::new(origin, Place::nobodys())
     }
 
     /// A thread found the owner, and another closed the handle that it was known by: the owner was taken away, and the
