@@ -258,7 +258,7 @@ mod tests {
             let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
             let path = made.namespace_dir().join("file");
             let node = File::options().create_new(true).read(true).write(true).open(path).unwrap();
-            made.adopt_data(node).unwrap().write_at(0, &[7; 100_000]).unwrap();
+            made.adopt_data(node).unwrap().write_at(0, &vec![7; 100_000]).unwrap();
             drop(made);
             let mut origin = Err(());
             // A process that another test starts has its lock until it runs its program.
