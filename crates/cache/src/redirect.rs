@@ -112,9 +112,7 @@ impl Redirector {
         let mut identified = self.identify(file, Direction::Write, range, tid);
         identified.verdict.critical &= held.caches;
         let grows = (range.end > file.size()).then(|| file.growth.lock());
-        if grows.is_some() {
-            self.permits.check_size(file, &handle.origin)?;
-        }
+        grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file, &handle.origin))?;
         let growing = grows.is_some() && range.end > file.size();
         let cached = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
@@ -300,8 +298,7 @@ impl Redirector {
                 self.mappings.let_old_go(&handle.origin, id, part)?;
                 return Ok(true);
             }
-            // The mapping goes first: a crash after the origin changed must not leave old bytes
-            // published on the cache.
+            // The mapping goes first: a crash after the origin changed must not leave old bytes on the cache.
             self.mappings.let_go(id, part)?;
             return Ok(false);
         }
@@ -311,8 +308,8 @@ impl Redirector {
             self.mappings.let_go(id, part)?;
             return Ok(false);
         }
-        // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data
-        // changes: a crash in between leaves a dirty extent that equals the origin.
+        // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data changes: a crash in between
+        // leaves a dirty extent that equals the origin.
         if let Err(error) = self.store.dmt.mark_dirty(id, part) {
             // Only a clean extent needs a record: its bytes go to the origin, and the mapping is dropped.
             self.mappings.cache_failed(&error);

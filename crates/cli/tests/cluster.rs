@@ -1,15 +1,12 @@
 //! Two mounts with caches of their own over one origin, with a real store between them (I11).
 
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
+use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Output;
-use std::sync::Barrier;
 use std::thread;
 
 use halocline_api::control::metrics::Section;
-use halocline_testkit::hostile::Random;
-use halocline_testkit::nodes::{NODES, Nodes};
+use halocline_testkit::nodes::Nodes;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
@@ -20,128 +17,6 @@ use serde_json::Value;
 
 fn two_nodes() -> Option<Nodes> {
     Nodes::new(program!(), &[])
-}
-
-#[test]
-fn i11_mounts_of_a_cluster_see_each_others_changes_at_once() {
-    let Some(nodes) = two_nodes() else { return };
-    let files = nodes.open("file");
-    let (mut model, mut random) = (Vec::new(), Random(3));
-    for step in 0..200_usize {
-        let writer = random.below(2);
-        let (offset, length) = (random.below(200_000), random.below(20_000) + 1);
-        let bytes = vec![u8::try_from(step % 251 + 1).unwrap(); length];
-        if step % 16 == 15 {
-            files[writer].set_len(offset as u64).unwrap();
-            model.resize(offset, 0);
-        } else {
-            files[writer].write_all_at(&bytes, offset as u64).unwrap();
-            model.resize(model.len().max(offset + length), 0);
-            model[offset..offset + length].copy_from_slice(&bytes);
-        }
-        let reader = &files[1 - writer];
-        assert_eq!(reader.metadata().unwrap().len(), model.len() as u64, "step {step}");
-        let offset = random.below(model.len() + 1);
-        let mut found = vec![0; (model.len() - offset).min(30_000)];
-        reader.read_exact_at(&mut found, offset as u64).unwrap();
-        assert!(found == model[offset..offset + found.len()], "step {step} at {offset}");
-    }
-    drop(files);
-    // One removes what the other has dirty, and both what is not there any more.
-    fs::write(nodes.scratch.path("other").join("gone"), vec![7; 100_000]).unwrap();
-    fs::remove_file(nodes.scratch.path("one").join("gone")).unwrap();
-    assert!(fs::read(nodes.scratch.path("other").join("gone")).is_err());
-    for node in ["one", "other"] {
-        nodes.scratch.succeed(&["umount", node]);
-    }
-    assert!(fs::read(nodes.scratch.path("origin/file")).unwrap() == model);
-    let sessions = nodes.scratch.path("origin/.halocline-cluster");
-    assert_eq!(fs::read_dir(&sessions).unwrap().count(), 0, "both have left");
-    assert_eq!(fs::metadata(sessions).unwrap().mode() & 0o777, 0o700);
-}
-
-/// What lies between two dirty blocks was written again, as it had been read: it undid what the other node, to which it
-/// belonged, brought to the origin in between. A slow disk makes the time in between long.
-#[test]
-fn i11_a_flush_does_not_touch_what_another_node_has_between_its_blocks() {
-    const BLOCK: usize = 8192;
-    const BLOCKS: usize = 32;
-    let Some(nodes) = Nodes::new(program!(), &["--emulate", "1xhdd+1xssd"]) else { return };
-    let [one, other] = nodes.open("file");
-    for round in 1..=8_u8 {
-        let write = |file: &File, first: usize| {
-            for block in (first..BLOCKS).step_by(2) {
-                file.write_all_at(&[round; BLOCK], (block * BLOCK) as u64).unwrap();
-            }
-        };
-        // From the second round on each has the tokens of its blocks.
-        write(&one, 0);
-        write(&other, 1);
-        thread::scope(|scope| {
-            for node in NODES {
-                scope.spawn(|| nodes.succeed(&["flush", node]));
-            }
-        });
-        let origin = fs::read(nodes.path("origin/file")).unwrap();
-        let lost = |block: &usize| origin[block * BLOCK] != round;
-        let lost: Vec<_> = (0..BLOCKS).filter(lost).collect();
-        assert!(lost.is_empty(), "round {round}: blocks {lost:?}");
-    }
-}
-
-/// Ranks of both nodes write every eighth block each, all at once, and the file grows meanwhile.
-#[test]
-fn i11_nodes_that_write_between_each_others_blocks_lose_none() {
-    const RANKS: usize = 8;
-    const BLOCK: usize = 8192;
-    const ROUNDS: usize = 30;
-    let Some(nodes) = two_nodes() else { return };
-    let content = |round: usize, block: usize| {
-        vec![u8::try_from((round * 7 + block) % 255 + 1).unwrap(); BLOCK]
-    };
-    for round in 0..ROUNDS {
-        let name = format!("strided-{round}");
-        let files = nodes.open(&name);
-        let start = Barrier::new(RANKS);
-        thread::scope(|scope| {
-            for rank in 0..RANKS {
-                let (file, start) = (&files[rank * 2 / RANKS], &start);
-                scope.spawn(move || {
-                    start.wait();
-                    for block in (rank..3 * RANKS).step_by(RANKS) {
-                        file.write_all_at(&content(round, block), (block * BLOCK) as u64).unwrap();
-                    }
-                });
-            }
-        });
-        for (file, block) in
-            files.iter().flat_map(|file| (0..3 * RANKS).map(move |block| (file, block)))
-        {
-            let mut found = vec![0; BLOCK];
-            file.read_exact_at(&mut found, (block * BLOCK) as u64).unwrap();
-            assert!(found == content(round, block), "round {round}: block {block} is {}", found[0]);
-        }
-    }
-}
-
-/// The kernel's pages of a shared mapping would outlive what the other node does.
-#[test]
-fn shared_mappings_are_refused_and_private_ones_are_not() {
-    let Some(nodes) = two_nodes() else { return };
-    let [file, _] = nodes.open("file");
-    file.write_all_at(&[7; 4096], 0).unwrap();
-    let map = |flags| {
-        let protection = libc::PROT_READ;
-        let (none, fd) = (std::ptr::null_mut(), file.as_raw_fd());
-        // SAFETY: nothing is mapped over, and nobody reads through the mapping.
-        unsafe { libc::mmap(none, 4096, protection, flags, fd, 0) }
-    };
-    assert_eq!(map(libc::MAP_SHARED), libc::MAP_FAILED);
-    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENODEV));
-    let private = map(libc::MAP_PRIVATE);
-    assert_ne!(private, libc::MAP_FAILED);
-    // SAFETY: it was mapped above, and is used by nobody.
-    assert_eq!(unsafe { libc::munmap(private, 4096) }, 0);
 }
 
 #[test]
