@@ -56,7 +56,9 @@ impl Failure {
         let path = text::path(path);
         Self::refused(match error.kind() {
             ErrorKind::NotFound => format!("{path}: there is no such file; correct the path"),
-            ErrorKind::InvalidData => format!("{path}: {error}; correct the path"),
+            ErrorKind::InvalidData | ErrorKind::InvalidInput => {
+                format!("{path}: {error}; correct the path")
+            }
             _ => format!("{path}: cannot be read: {error}; correct the path or its permissions"),
         })
     }

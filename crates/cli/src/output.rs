@@ -8,7 +8,7 @@ mod walk;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
@@ -35,6 +35,29 @@ fn emptied(path: &Path) -> io::Result<File> {
         file.set_len(0)?;
     }
     Ok(file)
+}
+
+/// Finds out whether [`write`] could write to `path`, which stays as it is; what is not there is made and removed.
+///
+/// # Errors
+/// Those that [`write`] would have.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        // Somebody may wait at the other end of a pipe, and would be told that it ended.
+        Ok(found) if !found.is_file() => walk(path).map(drop),
+        Ok(_) => open(path, OFlags::WRONLY, FOR_ALL).map(drop),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let made = open(path, OFlags::WRONLY | OFlags::EXCL, FOR_ALL)?;
+            // One's own link may have named it.
+            let real = path.canonicalize()?;
+            let (made, found) = (made.metadata()?, fs::symlink_metadata(&real)?);
+            if (made.dev(), made.ino()) == (found.dev(), found.ino()) {
+                fs::remove_file(real)?;
+            }
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens a file for writing with `access`, or makes it with `mode`. What is in it stays: it may turn out to
@@ -181,6 +204,23 @@ mod tests {
         let replacement = Replacement::begin(path)?;
         replacement.file().write_all(text.as_bytes())?;
         replacement.finish()
+    }
+
+    #[test]
+    fn a_check_finds_what_writing_would_and_leaves_everything() {
+        let scratch = scratch(0o777);
+        let at = |name: &str| scratch.path().join(name);
+        symlink(at("there-later"), at("link")).unwrap();
+        for name in ["new", "victim", "link"] {
+            check(&at(name)).unwrap();
+        }
+        assert_eq!(fs::read(at("victim")).unwrap(), b"precious");
+        assert!(!at("new").exists() && !at("there-later").exists());
+        assert!(at("link").is_symlink());
+        for name in ["no/new", "victim/new", &"n".repeat(300)] {
+            let found = check(&at(name)).unwrap_err();
+            assert_eq!(found.kind(), write(&at(name), "text").unwrap_err().kind(), "{name}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use halocline_os::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
 
-use crate::{inherited, mount_lookup, text};
+use crate::{inherited, mount_lookup, output, text};
 
 /// A cache's file system needs at least this much room to be of use.
 const ROOM_BYTES_MIN: u64 = 16 << 20;
@@ -242,7 +242,7 @@ pub(crate) fn allow_other(config: &Config, may_enter: bool) -> Result<()> {
     ))
 }
 
-/// Checks that a file can be written where a report shall go.
+/// Checks that a file can be written where a report shall go: a job must not have run for one that cannot.
 pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path)?;
     let parent = path.parent().unwrap_or(Path::new("/"));
@@ -253,7 +253,11 @@ pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
             "name a file in it",
         ));
     }
-    writable("place of the report", if path.exists() { &path } else { parent })?;
+    output::check(&path).map_err(|error| {
+        let remedy =
+            error::remedy(&error).unwrap_or("name another file, or correct the permissions");
+        Error::invalid(format!("report {}: it cannot be written: {error}", shown(&path)), remedy)
+    })?;
     Ok(path)
 }
 
@@ -306,12 +310,8 @@ fn directory(name: &str, path: &Path) -> Result<PathBuf> {
     Ok(real)
 }
 
-fn writable(name: &str, path: &Path) -> Result<()> {
-    writable_unless_full(name, path, false)
-}
-
-/// The same; with `may_be_full`, that its file system has no space or inode left is no reason to
-/// complain.
+/// Checks that files can be made in a directory; with `may_be_full`, that its file system has no
+/// space or inode left is no reason to complain.
 fn writable_unless_full(name: &str, path: &Path, may_be_full: bool) -> Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     // A file without a name tells most; not every file system has them.

@@ -5,6 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use halocline_api::control::Progress;
+use halocline_os::bounded;
 
 use crate::failure::Failure;
 use crate::progress::Meter;
@@ -25,11 +26,8 @@ pub(crate) struct Reading {
 /// Opens the file at `path` to be read in order; `verb` is what is done with it, as in "simulating".
 pub(crate) fn open(path: &Path, verb: &'static str) -> Result<BufReader<Reading>, Failure> {
     let unreadable = |error| Failure::unreadable(path, &error);
-    let file = File::open(path).map_err(unreadable)?;
+    let file = bounded::open(path).map_err(unreadable)?;
     let found = file.metadata().map_err(unreadable)?;
-    if found.is_dir() {
-        return Err(unreadable(io::ErrorKind::IsADirectory.into()));
-    }
     // Of a pipe nobody knows how far it is.
     let meter = found.is_file().then(|| Meter::new(verb, false));
     let reading = Reading { file, path: path.to_owned(), done: 0, total: found.len(), meter };

@@ -176,12 +176,18 @@ fn configurations_that_do_not_fit() {
 #[test]
 fn a_configuration_that_is_gone_when_it_is_read_again() {
     let scratch = Unchanged::new();
-    let pipe = scratch.path("pipe");
-    mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
-    let writer = std::thread::spawn(move || fs::write(pipe, "policy = \"never\"\n"));
-    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--config", "pipe"];
-    scratch.refused(&mount, &["pipe is not a file that stays", "--foreground"]);
-    writer.join().unwrap().unwrap();
+    let piped =
+        "echo 'policy = \"never\"' | \"$0\" mount origin mnt --cache cache --config /dev/stdin";
+    let output = Command::new("sh")
+        .args(["-c", piped])
+        .arg(program!())
+        .current_dir(scratch.root())
+        .output()
+        .unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("is not a file that stays"), "{message}");
+    assert!(message.contains("--foreground"), "{message}");
 }
 
 /// Flags without an effect were ignored, so was a limit that no SSD has (all files then left it), and
@@ -406,4 +412,43 @@ fn an_origin_and_a_mount_point_the_other_way_round() {
     let scratch = Unchanged::new();
     scratch
         .refused(&["mount", "mnt", "origin", "--cache", "cache"], &["not empty", "name it first"]);
+}
+
+/// The job ran, and then there was no place for its report.
+#[test]
+fn a_report_that_cannot_be_written() {
+    let scratch = Unchanged::new();
+    let long = "n".repeat(300);
+    for report in ["nowhere/r.json", "mnt", long.as_str()] {
+        let flags = ["run", "--origin", "origin", "--cache", "cache", "--report", report];
+        let command = ["--", "touch", "origin/ran"];
+        scratch.refused(&[&flags[..], &command].concat(), &["report"]);
+        assert!(!scratch.path("origin/ran").exists(), "{report}");
+    }
+}
+
+/// Each waited for somebody to write into the FIFO.
+#[test]
+fn fifos_where_files_belong() {
+    let scratch = Unchanged::new();
+    mknodat(CWD, scratch.path("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    fs::write(scratch.path("t.csv"), "time_s,process,file,op,offset,length\n0,1,f,read,0,4096\n")
+        .unwrap();
+    assert!(scratch.halocline(&["trace", "import", "t.csv", "-o", "t.hct"]).status.success());
+    scratch.both_refused("origin", "cache", &["--config", "fifo"], &["fifo", "no regular file"]);
+    let commands: [&[&str]; 10] = [
+        &["trace", "show", "fifo"],
+        &["trace", "import", "fifo", "-o", "new.hct"],
+        &["plan", "fifo", "--servers", "fifo", "-o", "p.toml"],
+        &["plan", "t.hct", "--servers", "fifo", "-o", "p.toml"],
+        &["simulate", "fifo", "--servers", "fifo"],
+        &["simulate", "t.hct", "--servers", "fifo"],
+        &["advise", "fifo", "--servers", "fifo"],
+        &["apply", "fifo", "origin"],
+        &["verify", "fifo", "origin"],
+        &["jobs", "make", "a-job", "fifo"],
+    ];
+    for command in commands {
+        scratch.refused(command, &["fifo"]);
+    }
 }

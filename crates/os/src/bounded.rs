@@ -6,8 +6,10 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::marker::PhantomData;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs, major};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 /// Longest path of one name or link that Linux takes, in bytes.
@@ -16,6 +18,10 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub const TEXT_BYTES_MAX: usize = 4096;
 /// Bytes of a small file that we wrote ourselves: a label, a binding, an origin mark.
 pub const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
+/// Major number of `/dev/null`, `/dev/zero` and `/dev/urandom` (admin-guide/devices.txt of Linux).
+const MEMORY_DEVICES: u32 = 1;
+/// The file system of pipes without a name (`linux/magic.h`).
+const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
 
 /// Reads at most `bytes_max` bytes from `source`.
 ///
@@ -31,18 +37,55 @@ pub fn read_from(source: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Opens the file at `path` for reading, where that ends without anybody else doing something: a regular file,
+/// `/dev/null` and its like, and a pipe without a name that this process was given, such as `/dev/stdin` or what a
+/// shell makes of `<(COMMAND)`.
+///
+/// A FIFO would wait for somebody to open its other end, a terminal for somebody to type.
+///
+/// # Errors
+/// `InvalidInput` for anything else, `IsADirectory`, and those of the system.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Opening alone wakes the other end of a FIFO, rewinds a tape, or resets a line.
+    let found = std::fs::metadata(path)?;
+    let kind = found.file_type();
+    if kind.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let is_memory = kind.is_char_device() && major(found.rdev()) == MEMORY_DEVICES;
+    if !kind.is_file() && !kind.is_fifo() && !is_memory {
+        return Err(not_regular());
+    }
+    // Whatever has the name meanwhile: it must not wait.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let opened = file.metadata()?;
+    let (kind, is_same) = (opened.file_type(), opened.rdev() == found.rdev());
+    let is_given = kind.is_fifo() && fstatfs(&file)?.f_type == PIPEFS_MAGIC;
+    if !kind.is_file() && !is_given && !(is_memory && kind.is_char_device() && is_same) {
+        return Err(not_regular());
+    }
+    let waiting = fcntl_getfl(&file)?.difference(OFlags::NONBLOCK);
+    fcntl_setfl(&file, waiting)?;
+    Ok(file)
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
+}
+
 /// Reads the file at `path`, if it has at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`read_from`].
+/// As [`open`] and [`read_from`].
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-    read_from(File::open(path)?, bytes_max)
+    read_from(open(path)?, bytes_max)
 }
 
 /// The same, of text.
 ///
 /// # Errors
-/// As [`read_from`], and `InvalidData` where it is not UTF-8.
+/// As [`read`], and `InvalidData` where it is not UTF-8.
 pub fn read_to_string(path: &Path, bytes_max: u64) -> io::Result<String> {
     String::from_utf8(read(path, bytes_max)?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -77,6 +120,11 @@ pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX: usize>(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
     use super::*;
 
     #[test]
@@ -86,6 +134,36 @@ mod tests {
         assert_eq!(read(Path::new("/dev/null"), 0).unwrap(), b"");
         assert_eq!(read_from(&b"abc"[..], 3).unwrap(), b"abc");
         assert!(read_from(&b"abcd"[..], 3).is_err());
+    }
+
+    #[test]
+    fn what_waits_for_somebody_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let fifo = scratch.path().join("fifo");
+        mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+        let link = scratch.path().join("link");
+        std::os::unix::fs::symlink(&fifo, &link).unwrap();
+        let socket = scratch.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for path in [&*fifo, &link, &socket, Path::new("/dev/ptmx")] {
+            let error = read(path, 1000).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{}", path.display());
+        }
+        let error = read(scratch.path(), 1000).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+    }
+
+    #[test]
+    fn a_pipe_that_was_given_is_read_to_its_end() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let written = std::thread::spawn(move || {
+            // After the reader waits for it.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            writer.write_all(b"abc").unwrap();
+        });
+        assert_eq!(read(Path::new(&path), 3).unwrap(), b"abc");
+        written.join().unwrap();
     }
 
     #[test]
