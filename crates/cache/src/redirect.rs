@@ -8,7 +8,7 @@ mod missing;
 
 use std::sync::Arc;
 
-use self::missing::Missing;
+use self::missing::{Missing, Read};
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 
@@ -76,15 +76,6 @@ pub(crate) struct Redirector {
     identifier: Arc<Identifier>,
     permits: Arc<Permits>,
     peers: Arc<Peers>,
-}
-
-/// What became of a read.
-#[derive(Debug, Clone, Copy)]
-enum Read {
-    /// So many bytes were read.
-    Done(usize),
-    /// Other nodes are to be asked first what they have of these bytes.
-    AskFirst(ByteRange),
 }
 
 impl Redirector {

@@ -116,6 +116,12 @@ fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
         if run["setup"] == "origin" {
             assert_eq!(phase(run, "write")["cache_bytes"], 0);
         }
+        if is_cluster && run["pattern"] == "segmented" {
+            let shifted = phase(run, "shifted_read");
+            let [own, peers, hits] = ["cache_bytes", "peer_bytes", "hit_bytes"]
+                .map(|key| shifted[key].as_u64().unwrap());
+            assert!(peers > 0 && own + peers == hits, "{shifted}");
+        }
         if run["setup"] == "private" {
             assert_eq!(phase(run, "read")["cache_bytes"], DATA);
         }

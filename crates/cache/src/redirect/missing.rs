@@ -9,6 +9,15 @@ use crate::request_split::{missing_in, missing_spans, rest_of, slice_mut};
 use halocline_meta::Segment;
 use halocline_os::error::Result;
 
+/// What became of a read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Read {
+    /// So many bytes were read.
+    Done(usize),
+    /// Other nodes are to be asked first what they have of these bytes.
+    AskFirst(ByteRange),
+}
+
 /// Where they came from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Missing {

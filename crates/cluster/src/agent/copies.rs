@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
+use super::file::end_unseen;
 use crate::registry::Entry;
 
 /// Bytes of a letter at most: a whole region in single blocks.
@@ -104,19 +105,19 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Shared {
+impl Correspondence {
     /// Answers what others ask, and hands on what they answer.
-    pub(super) fn correspond(self: &Arc<Self>) {
-        while !self.is_stopped() {
-            for bytes in self.store.receive(self.session, self.options.poll) {
+    pub(super) fn run(shared: &Arc<Shared>) {
+        while !shared.is_stopped() {
+            for bytes in shared.store.receive(shared.session, shared.options.poll) {
                 match read(&bytes) {
                     Some(Letter::Question { number, from, inode, born_ns, range }) => {
-                        self.answer((number, from), SharedFile { inode, born_ns }, range);
+                        Self::answer(shared, (number, from), SharedFile { inode, born_ns }, range);
                     }
                     Some(Letter::Answer { number, cached, is_all }) => {
                         let Some(cached) = cached.checked() else { continue };
                         if let Some(waiting) =
-                            self.correspondence.state.lock().waiting.remove(&number)
+                            shared.correspondence.state.lock().waiting.remove(&number)
                         {
                             // Who asked may have gone on.
                             let _ = waiting.send(Answer { number, cached, is_all });
@@ -128,21 +129,21 @@ impl Shared {
         }
     }
 
-    fn answer(&self, (number, from): (u64, Session), file: SharedFile, range: ByteRange) {
+    fn answer(shared: &Shared, (number, from): (u64, Session), file: SharedFile, range: ByteRange) {
         if range.len() > REGION {
             return;
         }
-        let (cached, is_all) = self.clean_of(file, range);
+        let (cached, is_all) = Self::clean_of(shared, file, range);
         let cached = cached.map_or_else(CachedText::nothing, |cached| CachedText::of(&cached));
         if let Ok(letter) = serde_json::to_vec(&Letter::Answer { number, cached, is_all }) {
-            self.store.send(from, &letter);
+            shared.store.send(from, &letter);
         }
     }
 
     /// What this node has clean of a file, under its tokens, and whether that is all that it has.
-    fn clean_of(&self, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
-        let holder = self.holder.get().and_then(Weak::upgrade);
-        let known = self.files.lock().get(&file).cloned();
+    fn clean_of(shared: &Shared, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
+        let holder = shared.holder.get().and_then(Weak::upgrade);
+        let known = shared.files.lock().get(&file).cloned();
         let (Some(holder), Some(known)) = (holder, known) else { return (None, true) };
         let (mut all, mut is_all): (Option<Cached>, bool) = (None, true);
         for (held, _) in known.all().into_iter().filter(|(_, mode)| mode.caches()) {
@@ -156,7 +157,7 @@ impl Shared {
             // Where others may have changed what this node had, nobody has looked yet.
             let is_sure = grant.caches && !grant.renewed;
             let cached = if is_sure { holder.cached(file, range) } else { None };
-            known.end_unseen(grant);
+            end_unseen(&known, grant);
             is_all &= is_sure;
             match (&mut all, cached) {
                 (Some(all), Some(cached)) => all.blocks.extend(cached.blocks),
@@ -168,11 +169,11 @@ impl Shared {
     }
 
     /// The cache of a session, if it can be reached here and answers.
-    pub(super) fn cache_of(&self, session: Session) -> Option<Arc<PeerCache>> {
-        let pattern = self.options.peers.as_deref()?;
-        let now = self.options.clock.instant();
+    pub(super) fn cache_of(&self, shared: &Shared, session: Session) -> Option<Arc<PeerCache>> {
+        let pattern = shared.options.peers.as_deref()?;
+        let now = shared.options.clock.instant();
         {
-            let state = self.correspondence.state.lock();
+            let state = self.state.lock();
             let is_silent = |since: &Instant| now.saturating_duration_since(*since) < SILENT_FOR;
             if state.silent.get(&session).is_some_and(is_silent) {
                 return None;
@@ -182,9 +183,9 @@ impl Shared {
             }
         }
         // A session never gets another cache.
-        let entry = self.registry.entry(session);
+        let entry = shared.registry.entry(session);
         let cache = entry.and_then(|entry| place(pattern, entry)).map(Arc::new);
-        let caches = &mut self.correspondence.state.lock().caches;
+        let caches = &mut self.state.lock().caches;
         if caches.len() >= PEERS_MAX {
             caches.clear();
         }
@@ -193,15 +194,20 @@ impl Shared {
     }
 
     /// Asks sessions, each about a range of a file.
-    pub(super) fn ask_all(&self, file: SharedFile, asked: &[(Session, ByteRange)]) -> Waiting<'_> {
+    pub(super) fn ask_all(
+        &self,
+        shared: &Shared,
+        file: SharedFile,
+        asked: &[(Session, ByteRange)],
+    ) -> Waiting<'_> {
         let (sender, answers) = mpsc::channel();
         let mut open = BTreeMap::new();
         for (session, range) in asked {
             let number = {
-                let state = &mut *self.correspondence.state.lock();
+                let state = &mut *self.state.lock();
                 if state.next == 0 {
                     // Answers to a session of before that had the same number must not count.
-                    state.next = self.session.0 >> 1;
+                    state.next = shared.session.0 >> 1;
                 }
                 state.next = state.next.wrapping_add(1);
                 state.waiting.insert(state.next, sender.clone());
@@ -210,27 +216,27 @@ impl Shared {
             open.insert(number, *session);
             let SharedFile { inode, born_ns } = file;
             let question =
-                Letter::Question { number, from: self.session, inode, born_ns, range: *range };
+                Letter::Question { number, from: shared.session, inode, born_ns, range: *range };
             if let Ok(letter) = serde_json::to_vec(&question) {
-                self.store.send(*session, &letter);
+                shared.store.send(*session, &letter);
             }
         }
-        Waiting { of: &self.correspondence, answers, open }
+        Waiting { of: self, answers, open }
     }
 
     /// What they answer in time. Those who do not are not asked for a while.
-    pub(super) fn wait_for_answers(&self, mut waiting: Waiting<'_>) -> Answers {
+    pub(super) fn wait_for_answers(&self, shared: &Shared, mut waiting: Waiting<'_>) -> Answers {
         let deadline = Instant::now() + ANSWER_LIMIT;
         let mut answers = Answers { cached: Vec::new(), are_all: true };
-        while !waiting.open.is_empty() && !self.is_stopped() {
+        while !waiting.open.is_empty() && !shared.is_stopped() {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(answer) = waiting.answers.recv_timeout(left) else { break };
             let Some(session) = waiting.open.remove(&answer.number) else { continue };
             answers.cached.push((session, answer.cached));
             answers.are_all &= answer.is_all;
         }
-        let now = self.options.clock.instant();
-        let silent = &mut self.correspondence.state.lock().silent;
+        let now = shared.options.clock.instant();
+        let silent = &mut self.state.lock().silent;
         if silent.len() >= PEERS_MAX {
             silent.clear();
         }

@@ -17,6 +17,8 @@ use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Epoch, Mode, Tokens};
 use parking_lot::{Condvar, Mutex};
 
+pub(super) use copying::end_unseen;
+
 use super::Shared;
 use super::pieces::Pieces;
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use halocline_model::token::Session;
 
 use super::Shared;
+use super::copies::Correspondence;
 use crate::counters::add;
 use crate::store::{Lease, Result, StoreError};
 
@@ -29,7 +30,7 @@ impl Shared {
         let mut threads = vec![start("lease", |shared| shared.run())?];
         threads.push(start("tokens heard", Self::listen)?);
         if self.options.peers.is_some() {
-            threads.push(start("letters", Self::correspond)?);
+            threads.push(start("letters", Correspondence::run)?);
         }
         for _ in 0..WORKERS {
             threads.push(start("tokens given", Self::work)?);

@@ -12,56 +12,55 @@ use super::File;
 /// Nodes that are asked about one range at most.
 const ASKED_MAX: usize = 8;
 
-impl File {
-    /// What other nodes have of a range, as far as both they and this node hold it shared.
-    pub(super) fn ask_for_copies(&self, range: ByteRange) -> Copies {
-        let shared = &self.shared;
-        if !shared.lease.runs_at(shared.options.clock.instant()) {
-            return Copies::default();
-        }
-        let (own, others) = {
-            let state = self.state.lock();
-            let held = state.pieces.all().filter(|(_, mode)| *mode == Mode::Shared);
-            let open = held.filter(|(held, _)| !state.pieces.is_closed(*held));
-            let own: Vec<_> = open.filter_map(|(held, _)| held.intersect(range)).collect();
-            let others = state.last.as_ref().map(|last| last.all().to_vec()).unwrap_or_default();
-            (own, others)
-        };
-        let mut asked: BTreeMap<Session, ByteRange> = BTreeMap::new();
-        for held in others.iter().filter(|held| held.mode == Mode::Shared) {
-            if held.session == shared.session {
-                continue;
-            }
-            for common in own.iter().filter_map(|own| own.intersect(held.range)) {
-                let so_far = asked.entry(held.session).or_insert(common);
-                let (start, end) = (so_far.start.min(common.start), so_far.end.max(common.end));
-                *so_far = ByteRange::new(start, end);
-            }
-        }
-        let reached = asked.into_iter().filter_map(|(session, range)| {
-            shared.cache_of(session).map(|cache| (session, (cache, range)))
-        });
-        let reached: BTreeMap<_, _> = reached.take(ASKED_MAX).collect();
-        let asked: Vec<_> =
-            reached.iter().map(|(session, (_, range))| (*session, *range)).collect();
-        if asked.is_empty() {
-            return Copies::default();
-        }
-        let answers = shared.wait_for_answers(shared.ask_all(self.id, &asked));
-        let mut copies = Copies { are_all: answers.are_all, ..Copies::default() };
-        for (session, mut cached) in answers.cached {
-            let Some((cache, _)) = reached.get(&session) else { continue };
-            cached.blocks = within(cached.blocks, &own);
-            copies.all.push((Arc::clone(cache), cached));
-        }
-        copies
+/// What other nodes have of a range, as far as both they and this node hold it shared.
+pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
+    let shared = &file.shared;
+    if !shared.lease.runs_at(shared.options.clock.instant()) {
+        return Copies::default();
     }
-
-    /// Ends a permit under which nothing was brought up to date: what is new stays so.
-    pub(in crate::agent) fn end_unseen(&self, grant: Grant) {
-        if self.state.lock().pieces.end(Grant { renewed: false, ..grant }) {
-            self.changed.notify_all();
+    let (own, others) = {
+        let state = file.state.lock();
+        let held = state.pieces.all().filter(|(_, mode)| *mode == Mode::Shared);
+        let open = held.filter(|(held, _)| !state.pieces.is_closed(*held));
+        let own: Vec<_> = open.filter_map(|(held, _)| held.intersect(range)).collect();
+        let others = state.last.as_ref().map(|last| last.all().to_vec()).unwrap_or_default();
+        (own, others)
+    };
+    let mut asked: BTreeMap<Session, ByteRange> = BTreeMap::new();
+    for held in others.iter().filter(|held| held.mode == Mode::Shared) {
+        if held.session == shared.session {
+            continue;
         }
+        for common in own.iter().filter_map(|own| own.intersect(held.range)) {
+            let so_far = asked.entry(held.session).or_insert(common);
+            let (start, end) = (so_far.start.min(common.start), so_far.end.max(common.end));
+            *so_far = ByteRange::new(start, end);
+        }
+    }
+    let reached = asked.into_iter().filter_map(|(session, range)| {
+        shared.correspondence.cache_of(shared, session).map(|cache| (session, (cache, range)))
+    });
+    let reached: BTreeMap<_, _> = reached.take(ASKED_MAX).collect();
+    let asked: Vec<_> = reached.iter().map(|(session, (_, range))| (*session, *range)).collect();
+    if asked.is_empty() {
+        return Copies::default();
+    }
+    let answers = shared
+        .correspondence
+        .wait_for_answers(shared, shared.correspondence.ask_all(shared, file.id, &asked));
+    let mut copies = Copies { are_all: answers.are_all, ..Copies::default() };
+    for (session, mut cached) in answers.cached {
+        let Some((cache, _)) = reached.get(&session) else { continue };
+        cached.blocks = within(cached.blocks, &own);
+        copies.all.push((Arc::clone(cache), cached));
+    }
+    copies
+}
+
+/// Ends a permit under which nothing was brought up to date: what is new stays so.
+pub(in crate::agent) fn end_unseen(file: &File, grant: Grant) {
+    if file.state.lock().pieces.end(Grant { renewed: false, ..grant }) {
+        file.changed.notify_all();
     }
 }
 

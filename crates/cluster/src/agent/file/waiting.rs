@@ -6,6 +6,7 @@ use halocline_cache::coherence::{Copies, FileTokens, Grant, Want};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
 
+use super::copying;
 use super::{Attempt, File, LastWait, filled};
 use crate::counters::add;
 
@@ -111,7 +112,7 @@ impl FileTokens for File {
     }
 
     fn copies(&self, range: ByteRange) -> Copies {
-        self.ask_for_copies(range)
+        copying::ask_for_copies(self, range)
     }
 
     fn end(&self, grant: Grant) {
