@@ -1,4 +1,4 @@
-//! Nodes over a real network file system: GlusterFS, mounted once for each node. Its clients keep pages and attributes of
+//! Nodes over a real network file system: `GlusterFS`, mounted once for each node. Its clients keep pages and attributes of
 //! files that others change.
 
 use std::fs::{self, File};

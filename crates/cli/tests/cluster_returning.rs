@@ -16,7 +16,7 @@ fn i11_a_node_that_was_killed_believes_nothing_that_it_had_cached_before() {
     const LENGTH: usize = 1 << 20;
     let Some(nodes) = Nodes::new(program!(), &[]) else { return };
     let [file, beside] = nodes.open("file");
-    file.write_all_at(&[1; LENGTH], 0).unwrap();
+    file.write_all_at(&vec![1; LENGTH], 0).unwrap();
     nodes.succeed(&["flush", "one"]);
     let mapped = nodes.status("one")["mapped_bytes"].as_u64();
     assert_eq!(mapped, Some(LENGTH as u64), "it is cached, and clean");
@@ -24,7 +24,7 @@ fn i11_a_node_that_was_killed_believes_nothing_that_it_had_cached_before() {
     nodes.kill("one");
     // Another node cannot write there until the session has ended, which the next mount of the cache does.
     thread::scope(|scope| {
-        let writes = scope.spawn(|| beside.write_all_at(&[2; LENGTH], 0));
+        let writes = scope.spawn(|| beside.write_all_at(&vec![2; LENGTH], 0));
         let again = nodes.mount("one", "cache");
         assert!(again.status.success(), "{}", said(&again));
         writes.join().unwrap().unwrap();
