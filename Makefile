@@ -1,6 +1,7 @@
 # make demo      build, then a real MPI program with and without the cache, compared
 # make demo-cluster  the same on three nodes with one cache over them, one of which is killed
 # make test      everything that CI runs, installing what the machine lacks
+# make test-cluster  long: nodes and stores fail in 200 rounds, with a ledger of what was acknowledged
 # make build     release build: the command and the MPI shim
 # make install   [PREFIX=/usr/local] [DESTDIR=]: the command, the shim, man pages, completions
 
@@ -11,7 +12,7 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 CARGO ?= cargo
 export TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: build test demo demo-cluster install install-files check preload examples clean
+.PHONY: build test test-cluster demo demo-cluster install install-files check preload examples clean
 
 build:
 	@scripts/dependencies.sh build
@@ -31,6 +32,10 @@ demo-cluster:
 test:
 	@scripts/dependencies.sh test
 	$(MAKE) --no-print-directory preload examples check
+
+test-cluster:
+	@scripts/dependencies.sh test
+	HALOCLINE_CLUSTER_ROUNDS=$(or $(HALOCLINE_CLUSTER_ROUNDS),200) $(CARGO) test -p halocline-cli --test cluster_rounds -- --nocapture
 
 check:
 	$(CARGO) x check

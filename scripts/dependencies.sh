@@ -17,6 +17,9 @@ build    required  fuse3              fusermount3                   unprivileged
 demo     required  mpich              mpiexec.hydra                 runs MPI programs
 demo     required  libmpich-dev       /usr/include/*/mpich/mpi.h    builds MPI programs
 cluster  required  redis-server       redis-server                  the shared store of tokens
+test     required  openssl            openssl                       certificates of a store over TLS
+test     required  glusterfs-server   glusterfsd                    an origin on a network file system
+test     required  glusterfs-client   glusterfs                     its clients
 test     required  git                git                           clone inside the mount
 test     required  python3            python3                       POSIX example programs
 test     required  libhdf5-mpich-dev  h5pcc.mpich                   parallel HDF5

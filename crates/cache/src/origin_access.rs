@@ -16,7 +16,7 @@ use halocline_storage::volume::origin::{Origin, OriginFile};
 use halocline_vfs::namespace::{Namespace, Node};
 use rustix::fs::Advice;
 
-/// Types of file systems (`statfs`) whose clients keep pages of what others may change: FUSE (GlusterFS, sshfs), NFS, SMB
+/// Types of file systems (`statfs`) whose clients keep pages of what others may change: FUSE (`GlusterFS`, sshfs), NFS, SMB
 /// (three numbers) and 9P.
 const KEEPING_PAGES: [u64; 6] =
     [0x6573_5546, 0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];

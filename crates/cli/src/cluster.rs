@@ -16,6 +16,7 @@ use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, REGISTRY};
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::alone::Alone;
+use halocline_cluster::inner_origins;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::Store;
@@ -88,6 +89,9 @@ impl ClusterArgs {
         (origin, cache): (&Path, &Path),
         config: &Config,
     ) -> Result<Option<Arc<dyn Coherence>>> {
+        inner_origins::noted_below(origin)
+            .iter()
+            .try_for_each(|inner| refuse_beside_others(inner))?;
         let Some(url) = &self.cluster else {
             origin.ancestors().try_for_each(refuse_beside_others)?;
             return Ok(None);
@@ -122,6 +126,7 @@ pub(crate) fn begin(
     config: &Config,
 ) -> Result<Agent> {
     let (store, registry) = open(origin, (url, password))?;
+    inner_origins::note_above(origin);
     let cache_id = settle((&*store, &registry), (origin, cache), config)?;
     let options = Options::new(who.node, cache.to_owned(), cache_id);
     let options = Options { peers: who.peers, ..options };
@@ -157,7 +162,7 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
     let cached = if sessions.len() == 1 { "a node caches" } else { "nodes of a cluster cache" };
     Err(Error::invalid(
         format!("{cached} {} already, with tokens: see {}", origin.display(), path.display()),
-        "name this directory with --cluster and their URL here, too; one that is gone is ended with `halocline cluster \
+        "name that directory with --cluster and their URL here, too; one that is gone is ended with `halocline cluster \
          recover` or `forget`",
     ))
 }

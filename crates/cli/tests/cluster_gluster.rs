@@ -1,4 +1,4 @@
-//! Nodes over a real network file system: GlusterFS, mounted once for each node. Its clients keep pages and attributes of
+//! Nodes over a real network file system: `GlusterFS`, mounted once for each node. Its clients keep pages and attributes of
 //! files that others change.
 
 use std::fs::{self, File};
@@ -113,13 +113,12 @@ impl Writer {
             let (piece, byte) =
                 (random.below(PIECES), 1 + u8::try_from(random.below(255)).unwrap());
             let offset = (self.start + piece) * PIECE;
-            match self.file.write_all_at(&[byte; PIECE], offset as u64) {
-                Ok(()) => self.may_be[piece] = vec![byte],
-                Err(_) => {
-                    self.may_be[piece].push(byte);
-                    self.refused += 1;
-                    thread::sleep(Duration::from_millis(20));
-                }
+            if self.file.write_all_at(&[byte; PIECE], offset as u64).is_ok() {
+                self.may_be[piece] = vec![byte];
+            } else {
+                self.may_be[piece].push(byte);
+                self.refused += 1;
+                thread::sleep(Duration::from_millis(20));
             }
         }
     }
@@ -166,7 +165,9 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
                     true
                 })
             });
-            writers.iter().for_each(|writer| writer.check(&all, &format!("{round}, on {node}")));
+            for writer in &writers {
+                writer.check(&all, &format!("round {round}, on {node}"));
+            }
         }
     }
     for writer in &writers {

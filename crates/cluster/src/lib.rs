@@ -11,6 +11,7 @@ pub mod alone;
 pub mod counters;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod inner_origins;
 pub mod overview;
 pub mod registry;
 pub mod sessions;

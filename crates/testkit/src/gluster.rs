@@ -1,4 +1,4 @@
-//! A GlusterFS volume of a test's own: one brick from a volume file, without the daemon that manages volumes.
+//! A `GlusterFS` volume of a test's own: one brick from a volume file, without the daemon that manages volumes.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -34,7 +34,7 @@ volume server
 end-volume
 ";
 
-/// What each client runs: none of GlusterFS's own caches, which do not hear of other clients.
+/// What each client runs: none of `GlusterFS`'s own caches, which do not hear of other clients.
 const CLIENT: &str = "
 volume client
   type protocol/client

@@ -29,7 +29,7 @@ pub(crate) struct Rounds<S> {
     pub(crate) nodes: Nodes<S>,
     ledger: Ledger,
     ends: [Ends; 2],
-    rounds: u64,
+    count: u64,
 }
 
 /// How often a node was killed: an error of before is none.
@@ -54,9 +54,9 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
         let nodes = Nodes::over(scratch, ["origin"; 2].map(str::to_owned), store, &OPTIONS);
         let ledger = Ledger::new();
         let [slots, _] = nodes.open(SLOTS);
-        ledger.make(&slots);
+        Ledger::make(&slots);
         drop(nodes.open(RECORDS));
-        Some(Self { nodes, ledger, ends: Default::default(), rounds: 0 })
+        Some(Self { nodes, ledger, ends: Default::default(), count: 0 })
     }
 
     /// Programs work on both nodes while `fails` lets something fail and mends it, until both go on after it. Then all
@@ -87,10 +87,12 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
             let _over = SetOnDrop(&is_over);
             pause(&mut random, 10, 300);
             fails(&mut faults, &mut random);
-            faults.wait_until_all_go_on(ledger);
+            Faults::<S>::wait_until_all_go_on(ledger);
         });
-        ends.iter().for_each(|end| end.may_lack.store(false, Ordering::SeqCst));
-        self.rounds += 1;
+        for end in ends {
+            end.may_lack.store(false, Ordering::SeqCst);
+        }
+        self.count += 1;
         println!("{} ms", begun.elapsed().as_millis());
         for node in 0..NODES.len() {
             self.settle(&places[node], &format!("round {seed} ({what}), node {}", NODES[node]));
@@ -135,7 +137,7 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
         for cache in CACHES {
             self.nodes.succeed(&["fsck", cache]);
         }
-        println!("{name}: {} rounds, {}", self.rounds, self.ledger.summary());
+        println!("{name}: {} rounds, {}", self.count, self.ledger.summary());
     }
 }
 
@@ -191,7 +193,7 @@ impl<S: TokenStore> Faults<'_, S> {
         self.ends[1 - node].may_lack.store(true, Ordering::SeqCst);
     }
 
-    fn wait_until_all_go_on(&self, ledger: &Ledger) {
+    fn wait_until_all_go_on(ledger: &Ledger) {
         let before = ledger.acknowledged();
         halocline_testkit::waiting::within(Duration::from_mins(3), "programs go on", || {
             ledger.acknowledged() > before + 20

@@ -113,7 +113,9 @@ fn ends_with_all_on_the_origin(mounts: &mut [&mut Mount]) {
     let show = |mount: &Mount| fs::read(mount.path().join("file")).expect("the file");
     let shown = show(mounts[0]);
     assert!(mounts.iter().all(|mount| show(mount) == shown), "I11");
-    mounts.iter_mut().for_each(|mount| mount.unmount());
+    for mount in mounts.iter_mut() {
+        mount.unmount();
+    }
     assert!(fs::read(mounts[0].origin().join("file")).expect("on the origin") == shown, "I7");
 }
 

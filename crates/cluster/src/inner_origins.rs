@@ -1,0 +1,93 @@
+//! Directories above a shared origin know of it: who mounts one of them, on whatever machine, would cache the same files
+//! without the nodes' tokens.
+//!
+//! A node notes the way to its origin in an extended attribute of each directory above, as far as they lie on the same
+//! file system and may be written. It is never removed: whoever finds it looks whether there are sessions. Where the
+//! attribute cannot be written, or a directory in between was renamed since, there is no such protection.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
+
+/// How the attributes' names go on after their class; the inode of the origin follows.
+const NAME: &str = "halocline.shared-below.";
+/// What a list of names takes at most: the kernel's own limit.
+const NAMES_BYTES_MAX: usize = 1 << 16;
+/// The longest way that is noted or believed, in bytes.
+const WAY_BYTES_MAX: usize = 1024;
+/// Origins below one directory that are looked at.
+const ORIGINS_MAX: usize = 64;
+
+/// Notes in the directories above an origin, a real path, that it is shared.
+pub fn note_above(origin: &Path) {
+    let Ok(stat) = std::fs::metadata(origin) else { return };
+    for dir in origin.ancestors().skip(1) {
+        let opened = File::open(dir).and_then(|file| Ok((file.metadata()?.dev(), file)));
+        let (Ok((device, file)), Ok(way)) = (opened, origin.strip_prefix(dir)) else { return };
+        if device != stat.dev() || way.as_os_str().len() > WAY_BYTES_MAX {
+            return;
+        }
+        let name = |class: &str| format!("{class}.{NAME}{:x}", stat.ino());
+        let note = |class: &str| {
+            fsetxattr(&file, name(class), way.as_os_str().as_bytes(), XattrFlags::empty())
+        };
+        // The first is root's alone; who may write neither has no right to keep others from the directory.
+        if let Err(error) = note("trusted").or_else(|_| note("user")) {
+            tracing::debug!(
+                "{}: not noted that {} is shared: {error}",
+                dir.display(),
+                origin.display()
+            );
+        }
+    }
+}
+
+/// Directories below `dir` that may be shared origins, as nodes noted.
+pub fn noted_below(dir: &Path) -> Vec<PathBuf> {
+    let mut names = vec![0; NAMES_BYTES_MAX];
+    let Ok(file) = File::open(dir) else { return Vec::new() };
+    let length = flistxattr(&file, &mut names[..]).unwrap_or(0);
+    let is_note = |name: &&[u8]| {
+        let classes = [format!("trusted.{NAME}"), format!("user.{NAME}")];
+        classes.iter().any(|class| name.starts_with(class.as_bytes()))
+    };
+    let way = |name: &[u8]| {
+        let mut way = vec![0; WAY_BYTES_MAX];
+        let length = fgetxattr(&file, OsStr::from_bytes(name), &mut way[..]).ok()?;
+        let way = PathBuf::from(OsStr::from_bytes(&way[..length]));
+        // Whoever may write to the directory may have written it.
+        let is_below = way.components().all(|part| matches!(part, Component::Normal(_)));
+        (is_below && length > 0).then(|| dir.join(way))
+    };
+    let notes = names[..length].split(|byte| *byte == 0).filter(is_note);
+    notes.take(ORIGINS_MAX).filter_map(way).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_that_lead_elsewhere_are_not_believed() {
+        let place = tempfile::tempdir().unwrap();
+        let inner = place.path().join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        note_above(&inner);
+        let noted = noted_below(place.path());
+        if noted.is_empty() {
+            return halocline_testkit::skipping::skip("no extended attributes here");
+        }
+        assert_eq!(noted, [inner.clone()]);
+        assert_eq!(noted_below(&place.path().join("a")), [inner]);
+        let file = File::open(place.path()).unwrap();
+        for (number, way) in ["/etc", "../x", "", "a/../../x"].into_iter().enumerate() {
+            let name = format!("user.{NAME}f{number}");
+            let _ = fsetxattr(&file, name, way.as_bytes(), XattrFlags::empty());
+        }
+        assert_eq!(noted_below(place.path()).len(), 1);
+    }
+}
