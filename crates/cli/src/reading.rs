@@ -1,4 +1,4 @@
-//! A trace that is read, with its progress: one of gigabytes takes minutes.
+//! Reads a trace with progress: one of gigabytes takes minutes.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -9,20 +9,20 @@ use halocline_api::control::Progress;
 use crate::failure::Failure;
 use crate::progress::Meter;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const PIECE: usize = 1 << 20;
 
-/// A file, from its beginning to its end.
+/// A file, from beginning to end.
 pub(crate) struct Reading {
     file: File,
     path: PathBuf,
     done: u64,
     total: u64,
-    /// Until the end was read.
+    /// Present until the end was read.
     meter: Option<Meter>,
 }
 
-/// Opens the file at `path` to be read in order; `verb` is what is done with it, as in "simulating".
+/// Opens the file at `path` to be read sequentially; `verb` is the operation, as in "simulating".
 pub(crate) fn open(path: &Path, verb: &'static str) -> Result<BufReader<Reading>, Failure> {
     let unreadable = |error| Failure::unreadable(path, &error);
     let file = File::open(path).map_err(unreadable)?;
@@ -30,7 +30,7 @@ pub(crate) fn open(path: &Path, verb: &'static str) -> Result<BufReader<Reading>
     if found.is_dir() {
         return Err(unreadable(io::ErrorKind::IsADirectory.into()));
     }
-    // Of a pipe nobody knows how far it is.
+    // The length of a pipe is unknown.
     let meter = found.is_file().then(|| Meter::new(verb, false));
     let reading = Reading { file, path: path.to_owned(), done: 0, total: found.len(), meter };
     Ok(BufReader::with_capacity(PIECE, reading))
