@@ -1,8 +1,8 @@
 //! The configuration: one typed struct, one table of options.
 //!
-//! [`OPTIONS`] is the single description of every option. The configuration file, the command
-//! line, their help, the man pages and `docs/CONFIG.md` are all derived from it, so they cannot
-//! disagree. A value given as a flag wins over the file, which wins over the default.
+//! [`OPTIONS`] is the only description of every option. The configuration file, the command line, their help, the man
+//! pages and `docs/CONFIG.md` are all derived from it, so they cannot disagree. A flag takes precedence over the file,
+//! which takes precedence over the default.
 
 mod binding;
 mod bounds;
@@ -38,7 +38,7 @@ pub use scope::Scope;
 pub use shares::{SIZE_MIN, Shares};
 pub use units::{HourWindow, Kind, format_bytes, parse_bytes};
 
-/// When a write is on the origin.
+/// When a write reaches the origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -47,7 +47,7 @@ pub enum Mode {
     WriteBack,
     /// At once: admitted writes go to both sides; losing the cache loses nothing.
     WriteThrough,
-    /// Writes go to the origin and drop what they overlap; only reads are cached.
+    /// Writes go to the origin and drop cached bytes that they overlap; only reads are cached.
     ReadOnly,
 }
 
@@ -58,9 +58,9 @@ pub enum Copies {
     /// None: a file is on one tier.
     #[default]
     None,
-    /// What was promoted, until it is changed: a demote of it moves no bytes.
+    /// Of promoted files, until they are changed: demoting such a file moves no bytes.
     Keep,
-    /// Besides, what was not written for a while is copied: losing the SSD does not lose it.
+    /// Also of files that were not written for a while: losing the SSD does not lose them.
     Archive,
 }
 
@@ -111,27 +111,27 @@ pub struct VolumeShape {
     pub stripe: u64,
 }
 
-/// Every option, typed. Built by [`Config::default`], [`Config::load`] and [`Config::set`].
+/// All options, typed. Built by [`Config::default`], [`Config::load`] and [`Config::set`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Config {
     /// Limit of the cache.
     pub size: CacheSize,
-    /// When a write is on the origin.
+    /// When a write reaches the origin.
     pub mode: Mode,
     /// Admission policy, by its name in the model's table.
     pub policy: String,
     /// Eviction policy, by its name in the model's table.
     pub eviction: String,
-    /// Every read of a program reaches the engine.
+    /// Whether every read of a program reaches the engine.
     pub direct: bool,
-    /// Users other than the owner may use the mount.
+    /// Whether users other than the owner may use the mount.
     pub allow_other: bool,
-    /// Set-id bits and file capabilities of programs on the mount have their effect.
+    /// Whether set-id bits and file capabilities of programs on the mount take effect.
     pub allow_suid: bool,
-    /// Device nodes on the mount can be opened.
+    /// Whether device nodes on the mount can be opened.
     pub allow_dev: bool,
-    /// Threads that serve the kernel; 0: the front end's number.
+    /// Threads that serve the kernel; 0: the front end's default.
     pub threads: u32,
     /// How long the kernel may keep attributes and names.
     pub attr_timeout: Duration,
@@ -143,21 +143,21 @@ pub struct Config {
     pub groups: u32,
     /// Entries of the critical data table.
     pub cdt_entries: usize,
-    /// Whether checksums of what is cached are kept, and verified before it goes to the origin.
+    /// Whether cached bytes have checksums, which are verified before the bytes go to the origin.
     pub checksums: bool,
-    /// Whether what programs read from the cache is compared with them, too.
+    /// Whether bytes that programs read from the cache are verified, too.
     pub verify_reads: bool,
     /// Whether the rebuilder runs in the background.
     pub rebuild: bool,
-    /// Whether what is read again is put on the cache at once.
+    /// Whether bytes that are read again are put on the cache at once.
     pub fill: bool,
-    /// Bytes per second the rebuilder moves while programs use the origin; 0: no limit.
+    /// Limit of the rebuilder's transfers while programs use the origin, in bytes per second; 0: no limit.
     pub rebuild_rate: u64,
-    /// Regions of the origin that are flushed at the same time.
+    /// Regions of the origin that are flushed concurrently.
     pub flush_workers: u32,
-    /// Age at which dirty data is flushed whatever else holds (I3).
+    /// Age at which dirty data is flushed unconditionally (I3).
     pub max_dirty_age: Duration,
-    /// Hours of the local day in which dirty data is flushed before its age; `None`: always.
+    /// Local hours during which dirty data may be flushed before that age; `None`: always.
     pub flush_window: Option<HourWindow>,
     /// Share of the cache, in percent, above which dirty data is flushed at once.
     pub dirty_high: f64,
@@ -165,13 +165,13 @@ pub struct Config {
     pub pin: Vec<String>,
     /// Globs of files that are never admitted.
     pub exclude: Vec<String>,
-    /// Time after which a cache that failed is tried again; doubles while it goes on failing.
+    /// Time after which a failed cache is tried again; doubles while it keeps failing.
     pub health_retry: Duration,
     /// Limit of the files on a file tier's SSD.
     pub ssd_limit: CacheSize,
     /// Share of that limit, in percent, above which files are demoted in the background.
     pub tier_high: f64,
-    /// Share of that limit, in percent, down to which they are.
+    /// Share of that limit, in percent, at which these demotions stop.
     pub tier_low: f64,
     /// How long the kernel may keep attributes and names of a file tier.
     pub tier_attr_timeout: Duration,
@@ -179,27 +179,27 @@ pub struct Config {
     pub tiers: Vec<String>,
     /// Which copies of files on a file tier's SSD are kept below.
     pub copies: Copies,
-    /// How long a file was not written before it is copied with [`Copies::Archive`].
+    /// How long a file must not have been written before [`Copies::Archive`] copies it.
     pub archive_after: Duration,
     /// Whether the kernel may serve files on the SSD by itself.
     pub passthrough: bool,
-    /// Whether that goes for files opened for writing, too.
+    /// Whether this includes files opened for writing.
     pub passthrough_writes: bool,
     /// Whether requests may come from the kernel through `io_uring`.
     pub io_uring: bool,
-    /// Whether threads look for the next such request for a moment before they sleep.
+    /// Whether threads poll briefly for the next such request before they sleep.
     pub busy_poll: bool,
-    /// Whether the kernel may serve reads of origin files that memory holds whole.
+    /// Whether the kernel may serve reads of origin files that are entirely in memory.
     pub warm_passthrough: bool,
-    /// Emulated devices under the two directories.
+    /// Emulated devices for the two directories.
     pub emulate: Option<Emulation>,
     /// Emulated devices by name, from `[profile.NAME]` tables.
     pub profiles: BTreeMap<String, EmulatedDevice>,
-    /// What `calibrate` measured, by directory, from `[device."DIR"]` tables.
+    /// Measurements of `calibrate`, by directory, from `[device."DIR"]` tables.
     pub devices: DeviceProfiles,
     /// The file this came from, if any.
     pub source: Option<PathBuf>,
-    /// Where the options that were set were set, by key: a flag, or a line of a file.
+    /// Where each option that was set was set, by key: a flag, or a line of a file.
     pub given: BTreeMap<&'static str, String>,
 }
 
@@ -255,7 +255,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a configuration file over the defaults.
+    /// Reads a configuration file; options that it does not set keep their defaults.
     ///
     /// # Errors
     /// [`Error::Invalid`] naming file, line, key and remedy.
@@ -276,7 +276,7 @@ impl Config {
         Ok(())
     }
 
-    /// What an error calls the option with this key: the flag, or the line of the file that set it.
+    /// How an error refers to the option with this key: the flag, or the line of the file that set it.
     pub fn named(&self, key: &str) -> String {
         let flag = || format!("--{}", key.replace('_', "-"));
         self.given.get(key).cloned().unwrap_or_else(flag)
@@ -290,7 +290,7 @@ impl Config {
         self.size.checked_bytes(total, &self.named("size"))
     }
 
-    /// Sets one option; `None` leaves the configuration as it was.
+    /// Sets one option; if the result is `None`, the configuration is unchanged.
     fn set_quietly(&mut self, option: &OptionSpec, text: &str) -> Option<()> {
         (option.set)(self, text)
     }
@@ -300,17 +300,17 @@ impl Config {
         device::nearest(&self.devices, dir)
     }
 
-    /// Shape of the origin: the emulation's where there is one.
+    /// Shape of the origin, which the emulation determines if there is one.
     pub fn origin_shape(&self) -> VolumeShape {
         emulated_shape(self.origin, self.emulate.as_ref().map(|emulation| emulation.origin.count))
     }
 
-    /// Shape of the cache: the emulation's where there is one.
+    /// Shape of the cache, which the emulation determines if there is one.
     pub fn cache_shape(&self) -> VolumeShape {
         emulated_shape(self.cache, self.emulate.as_ref().map(|emulation| emulation.cache.count))
     }
 
-    /// Why `text` is no value of `option`.
+    /// Why `text` is not a value of `option`.
     fn why_not(&self, option: &OptionSpec, text: &str) -> String {
         let named = |name: &str| self.profiles.get(name).copied();
         match option.kind {
@@ -334,7 +334,7 @@ fn remedy(option: &OptionSpec) -> String {
     format!("give {} (the default is {default})", option.kind.describe())
 }
 
-/// More than one emulated device makes a side a striped volume.
+/// Several emulated devices make a side a striped volume.
 fn emulated_shape(shape: VolumeShape, count: Option<u32>) -> VolumeShape {
     match count {
         None => shape,

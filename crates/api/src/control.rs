@@ -1,12 +1,11 @@
-//! The control interface of a running mount: what other commands may ask its owner.
+//! The control interface of a running mount: what other commands may ask of its owner.
 //!
-//! The mount process is the only one that touches its cache (D2). It implements [`Controlled`];
-//! [`server`] answers on a Unix socket in the cache directory, [`client`] asks there, and
-//! [`mount`] finds the mount that a path lies on. The wire format is one JSON value a line: the
-//! client sends a [`Request`], the server answers any number of `{"progress": ...}` lines and
-//! then one `{"ok": ...}` or `{"error": {"message": ..., "errno": ...}}` line. A request is its
-//! name with its arguments: `{"status": {}}`, `{"flush": {"path": "a/b", "dry_run": true}}`. Paths
-//! are relative to the mount's root, which is empty; a hint's may be absolute, as a program sees it.
+//! Only the mount process accesses its cache (D2). It implements [`Controlled`]; [`server`] answers on a Unix socket in
+//! the cache directory, [`client`] asks there, and [`mount_lookup`] finds the mount that a path is on. The wire format
+//! is one JSON value per line: the client sends a [`Request`], the server answers with any number of `{"progress":
+//! ...}` lines and then one `{"ok": ...}` or `{"error": {"message": ..., "errno": ...}}` line. A request is its name
+//! with its arguments: `{"status": {}}`, `{"flush": {"path": "a/b", "dry_run": true}}`. Paths are relative to the
+//! mount's root, whose path is empty; a hint's path may be absolute, as a program sees it.
 
 mod address;
 mod bounds;
@@ -51,12 +50,12 @@ pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierSta
 pub(crate) use wire::paths_as_json;
 pub use wire::{path_as_json, path_or_null_as_json};
 
-/// Name of the extended attribute of a mount's root that tells the path of its control socket.
+/// Name of the extended attribute of a mount's root that has the path of its control socket.
 pub const SOCKET_XATTR: &str = "user.halocline.socket";
 /// Name of the control socket inside the cache directory.
 pub const SOCKET_NAME: &str = "control.sock";
-/// What receives the progress of long work. `Break` asks for a stop at the next file or extent;
-/// what was moved until then stays moved and is in the report.
+/// Receives the progress of long operations. `Break` asks to stop at the next file or extent; what was moved until then
+/// stays moved and is in the report.
 pub type ProgressSink<'a> = &'a mut (dyn FnMut(Progress) -> ControlFlow<()> + Send);
 
 /// A running cache, as the control socket sees it.
@@ -67,25 +66,24 @@ pub type ProgressSink<'a> = &'a mut (dyn FnMut(Progress) -> ControlFlow<()> + Se
 pub trait Controlled: Send + Sync {
     /// State of the whole mount.
     fn status(&self) -> Status;
-    /// What was served since the mount began; `exit_status` is left `None`.
+    /// What was served since the mount began; `exit_status` is `None`.
     fn report(&self) -> Report;
-    /// Where each byte of a file is, in offset order and without gaps up to the file's size;
-    /// only `range` when given.
+    /// Where each byte of a file is, in offset order and without gaps up to the file's size; only `range` if given.
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>>;
-    /// What is on the cache of files at and below `path`: nothing where there is no cache.
+    /// What is cached of files at and below `path`: nothing if there is no cache.
     fn cached(&self, _path: &Path) -> Result<CachedTree> {
         Ok(CachedTree::default())
     }
     /// What the engine would do with a request now, and why. Changes nothing.
     fn explain(&self, question: &Question) -> Result<Explanation>;
-    /// Writes dirty data of `path` (a file or a directory; all when `None`) to the origin, durably.
+    /// Writes dirty data of `path` (a file or a directory; all if `None`) to the origin, durably.
     fn flush(
         &self,
         path: Option<&Path>,
         dry_run: bool,
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport>;
-    /// Conflicts that no command was told of yet, for one that tells of them without a flush.
+    /// Conflicts that were not yet reported by any command, for one that reports them without a flush.
     fn take_conflicts(&self) -> Vec<Skipped> {
         Vec::new()
     }
@@ -96,14 +94,14 @@ pub trait Controlled: Send + Sync {
         dry_run: bool,
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport>;
-    /// Flushes `path` (a file or a directory) and takes it off the cache.
+    /// Flushes `path` (a file or a directory) and evicts it.
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport>;
-    /// Changes the pin and exclude globs, durably, and returns those in force. A pin that is
-    /// larger than the cache is an error.
+    /// Changes the pin and exclude globs, durably, and returns the resulting ones. A pin that is larger than the cache
+    /// is an error.
     fn change_rules(&self, change: &RuleChange) -> Result<Rules>;
-    /// Notes what a process says about itself or one of its files.
+    /// Stores what a process says about itself or one of its files.
     fn hint(&self, hint: &ProcessHint) -> Result<()>;
-    /// What only a file tier has.
+    /// State that only a file tier has.
     fn tier_status(&self) -> Option<TierStatus> {
         None
     }
@@ -125,7 +123,7 @@ fn no_file_tier() -> Error {
     Error::invalid("this mount is no file tier", "mount one with `halocline mount --tier ROOT`")
 }
 
-/// What a client asks.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -138,13 +136,13 @@ pub enum Request {
         /// The file.
         #[serde(with = "wire::path")]
         path: PathBuf,
-        /// First byte and length; the whole file when absent.
+        /// First byte and length; the whole file if absent.
         #[serde(default)]
         range: Option<(u64, u64)>,
     },
     /// [`Controlled::cached`]; answers [`CachedTree`].
     Cached {
-        /// File or directory; all when empty.
+        /// File or directory; all if empty.
         #[serde(with = "wire::path")]
         path: PathBuf,
     },
@@ -152,10 +150,10 @@ pub enum Request {
     Explain(Question),
     /// [`Controlled::flush`]; answers [`MoveReport`].
     Flush {
-        /// File or directory; the whole mount when empty.
+        /// File or directory; the whole mount if empty.
         #[serde(with = "wire::path", default)]
         path: PathBuf,
-        /// Only tell what would be moved.
+        /// Only report what would be moved.
         #[serde(default)]
         dry_run: bool,
     },
@@ -164,16 +162,16 @@ pub enum Request {
         /// Files and directories.
         #[serde(with = "wire::paths")]
         paths: Vec<PathBuf>,
-        /// Only tell what would be moved.
+        /// Only report what would be moved.
         #[serde(default)]
         dry_run: bool,
     },
     /// [`Controlled::evict`]; answers [`MoveReport`].
     Evict {
-        /// File or directory; the whole mount when empty.
+        /// File or directory; the whole mount if empty.
         #[serde(with = "wire::path", default)]
         path: PathBuf,
-        /// Only tell what would be moved.
+        /// Only report what would be moved.
         #[serde(default)]
         dry_run: bool,
     },
@@ -183,7 +181,7 @@ pub enum Request {
     Hint(ProcessHint),
     /// [`Controlled::files`]; answers a list of [`FileInfo`].
     Files {
-        /// File or directory; the whole mount when empty.
+        /// File or directory; the whole mount if empty.
         #[serde(with = "wire::path", default)]
         path: PathBuf,
     },
@@ -195,22 +193,19 @@ pub enum Request {
     },
     /// [`Controlled::change_jobs`]; answers a list of [`JobInfo`].
     Jobs(JobChange),
-    /// [`Mounted::is_ending`]; answers whether the mount ends.
+    /// [`Mounted::is_ending`]; answers whether the mount is ending.
     Ending {},
-    /// Becomes a user of the mount for as long as the connection lasts. Before the answer, which is
-    /// [`Joined`], comes one byte, with a copy of the mount as a descriptor where the mount is not
-    /// for all to see.
+    /// Makes the client a user of the mount for as long as the connection lasts. Before the answer, which is
+    /// [`Joined`], comes one byte, with a copy of the mount as a descriptor if the mount is not visible to all.
     Join {
-        /// Device and inode of the origin as the client sees it; `None` where it sees the mount
-        /// there already.
+        /// Device and inode of the origin as the client sees it; `None` if it already sees the mount there.
         origin: Option<(u64, u64)>,
     },
     /// Flush (unless `keep_dirty`), unmount and end the mount process; answers [`MoveReport`]
     /// when the mount is gone.
     Unmount {
-        /// Detach the mount even while programs use it; their open files go on working until
-        /// they are closed, and only then does the mount process end. Copies of the mount, as in
-        /// other mount namespaces, are ended then.
+        /// Detach the mount even while programs use it; their open files remain usable until they are closed, and only
+        /// then does the mount process end. Copies of the mount, for example in other mount namespaces, are ended then.
         #[serde(default)]
         force: bool,
         /// Leave dirty data on the cache, to be flushed after the next mount.
@@ -232,7 +227,7 @@ pub struct Status {
     /// Cache directory.
     #[serde(with = "wire::path")]
     pub cache: PathBuf,
-    /// How requests come from the kernel: `device` or `io_uring`.
+    /// How requests arrive from the kernel: `device` or `io_uring`.
     #[serde(default)]
     pub transport: String,
     /// Mode.
@@ -241,26 +236,24 @@ pub struct Status {
     pub policy: String,
     /// Eviction policy.
     pub eviction: String,
-    /// Limit of cached data in bytes on disk: the size of the cache less what is set aside for its
-    /// records.
+    /// Limit of cached data in bytes on disk: the size of the cache less the reserve for its records.
     pub limit_bytes: u64,
-    /// Bytes of data on disk in use or reserved; more than `limit_bytes` only where that just
-    /// became less (I5).
+    /// Bytes of data on disk in use or reserved; more than `limit_bytes` only if that has just decreased (I5).
     pub used_bytes: u64,
-    /// Bytes that the records take on disk, at most; 0 on a file tier.
+    /// Upper bound of the bytes that the records take on disk; 0 on a file tier.
     #[serde(default)]
     pub records_bytes: u64,
     /// File bytes on the cache.
     pub mapped_bytes: u64,
     /// File bytes that only the cache has.
     pub dirty_bytes: u64,
-    /// Age of the oldest dirty extent in milliseconds; `None` when nothing is dirty.
+    /// Age of the oldest dirty extent in milliseconds; `None` if nothing is dirty.
     pub oldest_dirty_age_ms: Option<u64>,
     /// Number of extents.
     pub extents: u64,
     /// Number of dirty extents.
     pub dirty_extents: u64,
-    /// Ranges that wait to be fetched (`C_flag`).
+    /// Ranges waiting to be fetched (`C_flag`).
     pub wanted_ranges: u64,
     /// Dirty bytes that are damaged on the cache: neither read nor flushed.
     #[serde(default)]
@@ -271,12 +264,12 @@ pub struct Status {
     /// Opens whose reads the kernel serves by itself (`warm_passthrough`), since the mount began.
     #[serde(default)]
     pub warm_opens: u64,
-    /// Processes that still use the mount after it was detached: it ends when they let go.
+    /// Processes that still use the mount after it was detached; it ends when they are done.
     #[serde(default)]
     pub detached: Option<String>,
     /// Health of the cache device.
     pub health: Health,
-    /// What the rebuilder does now.
+    /// What the rebuilder is doing.
     pub rebuilder: Rebuilder,
     /// The servers of both sides.
     pub servers: Vec<ServerStatus>,
@@ -284,7 +277,7 @@ pub struct Status {
     pub rules: Rules,
     /// What was served since the mount began.
     pub report: Report,
-    /// What a person should know: conflicts (I9), files that lost data (I6), equally fast sides.
+    /// Notes for people: conflicts (I9), files that lost data (I6), equally fast sides.
     pub notes: Vec<String>,
 }
 
@@ -294,24 +287,26 @@ pub struct Status {
 pub enum Health {
     /// Requests are admitted.
     Ok,
-    /// A device failed lately: nothing new is admitted until it is tried again.
+    /// A device failed recently: nothing new is admitted until it is tried again.
     Degraded {
         /// What happened, and the remedy.
         reason: String,
     },
-    /// A file system is nearly full: nothing is admitted, or (the origin's) what needs more of it.
+    /// A file system is nearly full: nothing is admitted, or, if it is the origin's, nothing that needs more space
+    /// there.
     Full {
         /// Which one, and the remedy.
         reason: String,
     },
-    /// A directory does not answer: its device, or the server of a network file system, hangs. What needs it waits.
+    /// A directory does not respond: its device, or the server of a network file system, hangs. Requests that need it
+    /// wait.
     Silent {
         /// Which one, and the remedy.
         reason: String,
     },
 }
 
-/// What the rebuilder does.
+/// What the rebuilder is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rebuilder {
@@ -345,11 +340,11 @@ pub struct ServerStatus {
     pub path: PathBuf,
     /// Name of the device profile in use, for example `hdd`, `calibrated` or `emulated hdd`.
     pub profile: String,
-    /// Device requests read.
+    /// Read requests to the device.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Device requests written.
+    /// Write requests to the device.
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
@@ -357,7 +352,7 @@ pub struct ServerStatus {
     pub errors: u64,
     /// Requests waiting or in service now.
     pub queued: u64,
-    /// How many times as long as calibrated it takes, if that is much more.
+    /// How many times as long as calibrated its requests take, if that is much more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slower: Option<f64>,
 }
@@ -379,18 +374,18 @@ pub struct ExtentInfo {
     pub dirty: bool,
     /// Last read, write or fill in milliseconds since the epoch; `None` on the origin.
     pub last_use_ms: Option<u64>,
-    /// Since when it is dirty, in milliseconds since the epoch; `None` when clean.
+    /// When it became dirty, in milliseconds since the epoch; `None` if clean.
     pub dirty_since_ms: Option<u64>,
 }
 
-/// How far a flush, warm or evict is.
+/// Progress of a flush, warm or evict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Bytes done.
     pub done_bytes: u64,
     /// Bytes to do in all; may grow while programs write.
     pub total_bytes: u64,
-    /// The file in work, where there is one.
+    /// The file being processed, if there is one.
     #[serde(with = "wire::path", default)]
     pub path: PathBuf,
 }
@@ -402,20 +397,20 @@ pub struct MoveReport {
     pub bytes: u64,
     /// Files touched.
     pub files: u64,
-    /// Files with nothing to move, because they were already where they were to go.
+    /// Files with nothing to move, because they were already where they should go.
     #[serde(default)]
     pub already_files: u64,
-    /// Seconds it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Bytes of files that had a clean copy where they went: nothing of them was copied.
+    /// Bytes of files that had a clean copy at their destination, so that nothing was copied.
     #[serde(default)]
     pub clean_bytes: u64,
-    /// Bytes that should have moved and did not: still dirty, without room, or pinned.
+    /// Bytes that should have moved but did not: still dirty, without room, or pinned.
     pub left_bytes: u64,
     /// Files that were skipped or failed, with the reason.
     pub skipped: Vec<Skipped>,
-    /// Files that others had changed, whose dirty bytes are saved elsewhere, with the place: those of
-    /// which no flush told yet.
+    /// Files that others had changed, whose dirty bytes are saved elsewhere, and where: those that no flush has
+    /// reported yet.
     #[serde(default)]
     pub conflicts: Vec<Skipped>,
 }
@@ -436,11 +431,11 @@ pub struct Skipped {
 pub enum RuleChange {
     /// Extents of matching files are never evicted.
     Pin(String),
-    /// Takes a pin back.
+    /// Removes a pin.
     Unpin(String),
-    /// Nothing of matching files is admitted; what is cached is flushed and leaves.
+    /// Nothing of matching files is admitted; their cached bytes are flushed and evicted.
     Exclude(String),
-    /// Takes an exclude back.
+    /// Removes an exclude.
     Include(String),
 }
 
@@ -456,13 +451,13 @@ pub struct Rules {
 /// What a process says about itself, or about one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessHint {
-    /// Process id; the server puts the peer's there, whatever was sent.
+    /// Process id; the server replaces it by the peer's, whatever was sent.
     #[serde(default)]
     pub pid: u32,
     /// Rank in the communicator: the owner of 1-DV and 2-D placements.
     #[serde(default)]
     pub rank: Option<u32>,
-    /// Number of processes p that share the file; `None` leaves it measured.
+    /// Number of processes p that share the file; `None` leaves it to be measured.
     #[serde(default)]
     pub size: Option<u32>,
     /// The file; empty for all files of the process.

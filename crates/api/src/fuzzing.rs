@@ -1,5 +1,5 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): each takes bytes that anybody may have written. They are called by
-//! cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! Bodies of this crate's fuzz targets (`fuzz/`): each takes bytes that anyone may have written. They are called by
+//! cargo-fuzz, and by the tests below with the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::fs;
 use std::path::Path;
@@ -13,15 +13,15 @@ pub use crate::control::claim::fuzzing::claims;
 pub use crate::control::client::fuzzing::answer;
 pub use crate::control::server::fuzzing::request;
 
-/// A directory of our own, in memory where there is one.
+/// A directory of our own, in memory if possible.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     made.expect("a directory")
 }
 
-/// A configuration file: it is refused with a word on where, or each of its options is a value that can be written and
-/// read again, and devices can be counted with.
+/// A configuration file: either it is refused with its place, or each option has a value that can be written and read
+/// again, and the cost models can calculate with its devices.
 pub fn config(bytes: &[u8]) {
     let scratch = scratch();
     let path = scratch.path().join("halocline.toml");
@@ -44,12 +44,12 @@ pub fn config(bytes: &[u8]) {
     let _ = config.cache_bytes(1 << 40);
 }
 
-/// What each option is set to sets it to the same.
+/// Setting each option to its own text changes nothing.
 fn comes_back(config: &Config) {
     for option in OPTIONS {
         let text = (option.get)(config);
         let mut again = Config { profiles: config.profiles.clone(), ..Config::default() };
-        // Nothing at all, as of a list without elements, is what the default may be.
+        // An empty text, as of an empty list, is allowed for the default only.
         if (option.set)(&mut again, &text).is_some() {
             assert_eq!((option.get)(&again), text, "{}", option.key);
         } else {
@@ -58,7 +58,7 @@ fn comes_back(config: &Config) {
     }
 }
 
-/// The text of one option, which the first byte chooses, as a flag gives it.
+/// The text of one option (the first byte selects which), as a flag gives it.
 pub fn option(bytes: &[u8]) {
     let Some((&which, text)) = bytes.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
@@ -70,7 +70,7 @@ pub fn option(bytes: &[u8]) {
     }
 }
 
-/// What a cache is bound to: it is refused, or its geometry can be counted with.
+/// The binding of a cache: either it is refused, or its geometry can be used in calculations.
 pub fn binding(bytes: &[u8]) {
     let scratch = scratch();
     fs::write(scratch.path().join(BINDING_FILE), bytes).expect("it is written");
@@ -81,8 +81,8 @@ pub fn binding(bytes: &[u8]) {
     assert!(geometry.groups().is_none_or(|groups| groups <= geometry.servers()));
 }
 
-/// Pins and excludes that commands set in an earlier session: what is accepted is the same when it is saved, and matches
-/// without end of time or memory.
+/// Pins and excludes that commands set in an earlier session: what is accepted stays the same when it is saved, and
+/// matches in bounded time and memory.
 pub fn rules(bytes: &[u8]) {
     let scratch = scratch();
     fs::write(scratch.path().join("rules.json"), bytes).expect("it is written");

@@ -17,20 +17,20 @@ pub struct Globs {
     exclude: Set,
 }
 
-/// Whether a path that a person gives is a glob.
+/// Whether a path given by a person is a glob.
 pub fn is_glob(path: &str) -> bool {
     path.contains(['*', '?', '[', '{'])
 }
 
-/// The directory, or the file, that a glob's matches are all at or below.
+/// The directory, or the file, at or below which all matches of a glob are.
 pub fn beginning(glob: &str) -> PathBuf {
-    // An escaped character is one that is not what it looks like.
+    // An escaped character does not stand for itself.
     let is_plain = |part: &&str| !is_glob(part) && !part.is_empty() && !part.contains('\\');
     glob.split('/').take_while(is_plain).collect()
 }
 
-/// Refuses a glob that can match no path below a mount: nobody would hear that it has no effect. (Such
-/// ones that an earlier version saved stay.)
+/// Refuses a glob that can match no path below a mount: no one would notice that it has no effect. (Such globs saved by
+/// an earlier version are kept.)
 fn may_match(glob: &str) -> Result<()> {
     let remedy = match glob.split('/').find(|part| ["", ".", ".."].contains(part)) {
         None => return Ok(()),
@@ -45,9 +45,9 @@ fn may_match(glob: &str) -> Result<()> {
 /// File in the cache directory that keeps the globs set by commands.
 const RULES: &str = "rules.json";
 
-/// Bytes of that file at most.
+/// Limit of that file in bytes.
 const RULES_BYTES_MAX: u64 = 16 << 20;
-/// Globs of one kind at most, and the bytes of all of them: each is compiled into every matcher.
+/// Limit of the globs of one kind, and of their total bytes: each is compiled into every matcher.
 const GLOBS_MAX: usize = 4096;
 const GLOB_BYTES_MAX: usize = 1 << 20;
 
@@ -87,7 +87,7 @@ impl Globs {
         !self.exclude.sources.is_empty()
     }
 
-    /// Whether cached bytes of `path` stay.
+    /// Whether `path` is pinned, so that its cached bytes stay.
     pub fn pins(&self, path: &Path) -> bool {
         self.pin.matcher.is_match(path)
     }
@@ -97,7 +97,7 @@ impl Globs {
         self.exclude.matcher.is_match(path)
     }
 
-    /// Adds a pin; a glob that is there already stays once.
+    /// Adds a pin; a glob that already exists is not added again.
     pub fn add_pin(&mut self, glob: &str) -> Result<()> {
         may_match(glob)?;
         self.pin.add(glob)
@@ -119,7 +119,7 @@ impl Globs {
         self.exclude.remove(glob, "excluded")
     }
 
-    /// The globs that commands set in earlier sessions of this cache, with `configured` ones.
+    /// The globs that commands set in earlier sessions of this cache, together with the `configured` ones.
     pub fn load(cache_dir: &Path, pin: &[String], exclude: &[String]) -> Result<Self> {
         let path = cache_dir.join(RULES);
         pin.iter().chain(exclude).try_for_each(|glob| may_match(glob))?;
@@ -147,12 +147,12 @@ impl Globs {
         PrivateDir::open(cache_dir)?.replace(RULES, &json)
     }
 
-    /// The pins as they were given.
+    /// The pins as given.
     pub fn pin_sources(&self) -> &[String] {
         &self.pin.sources
     }
 
-    /// The exclusions as they were given.
+    /// The exclusions as given.
     pub fn exclude_sources(&self) -> &[String] {
         &self.exclude.sources
     }
@@ -173,7 +173,7 @@ impl Set {
         }
         let mut builder = GlobSetBuilder::new();
         for source in &sources {
-            // `*` stays within a directory, as in a shell; `**` crosses them.
+            // `*` matches within a directory, as in a shell; `**` matches across directories.
             let glob =
                 GlobBuilder::new(source).literal_separator(true).build().map_err(|error| {
                     Error::invalid(
@@ -276,7 +276,7 @@ mod tests {
         for glob in [".hidden", "..a/*", "a/.b", "{a/b,c}", "[.]x"] {
             Globs::default().add_pin(glob).unwrap();
         }
-        // Saved by an earlier version: the mount works, and the pin can be taken back.
+        // Saved by an earlier version: the mount works, and the pin can be removed.
         std::fs::write(dir.path().join(RULES), r#"{"pin": ["/etc/*"], "exclude": []}"#).unwrap();
         let mut globs = Globs::load(dir.path(), &[], &[]).unwrap();
         globs.remove_pin("/etc/*").unwrap();

@@ -1,7 +1,7 @@
-//! How people and programs configure a mount and talk to it.
+//! Configuration and control of a mount by people and programs.
 //!
-//! [`config`] is the one table of options from which flags, file keys and documents follow; [`control`] what a running mount
-//! answers, on which socket, and every number of it; [`globs`] the sets of paths that both use.
+//! [`config`] is the one table of options from which flags, file keys and documents are derived; [`control`] is what a
+//! running mount answers on its socket, and the meaning of every number; [`globs`] are the sets of paths that both use.
 
 pub mod config;
 pub mod control;

@@ -1,4 +1,4 @@
-//! Attributes as programs see and change them: of a file, part of which only the cache has yet.
+//! Attributes as programs see and change them; some of a file's bytes may so far be only on the cache.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use halocline_os::error::Result;
 use halocline_vfs::namespace::{Namespace, Node};
 use halocline_vfs::{SetAttr, Stat};
 
-/// What shows and changes attributes.
+/// Shows and changes attributes.
 #[derive(Debug, Builder)]
 pub(crate) struct Attributes {
     namespace: Arc<Namespace>,
@@ -38,8 +38,8 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Attributes as programs see them: a time that the origin is still to be given, and blocks
-    /// for bytes that only the cache has, so that nobody takes the file for a hole.
+    /// Attributes as programs see them: with a modification time that the origin does not have yet, and with blocks for
+    /// bytes that only the cache has, so that the file is not taken for a hole.
     pub(crate) fn shown(&self, mut stat: Stat) -> Stat {
         if stat.kind() != libc::S_IFREG {
             return stat;
@@ -58,7 +58,7 @@ impl Attributes {
         stat
     }
 
-    /// Changes attributes of a node, open as `handle` if it is a file that is.
+    /// Changes attributes of a node; `handle` is its open file, if there is one.
     pub(crate) fn set(
         &self,
         node: &Node,
@@ -83,10 +83,10 @@ impl Attributes {
         Ok(self.shown(stat))
     }
 
-    /// Sets the size of a file, open as `handle` if it is.
+    /// Sets the size of a file; `handle` is its open file, if there is one.
     pub(crate) fn truncate(&self, node: &Node, handle: Option<&OpenFile>, size: u64) -> Result<()> {
         let opened;
-        // O_TRUNC is allowed with O_RDONLY, whose descriptor below cannot truncate.
+        // O_TRUNC is allowed with O_RDONLY, whose descriptor on the origin cannot truncate.
         let writable = handle.filter(|handle| handle.may_flush);
         let (file, origin) = if let Some(handle) = writable {
             (Arc::clone(&handle.file), &handle.origin)

@@ -1,10 +1,10 @@
-//! Waiting for room: a critical write that finds the cache full of dirty data may be better off
-//! waiting for the flush than going to the origin (ours).
+//! Waiting for room: for a critical write that finds the cache full of dirty data, waiting for the flush may be better
+//! than going to the origin (ours).
 //!
-//! A flush writes dense regions in order; a write that goes to the origin meanwhile seeks away from them and
-//! back. So while a flush for room runs, a policy with a wait limit lets writes wait for its next
-//! region, but never longer than the origin itself would be expected to take a few times over
-//! (D11), and not at all for a while after waiting was in vain.
+//! A flush writes dense regions in order; a write that goes to the origin meanwhile makes it seek away from them and
+//! back. So while a flush for room runs, a policy with a wait limit lets writes wait for its next region. A wait never
+//! lasts longer than a few times what the origin itself is expected to take (D11), and for a while after a wait in vain
+//! there is none.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -18,22 +18,22 @@ use halocline_os::clock::Clock;
 #[derive(Debug)]
 pub(crate) struct Backpressure {
     clock: Clock,
-    /// Counts the times at which room was made.
+    /// Counts how often room was made.
     made: Mutex<u64>,
     more: Condvar,
     waiting: AtomicU32,
-    /// Writes that shall still go to the origin without waiting.
+    /// How many of the next writes go to the origin without waiting.
     backoff_writes: AtomicU32,
 }
 
 impl Backpressure {
-    /// Room for which is waited by `clock`.
+    /// `clock` measures the waits.
     pub(crate) fn new(clock: Clock) -> Self {
         let (waiting, backoff_writes) = (AtomicU32::new(0), AtomicU32::new(0));
         Self { clock, made: Mutex::new(0), more: Condvar::new(), waiting, backoff_writes }
     }
 
-    /// Tries `take` again whenever room was made, until it gets something or `wait_limit` is over.
+    /// Tries `take` again each time room was made, until it succeeds or `wait_limit` is over.
     pub(crate) fn wait<T, E>(
         &self,
         wait_limit: Duration,
@@ -46,7 +46,7 @@ impl Backpressure {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let (mut before, mut late) = (*self.made.lock(), false);
         let taken = loop {
-            // At first for what was made since the caller tried: nobody tells of that again.
+            // First for room made since the caller tried, which is not signalled again.
             match take() {
                 Ok(None) if !late => {}
                 other => break other,
@@ -62,12 +62,12 @@ impl Backpressure {
         taken
     }
 
-    /// Whether somebody waits.
+    /// Whether any write waits.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Tells those who wait that dirty data became evictable.
+    /// Wakes the waiting writes: dirty data became evictable.
     pub(crate) fn was_made(&self) {
         *self.made.lock() += 1;
         self.more.notify_all();
@@ -96,7 +96,7 @@ mod tests {
                 made.store(true, Ordering::Release);
                 room.was_made();
             });
-            // A wait that was over before the other thread looked is repeated.
+            // A wait that ended before the other thread looked is repeated.
             let take = || Ok::<_, ()>(made.load(Ordering::Acquire).then_some("room"));
             while room.wait(WAIT_MAX, take) != Ok(Some("room")) {}
         });

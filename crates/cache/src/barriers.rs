@@ -1,4 +1,4 @@
-//! Barriers: what the cache holds becomes durable, or what replaces it on the origin does.
+//! Barriers: make the bytes on the cache durable, or else the bytes that replace them on the origin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use halocline_meta::FileId;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
 
-/// What makes the cache durable.
+/// Makes the cache durable.
 #[derive(Debug, Builder)]
 pub(crate) struct Barriers {
     store: Arc<ExtentStore>,
@@ -28,14 +28,14 @@ pub(crate) struct Barriers {
     relief: Arc<Relief>,
     sweeper: Arc<Sweeper>,
     discards: Arc<Discards>,
-    /// Sum of the moving counters at the last barrier.
+    /// Sum of the changing counters at the last barrier.
     #[builder(skip)]
     barrier_mark: AtomicU64,
 }
 
 impl Barriers {
-    /// A barrier. Objects that their device refused to sync are replaced first: a second sync
-    /// that succeeds would not mean that their bytes are there. The caller holds no lock of a file.
+    /// A barrier. Objects that their device refused to sync are replaced first: if a second sync succeeded, that would
+    /// not mean that their bytes are durable. The caller holds no lock of a file.
     pub(crate) fn barrier(&self) -> Result<()> {
         let Err(error) = self.store.barrier() else { return Ok(()) };
         let unsyncable = self.store.objects.unsyncable();
@@ -52,8 +52,7 @@ impl Barriers {
         self.store.barrier()
     }
 
-    /// Makes what the cache holds of a file durable: on the cache, or, if its store is sick, on
-    /// the origin.
+    /// Makes the cached bytes of a file durable: on the cache, or, if its store failed, on the origin.
     pub(crate) fn make_durable(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         match self.barrier() {
             Err(error) if self.store.dmt.usable().is_err() => {
@@ -64,8 +63,8 @@ impl Barriers {
         }
     }
 
-    /// After a flush: what went to the origin is recorded as clean, durably, and evictable. A device that
-    /// cannot be synced keeps the second from happening and nothing else: the bytes are on the origin.
+    /// After a flush: what went to the origin is durably recorded as clean, and becomes evictable. A device that cannot
+    /// be synced prevents only the recording: the bytes are on the origin.
     pub(crate) fn settle_flush(&self) -> Result<()> {
         let settled = self.barrier().and_then(|()| self.discards.discard_queued().map(drop));
         self.mappings.advisory(settled.or_else(|error| {
@@ -74,7 +73,7 @@ impl Barriers {
         }))
     }
 
-    /// Brings a file's dirty bytes to the origin, forgets all that is cached of it, and removes its objects.
+    /// Flushes a file's dirty bytes, forgets all of its cached bytes, and removes its objects.
     fn replace_object(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         self.sweeper.flush_whole(file, &|_| true)?;
         let _range = file.range.exclusive(WHOLE);
@@ -88,12 +87,12 @@ impl Barriers {
             ));
         }
         self.mappings.let_go(id, WHOLE)?;
-        // Before the object goes: a record that came back would find nothing.
+        // Before the object is removed: a record that reappeared after a crash would refer to nothing.
         self.store.dmt.persist()?;
         Ok(self.store.objects.remove(id.0)?)
     }
 
-    /// Whether anything was written to the cache since this was last asked.
+    /// Whether anything was written to the cache since the last call.
     pub(crate) fn are_due(&self) -> bool {
         let counts = self.counters.snapshot();
         let now = counts.ssd_bytes_written + counts.flushed_bytes + counts.evicted_bytes;

@@ -1,7 +1,7 @@
-//! Blocks of a file whose newest bytes are partly on the cache only (`st_blocks`).
+//! Blocks (`st_blocks`) of a file whose newest bytes are partly on the cache only.
 //!
-//! What must hold: a file with data never shows none, or archivers take it for one hole; and a
-//! sparse file stays sparse, or `du` and every copy that trusts it see terabytes of zeros.
+//! What must hold: a file with data never shows zero blocks, or archivers take it for one hole; and a sparse file stays
+//! sparse, or `du` and every copy that relies on it see terabytes of zeros.
 
 use halocline_model::request::ByteRange;
 
@@ -13,13 +13,12 @@ use halocline_vfs::Seek;
 
 /// Unit of `st_blocks` in bytes.
 const SECTOR: u64 = 512;
-/// Dirty extents that are compared with the origin for one `stat`; the bytes of others count as
-/// missing there.
+/// Dirty extents compared with the origin for one `stat`; the bytes of any others count as missing there.
 const COMPARED_MAX: usize = 64;
 
-/// Blocks of 512 bytes of a file with `size` bytes of which the origin holds `below` blocks: those
-/// and what dirty bytes take that lie in the origin's holes. Asks the origin about holes only
-/// where it has some and there are dirty bytes.
+/// Blocks of 512 bytes of a file with `size` bytes of which the origin holds `below` blocks: those, and the blocks of
+/// dirty bytes that lie in the origin's holes. The origin is asked about holes only if it has some and there are dirty
+/// bytes.
 pub(super) fn blocks(store: &ExtentStore, file: &CachedFile, size: u64, below: u64) -> u64 {
     let whole = size.div_ceil(BLOCK) * (BLOCK / SECTOR);
     let Some(id) = file.id().filter(|_| below.saturating_mul(SECTOR) < size) else {
@@ -35,8 +34,8 @@ pub(super) fn blocks(store: &ExtentStore, file: &CachedFile, size: u64, below: u
     (below + missing.div_ceil(SECTOR)).min(whole)
 }
 
-/// Bytes, in whole blocks, that `dirty` dirty bytes take in the holes of `origin`; without it
-/// the whole file is a hole.
+/// Bytes, in whole blocks, that `dirty` dirty bytes take in the holes of `origin`; without `origin` the whole file
+/// counts as a hole.
 fn missing_below(store: &ExtentStore, id: FileId, dirty: u64, origin: Option<&OriginFile>) -> u64 {
     let (mut missing, mut compared, mut reached) = (0, 0, 0);
     for extent in store.dmt.dirty(id, WHOLE, COMPARED_MAX) {
@@ -49,8 +48,8 @@ fn missing_below(store: &ExtentStore, id: FileId, dirty: u64, origin: Option<&Or
     missing + dirty.saturating_sub(compared)
 }
 
-/// Bytes of new blocks that a write to `part` of `origin` needs. Where it does not tell its holes, as
-/// some network file systems do not, all of a sparse file.
+/// Bytes of new blocks that a write to `part` of `origin` needs. If it does not report its holes, as on some network
+/// file systems, all of a sparse file counts.
 pub(super) fn new_bytes_in(origin: &OriginFile, part: ByteRange) -> u64 {
     let blocks = part.widen_to(BLOCK);
     let (Ok(node), Ok(used)) = (origin.node().metadata(), origin.blocks()) else {
@@ -67,10 +66,10 @@ pub(super) fn new_bytes_in(origin: &OriginFile, part: ByteRange) -> u64 {
     }
 }
 
-/// Bytes of `range` that are holes of the file. Where it cannot say, none are.
+/// Bytes of `range` that are holes of the file. If the origin cannot report holes, there are none.
 fn holes_in(origin: &OriginFile, range: ByteRange) -> u64 {
     let (mut holes, mut at) = (0, range.start);
-    // One step for each hole: at most one for each block.
+    // One step for each hole, so at most one for each block.
     while at < range.end {
         let data = match origin.seek(at, Seek::Data) {
             Ok(data) => data.min(range.end),

@@ -1,4 +1,4 @@
-//! Bulk operations: whole files flushed, brought to the cache and taken from it, as a person or a rule wants.
+//! Bulk operations: whole files are flushed, warmed or evicted, as a person or a rule requests.
 
 mod progress;
 mod tree_walk;
@@ -39,7 +39,7 @@ use halocline_vfs::namespace::Namespace;
 /// Bytes that `warm` fetches in one piece.
 const WARM_PIECE_BYTES: u64 = 4 << 20;
 
-/// What flushes, warms and evicts whole files.
+/// Flushes, warms and evicts whole files.
 #[derive(Debug, Builder)]
 pub(crate) struct BulkOperations {
     namespace: Arc<Namespace>,
@@ -61,7 +61,7 @@ pub(crate) struct BulkOperations {
 }
 
 impl BulkOperations {
-    /// Brings dirty files to the origin: those at or below `path`, or all.
+    /// Flushes dirty files: those at or below `path`, or all.
     pub(crate) fn flush(
         &self,
         path: Option<&Path>,
@@ -92,13 +92,13 @@ impl BulkOperations {
         }
         let settle = || self.barriers.settle_flush();
         if !dry_run && let Err(error) = self.defects.guard("barrier", settle) {
-            // All that is told as flushed is on the origin, durably; the next mount flushes it once more.
+            // All bytes reported as flushed are durable on the origin; the next mount flushes them once more.
             self.notes.note(format!("what was flushed is not recorded as that: {error}"));
         }
         self.with_conflicts(moving.report(0), dry_run)
     }
 
-    /// Brings files below `paths` to the cache, as far as there is room.
+    /// Fetches files below `paths` to the cache, as far as there is room.
     pub(crate) fn warm(
         &self,
         paths: &[PathBuf],
@@ -116,7 +116,7 @@ impl BulkOperations {
         Ok(moving.report_with(&files.skipped))
     }
 
-    /// Flushes the files below `path` and takes them off the cache.
+    /// Flushes the files below `path` and evicts them.
     pub(crate) fn evict(
         &self,
         path: &Path,
@@ -138,7 +138,7 @@ impl BulkOperations {
         Ok(self.with_conflicts(moving.report_with(&files.skipped), dry_run))
     }
 
-    /// Takes what a new exclude glob names off the cache.
+    /// Evicts the files that match a new exclude glob.
     pub(crate) fn evict_excluded(&self) -> Result<()> {
         for record in self.store.dmt.files() {
             if !self.known.globs.read().excludes(&record.path) {
@@ -161,7 +161,7 @@ impl BulkOperations {
         self.discards.discard_queued().map(drop)
     }
 
-    /// A pin that is larger than the cache could never be kept (USERS 8).
+    /// Refuses a pin that is larger than the cache, because it could never be kept.
     pub(crate) fn check_pin(&self, glob: &str) -> Result<()> {
         let mut globs = Globs::default();
         globs.add_pin(glob)?;
@@ -182,8 +182,8 @@ impl BulkOperations {
         Walk::below(&self.origin, &self.namespace, &self.known, paths)
     }
 
-    /// The dirty files, those that are below a path at least. What of them was renamed or removed behind the
-    /// mount is found or saved first, but for a dry run; the error says why some may not be.
+    /// The dirty files, or only those below a path. Unless this is a dry run, files that were renamed or removed behind
+    /// the mount are found or saved first; the error says why some may not be.
     fn dirty_files(&self, below: Option<&Path>, dry_run: bool) -> (Vec<FileId>, Option<Error>) {
         let dmt = &self.store.dmt;
         let all = || dmt.dirty_files().into_iter().map(|(id, _)| id);
@@ -202,8 +202,8 @@ impl BulkOperations {
         (all().collect(), obstacle)
     }
 
-    /// A dirty file that is not under its name, being renamed this instant or gone behind the mount, or that
-    /// cannot be looked at.
+    /// Skips a dirty file that is not under its name (being renamed right now, or gone behind the mount), or that
+    /// cannot be examined.
     fn skip_missing(
         &self,
         id: FileId,
@@ -359,7 +359,7 @@ impl BulkOperations {
         }
     }
 
-    /// Unmaps every clean extent of a file, each while nobody uses it.
+    /// Unmaps every clean extent of a file, each while no request uses it.
     fn drop_clean(&self, file: &CachedFile, id: FileId) -> Result<()> {
         // Dirty records of flushed extents may still be the durable ones (I4): a barrier first.
         self.barriers.barrier()?;

@@ -1,4 +1,4 @@
-//! How many changes of the origin's files are under way, and whether the lease is to be renewed for them (I9).
+//! Counts changes of the origin's files in progress, and decides whether the lease is to be renewed for them (I9).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,14 +8,14 @@ use parking_lot::{Condvar, Mutex};
 use halocline_meta::lease::Lease;
 use halocline_os::clock::Clock;
 
-/// A quarter of what the lease lasts.
+/// A quarter of the lease's duration.
 const RENEW_EVERY: Duration = Duration::from_millis(500);
 
-/// How many changes of the origin's files are under way.
+/// Counts changes of the origin's files in progress.
 #[derive(Debug, Default)]
 pub(crate) struct ChangesUnderWay {
     count: AtomicU64,
-    /// Whether the kernel is to note the end of this process, and the renewal is awake.
+    /// Whether the kernel is to note the end of this process, and the renewal thread is awake.
     noted: AtomicBool,
     stopped: Mutex<bool>,
     begun: Condvar,
@@ -26,7 +26,7 @@ impl ChangesUnderWay {
     /// A change begins.
     pub(crate) fn begin(&self, lease: &Lease) {
         self.count.fetch_add(1, Ordering::SeqCst);
-        // Seldom: it stays noted for a while.
+        // Seldom, because it stays noted for a while.
         if !self.noted.load(Ordering::SeqCst) {
             let _stopped = self.stopped.lock();
             if !self.noted.load(Ordering::SeqCst) {
@@ -38,7 +38,7 @@ impl ChangesUnderWay {
         }
     }
 
-    /// It ends.
+    /// A change ends.
     pub(crate) fn end(&self) {
         self.count.fetch_sub(1, Ordering::SeqCst);
     }
@@ -47,7 +47,7 @@ impl ChangesUnderWay {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// Waits until it is time to look whether changes are still under way; `false` to stop.
+    /// Waits until it is time to check whether changes are still in progress; `false` to stop.
     pub(crate) fn wait(&self, clock: &Clock) -> bool {
         let mut stopped = self.stopped.lock();
         while !*stopped && !self.noted.load(Ordering::SeqCst) {
@@ -58,13 +58,13 @@ impl ChangesUnderWay {
         !*stopped
     }
 
-    /// Renews the lease if changes are still under way; else the kernel is told that none is.
+    /// Renews the lease if changes are still in progress; otherwise tells the kernel that there are none.
     pub(crate) fn renew(&self, lease: &Lease) {
         if !self.is_empty() {
             return lease.prolong();
         }
         let _stopped = self.stopped.lock();
-        // A change that begins now sees that, or is seen here.
+        // A change that begins now either sees this, or is seen by the check below.
         self.noted.store(false, Ordering::SeqCst);
         if self.is_empty() {
             lease.forget_exit();

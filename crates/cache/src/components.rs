@@ -1,7 +1,7 @@
 //! The components of an extent engine, wired together from the bottom up.
 //!
-//! Each is handed what it uses by name, and knows only those that are made before it: calls go one way. What it has beside
-//! that is its own.
+//! Each is given what it uses by name, and knows only those that are made before it: calls go one way. Its other state
+//! is its own.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -59,14 +59,14 @@ use halocline_storage::volume::origin::Origin;
 use halocline_vfs::namespace::Namespace;
 use parking_lot::{Mutex, RwLock};
 
-/// The lowest parts, which know none of the others.
+/// The lowest components, which know none of the others.
 #[derive(Debug)]
 pub(crate) struct Base {
     pub(crate) namespace: Arc<Namespace>,
     pub(crate) origin: Arc<OriginAccess>,
     pub(crate) store: Arc<ExtentStore>,
     pub(crate) files: Arc<FileTable>,
-    /// Files that can be flushed.
+    /// Descriptors of dirty files that can be flushed.
     pub(crate) flush_handles: Arc<FlushHandles>,
     pub(crate) pressure: Arc<DirtyPressure>,
     /// Where writes wait for room.
@@ -78,7 +78,7 @@ pub(crate) struct Base {
     pub(crate) defects: Arc<Defects>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) clock: Clock,
-    /// The agent of this node, where other nodes cache the same origin.
+    /// The agent of this node, if other nodes cache the same origin.
     pub(crate) coherence: Option<Arc<dyn Coherence>>,
     /// Whether other nodes use the origin.
     pub(crate) shared: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Both sides, which were just opened.
+    /// The lowest components over both sides, which were just opened.
     pub(crate) fn new(
         (namespace, origin): (Namespace, Origin),
         (store, flush_handles): (ExtentStore, Arc<FlushHandles>),
@@ -123,7 +123,7 @@ impl Base {
     }
 }
 
-/// What answers a front end. Each component is reached by its own name only.
+/// What serves a front end. Each component is reached by its own name only.
 #[derive(Debug)]
 pub(crate) struct Components {
     pub(crate) identifier: Arc<Identifier>,
@@ -156,7 +156,7 @@ pub(crate) struct Components {
     pub(crate) session: Arc<Session>,
 }
 
-/// What answers commands.
+/// What serves commands.
 #[derive(Debug)]
 pub(crate) struct Controls {
     pub(crate) bulk: Arc<BulkOperations>,
@@ -165,8 +165,8 @@ pub(crate) struct Controls {
     pub(crate) status: Arc<StatusReporter>,
 }
 
-/// A component, which gets a clone of what it uses of the parts below and of others by their names, and what follows the
-/// arrow for good.
+/// Makes a component: clones the fields named from `base` and from the other components, and moves in the values after
+/// the arrow.
 macro_rules! wire {
     (
         $component:ty: $($below:ident { $($part:ident),+ })+
@@ -183,7 +183,7 @@ macro_rules! wire {
 }
 
 impl Components {
-    /// The components over the lowest parts, before anything runs.
+    /// Wires the components over the lowest ones, before any thread runs.
     pub(crate) fn wire(
         base: &Base,
         lease: (Lease, Evidence),
@@ -250,7 +250,7 @@ impl Components {
 }
 
 impl Controls {
-    /// What answers commands, over the components of the same engine.
+    /// Wires what serves commands, over the components of the same engine.
     pub(crate) fn wire(base: &Base, below: &Components, meters: Meters) -> Self {
         let bulk = wire!(BulkOperations: base { namespace, origin, store, counters, notes, defects, clock } below {
             mappings, external, repair, known, sweeper, discards, barriers, fetcher, recoverer });

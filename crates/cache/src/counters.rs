@@ -1,5 +1,5 @@
-//! What the engine did, counted: requests and bytes by side and direction, admissions by layout,
-//! predicted and measured times. Lock-free, summed on request.
+//! Counters of what the engine did: requests and bytes by side and direction, admissions by layout, predicted and
+//! measured times. Lock-free; summed on request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

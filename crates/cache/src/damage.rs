@@ -1,9 +1,9 @@
-//! Bytes on the cache that are not what was written there, found by their checksums.
+//! Damaged bytes of the cache: they differ from what was written there, as their checksums show.
 //!
 //! What must hold here:
-//! - clean ones are read from the origin instead, and their mapping goes (I1);
-//! - dirty ones stay where they are: no program gets them, no flush writes them over the origin
-//!   (I3), until a program writes over them or `halocline fsck --repair` saves what is there.
+//! - damaged clean bytes are read from the origin instead, and their mapping is removed (I1);
+//! - damaged dirty bytes stay where they are: no program gets them, and no flush writes them over the origin (I3),
+//!   until a program overwrites them or `halocline fsck --repair` saves them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,17 +15,17 @@ use parking_lot::Mutex;
 use halocline_meta::FileId;
 use halocline_os::counted::counted;
 
-/// Ranges of a file that one sentence names.
+/// How many ranges of a file one message lists.
 const NAMED: usize = 8;
 
-/// What is known to be damaged.
+/// The known damage.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
-    /// Dirty bytes, as ends by starts.
+    /// Damaged dirty bytes: ends by starts.
     dirty: Mutex<BTreeMap<FileId, BTreeMap<u64, u64>>>,
-    /// How many bytes that are: most caches have none, and nobody takes the lock then.
+    /// How many bytes that is. Usually none, and then the lock is not taken.
     dirty_bytes: AtomicU64,
-    /// Bytes that a reader found, to be looked at once nobody uses them.
+    /// Bytes that a reader found damaged, to be examined once no request uses them.
     found: Mutex<Vec<(FileId, ByteRange)>>,
     found_some: AtomicBool,
 }
@@ -46,7 +46,7 @@ impl Damage {
         known.filter_map(|(&start, &end)| ByteRange::new(start, end).intersect(range)).collect()
     }
 
-    /// Notes damaged dirty bytes; whether any of them were not known.
+    /// Notes damaged dirty bytes; returns whether any of them were new.
     pub(crate) fn add(&self, id: FileId, range: ByteRange) -> bool {
         let mut dirty = self.dirty.lock();
         let known = dirty.entry(id).or_default();
@@ -60,7 +60,7 @@ impl Damage {
         before < range.len()
     }
 
-    /// The bytes of `range` are other ones now, or none.
+    /// The bytes of `range` were replaced or dropped, and are no longer damaged.
     pub(crate) fn heal(&self, id: FileId, range: ByteRange) {
         if self.dirty_bytes() == 0 {
             return;
@@ -74,13 +74,13 @@ impl Damage {
         }
     }
 
-    /// Notes what a reader found.
+    /// Notes ranges that a reader found damaged.
     pub(crate) fn report(&self, id: FileId, ranges: &[ByteRange]) {
         self.found.lock().extend(ranges.iter().map(|range| (id, *range)));
         self.found_some.store(true, Ordering::Release);
     }
 
-    /// What readers found since this was last asked.
+    /// Takes the ranges that readers found since the last call.
     pub(crate) fn take_reported(&self) -> Vec<(FileId, ByteRange)> {
         if !self.found_some.load(Ordering::Acquire) {
             return Vec::new();
@@ -96,7 +96,7 @@ fn bytes_in(known: &BTreeMap<u64, u64>, range: ByteRange) -> u64 {
     parts.filter_map(|part| part.intersect(range)).map(ByteRange::len).sum()
 }
 
-/// Takes `range` out.
+/// Removes `range`.
 fn cut(known: &mut BTreeMap<u64, u64>, range: ByteRange) {
     let parts = known.range(..range.end).filter(|&(_, &end)| end > range.start);
     let parts: Vec<_> = parts.map(|(&start, &end)| ByteRange::new(start, end)).collect();
@@ -111,7 +111,7 @@ fn cut(known: &mut BTreeMap<u64, u64>, range: ByteRange) {
     }
 }
 
-/// Names ranges in a sentence.
+/// Lists ranges in a message.
 pub(crate) fn named(ranges: &[ByteRange]) -> String {
     let mut text = String::new();
     for (at, range) in ranges.iter().take(NAMED).enumerate() {

@@ -1,4 +1,4 @@
-//! How much of the cache dirty bytes fill, and whether programs wait for them to go to the origin.
+//! How much of the cache dirty bytes fill, and whether flushing takes precedence over programs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use super::settings::Settings;
 use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 
-/// What tells whether flushing presses.
+/// Decides whether flushing takes precedence over programs.
 #[derive(Debug)]
 pub(crate) struct DirtyPressure {
     store: Arc<ExtentStore>,
@@ -39,17 +39,17 @@ impl DirtyPressure {
         share.min(1.0)
     }
 
-    /// Whether programs do not come first: dirty bytes or files are more than they should be.
+    /// Whether flushing takes precedence over programs: there are too many dirty bytes or files.
     pub(crate) fn is_pressed(&self) -> bool {
         self.is_short_of_room() || self.flush_handles.press()
     }
 
-    /// Whether dirty bytes fill more of the cache than they should.
+    /// Whether dirty bytes fill more of the cache than they may.
     pub(crate) fn is_short_of_room(&self) -> bool {
         self.flushable_bytes() > self.dirty_high_bytes()
     }
 
-    /// Dirty bytes that a flush for room is to make clean.
+    /// How many dirty bytes a flush for room must make clean.
     pub(crate) fn too_dirty_bytes(&self) -> u64 {
         self.flushable_bytes().saturating_sub(self.dirty_low_bytes())
     }
@@ -64,7 +64,7 @@ impl DirtyPressure {
         self.stuck.store(bytes, Ordering::Relaxed);
     }
 
-    /// Dirty bytes down to which a flush for room goes.
+    /// A flush for room ends at this many dirty bytes.
     fn dirty_low_bytes(&self) -> u64 {
         self.dirty_high_bytes() / 2
     }

@@ -1,4 +1,4 @@
-//! Discarding: blocks whose mapping is durably gone return to the cache's file system.
+//! Discarding: returns blocks to the cache's file system once the removal of their mapping is durable.
 
 use bon::Builder;
 
@@ -8,7 +8,7 @@ use crate::fetch::Fetcher;
 use halocline_os::error::Result;
 use std::sync::Arc;
 
-/// What frees blocks and forgets files that have nothing on the cache.
+/// Frees blocks, and forgets files that have nothing on the cache.
 #[derive(Debug, Builder)]
 pub(crate) struct Discards {
     store: Arc<ExtentStore>,
@@ -16,13 +16,13 @@ pub(crate) struct Discards {
 }
 
 impl Discards {
-    /// Frees the queued ranges; what was claimed again meanwhile stays.
+    /// Frees the queued ranges; blocks that were claimed again meanwhile stay.
     pub(crate) fn discard_queued(&self) -> Result<u64> {
         let mut freed = 0;
         for queued in self.store.dmt.take_discards() {
-            // Exclusive: readers that looked the old mapping up have left before it is punched,
-            // and nobody maps the range anew while we do (I2): nor does who opens the file only
-            // now, for which the table stays frozen, unless no file has this number any more.
+            // Exclusive: readers that looked up the old mapping have left before it is punched, and the range is not
+            // mapped anew meanwhile (I2), not even by a thread that opens the file only now: for that the table stays
+            // frozen, unless no file has this number any more.
             let frozen = self.files.freeze();
             let file = frozen.by_id(queued.file).cloned();
             let may_come = file.is_none() && self.store.dmt.file(queued.file).is_some();
@@ -33,17 +33,17 @@ impl Discards {
         Ok(freed)
     }
 
-    /// Forgets files that have nothing on the cache any more and that nobody has open, and removes
-    /// the objects that they left empty: both would stay for as long as the origin has the file. One of which
-    /// programs want something stays, also where that is not recorded yet: by `fetcher`.
+    /// Forgets files that no longer have anything on the cache and are not open, and removes their empty objects: both
+    /// would otherwise stay as long as the origin has the file. A file of which programs want something stays, even if
+    /// `fetcher` has not recorded that yet.
     pub(crate) fn forget_empty(&self, fetcher: &Fetcher) -> Result<()> {
         for id in self.store.take_emptied() {
             {
                 let _alone = self.store.forgetting.lock();
-                // Nobody opens it meanwhile and finds its number.
+                // So that the file is not opened, and its number found, meanwhile.
                 let frozen = self.files.freeze();
                 if frozen.by_id(id).is_none() {
-                    // Who read it has closed it, so all that was wanted of it waits there.
+                    // Its readers have closed it, so everything that was wanted of it is queued there.
                     fetcher.note_wants();
                     if self.store.dmt.is_empty(id) {
                         self.store.dmt.forget(id)?;

@@ -79,7 +79,7 @@ impl Engine for ExtentEngine {
         flags: i32,
         by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
-        // O_TRUNC of a file that exists is ours to do: the cache may hold bytes of it.
+        // O_TRUNC of an existing file is handled here, because the cache may hold bytes of it.
         let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
         let _space = self.components.space.take_name(0)?;
         let (node, stat, file) = self.base.namespace.create(place, mode, below, by)?;
@@ -126,7 +126,7 @@ impl Engine for ExtentEngine {
         must: bool,
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
-        // The kernel asks nobody before it reads.
+        // The kernel would read without asking for a permit.
         !self.components.permits.are_needed()
             && self.components.warm.pass_through(handle, must, register)
     }
@@ -152,7 +152,7 @@ impl Engine for ExtentEngine {
     }
 
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
-        // The origin first: its size and its share of the bytes; then what the cache holds.
+        // The origin first: the size and the bytes that it holds; then the cache.
         handle.origin.sync(data_only)?;
         match handle.file.id() {
             Some(id) => self.components.barriers.make_durable(&handle.file, id),

@@ -1,4 +1,4 @@
-//! What lies where, what a policy says of a request, and why something is not cached now.
+//! Where bytes lie, what a policy decides about a request, and why something is not cached now.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
 
-/// What answers questions about single files.
+/// Answers questions about single files.
 #[derive(Debug, Builder)]
 pub(crate) struct Explainer {
     namespace: Arc<Namespace>,
@@ -44,7 +44,7 @@ pub(crate) struct Explainer {
 }
 
 impl Explainer {
-    /// What of a file, or of `range` of it, lies where, in the order of the bytes.
+    /// Where the bytes of a file, or of `range` of it, lie, in offset order.
     pub(crate) fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
         let file = self.regular(path)?;
         let all = ByteRange::new(0, file.size());
@@ -62,7 +62,7 @@ impl Explainer {
         Ok(segments.iter().map(extent_info).collect())
     }
 
-    /// What becomes of a request, and why.
+    /// What happens to a request, and why.
     pub(crate) fn explain(&self, question: &Question) -> Result<Explanation> {
         let file = self.regular(&question.path)?;
         let range = ByteRange::at(question.offset, question.length);
@@ -113,8 +113,8 @@ impl Explainer {
         self.known.file_of(&node)
     }
 
-    /// Why bytes of `range` that are on the origin are not on the cache now, and what would bring
-    /// them. `critical` is what the policy says of the request.
+    /// Why bytes of `range` that are on the origin are not on the cache now, and what would bring them. `critical` is
+    /// the policy's verdict on the request.
     fn why_not_now(
         &self,
         file: &CachedFile,

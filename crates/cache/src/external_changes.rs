@@ -126,8 +126,8 @@ impl ExternalChanges {
         self.mappings.let_go(id, tail(file.size()))
     }
 
-    /// Saves what is dirty past the end of a file that the origin lost the growth of: its last session told that these
-    /// bytes stay on the cache, so they are not dropped in silence.
+    /// Saves dirty bytes past the end of a file whose growth the origin lost. The last session promised that these
+    /// bytes stay on the cache, so they are not dropped silently.
     fn save_lost_end(&self, file: &CachedFile, id: FileId) -> Result<()> {
         let lost = self.store.dmt.dirty(id, tail(file.size()), usize::MAX);
         if lost.is_empty() {
@@ -137,8 +137,8 @@ impl ExternalChanges {
         self.save(id, &path, &lost, "the origin lost the end of the file")
     }
 
-    /// As [`Self::check`] for a file that stayed known, and whose origin had the attributes `raw` just now. While we change
-    /// it ourselves these reveal nothing about others.
+    /// As [`Self::check`], for a file that stayed known and whose origin had the attributes `raw` just now. While
+    /// changes by this mount are in progress, these attributes reveal nothing about others.
     pub(crate) fn check_again(&self, file: &CachedFile, raw: &libc::stat64) -> Result<()> {
         let differs = {
             let look = file.last_seen.lock();
@@ -164,7 +164,7 @@ impl ExternalChanges {
         let found = Stamp::of_stat(&raw);
         let external = look.is_external();
         let same_bytes = !external && look.seen.same_bytes(found);
-        // Our own change of its names is not looked at yet.
+        // Our own change of its names has not been examined yet.
         let is_ours = look.is_hidden() || look.seen == found || same_bytes && self.own.is_naming();
         if !external && is_ours {
             return Ok(());
@@ -182,7 +182,7 @@ impl ExternalChanges {
                 self.drop_clean(id)?;
             } else {
                 self.let_theirs_be(file, id)?;
-                // The held time is that of a write that is not in the file.
+                // The held time belongs to a write that is no longer in the file.
                 file.let_mtime_go(None);
             }
             self.own.record(id, found)?;

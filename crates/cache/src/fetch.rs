@@ -1,4 +1,4 @@
-//! Fetching: what critical reads missed (`C_flag`) comes to the cache, lazily and in order.
+//! Fetching: ranges that critical reads missed (`C_flag`) are brought to the cache lazily and in order.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -21,14 +21,13 @@ use halocline_meta::{Segment, Wanted};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
 
-/// Entries taken from the CDT at once: sorted among themselves, so that the origin is read in
-/// file order.
+/// Entries taken from the CDT at once. They are sorted, so that the origin is read in file order.
 pub(crate) const FETCH_BATCH: usize = 1024;
 
-/// What became of one wanted range.
+/// The outcome for one wanted range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fetched {
-    /// Its missing bytes, this many, are on the cache now.
+    /// The missing bytes, this many, are now on the cache.
     Bytes(u64),
     /// No room: `C_flag` stays set.
     NoRoom,
@@ -36,7 +35,7 @@ pub(crate) enum Fetched {
     Gone,
 }
 
-/// Limit of wants that wait in memory for the rebuilder to record them.
+/// Limit of wants that are kept in memory until the rebuilder records them.
 const WANTS_MAX: usize = 16 << 10;
 
 /// Brings wanted ranges to the cache.
@@ -53,10 +52,10 @@ pub(crate) struct Fetcher {
     /// Ranges that programs wanted and that are not in the CDT yet.
     #[builder(skip)]
     wants: Mutex<Vec<Wanted>>,
-    /// Held while wants are recorded: a look into the CDT meanwhile would miss some.
+    /// Held while wants are recorded: a lookup in the CDT meanwhile would miss some.
     #[builder(skip)]
     noting: Mutex<()>,
-    /// Ranges that programs wanted so far.
+    /// How many ranges programs have wanted so far.
     #[builder(skip = AtomicU64::new(1))]
     wants_noted: AtomicU64,
     /// `wants_noted` when fetching last ran out of room: until programs want more, fetching evicts nothing, or two
@@ -72,8 +71,8 @@ impl Fetcher {
         self.wants_without_room.load(Ordering::Relaxed) == noted
     }
 
-    /// Notes that a critical read missed bytes (`C_flag`): the rebuilder fetches them. It also records them, so that
-    /// no program waits for a record; a crash before that loses only a hint.
+    /// Notes that a critical read missed bytes (`C_flag`), for the rebuilder to fetch. The rebuilder also records this,
+    /// so that no program waits for a record; a crash before that loses only a hint.
     pub(crate) fn want(&self, wanted: Wanted) {
         let mut wants = self.wants.lock();
         wants.push(wanted);
@@ -85,13 +84,13 @@ impl Fetcher {
         }
     }
 
-    /// Number of ranges that are to be fetched.
+    /// Number of ranges to be fetched.
     pub(crate) fn wanted_ranges(&self) -> u64 {
         self.note_wants();
         self.store.dmt.critical().wanted(usize::MAX).len() as u64
     }
 
-    /// Records in the CDT what critical reads missed since the last call; on return all of it is recorded, by this
+    /// Records in the CDT what critical reads missed since the last call. On return all of it is recorded, by this
     /// thread or another.
     pub(crate) fn note_wants(&self) {
         let _noting = self.noting.lock();
@@ -139,8 +138,8 @@ impl Fetcher {
         Ok(settled.then_some(bytes))
     }
 
-    /// Fetches the missing bytes of one wanted range, all or nothing. `evict` allows clean extents to be evicted for
-    /// it.
+    /// Fetches the missing bytes of one wanted range: all of them or none. `evict` allows clean extents to be evicted
+    /// for them.
     pub(crate) fn fetch(&self, wanted: &Wanted, evict: bool) -> Result<Fetched> {
         // A file that is missing or cannot be examined is no longer wanted: each retry would fail.
         let Ok(Some(file)) = self.known.file_by_id(wanted.file) else {
@@ -148,7 +147,7 @@ impl Fetcher {
             return Ok(Fetched::Gone);
         };
         if !file.is_open() {
-            // No close will record the stamp that the origin's file had when its bytes were read (I9).
+            // No close will record the stamp that the origin's file has when its bytes are read (I9).
             self.times.settle(&file, wanted.file)?;
         }
         let fetched = self.fetch_into(&file, wanted, evict);
@@ -182,9 +181,9 @@ impl Fetcher {
         Ok(Fetched::Bytes(brought))
     }
 
-    /// Puts the missing bytes of a range on the cache, all or nothing: from `given`, which are the bytes of the whole
-    /// range, or else from the origin. Returns the bytes brought and those evicted for them, or `None` without room.
-    /// The caller holds the range exclusively.
+    /// Puts the missing bytes of a range on the cache: all of them or none. They come from `given`, which has the bytes
+    /// of the whole range, or else from the origin. Returns how many bytes were brought and how many were evicted for
+    /// them, or `None` if there is no room. The caller holds the range exclusively.
     pub(crate) fn put(
         &self,
         file: &CachedFile,
@@ -203,7 +202,7 @@ impl Fetcher {
         Ok(Some((brought, evicted)))
     }
 
-    /// Returns the bytes evicted, or `None` without room.
+    /// Returns the number of bytes evicted, or `None` if there is no room.
     fn reserve_all(
         &self,
         wanted: &Wanted,
@@ -273,8 +272,8 @@ impl Fetcher {
         Ok(brought)
     }
 
-    /// Reads the whole range from the origin; fails if the file was shortened behind the mount, as there is nothing
-    /// to cache.
+    /// Reads the whole range from the origin; fails if the file was shortened behind the mount, since then there is
+    /// nothing to cache.
     fn read_whole(&self, file: &CachedFile, range: ByteRange) -> Result<Vec<u8>> {
         let mut data = vec![0; usize::try_from(range.len()).expect("a request fits in memory")];
         if self.known.reader_of(file)?.read_at(range.start, &mut data)? < data.len() {
@@ -297,7 +296,7 @@ impl Fetcher {
     }
 }
 
-/// Where the bytes of `part` are in those of `whole`.
+/// The indices of the bytes of `part` in a buffer that holds `whole`.
 fn within(whole: ByteRange, part: ByteRange) -> Range<usize> {
     let index = |at: u64| usize::try_from(at - whole.start).expect("a request fits in memory");
     index(part.start)..index(part.end)

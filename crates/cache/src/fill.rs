@@ -1,19 +1,17 @@
-//! Fills: what a program reads again and again comes to the cache from the bytes it was just given
-//! (ours; docs/ALGORITHMS.md, section 4.3). It costs the origin nothing, so it needs no idle origin.
+//! Fills: bytes that programs read repeatedly are put on the cache from a read's own buffer (ours; docs/ALGORITHMS.md,
+//! section 4.3). A fill costs the origin nothing, so it need not wait until the origin is idle.
 //!
-//! A fill follows a critical read that missed what had been missed before; what is read once is
-//! only marked wanted. The program's thread hands over a copy of its bytes and goes on; one thread
-//! writes them. The queue is bounded, and a fill that finds it full is dropped: the next read
-//! offers it again.
+//! A fill follows a critical read that missed bytes which had been missed before; bytes that are read once are only
+//! marked wanted. The program's thread queues a copy of its bytes and continues; one thread writes them. The queue is
+//! bounded, and a fill that finds it full is dropped: the next read offers it again.
 //!
 //! What must hold:
-//! - nothing that changed since it was read is put on the cache (I1). A write, a truncate, an
-//!   eviction or the discovery of a change behind the mount (I9) holds the range exclusively, which
-//!   ends the [`Watch`] that began under the read's own lock. A change behind the mount not yet
-//!   discovered shows in the file's stamp;
+//! - bytes that changed since they were read are not put on the cache (I1). A write, a truncate, an eviction or the
+//!   discovery of a change behind the mount (I9) holds the range exclusively, which ends the [`Watch`] that began under
+//!   the read's own lock. A change behind the mount that is not yet discovered shows in the file's stamp;
 //! - only complete reads fill: bytes that the origin did not return are not the file's;
-//! - room is found before the write (I5), free room first. Before a fill evicts, programs must have
-//!   read eight times as much: that bounds the wear of the SSD by fills.
+//! - blocks are reserved before the write (I5), free ones first. Before a fill evicts, programs must have read eight
+//!   times as many bytes: this bounds the wear that fills cause on the SSD.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,15 +37,15 @@ use halocline_os::clock::{Clock, Work};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::Namespace;
 
-/// Limit of bytes that wait to be filled; a request of more than a quarter of this is not queued.
+/// Limit of the bytes that wait to be filled; a request of more than a quarter of this is not queued.
 const QUEUE_BYTES_MAX: usize = 32 << 20;
 
 /// How many missed ranges are remembered: twice the blocks of the cache, within these bounds.
 const SEEN_MIN: u64 = 1 << 12;
 const SEEN_MAX: u64 = 1 << 21;
 
-/// What reads missed before: one mark per slot, the newest wins. A lost mark delays a fill by one
-/// pass, and a collision (one in 2^32) fills one pass early.
+/// Ranges that reads missed before: one mark per slot, and a newer mark replaces an older one. A lost mark delays a
+/// fill by one pass, and a collision (one in 2^32) fills one pass early.
 #[derive(Debug)]
 struct Seen {
     marks: Box<[AtomicU32]>,
@@ -62,7 +60,7 @@ impl Seen {
 
     /// Marks a range; returns whether it was marked before.
     fn mark(&self, file: FileId, range: ByteRange) -> bool {
-        // SplitMix64's mixer: every bit of the input moves every bit of the output.
+        // SplitMix64's mixer: every input bit affects every output bit.
         let mix = |mut bits: u64| {
             bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -75,7 +73,7 @@ impl Seen {
     }
 }
 
-/// One read that is to be filled.
+/// One read whose bytes are to be put on the cache.
 #[derive(Debug)]
 struct Fill {
     file: Arc<CachedFile>,
@@ -84,7 +82,7 @@ struct Fill {
     watch: Watch,
 }
 
-/// What waits to be filled.
+/// The queue of fills.
 #[derive(Debug, Builder)]
 pub(crate) struct Fills {
     store: Arc<ExtentStore>,
@@ -104,7 +102,7 @@ pub(crate) struct Fills {
     more: Condvar,
     #[builder(skip)]
     filled: AtomicU64,
-    /// Whether the last fill that needed room found none.
+    /// Whether the last fill that needed room did not find any.
     #[builder(skip)]
     without_room: AtomicBool,
 }
@@ -122,7 +120,7 @@ impl Fills {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// Whether fills wait because the cache is full and their eviction allowance is used up.
+    /// Whether fills are held back because the cache is full and their eviction allowance is used up.
     pub(crate) fn lack_room(&self) -> bool {
         self.without_room.load(Ordering::Relaxed)
     }
@@ -141,7 +139,7 @@ impl Fills {
         true
     }
 
-    /// The next fill, or `None` at the end.
+    /// The next fill, or `None` once stopped.
     fn next(&self) -> Option<Fill> {
         let mut queue = self.queue.lock();
         loop {
@@ -157,7 +155,7 @@ impl Fills {
     }
 }
 
-/// The thread that fills.
+/// The thread that writes fills to the cache.
 #[derive(Debug)]
 pub(crate) struct Filler {
     fills: Arc<Fills>,
@@ -165,7 +163,7 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Starts it where fills are enabled.
+    /// Starts the thread if fills are enabled.
     pub(crate) fn start(fills: &Arc<Fills>) -> Self {
         let thread = fills.enabled.then(|| {
             let (fills, work) = (Arc::clone(fills), fills.clock.work());
@@ -177,7 +175,7 @@ impl Filler {
         Self { fills: Arc::clone(fills), thread: Mutex::new(thread) }
     }
 
-    /// Ends it; what still waits is dropped.
+    /// Stops the thread; fills that are still queued are dropped.
     pub(crate) fn stop(&self) {
         self.fills.queue.lock().stop = true;
         self.fills.more.notify_all();
@@ -196,9 +194,9 @@ impl Drop for Filler {
 }
 
 impl Fills {
-    /// A critical read missed bytes of `range`, and `data` is the whole of it. The caller holds the
-    /// range against writers. The bytes are handed to the filler if they were missed before,
-    /// otherwise marked wanted: the rebuilder fetches them when it may.
+    /// A critical read missed bytes of `range`; `data` has all bytes of `range`. The caller holds a lock of the range
+    /// that excludes writers. If the range was missed before, its bytes are queued for the filler; otherwise it is
+    /// marked wanted, and the rebuilder fetches it when it may.
     pub(crate) fn missed(
         &self,
         file: &Arc<CachedFile>,
@@ -225,8 +223,7 @@ impl Fills {
         let mut allowance = Allowance::new(self.store.dmt.limit());
         while let Some(fill) = self.next() {
             allowance.earn(self.counters.bytes_read(), self.store.dmt.limit());
-            // Failures are counted and reported by the cache's health; no caller waits for the
-            // result.
+            // Failures are counted and reported by the cache's health; no caller waits for the result.
             let _ = self.defects.guard("filler", || self.fill(&fill, &mut allowance));
             let Fill { file, watch, .. } = fill;
             drop(watch);
@@ -260,8 +257,8 @@ impl Fills {
         Ok(())
     }
 
-    /// Whether the origin's file is unchanged behind the mount since it was opened (I9). While we
-    /// change it ourselves that cannot be told; a change through us ends the watch.
+    /// Whether the origin's file is unchanged behind the mount since it was opened (I9). During a change by this mount
+    /// that cannot be determined; such a change ends the watch.
     fn is_as_read(&self, file: &CachedFile) -> bool {
         let node = file.node.read().clone();
         let found = self.namespace.stat(&node).map(|stat| Stamp::of_stat(&stat.raw));

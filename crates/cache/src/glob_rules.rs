@@ -1,4 +1,4 @@
-//! Which files are pinned and which are kept off the cache, as people change it.
+//! The rules for pinned and excluded files, as people change them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use halocline_api::control::{RuleChange, Rules};
 use halocline_os::error::Result;
 
-/// What changes the globs of pinned and excluded files.
+/// Changes the globs of pinned and excluded files.
 #[derive(Debug, Builder)]
 pub(crate) struct GlobRules {
     store: Arc<ExtentStore>,
@@ -23,7 +23,7 @@ pub(crate) struct GlobRules {
 }
 
 impl GlobRules {
-    /// Makes a change of the rules, and what follows from it for files that are cached.
+    /// Changes the rules, and applies the consequences to files that are cached.
     pub(crate) fn change(&self, change: &RuleChange) -> Result<Rules> {
         if let RuleChange::Pin(glob) = change {
             self.bulk.check_pin(glob)?;

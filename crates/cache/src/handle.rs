@@ -1,4 +1,4 @@
-//! What a front end holds of an open regular file: how it is opened and closed.
+//! An open regular file as a front end holds it: how it is opened and closed.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Deref for Handle {
     }
 }
 
-/// What opens files for front ends.
+/// Opens files for front ends.
 #[derive(Debug, Builder)]
 pub(crate) struct Opener {
     namespace: Arc<Namespace>,
@@ -45,16 +45,16 @@ pub(crate) struct Opener {
     lifecycle: Arc<Lifecycle>,
     /// Whether other nodes use the origin.
     shared: bool,
-    /// What programs said of files before they opened them.
+    /// Hints that programs gave for files before they opened them.
     #[builder(skip)]
     pub(crate) hints: Hints,
 }
 
 impl Opener {
-    /// Opens `node` with `open(2)`'s `flags`; `O_TRUNC` must have been dealt with.
+    /// Opens `node` with the `flags` of `open(2)`; `O_TRUNC` must already have been handled.
     pub(crate) fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        // The engine writes at offsets; O_APPEND below would send them elsewhere. The node is
-        // reopened through /proc, a link that O_NOFOLLOW would refuse.
+        // The engine writes at offsets; O_APPEND on the origin would redirect those writes. The node is reopened
+        // through /proc, a link that O_NOFOLLOW would refuse.
         let never = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC;
         let below = flags & !(never | libc::O_APPEND | libc::O_DIRECT);
         let origin = self.origin.open(node, below)?;
@@ -69,22 +69,22 @@ impl Opener {
         flags: i32,
         caller: Caller,
     ) -> Result<Handle> {
-        // The mode of a new file may forbid its owner to open it again; the kernel opened it
-        // once, with the access that was asked for, and that is what counts.
+        // The mode of a new file may forbid its owner to open it again; the kernel opened it once with the requested
+        // access, which decides.
         let origin = self.origin.data.adopt_data(made)?;
         self.over(node, origin, flags, caller)
     }
 
     fn over(&self, node: &Node, origin: OriginFile, flags: i32, caller: Caller) -> Result<Handle> {
         let (file, raw) = self.known.file_and_stat(node)?;
-        // The kernel's pages are of what the file was. While we change it, how it looks says nothing.
+        // The kernel's pages may show an earlier state of the file. During our own changes its stamp reveals nothing.
         let keep_cache = file.last_seen.lock().is_hidden() || node.note_look(&raw);
         let pin = self.namespace.pin(node)?;
         let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
         file.opens.fetch_add(1, Ordering::AcqRel);
         file.writers.fetch_add(u32::from(may_flush), Ordering::AcqRel);
         let hinted = self.hints.on_open(&self.namespace.path_of(node), caller, &file);
-        // The kernel's pages would outlive what others do.
+        // The kernel's pages would hide changes by other nodes.
         let shared = self.shared;
         let direct = self.settings.config.direct || flags & libc::O_DIRECT != 0 || hinted || shared;
         let append = flags & libc::O_APPEND != 0;
@@ -99,7 +99,7 @@ impl Opener {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.file.writers.fetch_sub(u32::from(self.may_flush), Ordering::AcqRel);
-        // One order with the removal of the last name: one of the two sees the other.
+        // Both this and the removal of the last name are sequentially consistent: one of the two sees the other.
         if self.file.opens.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.lifecycle.closed(&self.file, &self.origin);
         }

@@ -1,5 +1,5 @@
-//! Whether origin and cache answer at all, for who asks about a mount: a device or the server of a network file system
-//! that hangs gives no error, and all that needs it waits without a word.
+//! Whether origin and cache respond at all, for queries about a mount: a hanging device or network file server gives no
+//! error, and everything that needs it waits silently.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::settings::Settings;
 use halocline_os::looks::Looks;
 use halocline_vfs::namespace::Namespace;
 
-/// How long a directory may take to tell of its space: far longer than a busy disk needs.
+/// How long a directory may take to report its space: far longer than a busy disk needs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Looks at both sides of a cache.
+/// Checks both sides of a cache.
 #[derive(Debug, Builder)]
 pub(crate) struct HangDetector {
     namespace: Arc<Namespace>,
@@ -31,12 +31,12 @@ pub(crate) struct HangDetector {
 }
 
 impl HangDetector {
-    /// Which side does not answer, for people; `None` where both do.
+    /// Names the side that does not respond, for people; `None` if both do.
     pub(crate) fn silent(&self) -> Option<String> {
         let origin = || {
             let (namespace, origin) = (Arc::clone(&self.namespace), Arc::clone(&self.origin));
             let look = move || {
-                // An error is an answer.
+                // An error counts as a response.
                 let _answered = namespace.statfs(&namespace.root());
                 for server in origin.data.servers() {
                     let _answered = server.device().space();

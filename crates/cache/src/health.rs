@@ -9,8 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// The rest after an error doubles while the cache goes on failing, up to this many times
-/// `health_retry`.
+/// The rest after an error doubles while the cache keeps failing, up to this many times `health_retry`.
 const RESTS_MAX: u64 = 32;
 
 /// No retry.
@@ -24,8 +23,8 @@ pub(crate) enum HealthState {
     Healthy,
     /// A device failed recently: nothing new is admitted until it is tried again.
     Degraded,
-    /// The cache's file system is nearly full and nothing new is admitted, or the origin's is and
-    /// nothing that needs new space there.
+    /// The cache's file system is nearly full and nothing new is admitted, or the origin's is and nothing that needs
+    /// new space there is admitted.
     Full,
 }
 
@@ -55,12 +54,12 @@ struct Detail {
     error: Option<String>,
     full: Option<String>,
     short: Option<String>,
-    /// The first defect met.
+    /// The first defect found.
     defect: Option<String>,
 }
 
 impl Health {
-    /// Health of a cache that is tried again `retry` after it failed.
+    /// Health of a cache that is tried again `retry` after a failure.
     pub(crate) fn new(retry: Duration) -> Self {
         Self {
             retry_ms: u64::try_from(retry.as_millis()).unwrap_or(u64::MAX),
@@ -71,8 +70,8 @@ impl Health {
         }
     }
 
-    /// Whether the cache may admit new data at `now_ms`. After a rest the answer is yes again: the next request is
-    /// the probe.
+    /// Whether the cache may admit new data at `now_ms`. After a rest the answer is yes again: the next request serves
+    /// as the probe.
     pub(crate) fn admits(&self, now_ms: u64) -> bool {
         if self.full.load(Ordering::Relaxed) {
             return false;
@@ -98,7 +97,7 @@ impl Health {
         detail.error = Some(what.to_owned());
     }
 
-    /// A defect of this program was met: the cache rests as after a failure, then resumes; the defect is reported
+    /// A defect of this program was found: the cache rests as after a failure, then resumes; the defect is reported
     /// until the end of the mount.
     pub(crate) fn defect(&self, what: &str, now_ms: u64) {
         let remedy = "it goes on without what was being done; unmount and mount again, and report it with the log";
@@ -118,7 +117,7 @@ impl Health {
         detail.error = Some(what.to_owned());
     }
 
-    /// The cache took new data: this ends a rest.
+    /// The cache accepted new data, which ends a rest.
     pub(crate) fn worked(&self) {
         let for_good = || self.reopen_ms.load(Ordering::Relaxed) == NEVER_MS;
         if self.closed.load(Ordering::Relaxed)
@@ -143,7 +142,7 @@ impl Health {
         self.detail.lock().full = why;
     }
 
-    /// The origin has little space left (`Some(why)`), or enough. With little, writes that need more are not kept
+    /// The origin has little space left (`Some(why)`), or enough. With little, writes that need more space are not kept
     /// dirty.
     pub(crate) fn set_origin_short(&self, why: Option<String>) {
         let mut detail = self.detail.lock();
@@ -158,7 +157,7 @@ impl Health {
     /// State and reason.
     pub(crate) fn report(&self) -> HealthReport {
         let detail = self.detail.lock();
-        // Also when the rest is over: only a successful probe shows that the cache works.
+        // Also after the rest: only a successful probe shows that the cache works.
         if self.closed.load(Ordering::Relaxed) {
             return HealthReport { state: HealthState::Degraded, reason: detail.error.clone() };
         }
@@ -172,7 +171,7 @@ impl Health {
 
     fn rest_over(&self, now_ms: u64) -> bool {
         let reopen_ms = self.reopen_ms.load(Ordering::Relaxed);
-        // Further away than the longest rest: the clock was set back.
+        // Further in the future than the longest rest: the clock was set back.
         let longest_ms = self.retry_ms.saturating_mul(RESTS_MAX);
         let jumped = reopen_ms > now_ms.saturating_add(longest_ms);
         reopen_ms != NEVER_MS && (now_ms >= reopen_ms || jumped)

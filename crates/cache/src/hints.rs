@@ -1,6 +1,6 @@
-//! What programs say about themselves: ranks, communicator sizes, wishes for a file.
+//! Hints from programs: ranks, communicator sizes, wishes for a file.
 //!
-//! A hint comes before the open it is about, because direct I/O is chosen at open.
+//! A hint comes before the open that it is about, because direct I/O is chosen at open.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use crate::extent::file::{CachedFile, FileHint};
 use halocline_vfs::Caller;
 
-/// Paths with hints that no open has claimed yet, at most.
+/// Limit of paths whose hints no open has claimed yet.
 const PENDING_MAX: usize = 4096;
 
-/// Hints by path until the file is open.
+/// Hints by path, kept until the file is opened.
 #[derive(Debug, Default)]
 pub(crate) struct Hints {
     pending: Mutex<HashMap<PathBuf, FileHint>>,
@@ -29,7 +29,7 @@ impl Hints {
         pending.insert(path.to_owned(), hint);
     }
 
-    /// A file is being opened: gives it its hint. Answers whether it asks for direct I/O.
+    /// Applies the hint to a file that is being opened. Returns whether it asks for direct I/O.
     pub(crate) fn on_open(&self, path: &Path, _caller: Caller, file: &CachedFile) -> bool {
         let pending = self.pending.lock();
         let Some(hint) = pending.get(path) else { return file.hint.read().direct };

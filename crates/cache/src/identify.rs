@@ -1,5 +1,4 @@
-//! The identifier of SLA-Cache: asks, for every request, whether it deserves the cache and with
-//! which layout.
+//! The identifier of SLA-Cache: decides for every request whether its bytes deserve the cache, and in which layout.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,14 +25,14 @@ pub(crate) struct Identifier {
     pub(crate) processes: Processes,
 }
 
-/// What the identifier says of one request.
+/// The identifier's answer for one request.
 #[derive(Debug)]
 pub(crate) struct Identified {
-    /// The policy's answer; `critical` is false where a hint or a glob forbids the cache.
+    /// The policy's answer; `critical` is false if a hint or a glob forbids the cache.
     pub(crate) verdict: Verdict,
     /// Where the request's bytes go if they are admitted.
     pub(crate) placement: Placement,
-    /// Whether it continues its process's stream.
+    /// Whether the request continues its process's stream.
     pub(crate) sequential: bool,
     policy: Option<Arc<dyn Admission>>,
 }
@@ -94,7 +93,7 @@ impl Identifier {
         }
     }
 
-    /// The terms behind the answer that process `pid` with `processes` others would get.
+    /// The terms that lead to the answer process `pid` would get with `processes` others.
     pub(crate) fn explain(
         &self,
         file: Option<&CachedFile>,
@@ -103,7 +102,7 @@ impl Identifier {
         processes: Option<u32>,
     ) -> admit::Explanation {
         let process = Process { pid: 0, owner: 0 };
-        // A process that jumps to the range: what the question is mostly about.
+        // Assumes a process that jumps to the range, the case that is asked about most.
         let striping = self.setting.origin.striping();
         let (pattern, continues_origin) = file.map_or((None, false), |file| {
             let streams = file.streams.lock();
@@ -125,12 +124,12 @@ impl Identifier {
         })
     }
 
-    /// Whether the policy wants to be told how long a side took.
+    /// Whether the policy learns from measured times.
     pub(crate) fn learns(&self, identified: &Identified) -> bool {
         self.policy_of(identified).learns()
     }
 
-    /// Tells the policy how long a side took.
+    /// Reports to the policy how long a side took.
     pub(crate) fn observe(&self, identified: &Identified, observation: &Observation) {
         self.policy_of(identified).observe(observation);
     }
@@ -141,7 +140,7 @@ impl Identifier {
         Duration::from_nanos(policy.wait_limit_ps(&identified.verdict) / 1000)
     }
 
-    /// Makes sure that `name` can be asked for by hints.
+    /// Makes policy `name` available to hints.
     pub(crate) fn learn(&self, name: &str) -> Result<()> {
         if self.by_name.read().contains_key(name) {
             return Ok(());
@@ -159,7 +158,7 @@ impl Identifier {
         self.by_name.read().get(name).cloned()
     }
 
-    /// Runs I/O on the origin, where it moves the heads, and tells the policy how long it took.
+    /// Runs I/O on the origin, where it moves the heads, and reports to the policy how long it took.
     pub(crate) fn timed_on_origin<T, E>(
         &self,
         file: &CachedFile,
@@ -172,7 +171,7 @@ impl Identifier {
         self.timed(false, direction, Some(identified), part.len(), work)
     }
 
-    /// Runs I/O on one side and tells the policy how long it took.
+    /// Runs I/O on one side and reports to the policy how long it took.
     pub(crate) fn timed<T, E>(
         &self,
         on_cache: bool,

@@ -20,7 +20,7 @@ use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::Node;
 
-/// The attributes of an origin file, and what tells whether we may have changed it since.
+/// The attributes of an origin file, and what is needed to know whether we may have changed it since.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     unwatched: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Seen {
     raw: libc::stat64,
 }
 
-/// The one [`CachedFile`] of each file, and how it is reached.
+/// Holds the one [`CachedFile`] of each file, and finds it.
 #[derive(Debug, Builder)]
 pub(crate) struct KnownFiles {
     namespace: Arc<Namespace>,
@@ -49,7 +49,7 @@ impl KnownFiles {
         self.file_and_stat(node).map(|(file, _)| file)
     }
 
-    /// The same with the origin's attributes as just read.
+    /// The same, with the origin's attributes as just read.
     pub(crate) fn file_and_stat(&self, node: &Node) -> Result<(Arc<CachedFile>, libc::stat64)> {
         loop {
             if let Some(found) = self.file_seen(node, self.see(node)?)? {

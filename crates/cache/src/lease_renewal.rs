@@ -1,8 +1,8 @@
-//! Prolongs the lease while changes of the origin's files are under way, however long they take, and has the kernel
+//! Renews the lease while changes of the origin's files are in progress, however long they take, and makes the kernel
 //! note the end of a process that is killed meanwhile (I9).
 //!
-//! Who makes a change extends the lease before it and after it. A write to a slow disk, or a thread that a busy
-//! machine lets wait, would outlive that: after a kill in such a moment, our own bytes would be taken for those of
+//! Each change extends the lease before it begins and after it ends. A write to a slow disk, or a thread that waits on
+//! a busy machine, may take longer than that: after a kill in such a moment, our own bytes would be taken for those of
 //! others.
 
 use std::sync::Arc;
@@ -21,13 +21,13 @@ pub(crate) struct LeaseRenewal {
 }
 
 impl LeaseRenewal {
-    /// Starts it.
+    /// Starts the thread.
     pub(crate) fn start(own: &Arc<OwnChanges>, clock: &Clock) -> Self {
         let (own, clock) = (Arc::clone(own), clock.clone());
         let renewed = Arc::clone(&own);
         let renew = move || {
             while renewed.under_way.wait(&clock) {
-                // Who begins a change may wait for what this holds: no simulated time passes then.
+                // A change that begins may wait for a lock held here, so no simulated time may pass.
                 let _working = clock.work().begin();
                 renewed.under_way.renew(&renewed.lease);
             }
@@ -39,7 +39,7 @@ impl LeaseRenewal {
         }
     }
 
-    /// Ends it.
+    /// Stops the thread.
     pub(crate) fn stop(&self) {
         self.own.under_way.stop();
         if let Some(thread) = self.thread.lock().take() {

@@ -175,7 +175,7 @@ impl Lifecycle {
         self.known.forget_idle(file);
     }
 
-    /// The file is no longer open: its stamp now is what the next open is to find.
+    /// The file is no longer open: records its stamp, which the next open compares.
     fn leave_alone(&self, file: &CachedFile) -> Result<()> {
         if file.last_seen.lock().is_external() {
             return self.external.meet(file);
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(engine.base.store.dmt.usage().dirty, 4096);
         assert!(file.flush_handle.lock().is_some());
         drop((node, file));
-        // As a kill does.
+        // As a kill would.
         drop(engine);
         let engine = open(&dirs);
         assert_eq!(engine.status().notes, Vec::<String>::new());

@@ -1,7 +1,6 @@
-//! What is mapped of files, unmapped by whatever means are left, and failures of the cache.
+//! Changes mappings of files even when the store of records fails, and reports failures of the cache.
 //!
-//! A store that refuses changes cannot be told that bytes are outdated: then a statement beside it says
-//! so (D11).
+//! A store that refuses changes cannot record that bytes are outdated. That is then stated beside the store (D11).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +38,7 @@ impl Mappings {
         self.unstated.load(Ordering::Acquire)
     }
 
-    /// A device of the cache or its store failed: count it, rest it, say so.
+    /// A device of the cache or its store failed: counts the error, stops admission for a while, and reports it.
     pub(crate) fn cache_failed(&self, error: &dyn std::error::Error) {
         self.counters.cache_error();
         match self.store.dmt.usable() {
@@ -48,8 +47,8 @@ impl Mappings {
         }
     }
 
-    /// Lets a failure pass that only means that a record stays behind the truth: the store is
-    /// sick, and the next mount finds the truth by itself.
+    /// Ignores a failure that only means that a record is out of date: the store has failed, and the next mount finds
+    /// the true state by itself.
     pub(crate) fn advisory(&self, recorded: Result<()>) -> Result<()> {
         match recorded {
             Err(error) if self.store.dmt.usable().is_err() => {
@@ -60,8 +59,8 @@ impl Mappings {
         }
     }
 
-    /// Unmaps `range` before or after its bytes change on the origin, by whatever means are left.
-    /// The caller holds the range exclusively.
+    /// Unmaps `range` before or after its bytes change on the origin, by whatever means are left. The caller holds the
+    /// range exclusively.
     pub(crate) fn let_go(&self, id: FileId, range: ByteRange) -> Result<()> {
         match self.drop_range(id, range) {
             Err(error) if self.store.dmt.usable().is_err() => {
@@ -76,8 +75,8 @@ impl Mappings {
         }
     }
 
-    /// Marks what is cached of `range` dirty; where the store refuses that, clean bytes are let go.
-    /// Either way no clean extent is left under `range`.
+    /// Marks the cached parts of `range` dirty; if the store refuses, unmaps the clean ones. Either way no clean extent
+    /// is left in `range`.
     pub(crate) fn claim_for_cache(&self, id: FileId, range: ByteRange) -> Result<()> {
         let Err(error) = self.store.dmt.mark_dirty(id, range) else { return Ok(()) };
         self.cache_failed(&error);
@@ -91,7 +90,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Unmaps `range` of a file and frees its blocks as soon as that is safe.
+    /// Unmaps `range` of a file; its blocks are freed as soon as that is safe.
     pub(crate) fn drop_range(&self, id: FileId, range: ByteRange) -> Result<()> {
         self.store.dmt.unmap(id, range)?;
         self.damage.heal(id, range);
@@ -99,10 +98,10 @@ impl Mappings {
         Ok(())
     }
 
-    /// Unmaps `range`, dirty bytes too, after the origin got what replaces them. Where those were
-    /// promised to survive power loss the origin is synced first: else the unmapping could last
-    /// and what it stands for be lost, and with it what was fsynced before (I4). If the sync
-    /// fails they go nevertheless, because the origin has newer bytes (I1), and the error is told.
+    /// Unmaps `range`, including dirty bytes, after the origin got the bytes that replace them. If those that are
+    /// unmapped were promised to survive a power loss, the origin is synced first: otherwise the unmapping could
+    /// survive and the replacement be lost, and with it what was fsynced before (I4). If the sync fails they are
+    /// unmapped nevertheless, because the origin has newer bytes (I1), and the error is returned.
     pub(crate) fn let_old_go(
         &self,
         origin: &OriginFile,

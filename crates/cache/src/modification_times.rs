@@ -1,4 +1,4 @@
-//! The modification times of the origin's files: what a flush writes must not show as a later change.
+//! The modification times of the origin's files: the writes of a flush must not show as later changes.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::Node;
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
-/// What holds times back while dirty bytes are flushed, and gives them to the origin.
+/// Holds modification times back while dirty bytes are flushed, and sets them on the origin.
 #[derive(Debug, Builder)]
 pub(crate) struct ModificationTimes {
     namespace: Arc<Namespace>,
@@ -23,20 +23,19 @@ pub(crate) struct ModificationTimes {
 }
 
 impl ModificationTimes {
-    /// Lets go of what a file without dirty bytes no longer needs. The caller holds no lock of the
-    /// file's bytes.
+    /// Releases what a file without dirty bytes no longer needs. The caller holds no lock of the file's bytes.
     pub(crate) fn settle(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         let is_dirty = || !self.store.dmt.dirty(id, WHOLE, 1).is_empty();
         if is_dirty() {
             return Ok(());
         }
-        // Nobody writes meanwhile. While the file is open its close will settle it.
+        // Excludes writers. If the file is open, its close does this.
         let _still = match file.range.try_shared(WHOLE) {
             None if file.is_open() => return Ok(()),
             None => file.range.shared(WHOLE),
             Some(still) => still,
         };
-        // It was removed meanwhile, or written.
+        // The file was removed or written meanwhile.
         if self.store.dmt.file(id).is_none() || is_dirty() {
             return Ok(());
         }
@@ -48,13 +47,13 @@ impl ModificationTimes {
         Ok(())
     }
 
-    /// Before the first flush write: the origin's time is what programs see, not ours.
+    /// Before the first flush write: saves the origin's time, which programs must keep seeing.
     pub(crate) fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
         while file.held_mtime_ns().is_none() {
             let node = file.node.read().clone();
             let before = mtime_ns(&self.namespace.stat(&node)?.raw);
             file.hold_mtime(before);
-            // A write that went to the origin meanwhile found nothing held, and may be younger.
+            // A write that went to the origin meanwhile found no held time, and may be newer.
             let now = mtime_ns(&self.namespace.stat(&node)?.raw);
             if now != before {
                 file.let_mtime_go(Some(before));
@@ -63,10 +62,10 @@ impl ModificationTimes {
         Ok(())
     }
 
-    /// Gives the origin's file the modification time that was held back. The caller holds no lock
-    /// of the file's bytes.
+    /// Sets on the origin's file the modification time that was held back. The caller holds no lock of the file's
+    /// bytes.
     pub(crate) fn give_time(&self, file: &CachedFile) -> Result<()> {
-        // A write that is under way notes its time last.
+        // A write in progress notes its time last.
         let _still = file.range.shared(WHOLE);
         self.give_time_at_rest(file)
     }
@@ -83,8 +82,7 @@ impl ModificationTimes {
             let given =
                 self.namespace.set_attr(&node, &SetAttr { mtime: time, ..SetAttr::default() });
             match given {
-                // Somebody else's file that we may write: it may be given the time that a write
-                // would give it, and no other.
+                // Another user's file that we may write: we may set the time that a write would set, and no other.
                 Err(error) if error.errno() == libc::EPERM => {
                     let now = Some(SetTime::Now);
                     let now = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
@@ -97,8 +95,8 @@ impl ModificationTimes {
         Ok(())
     }
 
-    /// Makes a program's `change` of the modification time. It is the file's time from then on: what
-    /// a flush still writes must not show as a later one, so it is held like any other until then.
+    /// Sets the modification time as a program requests. It is the file's time from then on: later flush writes must
+    /// not show as a change, so it is held like any other until they are done.
     pub(crate) fn take_time(
         &self,
         file: &CachedFile,
@@ -118,7 +116,7 @@ impl ModificationTimes {
     }
 }
 
-/// The time `ns` nanoseconds after the epoch, or before it.
+/// The system time `ns` nanoseconds after (or, if negative, before) the epoch.
 fn system_time_ns(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
     if ns < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }

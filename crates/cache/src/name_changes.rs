@@ -1,4 +1,4 @@
-//! Changes of names on the origin, with the cache's records following.
+//! Changes of names on the origin; the cache's records follow.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use halocline_os::error::Result;
 use halocline_vfs::namespace::{Namespace, Node, Removed};
 use halocline_vfs::{Make, Maker, Stat};
 
-/// What changes names.
+/// Changes names.
 #[derive(Debug, Builder)]
 pub(crate) struct NameChanges {
     namespace: Arc<Namespace>,
@@ -43,7 +43,7 @@ pub(crate) struct NameChanges {
 }
 
 impl NameChanges {
-    /// Makes what is no regular file that is to be opened.
+    /// Makes a directory entry other than a regular file that is to be opened.
     pub(crate) fn make(
         &self,
         place: (&Node, &OsStr),
@@ -54,7 +54,7 @@ impl NameChanges {
         self.namespace.make(place, what, by)
     }
 
-    /// Gives a file one more name; how it looks then.
+    /// Gives a file one more name; returns its attributes afterwards.
     pub(crate) fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
         let _space = self.space.take_name(0)?;
         let _naming = self.own.name_change();
@@ -72,7 +72,7 @@ impl NameChanges {
         self.name_gone(parent, &removed)
     }
 
-    /// Renames as `renameat2(2)`.
+    /// Renames as `renameat2(2)` does.
     pub(crate) fn rename(
         &self,
         from: (&Node, &OsStr),
@@ -97,7 +97,7 @@ impl NameChanges {
         self.restamp_name(to.0, to.1)
     }
 
-    /// What must happen to a regular file that lost a name in `parent`.
+    /// Does what is needed for a regular file that lost a name in `parent`.
     fn name_gone(&self, parent: &Node, removed: &Removed) -> Result<()> {
         if !is_regular(&removed.stat) {
             return Ok(());
@@ -108,7 +108,7 @@ impl NameChanges {
             self.restamp_other_name(key, removed);
             return Ok(());
         }
-        // A name that comes back after a power loss comes with the bytes that were fsynced (I4).
+        // If the name reappears after a power loss, it must have the bytes that were fsynced (I4).
         if let Some(id) = self.store.dmt.find(key)
             && self.store.dmt.promised(id, WHOLE)
         {
@@ -129,7 +129,7 @@ impl NameChanges {
         self.lifecycle.forget_key(key, removed)
     }
 
-    /// Before a name of a file goes that other nodes may have: they bring to the origin what is dirty of it.
+    /// Before a name of a file is removed that other nodes may have cached: makes them flush their dirty bytes of it.
     fn take_from_others(&self, parent: &Node, name: &OsStr) -> Result<()> {
         if !self.permits.are_needed() {
             return Ok(());
@@ -139,13 +139,13 @@ impl NameChanges {
                 let file = self.known.file_of(&node)?;
                 self.permits.to_resize(&file, 0).map(drop)
             }
-            // Whoever removes it says why it cannot.
+            // The removal itself will report why it is impossible.
             _ => Ok(()),
         }
     }
 
-    /// Before one of several names of a file goes: the records know the file by one name, so what
-    /// is dirty goes to the origin and the cache starts anew with it.
+    /// Before one of several names of a file is removed: the records know the file by one name, so its dirty bytes are
+    /// flushed and caching starts anew.
     fn before_name_goes(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let Ok((node, stat)) = self.namespace.lookup(parent, name) else {
             return Ok(());
@@ -160,8 +160,8 @@ impl NameChanges {
         Ok(())
     }
 
-    /// A file that lost one of several names: its time of change moved. Where it cannot be reached by
-    /// another name, its clean bytes are read anew the next time.
+    /// A file lost one of several names, so its ctime advanced. If it cannot be reached by another name, its clean
+    /// bytes are read anew next time.
     fn restamp_other_name(&self, key: OriginKey, removed: &Removed) {
         let node = removed.node.clone().or_else(|| {
             let record = self.store.dmt.file(self.store.dmt.find(key)?)?;
@@ -174,7 +174,7 @@ impl NameChanges {
         }
     }
 
-    /// Lets the record of the file behind a name follow our own change of its ctime.
+    /// Updates the record of the file with this name after our own change of its ctime.
     fn restamp_name(&self, parent: &Node, name: &OsStr) -> Result<()> {
         match self.namespace.lookup(parent, name) {
             Ok((node, stat)) if is_regular(&stat) => self.lifecycle.restamp(&node),

@@ -1,4 +1,4 @@
-//! An open regular file of the extent engine, as requests use it.
+//! An open regular file of the extent engine, as requests see it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +14,16 @@ pub struct OpenFile {
     pub(crate) file: Arc<CachedFile>,
     pub(crate) origin: OriginFile,
     pub(crate) append: bool,
-    /// Whether writes may be admitted: it is open to write.
+    /// Whether writes may be admitted: the file is open for writing.
     pub(crate) may_flush: bool,
     mode: OpenMode,
-    /// The kernel serves its reads from the origin.
+    /// Whether the kernel serves its reads from the origin.
     pub(crate) reads_below: AtomicBool,
     _pin: Pin,
 }
 
 impl OpenFile {
-    /// The file, open on the origin as `origin`; the two flags are those of the fields.
+    /// A handle of `file`, open on the origin as `origin`; the flags are those of the fields.
     pub(crate) fn new(
         file: Arc<CachedFile>,
         origin: OriginFile,
@@ -35,13 +35,13 @@ impl OpenFile {
         Self { file, origin, append, may_flush, mode, reads_below, _pin: pin }
     }
 
-    /// Whether it was opened past the page cache.
+    /// Whether it was opened to bypass the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.mode.direct
     }
 
-    /// How the front end must treat the file. Beside handles that read the origin without us, the
-    /// kernel must not keep pages of ours.
+    /// How the front end must treat the file. While other handles read the origin without us, the kernel must not keep
+    /// pages that we served.
     pub(crate) fn mode(&self) -> OpenMode {
         let beside = self.file.read_below.load(Ordering::Acquire)
             && !self.reads_below.load(Ordering::Acquire);

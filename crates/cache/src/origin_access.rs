@@ -21,28 +21,28 @@ use rustix::fs::Advice;
 const KEEPING_PAGES: [u64; 6] =
     [0x6573_5546, 0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
 
-/// The origin counts as idle when no program used it for this long.
+/// The origin counts as idle when no program has used it for this long.
 const IDLE_MS: u64 = 200;
 
-/// The origin, as all of the engine reaches it.
+/// The origin, as the rest of the engine uses it.
 #[derive(Debug)]
 pub(crate) struct OriginAccess {
     namespace: Arc<Namespace>,
     /// The servers with the files' bytes.
     pub(crate) data: Origin,
-    /// Its directory as it was given, for messages.
+    /// Its directory as given, for messages.
     dir: PathBuf,
     clock: Clock,
     /// When a program last used it, in milliseconds since the epoch.
     used_ms: AtomicU64,
-    /// Requests of programs under way.
+    /// Requests of programs in progress.
     busy: AtomicU64,
     /// Its file system keeps pages here that other nodes' changes do not drop.
     keeps_pages: bool,
 }
 
 impl OriginAccess {
-    /// An origin that nobody has used yet; `namespace` is its tree.
+    /// An origin that was not used yet; `namespace` is its tree.
     pub(crate) fn new(namespace: Arc<Namespace>, data: Origin, dir: &Path, clock: Clock) -> Self {
         let (used_ms, busy) = (AtomicU64::new(0), AtomicU64::new(0));
         let keeps_pages = rustix::fs::statfs(dir)
@@ -84,35 +84,35 @@ impl OriginAccess {
         done
     }
 
-    /// Whether no program uses it, nor did lately.
+    /// Whether no program is using it or has used it lately.
     pub(crate) fn is_idle(&self) -> bool {
         self.busy.load(Ordering::Relaxed) == 0
             && age_ms(self.clock.now_ms(), self.used_ms.load(Ordering::Relaxed)) >= IDLE_MS
     }
 
-    /// The node at a path below the origin, if there is one. An error says that nobody knows, and what
-    /// could not be looked at.
+    /// The node at a path below the origin, if there is one. An error means that this is unknown, and names what could
+    /// not be examined.
     pub(crate) fn node_at(&self, path: &Path) -> Result<Option<Node>> {
         path_lookup::node_at(&self.namespace, &self.dir, path)
     }
 
-    /// The node that a record means, see [`path_lookup::find`].
+    /// The node that a record refers to, see [`path_lookup::find`].
     pub(crate) fn node_of(&self, record: &FileRecord) -> Result<Option<Node>> {
         let found = path_lookup::find(&self.namespace, &self.dir, record)?;
         Ok(found.map(|(node, _)| node))
     }
 
-    /// The mount that a file lies on, for its record.
+    /// The mount that a file is on, for its record.
     pub(crate) fn mount_of(&self, node: &Node) -> Option<OriginKey> {
         path_lookup::known_mount_of(&self.namespace, node)
     }
 
-    /// An error of a look at a path below the origin, with the path.
+    /// An error of examining a path below the origin, with the path.
     pub(crate) fn cannot_look(&self, path: &Path, error: &Error) -> Error {
         path_lookup::cannot_look(&self.dir, path, error)
     }
 
-    /// Reads for a program; what the origin does not have is a hole. Whether it had all.
+    /// Reads for a program; bytes that the origin does not have are a hole. Returns whether it had all.
     pub(crate) fn read(
         &self,
         file: &OriginFile,

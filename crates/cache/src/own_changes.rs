@@ -1,13 +1,14 @@
-//! Our own changes of the origin's files, told from those of others (I9).
+//! Distinguishes our own changes of the origin's files from those of others (I9).
 //!
 //! What must hold:
 //! - before our first change of a file known to the cache, its record says that we are changing it
 //!   ([`Stamp::Writing`]), and the lease covers the time of every change;
-//! - before our first change since the last look, the file is unchanged since then, or it is marked as changed by
-//!   others and its dirty bytes are not flushed until that is resolved (`external_changes`);
-//! - when we have left it alone for a while, we look at it and record its stamp.
+//! - before our first change since the file was last examined, the file is unchanged since then, or it is marked as
+//!   changed by others and its dirty bytes are not flushed until that is resolved (`external_changes`);
+//! - when we have not changed a file for a while, it is examined and its stamp recorded.
 //!
-//! Thus many changes in a row cost one look and two records, and most requests that change the origin cost neither.
+//! Thus many changes in a row cost one examination and two records, and most requests that change the origin cost
+//! neither.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,10 +30,10 @@ use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::{Namespace, stat_of};
 
-/// A file that we left alone for this long is at rest.
+/// A file that we have not changed for this long is at rest.
 const REST_MS: u64 = 100;
 
-/// Tells our own changes from those of others.
+/// Distinguishes our own changes from those of others.
 #[derive(Debug, Builder)]
 pub(crate) struct OwnChanges {
     namespace: Arc<Namespace>,
@@ -45,7 +46,7 @@ pub(crate) struct OwnChanges {
     /// Changes in progress, for which the lease is renewed.
     #[builder(skip)]
     pub(crate) under_way: ChangesUnderWay,
-    /// What the last session left to tell its own changes by, until all its files are judged.
+    /// What the last session left for recognising its own changes, until all its files are judged.
     pub(crate) evidence: Mutex<Evidence>,
     /// Files whose stamps are to be recorded as soon as they are at rest.
     #[builder(skip)]
@@ -93,7 +94,7 @@ impl Drop for Naming<'_> {
 }
 
 impl OwnChanges {
-    /// To be called before we change the origin's file, which is open as `via`, if at all. On an error this could not
+    /// Must be called before we change the origin's file, which may be open as `via`. On an error the change could not
     /// be recorded, and the file must not be changed.
     pub(crate) fn changing<'a>(
         &'a self,
@@ -120,8 +121,7 @@ impl OwnChanges {
         Ok(Changing { own: self, file, external: look.is_external() })
     }
 
-    /// Whether others changed the origin's file since we last left it alone; `false` also where our own
-    /// changes hide that.
+    /// Whether others changed the origin's file since we last examined it; also `false` if our own changes hide that.
     pub(crate) fn is_external(&self, file: &CachedFile) -> bool {
         let mut look = file.last_seen.lock();
         self.find_external(file, &mut look, None);
@@ -161,7 +161,7 @@ impl OwnChanges {
         Ok(stat_of(&statx(open.node(), "", how, StatxFlags::BASIC_STATS)?).raw)
     }
 
-    /// Looks at a file that we changed, unless changes of ours are in progress.
+    /// Examines a file that we changed, unless changes of ours are in progress.
     pub(crate) fn look_again(&self, file: &CachedFile, via: Option<&OriginFile>) -> Result<()> {
         self.look_at(file, &mut file.last_seen.lock(), via)
     }
@@ -235,7 +235,7 @@ impl OwnChanges {
         }
     }
 
-    /// To be called before we change names or attributes.
+    /// Must be called before we change names or attributes.
     pub(crate) fn name_change(&self) -> Naming<'_> {
         self.names_changing.fetch_add(1, Ordering::SeqCst);
         Naming(self)

@@ -131,7 +131,7 @@ impl Permits {
         Some(Held { _permit: Some(Permit::try_take(tokens, want)?), caches: true })
     }
 
-    /// Why a request waits for other nodes, or goes to the origin because of them.
+    /// Explains why a request waits for other nodes, or goes to the origin because of them.
     pub(crate) fn explain(
         &self,
         file: &CachedFile,
@@ -185,7 +185,8 @@ impl Permits {
         Ok(Held { _permit: Some(permit), caches: grant.caches })
     }
 
-    /// Whether the file reaches to the end of `range`, over which the caller has a permit: then no one shortens it.
+    /// Whether the file extends to the end of `range`. The caller has a permit over it, so no other node can shorten
+    /// the file.
     fn lies_within(&self, file: &CachedFile, range: ByteRange) -> Result<bool> {
         if range.end > file.size() {
             self.look_again(file)?;
@@ -227,7 +228,8 @@ impl Permits {
 }
 
 impl Permits {
-    /// Drops cached bytes of a range that others may have changed. No one else could have changed dirty ones.
+    /// Drops cached bytes of a range that other nodes may have changed. Dirty ones stay: no other node can have changed
+    /// them.
     fn drop_clean(&self, file: &CachedFile, range: ByteRange) -> Result<()> {
         let Some(id) = file.id().or_else(|| self.store.dmt.find(file.key)) else { return Ok(()) };
         let _range = file.range.exclusive(range);

@@ -1,15 +1,15 @@
-//! Who is behind a request: the kernel names a thread; the cost model wants the process, and the
-//! MPI rank where a hint told it.
+//! The process behind a request: the kernel names a thread; the cost model needs the process, and the MPI rank if a
+//! hint gave it.
 
 use std::fs;
 
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
-/// Threads remembered at most; beyond it the table starts anew, which only costs a look-up each.
+/// Threads remembered at most; then the table starts anew, which costs only one lookup each.
 const THREADS_MAX: usize = 65_536;
 
-/// Threads to processes, processes to ranks.
+/// Maps threads to processes, and processes to ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     tables: RwLock<Tables>,
@@ -26,7 +26,7 @@ struct Tables {
 pub(crate) struct Process {
     /// Process id in the mount's pid namespace; 0 for the kernel's own requests.
     pub(crate) pid: u32,
-    /// Rank in its communicator, or a number derived from the pid: what places its data.
+    /// Rank in its communicator, or a number derived from the pid; determines where its data is placed.
     pub(crate) owner: u32,
 }
 
@@ -58,8 +58,8 @@ impl Processes {
     }
 }
 
-/// Consecutive pids fall on consecutive servers, so a group of workers started together spreads
-/// evenly even without ranks.
+/// Consecutive pids map to consecutive servers, so a group of workers started together is distributed evenly even
+/// without ranks.
 fn owner(pid: u32, rank_of: &FxHashMap<u32, u32>) -> u32 {
     rank_of.get(&pid).copied().unwrap_or(pid)
 }
@@ -80,7 +80,7 @@ mod tests {
         let tid = std::thread::spawn(|| {
             u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap()
         });
-        // The thread may be gone by the time it is looked up: then it stands for itself.
+        // The thread may be gone when it is looked up: then it counts as its own process.
         let tid = tid.join().unwrap();
         assert_eq!(processes.of_thread(me), Process { pid: me, owner: me });
         assert!([me, tid].contains(&processes.of_thread(tid).pid));

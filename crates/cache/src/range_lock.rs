@@ -43,7 +43,7 @@ impl Entry {
 
 /// A held range, released on drop.
 #[derive(Debug)]
-#[must_use = "the range is let go when the guard is dropped"]
+#[must_use = "the range is released when the guard is dropped"]
 pub struct RangeGuard<'a> {
     lock: &'a RangeLock,
     ticket: u64,
@@ -51,7 +51,7 @@ pub struct RangeGuard<'a> {
 
 /// A held range that keeps its lock alive, released on drop.
 #[derive(Debug)]
-#[must_use = "the range is let go when the guard is dropped"]
+#[must_use = "the range is released when the guard is dropped"]
 pub struct OwnedRangeGuard {
     lock: Arc<RangeLock>,
     ticket: u64,
@@ -108,7 +108,7 @@ impl RangeLock {
         let watched = state.entry(range, false);
         debug_assert!(
             !state.held.iter().any(|held| held.exclusive && held.range.overlaps(range)),
-            "a range that somebody changes has no state to watch"
+            "a range that is being changed has no state to watch"
         );
         state.watched.push(watched);
         Watch { lock: Arc::clone(self), ticket: watched.ticket }

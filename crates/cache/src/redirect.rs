@@ -1,8 +1,8 @@
 //! The redirector of SLA-Cache (Algorithm 1, repaired: docs/ALGORITHMS.md, section 4.1): sends each part of a request
-//! to the side that holds it or should.
+//! to the side that holds it or should hold it.
 //!
-//! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte of either side,
-//! because reads and writes hold the file's range lock while they look up and transfer.
+//! A request is identified first, then redirected. Every path keeps I1: a read returns the newest bytes of either side,
+//! because reads and writes hold the file's range lock during lookup and transfer.
 
 mod missing;
 
@@ -79,8 +79,8 @@ pub(crate) struct Redirector {
 }
 
 impl Redirector {
-    /// Serves a write of thread `tid`. On success every byte is on the side that the records name,
-    /// handed to the operating system there (I4).
+    /// Serves a write of thread `tid`. On success, the side that the records name for a byte has it, and it was handed
+    /// to the operating system there (I4).
     pub(crate) fn write(
         &self,
         handle: &OpenFile,
@@ -126,7 +126,7 @@ impl Redirector {
         Ok(())
     }
 
-    /// Serves a read of thread `tid`; short only at the end of the file.
+    /// Serves a read of thread `tid`; it is short only at the end of the file.
     pub(crate) fn read(
         &self,
         handle: &OpenFile,
@@ -201,7 +201,7 @@ impl Redirector {
         identified
     }
 
-    /// Writes every segment; returns the bytes that are on the cache now.
+    /// Writes every segment; returns how many of the bytes are on the cache afterwards.
     fn write_segments(
         &self,
         handle: &OpenFile,
@@ -218,8 +218,8 @@ impl Redirector {
             let (segment, behind) = self.next_to_write(handle, rest);
             rest = behind;
             let bytes = slice(data, range.start, segment.range);
-            // The origin's file gets its new size before anything of it is published on the
-            // cache, so that size, stat and reads never depend on the cache alone.
+            // The origin's file gets its new size before any of its new bytes are published on the cache, so that size,
+            // stat and reads never depend on the cache alone.
             let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
                     let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
@@ -248,9 +248,9 @@ impl Redirector {
         Ok(cached)
     }
 
-    /// The next segment to write, and the segments after it. Clean and dirty neighbours in one object are merged: one
-    /// record marks them, one request writes them. If that cannot be recorded each is written by itself, because the
-    /// two fail in different ways.
+    /// The next segment to write, and the segments after it. Adjacent clean and dirty segments of one object are
+    /// merged: one record marks them, and one request writes them. If that cannot be recorded, each is written by
+    /// itself, because clean and dirty ones fail in different ways.
     fn next_to_write<'a>(
         &self,
         handle: &OpenFile,
@@ -284,7 +284,7 @@ impl Redirector {
         let id = handle.file.id().expect("a file with an extent has an identity");
         if self.settings.config.mode != Mode::WriteBack {
             if extent.dirty {
-                // Left by a write-back session. They are dropped once the origin has their replacement.
+                // Left by a write-back session. Dropped once the origin has the bytes that replace it.
                 self.write_origin(handle, part, data)?;
                 self.mappings.let_old_go(&handle.origin, id, part)?;
                 return Ok(true);
@@ -293,7 +293,7 @@ impl Redirector {
             self.mappings.let_go(id, part)?;
             return Ok(false);
         }
-        // A clean extent may lie over a hole of the origin.
+        // A clean extent may cover a hole of the origin.
         let space = if extent.dirty { None } else { self.space.take_dirty(handle, part) };
         if !extent.dirty && space.is_none() {
             self.mappings.let_go(id, part)?;
@@ -316,8 +316,8 @@ impl Redirector {
                 Ok(true)
             }
             Err(error) => {
-                // The new bytes cover the whole part, so the old ones are not needed; but the origin must have the
-                // new ones before the mapping goes.
+                // The new bytes cover the whole part, so the old ones are not needed; but the origin must have the new
+                // ones before the mapping is removed.
                 self.mappings.cache_failed(&error);
                 self.write_origin(handle, part, data)?;
                 self.mappings.let_old_go(&handle.origin, id, part)?;
@@ -375,8 +375,8 @@ impl Redirector {
             });
         if let Err(error) = written {
             self.store.dmt.release(id, part, placement);
-            // The maximum file size may be smaller there than on the origin (16 TiB on ext4): not a fault of the
-            // device.
+            // The maximum file size may be smaller there than on the origin (16 TiB on ext4): the device is not at
+            // fault.
             if error.raw_os_error() != Some(libc::EFBIG) {
                 self.mappings.cache_failed(&error);
             }
@@ -423,14 +423,14 @@ impl Redirector {
         })
     }
 
-    /// Writes to the origin while no flush rewrites the region.
+    /// Writes to the origin, excluding flushes of the region.
     fn write_origin(&self, handle: &OpenFile, part: ByteRange, data: &[u8]) -> Result<()> {
         let _writeback = handle.file.writeback.shared(part);
         let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
         Ok(self.origin.serve(|| handle.origin.write_at(part.start, data))?)
     }
 
-    /// Reads every segment from its side.
+    /// Reads every segment from the side that holds it.
     fn read_segments(
         &self,
         handle: &OpenFile,

@@ -1,4 +1,4 @@
-//! What is done about damage on the cache, where it is read, flushed and told of.
+//! Handles damage on the cache where it is read, flushed and reported.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use halocline_meta::{FileId, Segment};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
 
-/// Reads of the cache with what makes their damage good.
+/// Reads the cache and repairs the damage found.
 #[derive(Debug, Builder)]
 pub(crate) struct Repair {
     store: Arc<ExtentStore>,
@@ -36,7 +36,7 @@ pub(crate) struct Repair {
 }
 
 impl Repair {
-    /// Reads cached bytes for a program; what of them is damaged, as far as anybody looks.
+    /// Reads cached bytes for a program; returns the damaged ranges, as far as they were checked.
     pub(crate) fn read_cache(
         &self,
         id: FileId,
@@ -59,9 +59,9 @@ impl Repair {
         }
     }
 
-    /// Deals with what was read for a program from neighbouring `segments` of the cache into
-    /// `buf`, which begins at file offset `start`: what of it is `damaged` comes from the origin,
-    /// or is an error where only the cache had it. The caller holds the bytes shared.
+    /// Repairs what was read for a program from adjacent `segments` of the cache into `buf`, which begins at file
+    /// offset `start`: bytes in `damaged` come from the origin, or are an error if only the cache had them. The caller
+    /// holds the bytes shared.
     pub(crate) fn make_good(
         &self,
         handle: &OpenFile,
@@ -99,7 +99,7 @@ impl Repair {
         Ok(())
     }
 
-    /// Notes dirty bytes that are damaged, and says so once.
+    /// Notes damaged dirty bytes, and reports them once.
     pub(crate) fn found_damaged(&self, file: &CachedFile, id: FileId, damaged: &[ByteRange]) {
         let fresh: Vec<_> =
             damaged.iter().copied().filter(|range| self.damage.add(id, *range)).collect();
@@ -115,9 +115,8 @@ impl Repair {
         }
     }
 
-    /// Drops the mapping of clean bytes that a reader found damaged, and notes all of the dirty
-    /// ones. Whoever reads what cannot be dropped finds the same again. The caller holds no lock
-    /// of a file.
+    /// Drops the mapping of clean bytes that a reader found damaged, and notes all damaged dirty ones. A range that
+    /// cannot be dropped is found again by its next reader. The caller holds no lock of a file.
     pub(crate) fn drop_damaged(&self) {
         for (id, range) in self.damage.take_reported() {
             let Some(file) = self.files.by_id(id) else { continue };
@@ -134,7 +133,7 @@ impl Repair {
         }
     }
 
-    /// The same for one range of a file; returns how many clean bytes went.
+    /// The same for one range of a file; returns how many clean bytes were dropped.
     fn drop_damaged_in(&self, file: &Arc<CachedFile>, id: FileId, range: ByteRange) -> Result<u64> {
         let _guard = file.range.exclusive(range);
         let (mut segments, mut bytes, mut buf) = (Vec::new(), 0, Vec::new());
@@ -156,7 +155,7 @@ impl Repair {
         Ok(bytes)
     }
 
-    /// Why some of a file stays dirty although it was flushed, if that is why.
+    /// Why some of a file stays dirty after a flush, if damage is the cause.
     pub(crate) fn damage_left(&self, id: FileId) -> Option<String> {
         let damaged = self.damage.of(id, WHOLE);
         (!damaged.is_empty()).then(|| {

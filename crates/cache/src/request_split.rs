@@ -1,4 +1,4 @@
-//! What of a request lies where, in as few pieces as the sides need requests.
+//! Splits a request by where its bytes lie, into as few pieces as possible.
 
 use std::cell::RefCell;
 
@@ -8,12 +8,12 @@ use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use halocline_meta::Segment;
 
-/// Missing parts of a read that lie at most this far apart are fetched from the origin in one
-/// request: reading over the cached bytes between them costs less than another seek.
+/// Missing parts of a read that are at most this far apart are read from the origin in one request: reading the cached
+/// bytes between them, too, costs less than another seek.
 const READ_OVER_BYTES: u64 = 256 << 10;
 
 thread_local! {
-    /// Segments of the request under way: the hot path does not allocate.
+    /// Segments of the current request: the hot path does not allocate.
     static SEGMENTS: RefCell<Vec<Segment>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -21,13 +21,13 @@ thread_local! {
 pub(super) fn with_segments<T>(work: impl FnOnce(&mut Vec<Segment>) -> T) -> T {
     SEGMENTS.with(|segments| match segments.try_borrow_mut() {
         Ok(mut segments) => work(&mut segments),
-        // A write that moves bytes while another of the same thread is under way (none today).
+        // For a write within another one in the same thread (none today).
         Err(_) => work(&mut Vec::new()),
     })
 }
 
-/// What of `range` is where. Neighbours in one object that are both clean or both dirty come as
-/// one segment, whose extent stands for all of them: one request for the device.
+/// Where the bytes of `range` lie. Adjacent segments in one object that are both clean or both dirty are returned as
+/// one, whose extent stands for all of them: one request for the device.
 pub(super) fn segments_of(
     store: &ExtentStore,
     file: &CachedFile,
@@ -53,7 +53,7 @@ pub(super) fn segments_of(
     });
 }
 
-/// How many segments from the first on lie side by side in one object; at least one.
+/// How many segments, from the first on, are adjacent in one object; at least one.
 pub(super) fn run(segments: &[Segment]) -> usize {
     let place = |segment: &Segment| segment.extent.map(|extent| extent.placement);
     let first = place(&segments[0]);
@@ -61,7 +61,7 @@ pub(super) fn run(segments: &[Segment]) -> usize {
     same.count().max(1)
 }
 
-/// Missing segments, joined where little lies between them.
+/// Missing segments, joined if there is little between them.
 pub(super) fn missing_spans(segments: &[Segment]) -> impl Iterator<Item = ByteRange> {
     let mut missing = segments.iter().filter(|s| s.extent.is_none()).map(|s| s.range).peekable();
     std::iter::from_fn(move || {
@@ -97,12 +97,12 @@ pub(super) fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
     &data[index(part.start - start)..index(part.end - start)]
 }
 
-/// The same to be written.
+/// The same, mutable.
 pub(super) fn slice_mut(data: &mut [u8], start: u64, part: ByteRange) -> &mut [u8] {
     &mut data[index(part.start - start)..index(part.end - start)]
 }
 
-/// An offset inside a buffer.
+/// An offset in a buffer.
 pub(super) fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("an offset inside a buffer fits a usize")
 }

@@ -1,5 +1,4 @@
-//! Truncate, fallocate and seek: what the papers leave out and must be right
-//! (docs/ALGORITHMS.md, section 4.5).
+//! Truncate, fallocate and seek, which the papers leave out (docs/ALGORITHMS.md, section 4.5).
 
 use std::sync::Arc;
 
@@ -20,10 +19,10 @@ use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
 
-/// Segments looked at in one go while seeking for data or a hole.
+/// Bytes whose segments are looked up at once while seeking for data or a hole.
 const SEEK_WINDOW_BYTES: u64 = 64 << 20;
 
-/// What changes sizes and holes of files, and finds holes.
+/// Changes sizes and holes of files, and finds holes.
 #[derive(Debug, Builder)]
 pub(crate) struct Resizer {
     store: Arc<ExtentStore>,
@@ -46,9 +45,8 @@ impl Resizer {
         let _growth = file.growth.lock();
         let _writeback = file.writeback.exclusive(tail(size.min(file.size())));
         let _changing = self.own.changing(file, Some(origin))?;
-        // The origin first: a crash before the records leaves extents past its end, which are
-        // dropped before the file is next read. The other order would lose acknowledged bytes
-        // of a truncate that did not happen.
+        // The origin first: a crash before the records leaves extents past the file's end, which are dropped before the
+        // file is next read. The other order would lose acknowledged bytes of a truncate that did not happen.
         self.origin.serve(|| origin.truncate(size))?;
         let shrunk = size < file.size();
         file.set_size(size);
@@ -59,8 +57,8 @@ impl Resizer {
         Ok(())
     }
 
-    /// A growing write failed: gives the file its size back, so that it does not end in zeros that
-    /// nobody wrote. The caller holds `growth` and the written range.
+    /// After a failed write that extended the file: restores its size, so that it does not end in zeros that nobody
+    /// wrote. The caller holds `growth` and the written range.
     pub(crate) fn undo_growth(&self, handle: &OpenFile) {
         let file = &handle.file;
         let before = file.size();
@@ -71,7 +69,7 @@ impl Resizer {
             Some(id) => self.mappings.let_go(id, tail(before)),
             None => Ok(()),
         });
-        // The write's own error is what the program must see; the size is what it became.
+        // The program must see the write's own error; if the size cannot be restored, the actual size is adopted.
         if undone.is_err()
             && let Ok(found) = handle.origin.node().metadata()
         {
@@ -103,8 +101,8 @@ impl Resizer {
         let _changing = self.own.changing(file, Some(&handle.origin))?;
         let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
         if clears && let Some(id) = file.id() {
-            // Until the records are gone the cache's bytes stay the file's: a crash in between must
-            // not show old bytes now and zeros after an eviction.
+            // Until the records are gone the cache's bytes belong to the file: a crash in between must not show old
+            // bytes now and zeros after an eviction.
             self.mappings.claim_for_cache(id, range)?;
         }
         self.origin.serve(|| handle.origin.allocate(range, how))?;
@@ -118,7 +116,7 @@ impl Resizer {
         Ok(())
     }
 
-    /// Position of the next data or hole: mapped bytes are data, whatever the origin has there.
+    /// Position of the next data or hole. Mapped bytes are data, whatever the origin has there.
     pub(crate) fn seek(&self, handle: &OpenFile, offset: u64, what: Seek) -> Result<u64> {
         let file = &handle.file;
         let _range = file.range.shared(tail(offset));
@@ -141,9 +139,9 @@ impl Resizer {
 
     fn seek_hole(&self, handle: &OpenFile, offset: u64, size: u64) -> Result<u64> {
         let mut at = offset;
-        // The origin may have no more bytes there, nor a hole: then the file's end is what is left.
+        // The origin may have neither data nor a hole from there on: then only the file's end is left.
         while let Some(hole) = below(handle, at, Seek::Hole)?.filter(|hole| *hole < size) {
-            // The origin's hole may be filled on the cache: the hole is where both have nothing.
+            // The cache may have bytes in the origin's hole: a hole is where both have none.
             let hole_end = below(handle, hole, Seek::Data)?.map_or(size, |end| end.min(size));
             if let Some(found) = self.first_segment(handle, ByteRange::new(hole, hole_end), false) {
                 return Ok(found);
@@ -153,7 +151,7 @@ impl Resizer {
         Ok(size)
     }
 
-    /// Start of the first part of `range` that is mapped, or that is not.
+    /// Start of the first part of `range` that is mapped, or of the first that is not.
     fn first_segment(&self, handle: &OpenFile, range: ByteRange, mapped: bool) -> Option<u64> {
         let Some(id) = handle.file.id() else {
             return (!mapped && !range.is_empty()).then_some(range.start);
@@ -172,7 +170,7 @@ impl Resizer {
     }
 }
 
-/// The origin's next data or hole; `None` where its file has none from `offset` on, or ends before.
+/// The next data or hole on the origin; `None` if its file has none from `offset` on, or ends before it.
 fn below(handle: &OpenFile, offset: u64, what: Seek) -> Result<Option<u64>> {
     match handle.origin.seek(offset, what) {
         Ok(at) => Ok(Some(at)),

@@ -17,7 +17,7 @@ use crate::extent::table::FileTable;
 use halocline_meta::{FileId, OriginKey};
 use halocline_os::error::{Error, Result};
 
-/// The engine as its agent sees it.
+/// The engine as seen by the agent of its node.
 #[derive(Debug, Builder)]
 pub(crate) struct Revocation {
     store: Arc<ExtentStore>,
@@ -29,7 +29,7 @@ pub(crate) struct Revocation {
 }
 
 impl Revocation {
-    /// The file, whether somebody has it open or only the cache knows it.
+    /// The file, whether it is open or only known to the cache.
     fn file(&self, shared: SharedFile) -> Result<Option<Arc<CachedFile>>> {
         let key = OriginKey { inode: shared.inode, born_ns: shared.born_ns.cast_unsigned() };
         if let Some(file) = self.files.by_key(key) {
@@ -61,9 +61,9 @@ impl Holder for Revocation {
                 ));
             }
         }
-        // Others see the time as they see the bytes.
+        // Other nodes must see the modification time together with the bytes.
         self.times.give_time(&file)?;
-        // What went past the cache is in memory of the origin's file system at most.
+        // Bytes that bypassed the cache may so far be only in the memory of the origin's file system.
         if let Ok(flush_handle) = self.known.flush_handle_of(&file) {
             flush_handle.sync(true)?;
         }
@@ -71,7 +71,7 @@ impl Holder for Revocation {
             file.peer_copies.drop_range(range);
         }
         if !keeps_clean && let Some(id) = file.id() {
-            // Who reads it for the cache at this moment finds that it was held meanwhile.
+            // A read that is filling the cache right now finds that the range was held meanwhile.
             let _range = file.range.exclusive(range);
             self.mappings.let_go(id, range)?;
         }

@@ -21,7 +21,7 @@ use halocline_meta::lease::Evidence;
 use halocline_meta::recover::Recovery;
 use halocline_os::error::Result;
 
-/// What begins and ends a session.
+/// Begins and ends a session.
 #[derive(Debug, Builder)]
 pub(crate) struct Session {
     store: Arc<ExtentStore>,
@@ -39,7 +39,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Before the first request: what the last session left is put in order, what it lost is told.
+    /// Before the first request: puts in order what the last session left, and reports what it lost.
     pub(crate) fn take_over(&self, recovery: &Recovery) -> Result<()> {
         external_changes::close_saved(&self.settings.cache_dir);
         if *self.own.evidence.lock() == Evidence::Copy {
@@ -64,7 +64,7 @@ impl Session {
             self.drop_clean()?;
         }
         self.own.lease.begin()?;
-        // All that was left is judged: what is found from now on is of this session.
+        // All that the last session left is judged: whatever is found from now on belongs to this session.
         *self.own.evidence.lock() = Evidence::Nothing;
         for id in self.store.dmt.empty_files() {
             self.store.note_emptied(id);
@@ -88,7 +88,7 @@ impl Session {
     /// Ends the session, when nothing runs any more.
     pub(crate) fn leave(&self) -> Result<()> {
         if let Some(coherence) = self.permits.coherence() {
-            // What is dirty yet is nobody else's until the next mount of this cache, or its recovery.
+            // Bytes that are still dirty stay reserved for this cache until its next mount, or its recovery.
             if self.store.dmt.usage().dirty == 0 {
                 coherence.leave()?;
             }
@@ -106,7 +106,7 @@ impl Session {
             return self.relief.drain();
         }
         match self.leave_in_order() {
-            // The next mount takes it for a crashed one.
+            // The next mount treats the cache as crashed.
             Err(error) if self.store.dmt.usage().dirty == 0 => {
                 tracing::warn!("the cache is not left in order: {error}; the origin has all data");
                 Ok(())

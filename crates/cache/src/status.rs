@@ -1,4 +1,4 @@
-//! What `status` and reports tell of an engine, and what is cached of a tree.
+//! What `status` and reports say about an engine, and what is cached of a tree.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use halocline_api::control::{
 };
 use halocline_os::clock::Clock;
 
-/// What reports on an engine.
+/// Reports on an engine.
 #[derive(Debug, Builder)]
 pub(crate) struct StatusReporter {
     origin: Arc<OriginAccess>,
@@ -52,7 +52,7 @@ pub(crate) struct StatusReporter {
 }
 
 impl StatusReporter {
-    /// All that `status` shows; `rebuilder` is what that does.
+    /// All that `status` shows; `rebuilder` is what the rebuilder is doing.
     pub(crate) fn status(&self, rebuilder: Doing, rules: Rules) -> Status {
         let usage = self.store.dmt.usage();
         let now_ms = self.clock.now_ms();
@@ -62,7 +62,7 @@ impl StatusReporter {
             pid: std::process::id(),
             origin: self.settings.origin_dir.clone(),
             cache: self.settings.cache_dir.clone(),
-            // The mount tells.
+            // Filled in by the mount.
             transport: String::new(),
             mode: self.settings.config.mode,
             policy: self.identifier.policy_name().to_owned(),
@@ -96,7 +96,7 @@ impl StatusReporter {
         }
     }
 
-    /// What the engine did so far.
+    /// What the engine has done so far.
     pub(crate) fn report(&self) -> Report {
         let counts = self.counters.snapshot();
         let totals = |side: Distribution| RequestTotals {
@@ -122,7 +122,7 @@ impl StatusReporter {
                 seconds: std::time::Duration::from_micros(counts.flush_us).as_secs_f64(),
             },
             dirty_bytes_left: self.store.dmt.usage().dirty,
-            // Who flushes last tells.
+            // Filled in by the last flush.
             left_files: 0,
             left: Vec::new(),
             conflicts: counts.conflicts,
@@ -134,11 +134,11 @@ impl StatusReporter {
         report
     }
 
-    /// What the records say is cached at and below a path.
+    /// What is cached at and below a path, according to the records.
     pub(crate) fn cached(&self, path: &Path) -> CachedTree {
         let dmt = &self.store.dmt;
         let mut tree = CachedTree::default();
-        // From the records alone: no name is looked up, so a slow origin holds up nobody.
+        // From the records alone: no name is looked up, so a slow origin delays no one.
         for record in dmt.files().into_iter().filter(|record| record.path.starts_with(path)) {
             let extents = dmt.extents(record.id);
             let sum = |dirty: bool| -> u64 {
@@ -161,7 +161,7 @@ impl StatusReporter {
         tree
     }
 
-    /// Whether both sides answer, and whether the cache may be given more.
+    /// Whether both sides respond, and whether the cache admits more.
     fn health(&self) -> Health {
         if let Some(reason) = self.hangs.silent() {
             return Health::Silent { reason };
@@ -170,7 +170,7 @@ impl StatusReporter {
         match (health.state, health.reason) {
             (HealthState::Healthy, _) => match self.store.dmt.usable() {
                 Ok(()) => Health::Ok,
-                // Nobody has needed it since it failed.
+                // The store has not been used since it failed.
                 Err(store) => Health::Degraded { reason: store.to_string() },
             },
             (HealthState::Full, reason) => Health::Full { reason: reason.unwrap_or_default() },

@@ -1,32 +1,32 @@
-//! What a person should know of an engine, as `status` shows it.
+//! Notes for people about an engine, as `status` shows them.
 
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 
-/// Notes kept at most; the oldest go first.
+/// Notes kept at most; the oldest are dropped first.
 const NOTES_MAX: usize = 100;
 
-/// Sentences for people, newest last.
+/// Notes for people, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Of the two sides together.
+    /// About the two sides together.
     sides: OnceLock<&'static str>,
     noted: Mutex<Vec<String>>,
 }
 
 impl Notes {
-    /// Says what is to be known of the two sides together. Only the first time counts.
+    /// Sets the note about the two sides together. Only the first call counts.
     pub(crate) fn set_of_sides(&self, note: &'static str) {
         let _ = self.sides.set(note);
     }
 
-    /// What is to be known of the two sides together.
+    /// The note about the two sides together.
     pub(crate) fn of_sides(&self) -> Option<String> {
         self.sides.get().map(|note| (*note).to_owned())
     }
 
-    /// Notes something that a person should know; `status` shows it.
+    /// Adds a note, which `status` shows.
     pub(crate) fn note(&self, what: String) {
         let mut notes = self.noted.lock();
         if notes.last() == Some(&what) {
@@ -39,7 +39,7 @@ impl Notes {
         notes.push(what);
     }
 
-    /// What a person should know: of both sides first, then what happened.
+    /// All notes: first the one about both sides, then those about events.
     pub(crate) fn all(&self) -> Vec<String> {
         self.of_sides().into_iter().chain(self.noted.lock().iter().cloned()).collect()
     }

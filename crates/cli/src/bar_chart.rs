@@ -1,16 +1,16 @@
-//! Figures that reports and benchmarks share: rows of bars that say their names and values.
+//! Charts shared by reports and benchmarks: rows of bars with their names and values.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Where a figure is drawn.
+/// The area in which a figure is drawn.
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Whether it could be drawn.
+/// The result of drawing.
 pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Colours that people with any colour vision tell apart (Okabe and Ito); grey is the origin.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito); grey is the origin.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(128, 128, 128),
     RGBColor(0, 114, 178),
@@ -24,31 +24,31 @@ const COLOURS: [RGBColor; 8] = [
 
 /// Pixels of a row.
 const ROW: u32 = 24;
-/// Pixels left of the bars, where their names stand, and right of them, where their values do.
+/// Pixels for names left of the bars, and for values right of them.
 const NAMES: i32 = 132;
 const VALUES: i32 = 104;
-/// Letters that fit beside a bar.
+/// Characters that fit beside a bar.
 const LETTERS: usize = 21;
 
 /// One row.
 #[derive(Debug)]
 pub(crate) struct Bar {
-    /// What it is; a long name is cut.
+    /// Its name; a long one is cut.
     pub(crate) name: String,
     /// Its length, not negative.
     pub(crate) value: f64,
-    /// What stands behind it.
+    /// The text after it.
     pub(crate) text: String,
-    /// Its colour, for those who see it; nothing else says what the name does not.
+    /// Its colour; the name must make sense without it.
     pub(crate) series: usize,
 }
 
-/// Rows of bars with one scale from 0.
+/// Rows of bars with a common scale from 0.
 #[derive(Debug)]
 pub(crate) struct Bars {
-    /// From the top.
+    /// From top to bottom.
     pub(crate) rows: Vec<Bar>,
-    /// The value of the longest bar that there may be; by the rows if `None`.
+    /// The largest value of the scale; `None`: that of the rows.
     pub(crate) most: Option<f64>,
 }
 
@@ -79,12 +79,12 @@ impl Bars {
     }
 }
 
-/// The colour of a series; the first is for what others are compared with.
+/// The colour of a series; the first is for the baseline.
 pub(crate) fn colour(series: usize) -> RGBColor {
     COLOURS[series % COLOURS.len()]
 }
 
-/// Text of 12 pixels whose middle is beside a point.
+/// Text of 12 pixels, vertically centred beside a point.
 pub(crate) fn beside(side: HPos) -> TextStyle<'static> {
     ("sans-serif", 15).into_font().color(&BLACK).pos(Pos::new(side, VPos::Center))
 }

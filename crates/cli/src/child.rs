@@ -18,11 +18,11 @@ use crate::inherited;
 /// Signals that the command gets, too.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// From its making on, these signals no longer end this process. What was ignored when it started stays ignored, by
-/// the command too: `nohup` and jobs in the background rely on that.
+/// From its creation on, these signals no longer end this process. Signals that were ignored when it started stay
+/// ignored, for the command too: `nohup` and background jobs rely on that.
 pub(crate) struct Signals {
     events: SignalsInfo<WithOrigin>,
-    /// The limit of open files that the command shall have: this process raises its own.
+    /// The limit of open files for the command; this process raises its own.
     open_files: Rlimit,
 }
 
@@ -35,11 +35,11 @@ impl Signals {
         Ok(Self { events: SignalsInfo::new(signals)?, open_files })
     }
 
-    /// Runs `command` to its end and gives its status as a shell would: 128+N for signal N.
+    /// Runs `command` until it ends, and returns its status as a shell would: 128+N for signal N.
     pub(crate) fn run(&mut self, mut command: Command) -> Result<u8, Failure> {
         let open_files = self.open_files;
-        // SAFETY: between fork and exec the closure only makes system calls; it touches no heap, and no
-        // lock: what was inherited was set aside before there were threads.
+        // SAFETY: between fork and exec the closure only makes system calls; it uses no heap and no lock: inherited
+        // settings were saved before there were threads.
         unsafe {
             command.pre_exec(move || {
                 inherited::restore();
@@ -52,7 +52,7 @@ impl Signals {
             Failure::with_status(status, format!("{program}: cannot be started: {error}"))
         })?;
         loop {
-            // Everything that came before the wait is looked at after it.
+            // Signals that arrived before the wait are handled after it.
             if let Some(status) = child.try_wait()? {
                 let by_signal = status.signal().map(|signal| signal + 128);
                 let code = status.code().or(by_signal).unwrap_or(1);
@@ -64,30 +64,30 @@ impl Signals {
         }
     }
 
-    /// Whether somebody asked this process to stop since the last look.
+    /// Whether this process was asked to stop since the last call.
     pub(crate) fn stop_requested(&mut self) -> bool {
         self.stop_signal().is_some()
     }
 
-    /// The signal by which somebody asked this process to stop since the last look.
+    /// The signal that asked this process to stop since the last call.
     pub(crate) fn stop_signal(&mut self) -> Option<i32> {
         let mut signals = self.events.pending().map(|event| event.signal);
         signals.find(|signal| [SIGINT, SIGTERM, SIGHUP].contains(signal))
     }
 }
 
-/// Whether a signal was ignored when this process started. SIGTERM never counts as that: it is meant for one process,
-/// and the way to end a mount that loses nothing.
+/// Whether a signal was ignored when this process started. SIGTERM never counts as ignored: it is meant for one
+/// process, and is the way to end a mount without losses.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: nothing is changed, and what is there is written to a whole `sigaction`.
+    // SAFETY: nothing is changed, and the current action is written to a complete `sigaction`.
     let asked = unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) };
-    // SAFETY: zeroes are a `sigaction`, too.
+    // SAFETY: zeros are a valid `sigaction`, too.
     let now = unsafe { now.assume_init() };
     signal != SIGTERM && asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Sends a signal on. What the terminal sent went to its whole foreground group already.
+/// Forwards a signal. A signal from the terminal already went to its whole foreground process group.
 fn forward(event: &Origin, child: &Child) {
     if event.signal == SIGCHLD || event.cause == Cause::Kernel {
         return;

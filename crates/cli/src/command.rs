@@ -98,14 +98,14 @@ pub(crate) enum Command {
 }
 
 impl Cli {
-    /// What was typed, with all paths in it.
+    /// The parsed arguments, and all paths in them.
     pub(crate) fn parsed() -> Result<(Self, Vec<PathBuf>), clap::Error> {
         let mut matches = Self::command().try_get_matches()?;
         let mut paths = Vec::new();
         let mut level = Some(&matches);
         while let Some(now) = level {
             for id in now.ids() {
-                // What is of another type is no path.
+                // An argument of another type is not a path.
                 let found = now.try_get_many::<PathBuf>(id.as_str());
                 paths.extend(found.ok().flatten().into_iter().flatten().cloned());
             }
@@ -116,20 +116,20 @@ impl Cli {
 }
 
 impl Command {
-    /// Whether this tells of paths that hang by itself, as of the way to a mount or as a finding, or is how that is found
-    /// out.
+    /// Whether this command itself reports paths that hang, as the way to a mount or as a finding, or is how that is
+    /// found out.
     pub(crate) const fn waits_for_no_path(&self) -> bool {
         matches!(self, Self::Umount(_) | Self::Status(_) | Self::Where(_) | Self::Explain(_))
             || matches!(self, Self::Flush(_) | Self::Warm(_) | Self::Evict(_) | Self::Demote(_))
             || matches!(self, Self::Doctor(_) | Self::Look(_))
     }
 
-    /// Whether programs depend on this process: it must not end when nobody reads what it says.
+    /// Whether programs depend on this process: it must not end when no one reads its output.
     pub(crate) const fn serves(&self) -> bool {
         matches!(self, Self::Run(_) | Self::Mount(_) | Self::Bench(_) | Self::Trace(_))
     }
 
-    /// Does it.
+    /// Executes the command.
     pub(crate) fn execute(&self) -> Outcome {
         match self {
             Self::Run(args) => run::execute(args),
@@ -172,7 +172,7 @@ fn print_json(value: &impl Serialize) -> Outcome {
     Ok(std::process::ExitCode::SUCCESS)
 }
 
-/// Writes a value as JSON to `file`; `what` it is stands in the error: "write the report".
+/// Writes a value as JSON to `file`; `what` describes that in errors: "write the report".
 fn write_json(file: &Path, what: &'static str, value: &impl Serialize) -> Result<(), Failure> {
     Ok(output::write(file, json(value)? + "\n").map_err(Error::at(file, what))?)
 }

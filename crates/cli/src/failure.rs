@@ -1,4 +1,4 @@
-//! Exit statuses, and what is said with them.
+//! Exit statuses, and the messages that go with them.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -25,7 +25,7 @@ Exit status:
   127  the command given to `run` was not found
   N    `run` otherwise exits as its command did, 128+S when signal S ended it";
 
-/// Why a command ends without success.
+/// Why a command does not succeed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: u8,
@@ -46,12 +46,13 @@ impl Failure {
         Self { status: 2, message: error.to_string() }
     }
 
-    /// What a mount answered that was asked to change its rules or jobs: what it calls invalid, it left as it was.
+    /// An error that a mount returned when asked to change its rules or jobs: if it is about an invalid request,
+    /// nothing was changed.
     pub(crate) fn answered(error: Error) -> Self {
         if error.errno() == libc::EINVAL { Self::refused(error) } else { error.into() }
     }
 
-    /// A file that was named cannot be read.
+    /// A named file cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
         let path = text::path(path);
         Self::refused(match error.kind() {
@@ -63,7 +64,7 @@ impl Failure {
         })
     }
 
-    /// A directory that was named cannot be used.
+    /// A named directory cannot be used.
     pub(crate) fn unusable(path: &Path, error: &std::io::Error) -> Self {
         let path = text::path(path);
         Self::refused(match error.kind() {
@@ -79,7 +80,7 @@ impl Failure {
         Self { status: 3, message: message.into() }
     }
 
-    /// Files were changed behind the mount while they had dirty data; where that is was told.
+    /// Files were changed behind the mount while they had dirty data; where their data is was already reported.
     pub(crate) fn conflicts(count: usize) -> Self {
         let files = counted_with(count, "file", ("was", "were"));
         Self {
@@ -105,12 +106,12 @@ impl Failure {
         Self { status, message: message.into() }
     }
 
-    /// What is said.
+    /// The message.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// Says it, and gives the exit status.
+    /// Prints the message, and returns the exit status.
     pub(crate) fn report(&self) -> ExitCode {
         tell!("halocline: {}", self.message);
         self.status.into()

@@ -1,8 +1,8 @@
-//! A mount with its engine, session and control socket, from the first call to the last.
+//! A mount with its engine, session and control socket, for its whole lifetime.
 //!
-//! What must hold: data is flushed before the mount goes, once more after the last program let
-//! go of it, and only then is the cache closed and the peer told (I7). A mount in use is never
-//! taken away unless somebody said `--force`.
+//! What must hold: data is flushed before the mount is removed, and once more after the last program has released it;
+//! only then is the cache closed and the peer informed (I7). A mount in use is never removed unless `--force` was
+//! given.
 
 mod forced_unmount;
 mod membership;
@@ -36,22 +36,22 @@ pub(crate) use membership::waiting_for;
 use membership::{Membership, OpenTo, joined};
 use unmount_requests::{UnmountRequest, UnmountRequests, detached};
 
-/// How often the end of the session is looked for.
+/// How often the end of the session is checked for.
 const TICK: Duration = Duration::from_millis(100);
-/// How often it is looked whether somebody unmounted.
+/// How often it is checked whether the mount was unmounted.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Longest path of a Unix socket's address.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// An engine that a mount can be made of.
+/// An engine that can be mounted.
 pub(crate) trait Hosted: Engine + Controlled {
-    /// Whether its threads stay on the processor whose requests they take: where programs mostly
-    /// ask for names (see [`MountOptions::bound`]).
+    /// Whether its threads stay on the processor whose requests they take: for engines whose programs mostly ask for
+    /// names (see [`MountOptions::bound`]).
     const BOUND: bool;
     /// Whether `halocline run` may join its mount.
     const JOINED: bool;
 
-    /// Makes durable what is to be and lets go of the cache. Nothing is called after it.
+    /// Makes everything durable that must be, and releases the cache. Nothing is called after it.
     fn close(&self) -> Result<()>;
 }
 
@@ -59,25 +59,25 @@ pub(crate) trait Hosted: Engine + Controlled {
 pub(crate) struct Host<E: Hosted> {
     engine: Arc<E>,
     session: MountedSession,
-    /// Before the server, whose end waits for the answers to those who asked.
+    /// Before the server, whose end waits until the answers to these requests are sent.
     unmount_requests: UnmountRequests,
     server: Server,
     /// Keeps the short name of the control socket alive.
     cache: File,
-    /// Who uses the mount besides this process.
+    /// Other users of the mount than this process.
     members: Members,
     untold: Untold,
     recording: Option<Arc<Recording>>,
-    /// Nobody else may use the origin until the engine is closed.
+    /// No one else may use the origin until the engine is closed.
     _claim: Claim,
 }
 
-/// Conflicts that a flush before the last one met: who ends the mount is told of all.
+/// Conflicts found by earlier flushes: the request that ends the mount reports all of them.
 type Untold = Arc<Mutex<Vec<Skipped>>>;
 
 impl<E: Hosted> Host<E> {
-    /// Mounts `engine`, whose origin is claimed, and has `recording` record what is asked of it. With
-    /// `unmountable`, the control socket may end the mount.
+    /// Mounts `engine`, whose origin is claimed; `recording` records the requests to it. With `unmountable`, the
+    /// control socket may end the mount.
     pub(crate) fn start(
         (engine, claim): (Arc<E>, Claim),
         config: &Config,
@@ -86,7 +86,7 @@ impl<E: Hosted> Host<E> {
     ) -> Result<Self> {
         let opened = Arc::clone(&engine);
         Self::begin((engine, claim), config, (place, recording), unmountable).inspect_err(|_| {
-            // Left in order: nobody used it, and other nodes need not wait for it.
+            // In order: it was not used, and other nodes need not wait for it.
             if let Err(error) = opened.close() {
                 tracing::warn!(%error, "what was not mounted is not left in order");
             }
@@ -139,7 +139,7 @@ impl<E: Hosted> Host<E> {
         claim.serves(&place.mountpoint);
         claim.answer();
         let cache = File::open(&place.cache)?;
-        // From now on others may join.
+        // From here on, others may join.
         membership.sights.get_or_init(|| (session.transport(), session.sights()));
         Ok(Self {
             engine,
@@ -154,12 +154,12 @@ impl<E: Hosted> Host<E> {
         })
     }
 
-    /// A path of the control socket that fits an address, for this process's children.
+    /// A path of the control socket that fits a socket address, for this process's children.
     pub(crate) fn socket(&self) -> PathBuf {
         short_name(self.server.socket(), &self.cache)
     }
 
-    /// Waits until no run that joined is left, telling once who they are.
+    /// Waits until no run that joined is left; `tell` is called once with their process ids.
     pub(crate) fn wait_for_members(&self, tell: impl FnOnce(&[u32])) {
         let mut tell = Some(tell);
         while let Err(pids) = self.members.close_if_empty() {
@@ -170,11 +170,10 @@ impl<E: Hosted> Host<E> {
         }
     }
 
-    /// Serves until the control socket, a signal (`stop`) or somebody's `umount` ends the mount.
+    /// Serves until the control socket, a signal (`stop`) or an `umount` ends the mount.
     ///
-    /// While something else is mounted over the mount nobody can unmount it, and ending would leave
-    /// a dead mount below and take programs their open files: who is told to stop then serves on
-    /// until the way is free.
+    /// While something else is mounted over the mount, no one can unmount it, and ending would leave a dead mount below
+    /// and take open files from programs: after a request to stop, it then serves on until that is gone.
     pub(crate) fn serve(mut self, mut stop: impl FnMut() -> bool) -> Result<MoveReport> {
         let (mut stopping, mut looked) = (false, Instant::now());
         // All mounts of the machine are read for that, of which there may be thousands.
@@ -221,7 +220,7 @@ impl<E: Hosted> Host<E> {
         }
     }
 
-    /// Whether nothing is in the way of an unmount; flushes and says so when `told` just now.
+    /// Whether nothing prevents an unmount; flushes and reports it if `told` just now.
     fn is_ready_to_stop(&self, told: bool) -> bool {
         if told {
             tracing::info!("told to stop: flushing");
@@ -248,7 +247,7 @@ impl<E: Hosted> Host<E> {
         }
     }
 
-    /// Unmounts unless somebody uses the mount, or with `force` makes sure that it can be.
+    /// Unmounts unless the mount is in use, or with `force` ensures that it can be unmounted.
     fn make_unmountable(&self, force: bool) -> Result<()> {
         if force {
             self.session.check_uncovered()?;
@@ -262,7 +261,7 @@ impl<E: Hosted> Host<E> {
         }
         self.session.check_copies_unused()?;
         if self.session.unmount_if_unused()? {
-            // It may have been detached before, by somebody else.
+            // It may have been detached earlier by someone else.
             let is_kept = self.session.is_kept_open();
             return if is_kept { Err(detached(&self.session)) } else { Ok(()) };
         }
@@ -275,8 +274,8 @@ impl<E: Hosted> Host<E> {
         ))
     }
 
-    /// Unmounts, flushes what came last, closes the engine, and tells all who asked for it. A busy mount is detached, and
-    /// its last user waited for.
+    /// Unmounts, flushes the last changes, closes the engine, and informs all who requested it. A busy mount is
+    /// detached, and this waits for its last user.
     fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         self.members.close();
         let Self {
@@ -288,13 +287,13 @@ impl<E: Hosted> Host<E> {
             recording.end();
         }
         unmount_requests.tell(&ended);
-        // Waits for the answers to be sent.
+        // Waits until the answers are sent.
         drop(server);
         ended
     }
 
-    /// Flushes, unmounts and closes, and gives the report of the whole mount. Where `told` stops a flush of which nothing
-    /// is heard, what is dirty stays on the cache, and the threads that wait end with the process.
+    /// Flushes, unmounts and closes, and returns the report of the whole mount. If `told` stops a flush that makes no
+    /// progress, dirty bytes stay on the cache, and the waiting threads end with the process.
     pub(crate) fn finish_with_report(
         self,
         mut told: impl FnMut(Flushing) -> ControlFlow<()> + Send,
@@ -312,7 +311,7 @@ impl<E: Hosted> Host<E> {
     }
 }
 
-/// A path of a control socket, which lies in `dir`, that fits an address for this process's children.
+/// A path of a control socket in `dir` that fits a socket address, for this process's children.
 pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
     match socket.file_name() {
         Some(name) if socket.as_os_str().len() > ADDRESS_BYTES_MAX => {
@@ -323,8 +322,8 @@ pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
     }
 }
 
-/// The end of a mount: see [`Host::end`]. Once the mount is gone that is what is told, with what stays on the
-/// cache, and why.
+/// The end of a mount: see [`Host::end`]. Once the mount is gone, the result says so, and what stays on the cache, and
+/// why.
 fn finish<E: Hosted>(
     engine: &Arc<E>,
     session: MountedSession,
@@ -345,7 +344,7 @@ fn finish<E: Hosted>(
     } else {
         flushed(&**engine, progress)?
     };
-    // While the mount is served somewhere the engine stays open: the process ends as if it were killed.
+    // While the mount is still served somewhere, the engine stays open: the process ends as if it were killed.
     let is_closed = elsewhere?.is_none();
     if is_closed && let Err(error) = unpanicked(|| engine.close()) {
         let left = not_flushed(&**engine, error)?;
@@ -356,13 +355,13 @@ fn finish<E: Hosted>(
     Ok(report)
 }
 
-/// Flushes. What fails as a whole leaves what is dirty on the cache, and is told as that.
+/// Flushes. If that fails as a whole, the result reports that all dirty bytes stay on the cache.
 fn flushed<E: Hosted>(engine: &E, progress: ProgressSink<'_>) -> Result<MoveReport> {
     unpanicked(|| Controlled::flush(engine, None, false, progress))
         .or_else(|error| not_flushed(engine, error))
 }
 
-/// That dirty data stays on the cache; the error itself if there is none.
+/// Reports that dirty data stays on the cache; the error itself if there is none.
 fn not_flushed<E: Hosted>(engine: &E, error: Error) -> Result<MoveReport> {
     let left_bytes = engine.report().dirty_bytes_left;
     if left_bytes == 0 {

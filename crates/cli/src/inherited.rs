@@ -1,6 +1,6 @@
-//! What this process was given by its caller and does not keep for itself: its umask, its limits, the end by SIGXFSZ.
+//! Settings that this process got from its caller but does not keep for itself: umask, limits, the action of SIGXFSZ.
 //!
-//! What must hold: commands that it starts for the caller have what the caller gave ([`restore`]).
+//! What must hold: commands that it starts for the caller get the caller's settings ([`restore`]).
 
 use std::sync::OnceLock;
 
@@ -10,20 +10,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
 use crate::text;
 
-/// What a umask takes from others.
+/// The permissions of others in a umask.
 const OF_OTHERS: u32 = 0o077;
-/// The files of a cache are no longer than files of the origin, but for its log.
+/// The files of a cache are no longer than files of the origin, except for its log.
 const FILE_BYTES_MIN: u64 = 64 << 20;
-/// Addresses that a mount needs: most of them are room of the allocator that is never used. An allocation that fails
-/// ends the process, whatever programs do on the mount then; 2.4 GiB were seen on two processors at rest.
+/// Address space that a mount needs: most of it is reserved by the allocator and never used. A failed allocation ends
+/// the process, whatever programs are doing on the mount; 2.4 GiB were seen on two idle processors.
 const ADDRESS_BYTES_MIN: u64 = 3 << 30;
 /// The same for the threads of each processor.
 const ADDRESS_BYTES_PER_PROCESSOR: u64 = 1 << 30;
-/// Of these what may be written at once.
+/// Of these, how much may be written.
 const DATA_BYTES_MIN: u64 = 1 << 30;
 const DATA_BYTES_PER_PROCESSOR: u64 = 256 << 20;
 
-/// Limits of which this process takes all that it may have.
+/// Limits that this process raises as far as it may.
 const RAISED: [Resource; 3] = [Resource::Fsize, Resource::As, Resource::Data];
 
 struct Inherited {
@@ -35,11 +35,11 @@ struct Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Takes what this process needs. Called before there are threads, which may have umasks of their own.
+/// Sets what this process needs. Called before there are threads, which may have their own umasks.
 ///
-/// The user of this process may read and write what it makes, whatever umask it was started with: a cache that its
-/// owner may not open again would keep what is dirty on it. And a file that grows too long is an error of the one who
-/// wrote it, not the end of the mount.
+/// The user of this process may read and write what it creates, whatever umask it was started with: otherwise the owner
+/// might be unable to open a cache again, and dirty bytes would be stuck on it. And a file that grows too long must be
+/// an error for its writer, not the end of the mount.
 pub(crate) fn replace() {
     let callers = umask(Mode::from_raw_mode(OF_OTHERS));
     umask(Mode::from_raw_mode(callers.as_raw_mode() & OF_OTHERS));
@@ -47,7 +47,7 @@ pub(crate) fn replace() {
     let on_long_file = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let limits = RAISED.map(|resource| {
         let limit = getrlimit(resource);
-        // Up to the hard limit anybody may.
+        // Anyone may raise a limit up to the hard one.
         let _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
         limit
     });
@@ -57,7 +57,7 @@ pub(crate) fn replace() {
     let _ = INHERITED.set(Inherited { umask: callers, limits, on_long_file });
 }
 
-/// Has all threads allocate from few arenas, of which each reserves 64 MiB of addresses.
+/// Makes all threads allocate from few arenas, each of which reserves 64 MiB of address space.
 fn share_arenas() {
     const ARENAS: libc::c_int = 2;
     #[cfg(target_env = "gnu")]
@@ -67,8 +67,8 @@ fn share_arenas() {
     }
 }
 
-/// Gives this process back what it was started with, for a command that takes its place. Makes system calls only, and
-/// may be called between fork and exec.
+/// Restores what this process was started with, for a command that replaces it. Makes only system calls, and may be
+/// called between fork and exec.
 pub(crate) fn restore() {
     let Some(inherited) = INHERITED.get() else { return };
     umask(inherited.umask);
@@ -82,8 +82,8 @@ pub(crate) fn restore() {
     }
 }
 
-/// Refuses a mount where this process may write only short files, or use little memory: it would fail later, with
-/// programs at work.
+/// Refuses a mount if this process may only write short files, or use little memory: it would fail later, while
+/// programs are working.
 pub(crate) fn check_limits() -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let addresses = ADDRESS_BYTES_MIN + processors * ADDRESS_BYTES_PER_PROCESSOR;
@@ -104,7 +104,7 @@ fn check(resource: Resource, least: u64, may: &str, named: &str) -> Result<()> {
     ))
 }
 
-/// Longest file that this process may write, in bytes; `None` where that is not limited.
+/// Longest file that this process may write, in bytes; `None` if that is unlimited.
 pub(crate) fn file_bytes_max() -> Option<u64> {
     getrlimit(Resource::Fsize).current
 }

@@ -1,16 +1,16 @@
-//! The `halocline` command: parses, calls one file of [`command`], answers with an exit status.
+//! The `halocline` command: parses, calls one file of [`command`], returns an exit status.
 //!
 //! - [`command`]: the subcommands, one file each;
 //! - [`options`]: flags from the table of options;
-//! - [`output`]: files that a person names to be written;
-//! - [`preflight`]: what is checked before anything changes;
-//! - [`mount_lookup`]: finding mounts that may not answer;
-//! - [`slow_open_notice`]: what opening an origin waits for;
+//! - [`output`]: writing files named by the user;
+//! - [`preflight`]: checks before anything is changed;
+//! - [`mount_lookup`]: finding mounts that may not respond;
+//! - [`slow_open_notice`]: reports what opening an origin waits for;
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
-//! - [`self_exec`]: this program started once more, under its own name;
-//! - [`inherited`]: umask, limits and signals that the caller gave;
+//! - [`self_exec`]: starting this program again, under its own name;
+//! - [`inherited`]: umask, limits and signals from the caller;
 //! - [`child`]: the command that `run` starts, its signals and its status;
-//! - [`mod@print`], [`text`], [`progress`]: what people read;
+//! - [`mod@print`], [`text`], [`progress`]: output for people;
 //! - [`failure`]: exit statuses.
 
 mod bar_chart;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     inherited::replace();
     let (cli, paths) = match command::Cli::parsed() {
         Ok(parsed) => parsed,
-        // It repeats what was typed, which a shell may have made of others' names.
+        // The error repeats the arguments, into which a shell may have expanded others' file names.
         Err(error) if error.use_stderr() => {
             let shown = std::env::args_os().map(|arg| text::line(&arg.to_string_lossy()));
             let error = command::Cli::try_parse_from(shown).err().unwrap_or(error);
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     let answer =
         if cli.command.waits_for_no_path() { Ok(()) } else { mount_lookup::all_answer(&paths) };
     let ended = answer.map_err(Failure::refused).and_then(|()| cli.command.execute());
-    // The status of `run` is its command's.
+    // The status of `run` is that of its command.
     let lost = print::lost().filter(|_| !cli.command.serves());
     match (ended, lost) {
         (Ok(_), Some(error)) => Failure::failed(format!("standard output: {error}")).report(),
@@ -71,20 +71,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends this process quietly when whoever reads its output has read enough (`| head`).
+/// Ends this process quietly when the reader of its output has read enough (`| head`).
 fn end_with_the_reader() {
     // SAFETY: the default action runs no code of ours.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Messages of the libraries go to standard error: warnings, or what `HALOCLINE_LOG` says.
+/// Messages of the libraries go to standard error: warnings, or what `HALOCLINE_LOG` selects.
 fn start_log(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let filter = tracing_subscriber::EnvFilter::try_from_env("HALOCLINE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    // Without colours: most of it is read in a log.
+    // Without colours, because most of it is read in a log file.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
-    // A log on a disk that takes no more loses lines. Told of that on standard error, which is the
-    // log, it would panic instead, and fail a program's request.
+    // A log on a full disk loses lines. If the subscriber reported that on standard error, which is the log, it would
+    // panic instead, and fail a program's request.
     log.log_internal_errors(false).with_writer(|| print::Log(std::io::stderr())).init();
 }

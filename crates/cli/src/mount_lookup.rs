@@ -1,9 +1,8 @@
-//! Finding mounts without waiting for ever for one whose process is stopped, or for the server of
-//! another file system.
+//! Finds mounts without waiting forever for one whose process is stopped, or for the server of another file system.
 //!
-//! What must hold: a look into a mount is made by a process of its own, [`execute`]. The kernel
-//! does not let go of who looks until the mount answers, whatever signal comes; so that process is
-//! left behind after a while, and ends when the mount's does or goes on.
+//! What must hold: a lookup in a mount is made by a separate process, [`execute`]. The kernel does not release a
+//! process that looks there until the mount responds, whatever signals arrive; so that process is abandoned after a
+//! while, and ends when the mount's process ends or continues.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -26,22 +25,23 @@ use crate::failure::{Failure, Outcome};
 use crate::print::tell;
 use crate::text;
 
-/// How long a look may take: far longer than a busy machine needs.
+/// How long a lookup may take: far longer than a busy machine needs.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Finds the running mount that a path lies on.
+/// Finds the running mount that a path is on.
 pub(crate) fn find(path: &Path) -> Result<Place> {
     Place::find_by(path, &Aside::default())
 }
 
-/// Refuses the root of a file tier one of whose directories does not answer.
+/// Refuses the root of a file tier if one of its directories does not respond.
 pub(crate) fn check_tiers_answer(root: &Path) -> Result<()> {
     check_answers(root)?;
     mount_lookup::check_tiers_answer(root, &Aside::default())
 }
 
-/// Connects to a mount's process, unless the directory with its control socket hangs. Where that is, its user says,
-/// who may let it answer a look and not what follows: the connection, too, is made by a process of its own.
+/// Connects to a mount's process, unless the directory with its control socket hangs. That mount's user determines the
+/// directory, and may let it respond to a lookup but not to what follows: so the connection, too, is made by a separate
+/// process.
 pub(crate) fn reach(place: &Place) -> Result<Client> {
     check_answers(&place.socket)?;
     place.connect_by(connect_aside)
@@ -57,18 +57,18 @@ fn connect_aside(socket: &Path) -> io::Result<UnixStream> {
     Aside::default().connect(socket)
 }
 
-/// The same of a path that a person named.
+/// The same for a path given by the user.
 pub(crate) fn named(path: &Path) -> Result<Place, Failure> {
     find(path).map_err(not_found)
 }
 
-/// The same of many paths, with one process that looks for all.
+/// The same for many paths, with one process for all lookups.
 pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<Place>, Failure> {
     let aside = Aside::default();
     paths.iter().map(|path| Place::find_by(path, &aside).map_err(not_found)).collect()
 }
 
-/// Why a path that a person named is on no mount: one that is not there, or elsewhere, is a wrong argument.
+/// Why a path given by the user is on no mount: one that does not exist, or is elsewhere, is a wrong argument.
 pub(crate) fn not_found(error: Error) -> Failure {
     let is_wrong = [libc::ENOENT, libc::ENODEV].contains(&error.errno());
     if is_wrong { Failure::refused(error) } else { error.into() }
@@ -79,8 +79,8 @@ pub(crate) fn dead_mount(path: &Path) -> Result<Option<PathBuf>> {
     mount_lookup::dead_mount(path, &Aside::default())
 }
 
-/// The mount of ours on top at `path`, or else the one whose cache or first tier is there or below it: told also where
-/// neither answers.
+/// Our topmost mount at `path`, or else the one whose cache or first tier is there or below it; found even if neither
+/// responds.
 pub(crate) fn mountpoint_at_or_over(path: &Path) -> Option<PathBuf> {
     let look = Aside::default();
     mount_lookup::mountpoint_at(path, &look).or_else(|| mount_lookup::mountpoint_over(path, &look))
@@ -91,12 +91,12 @@ pub(crate) fn mountpoint_of(socket: &Path) -> Option<PathBuf> {
     mount_lookup::mountpoint_of(socket, &Aside::default())
 }
 
-/// Refuses a path that leads into a mount whose process or server does not answer.
+/// Refuses a path that leads into a mount whose process or server does not respond.
 pub(crate) fn check_answers(path: &Path) -> Result<()> {
     mount_lookup::check_answers(path, &Aside::default())
 }
 
-/// Refuses paths one of which leads into such a mount.
+/// Refuses the paths if any of them leads into such a mount.
 pub(crate) fn all_answer(paths: &[PathBuf]) -> Result<()> {
     let look = Aside::default();
     paths.iter().try_for_each(|path| mount_lookup::check_answers(path, &look))
@@ -106,8 +106,8 @@ pub(crate) fn all_answer(paths: &[PathBuf]) -> Result<()> {
 #[derive(Debug, Args)]
 pub(crate) struct LookArgs {}
 
-/// Connects to a mount's process. Once that has worked on a request for a while without a word, this says so: it
-/// waits as long as a disk or a server lets it wait, and a signal ends this wait.
+/// Connects to a mount's process. If that is silent while it works on a request, this reports it after a while: the
+/// request waits for as long as a disk or a server delays it, and a signal ends the wait.
 pub(crate) fn connect(place: &Place) -> Result<Client> {
     let tell = |socket: &Path, status: &Status| {
         let socket = text::path(socket);
@@ -127,17 +127,17 @@ pub(crate) fn connect(place: &Place) -> Result<Client> {
     Ok(reach(place)?.telling_silence(tell))
 }
 
-/// What is looked for, the first byte of a question; the rest is the path.
+/// The kind of lookup, the first byte of a query; the rest is the path.
 const RESOLVE: u8 = b'r';
 const SOCKET: u8 = b's';
 const ANSWER: u8 = b'a';
 const LINK: u8 = b'l';
-/// A connection, which comes before the answer.
+/// A connection, which is sent before the answer.
 const CONNECT: u8 = b'c';
-/// The end of a question, and of an answer: no path has it.
+/// The end of a query, and of an answer: no path contains it.
 const END: u8 = 0;
 
-/// Answers each question of standard input with `=PATH`, nothing where there is none, or `!ERRNO`.
+/// Answers each query on standard input with `=PATH`, nothing if there is none, or `!ERRNO`.
 pub(crate) fn execute(_: &LookArgs) -> Outcome {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut out = stream.try_clone()?;
@@ -167,7 +167,7 @@ pub(crate) fn execute(_: &LookArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks by a process of its own, which answers one question after the other.
+/// Performs lookups through a separate process, which answers one query after another.
 #[derive(Debug, Default)]
 struct Aside(RefCell<Option<Looker>>);
 
@@ -211,7 +211,7 @@ impl Looker {
         Ok((connection, said))
     }
 
-    /// Waits until it says something.
+    /// Waits until there is output.
     fn wait(&self, deadline: Instant) -> io::Result<()> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -234,7 +234,7 @@ impl Aside {
     fn ask(&self, what: u8, path: &Path) -> io::Result<(Option<OwnedFd>, Option<PathBuf>)> {
         let kept = self.0.take();
         let mut looker = kept.map_or_else(Looker::start, Ok)?;
-        // One that does not answer is left behind: it may never end.
+        // A process that does not answer is abandoned: it may never end.
         let (connection, said) = looker.ask(what, path)?;
         self.0.replace(Some(looker));
         match said.split_first() {

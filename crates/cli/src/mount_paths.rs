@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use halocline_fuse::PrivateView;
 
-/// Where a mount is made.
+/// The directories of a mount.
 #[derive(Debug, Clone)]
 pub(crate) struct MountPaths {
     /// The origin.
@@ -14,6 +14,6 @@ pub(crate) struct MountPaths {
     pub(crate) cache: PathBuf,
     /// The mount point; may be the origin.
     pub(crate) mountpoint: PathBuf,
-    /// Who will see the mount, where not everybody does who sees the mount point.
+    /// Who will see the mount, if not everyone who sees the mount point.
     pub(crate) view: Option<Arc<PrivateView>>,
 }

@@ -1,4 +1,4 @@
-//! Is the command an MPI program, and where is the shim that speaks for it?
+//! Detects MPI programs, and finds the shim that communicates for them.
 
 use crate::print::tell;
 use std::ffi::{OsStr, OsString};
@@ -13,16 +13,16 @@ const SHIM: &str = "libhalocline_mpi.so";
 /// Programs that start MPI programs.
 const LAUNCHERS: [&str; 8] =
     ["mpiexec", "mpirun", "orterun", "prterun", "prun", "srun", "aprun", "jsrun"];
-/// What the dynamic section of an MPI program names.
+/// Libraries in the dynamic section of an MPI program.
 const LIBRARIES: [&[u8]; 3] = [b"libmpi.so", b"libmpich.so", b"libmpi_"];
-/// What a script in Python names.
+/// Module in a Python script.
 const MODULE: &str = "mpi4py";
-/// Programs larger than this are not searched, and scripts.
+/// Larger programs and scripts are not searched.
 const PROGRAM_BYTES_MAX: u64 = 256 << 20;
 const SCRIPT_BYTES_MAX: u64 = 1 << 20;
 
-/// Whether `program` starts MPI programs or is one: by its name, by what it links, or by what a
-/// script or an argument says (`bash job.sh`, `sh -c "mpiexec ..."`).
+/// Whether `program` starts MPI programs or is one: judged by its name, by the libraries it links, or by the contents
+/// of a script or an argument (`bash job.sh`, `sh -c "mpiexec ..."`).
 pub(crate) fn is_mpi<'a>(program: &Path, arguments: impl IntoIterator<Item = &'a OsStr>) -> bool {
     names_mpi(&program.file_name().unwrap_or_default().to_string_lossy())
         || links_mpi(program)
@@ -44,13 +44,13 @@ fn script_names_mpi(script: &Path) -> bool {
     text.is_some_and(|text| names_mpi(&text))
 }
 
-/// Whether a launcher, under any of its names (`mpiexec.hydra`), is a word of `text`.
+/// Whether the name of a launcher, in any form (`mpiexec.hydra`), is a word of `text`.
 fn names_mpi(text: &str) -> bool {
     let mut words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
     words.any(|word| LAUNCHERS.contains(&word) || word == MODULE)
 }
 
-/// What is in a regular file, unless it is larger than `max` bytes.
+/// The content of a regular file, unless it is larger than `max` bytes.
 fn content(path: &Path, max: u64) -> Option<Vec<u8>> {
     let found = fs::metadata(path).ok()?;
     if !found.is_file() {
@@ -59,7 +59,7 @@ fn content(path: &Path, max: u64) -> Option<Vec<u8>> {
     bounded::read(path, max).ok()
 }
 
-/// The shim: in `$HALOCLINE_LIB_DIR`, beside this program, or where it is installed or built.
+/// The shim: in `$HALOCLINE_LIB_DIR`, beside this program, or where it was installed or built.
 pub(crate) fn shim() -> Option<PathBuf> {
     let named = std::env::var_os("HALOCLINE_LIB_DIR").map(PathBuf::from);
     let own = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
@@ -73,7 +73,7 @@ pub(crate) fn shim() -> Option<PathBuf> {
         .find_map(|path| fs::canonicalize(path).ok())
 }
 
-/// Makes `command`, an MPI program, speak to the mount.
+/// Makes `command`, an MPI program, communicate with the mount.
 pub(crate) fn prepare(command: &mut Command, socket: &Path) {
     let Some(shim) = shim() else {
         tell!(
@@ -86,7 +86,7 @@ pub(crate) fn prepare(command: &mut Command, socket: &Path) {
     command.env("HALOCLINE_SOCKET", socket);
 }
 
-/// The shim in front of what is preloaded already.
+/// The shim, before anything that is already preloaded.
 fn preload(shim: &Path, before: Option<&OsStr>) -> OsString {
     let mut all = shim.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Nobody was told of the ranks and hints of programs that a job's script started.
+    /// Regression: ranks and hints of programs started by a job's script were not reported.
     #[test]
     fn scripts_and_command_lines_that_start_mpi_are_known() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Opens what a mount serves.
+//! Opens the engine of a mount.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) fn tier_set(root: &Path, config: &Config) -> Result<TierSet> {
     TierSet::below(root, &names)
 }
 
-/// How a configuration wants a file tier to behave.
+/// The behaviour of a file tier according to a configuration.
 pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
     let own = Config::default();
     let names: Vec<&str> = tier::POLICIES.iter().map(|policy| policy.name).collect();
@@ -102,18 +102,18 @@ pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
     Ok(tier)
 }
 
-/// How often it is looked whether a mount that ends has ended.
+/// How often it is checked whether a mount that is ending has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How long another user's process is waited for, who may say for ever that it ends.
+/// How long to wait for another user's process, which may claim forever that it is ending.
 const OTHER_USER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often it is looked for the end of one whose control socket is gone already.
+/// How often to check for the end of one whose control socket is already gone.
 const LAST_LOOKS: u32 = 100;
 
-/// Repeats `claim` until it succeeds, while the mount that is in its way ends by itself: it was
-/// unmounted, and flushes; and until `given_up`.
+/// Repeats `claim` until it succeeds, while the mount that blocks it is ending by itself (it was unmounted, and
+/// flushes), and until `given_up`.
 ///
 /// # Errors
-/// The origin is used by somebody who goes on; `EINTR` where the wait was given up.
+/// The origin is used by a process that is not ending; `EINTR` if the wait was given up.
 pub(crate) fn when_free(
     mut given_up: impl FnMut() -> bool,
     mut claim: impl FnMut() -> Result<Claim, Taken>,
@@ -141,7 +141,7 @@ pub(crate) fn when_free(
                     told = true;
                 }
             }
-            // It says so itself, and has closed its socket.
+            // It reports this itself, and has closed its socket.
             Err(error) if taken.answers && error.errno() == libc::EINVAL => {
                 last_looks += 1;
                 if last_looks > LAST_LOOKS {
@@ -160,7 +160,7 @@ pub(crate) fn when_free(
     }
 }
 
-/// Says for whom is waited.
+/// Reports for whom it waits.
 fn tell_wait(taken: &Taken, users: Option<&str>) {
     let (dir, pid) = (text::path(&taken.wanted), taken.pid);
     let Some(users) = users else {
@@ -173,8 +173,8 @@ fn tell_wait(taken: &Taken, users: Option<&str>) {
     );
 }
 
-/// Claims the origin of a mount for itself. Before a private namespace is entered: from inside one,
-/// who else claims it cannot be told.
+/// Claims the origin of a mount for itself. Before a private namespace is entered, because other claimants cannot be
+/// identified from inside one.
 pub(crate) fn claim(place: &MountPaths, config: &Config, alone: bool) -> Result<Claim, Taken> {
     let use_as = match config.mode {
         _ if !alone => UseAs::Node,
@@ -184,7 +184,7 @@ pub(crate) fn claim(place: &MountPaths, config: &Config, alone: bool) -> Result<
     Claim::take(&Wanted { dirs: &[&place.origin], cache: &place.cache, use_as })
 }
 
-/// Claims all tiers of a file tier; waits as [`when_free`] does.
+/// Claims all tiers of a file tier; waits like [`when_free`].
 pub(crate) fn claim_tiers(
     root: &Path,
     place: &MountPaths,
@@ -197,8 +197,8 @@ pub(crate) fn claim_tiers(
     when_free(given_up, || Claim::take(&wanted))
 }
 
-/// [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost` goes on without them. Caches of
-/// nodes that are coherent do not keep each other away.
+/// As [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost`, opens without those.
+/// Caches of coherent nodes do not exclude each other.
 pub(crate) fn open_without_others(
     place: &MountPaths,
     config: &Config,
@@ -215,14 +215,14 @@ pub(crate) fn open_without_others(
     Ok(engine)
 }
 
-/// Ends the session of a node of which there is no engine: it holds nothing, and would hold others up.
+/// Ends the session of a node without an engine: it holds nothing, and would delay others.
 fn leave(node: Option<&Arc<dyn Coherence>>) {
     if let Some(Err(error)) = node.map(|node| node.leave()) {
         tell!("halocline: note: {error}");
     }
 }
 
-/// Opens the engine of a mount. Nodes on one machine have one origin, and so one set of its emulated devices.
+/// Opens the engine of a mount. Nodes on one machine share one origin, and so one set of its emulated devices.
 pub(crate) fn open(
     place: &MountPaths,
     config: &Config,
@@ -232,7 +232,7 @@ pub(crate) fn open(
     open_beside(place, config, node, node.map(|_| registry.as_path()))
 }
 
-/// The same with emulated devices of the origin that mounts have in common which name `devices`, a directory.
+/// The same, with emulated devices of the origin shared by all mounts that name the directory `devices`.
 pub(crate) fn open_beside(
     place: &MountPaths,
     config: &Config,
@@ -258,9 +258,10 @@ pub(crate) fn open_beside(
     Ok(engine)
 }
 
-/// Says in a line each that a cache is of no use on its origin's device: else nothing says why little is
-/// cached; and that longer files than this process may write can be read only, or stay dirty. `common` is what [`one_device`] found before the mount, which may lie over the origin; it is
-/// told behind all that may refuse the mount, because in front it looks like the reason.
+/// Reports, in a line each, that a cache is useless on its origin's device (otherwise nothing explains why little is
+/// cached), and that files longer than this process may write can only be read, or stay dirty. `common` is what
+/// [`one_device`] found before the mount, which may cover the origin; it is reported after everything that may refuse
+/// the mount, because otherwise it would look like the reason.
 pub(crate) fn tell_notes(common: Option<Common>) {
     if let Some(bytes) = inherited::file_bytes_max() {
         let bytes = text::bytes(bytes);
@@ -274,8 +275,7 @@ pub(crate) fn tell_notes(common: Option<Common>) {
     }
 }
 
-/// What origin and cache have in common, where that makes the cache useless; emulated devices are
-/// two wherever they lie.
+/// What origin and cache have in common, if that makes the cache useless; emulated devices always count as two.
 pub(crate) fn one_device(origin: &Path, cache: &Path, config: &Config) -> Option<Common> {
     common(origin, cache).filter(|_| config.emulate.is_none())
 }

@@ -1,7 +1,7 @@
-//! Files that a person names to be written: reports, plots, pages, traces, the configuration.
+//! Writes files named by the user: reports, plots, pages, traces, the configuration.
 //!
-//! Where anybody may make names, as in `/tmp`, one that somebody else made beforehand is not
-//! written through: a link, a file, a FIFO. (Kernels can be told to see to that, and not all are.)
+//! In directories where anyone may create names, such as `/tmp`, an entry that someone else created beforehand (a link,
+//! a file, a FIFO) is not written through. (Kernels can be configured to prevent that, but not all are.)
 
 mod walk;
 
@@ -19,12 +19,12 @@ use tempfile::NamedTempFile;
 
 use walk::{End, is_a, is_for_all, walk};
 
-/// Only their owners may take names away.
+/// Only their owners may remove names.
 const STICKY: u32 = 0o1000;
-/// What the umask leaves of it is a new file's mode.
+/// The mode of a new file before the umask is applied.
 pub(crate) const FOR_ALL: u32 = 0o666;
 
-/// Writes `text` to `file`, which is made or emptied before.
+/// Writes `text` to `file`, which is created or truncated first.
 pub(crate) fn write(file: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     emptied(file)?.write_all(text.as_ref())
 }
@@ -64,12 +64,12 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 /// be something else than the caller may empty.
 ///
 /// # Errors
-/// `PermissionDenied` for what another user made, and those of the system.
+/// `PermissionDenied` for entries created by another user, and those of the system.
 pub(crate) fn open(path: &Path, access: OFlags, mode: u32) -> io::Result<File> {
     let End { dir, dir_stat, name, followed, is_open_file } = walk(path)?;
     let (own, owner) = (rustix::process::geteuid().as_raw(), dir_stat.st_uid);
     let mut flags = access | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    // Whatever comes there meanwhile.
+    // Whatever is placed there meanwhile.
     flags.set(OFlags::NOFOLLOW, !is_open_file);
     let file = openat(&dir, &name, flags, Mode::from_raw_mode(mode))?;
     let found = fstat(&file)?;
@@ -91,8 +91,8 @@ pub(crate) fn open(path: &Path, access: OFlags, mode: u32) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// A file that is there under its name only once it is whole, unless what has the name is no file: a
-/// terminal, a pipe, `/dev/null`.
+/// A file that appears under its name only once it is complete, unless the name belongs to something other than a file:
+/// a terminal, a pipe, `/dev/null`.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     place: Place,
@@ -101,18 +101,18 @@ pub(crate) struct Replacement {
 
 #[derive(Debug)]
 enum Place {
-    /// A file without a name: whatever ends this process leaves nothing behind.
+    /// An unnamed file: nothing is left behind, however this process ends.
     Nameless(File),
-    /// Where the file system has no such files.
+    /// If the file system does not support those.
     Renamed(NamedTempFile),
     Written(File),
 }
 
 impl Replacement {
-    /// Begins one for `path`. A file that is replaced leaves its mode.
+    /// Begins one for `path`. A replaced file passes on its mode.
     pub(crate) fn begin(path: &Path) -> io::Result<Self> {
         walk(path)?;
-        // What one's own link names is replaced, not the link.
+        // The target of one's own link is replaced, not the link.
         let path = match fs::symlink_metadata(path) {
             Ok(found) if found.is_symlink() => match path.canonicalize() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -166,7 +166,7 @@ impl Replacement {
     }
 }
 
-/// Gives a file without a name that of `path`, in the place of what has it.
+/// Gives an unnamed file the name `path`, replacing what has it.
 fn name(file: &File, path: &Path) -> io::Result<()> {
     let descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = |to: &Path| linkat(CWD, &descriptor, CWD, to, AtFlags::SYMLINK_FOLLOW);
@@ -175,7 +175,7 @@ fn name(file: &File, path: &Path) -> io::Result<()> {
         linked => return Ok(linked?),
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    // Made by one call, and renamed by the next.
+    // Created by one call, and renamed by the next.
     let between = tempfile::Builder::new();
     let between = between.make_in(dir.unwrap_or(Path::new(".")), |path| Ok(link(path)?))?;
     between.persist(path).map(drop).map_err(|error| error.error)

@@ -1,4 +1,4 @@
-//! What is checked before anything changes: every complaint names the thing and the remedy.
+//! Checks before anything is changed: every error names its cause and the remedy.
 
 use std::fs;
 use std::io;
@@ -16,10 +16,10 @@ use rustix::io::Errno;
 
 use crate::{inherited, mount_lookup, output, text};
 
-/// A cache's file system needs at least this much room to be of use.
+/// A cache's file system needs at least this much free space to be useful.
 const ROOM_BYTES_MIN: u64 = 16 << 20;
 
-/// The two directories, as real paths.
+/// The two directories, with canonical paths.
 #[derive(Debug, Clone)]
 pub(crate) struct Sides {
     /// The origin.
@@ -30,13 +30,13 @@ pub(crate) struct Sides {
 
 /// Checks origin and cache.
 pub(crate) fn sides(origin: &Path, cache: &Path, config: &Config) -> Result<Sides> {
-    // One that is its own mount point.
+    // If it is its own mount point.
     if mount_lookup::dead_mount(origin)?.is_some() {
         return Err(died("origin", origin));
     }
     let sides = Sides { origin: directory("origin", origin)?, cache: directory("cache", cache)? };
     apart(&sides)?;
-    // What is there already is served from a full file system, too.
+    // What is already there is served even from a full file system.
     writable_unless_full("cache", &sides.cache, sides.cache.join(CACHE_FILE).exists())?;
     if config.mode != Mode::ReadOnly {
         writable_unless_full("origin", &sides.origin, true)?;
@@ -45,7 +45,7 @@ pub(crate) fn sides(origin: &Path, cache: &Path, config: &Config) -> Result<Side
     Ok(sides)
 }
 
-/// The directories of a file tier, as real paths.
+/// The directories of a file tier, with canonical paths.
 #[derive(Debug, Clone)]
 pub(crate) struct Tiers {
     /// Their common root.
@@ -78,14 +78,14 @@ pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
     Ok(Tiers { root, roots })
 }
 
-/// Refuses tiers that users of the mount can reach past it: there they could put links and files in
-/// the way of what is done with more rights than theirs.
+/// Refuses tiers that users of the mount can reach directly: they could put links and files in the way of operations
+/// that have more rights than theirs.
 fn closed_to_others(root: &Path, tiers: &[PathBuf]) -> Result<()> {
     for tier in tiers {
         if !private::others_reach(tier)? {
             continue;
         }
-        // A tier may be a link to a place elsewhere.
+        // A tier may be a link to another place.
         let above = if tier.starts_with(root) { root } else { tier.parent().unwrap_or(root) };
         return Err(Error::invalid(
             format!("with --allow-other, users of the mount can reach {} past it", shown(tier)),
@@ -138,7 +138,7 @@ pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
         }
     }
     if path != sides.origin {
-        // Whoever has the two the other way round would look for what is wrong with the mount point.
+        // A user who swapped the two would otherwise look for an error in the mount point.
         let remedy = match is_empty(&sides.origin) {
             Ok(true) => "the origin is: name it first, then the mount point",
             _ => "choose an empty directory, or the origin itself",
@@ -156,7 +156,7 @@ fn died(name: &str, path: &Path) -> Error {
     )
 }
 
-/// A directory where no dead mount is.
+/// A directory that is not a dead mount.
 fn free_mountpoint(mountpoint: &Path) -> Result<PathBuf> {
     let died = || died("mount point", mountpoint);
     if mount_lookup::dead_mount(mountpoint)?.is_some() {
@@ -164,7 +164,7 @@ fn free_mountpoint(mountpoint: &Path) -> Result<PathBuf> {
     }
     match directory("mount point", mountpoint) {
         Ok(path) => Ok(path),
-        // It may be dying just now.
+        // It may be dying right now.
         Err(_) if mount_lookup::dead_mount(mountpoint)?.is_some() => Err(died()),
         Err(error) => Err(error),
     }
@@ -190,13 +190,13 @@ fn check_empty(path: &Path, remedy: &str) -> Result<()> {
     ))
 }
 
-/// Checks the device that mounts are made with, and what this process may use.
+/// Checks the device used for mounting, and what this process may use.
 pub(crate) fn process_and_device() -> Result<()> {
     inherited::check_limits()?;
     fuse_device()
 }
 
-/// Checks the device that mounts are made with.
+/// Checks the device used for mounting.
 pub(crate) fn fuse_device() -> Result<()> {
     let device = Path::new("/dev/fuse");
     match fs::OpenOptions::new().read(true).write(true).open(device) {
@@ -223,7 +223,7 @@ fn is_fuse(file: &fs::File) -> io::Result<bool> {
     Ok(found.file_type().is_char_device() && number == (10, 229))
 }
 
-/// Whether the kernel's helper lets an ordinary user's mount be used by others, as `/etc/fuse.conf` says.
+/// Whether the mount helper lets others use an ordinary user's mount, according to `/etc/fuse.conf`.
 pub(crate) fn others_may_enter() -> bool {
     let conf = Path::new("/etc/fuse.conf");
     let text = bounded::read_to_string(conf, bounded::SMALL_FILE_BYTES_MAX).unwrap_or_default();
@@ -231,7 +231,7 @@ pub(crate) fn others_may_enter() -> bool {
         || text.lines().any(|line| line.trim() == "user_allow_other")
 }
 
-/// Refuses to let others use the mount where the kernel's helper would.
+/// Refuses `allow_other` if the mount helper would.
 pub(crate) fn allow_other(config: &Config, may_enter: bool) -> Result<()> {
     if !config.allow_other || may_enter {
         return Ok(());
@@ -261,7 +261,7 @@ pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Refuses to write to `out` what is made of `inputs`, where it is one of them.
+/// Refuses to write the result of `inputs` to `out` if that is one of them.
 pub(crate) fn no_input(out: &Path, inputs: &[&Path]) -> Result<()> {
     let known = |path: &Path| {
         let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
@@ -314,7 +314,7 @@ fn directory(name: &str, path: &Path) -> Result<PathBuf> {
 /// space or inode left is no reason to complain.
 fn writable_unless_full(name: &str, path: &Path, may_be_full: bool) -> Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    // A file without a name tells most; not every file system has them.
+    // An unnamed file tests most of it; not every file system supports them.
     let tried = match open(path, flags, FileMode::RUSR | FileMode::WUSR) {
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOTDIR | Errno::NOENT) => {
             accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)
@@ -341,7 +341,7 @@ fn writable_unless_full(name: &str, path: &Path, may_be_full: bool) -> Result<()
     })
 }
 
-/// Neither side may lie in the other, by name or by identity.
+/// Neither side may be inside the other, by name or by identity.
 fn apart(sides: &Sides) -> Result<()> {
     let Sides { origin, cache } = sides;
     let identity = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
@@ -358,10 +358,10 @@ fn apart(sides: &Sides) -> Result<()> {
     Err(Error::invalid(problem, "give the cache a directory of its own, on the SSD"))
 }
 
-/// The cache's file system must have room, and be as large as the limit.
+/// The cache's file system must have free space, and be at least as large as the limit.
 fn room(cache: &Path, config: &Config) -> Result<()> {
     let (total, left) = space_of(cache)?;
-    // A cache that fills the disk itself may go on.
+    // A cache that itself fills the disk may continue.
     if left < ROOM_BYTES_MIN && is_empty(cache)? {
         return Err(Error::invalid(
             format!("cache {}: its file system has only {} left", shown(cache), text::bytes(left)),
@@ -372,7 +372,7 @@ fn room(cache: &Path, config: &Config) -> Result<()> {
     within_total(&config.named("size"), config.size, cache, total)
 }
 
-/// All bytes of the file system that a directory is on, and those that are left.
+/// Total and free bytes of the file system of a directory.
 fn space_of(dir: &Path) -> Result<(u64, u64)> {
     let space = statvfs(dir).map_err(|errno| Error::at(dir, "ask for space in")(errno.into()))?;
     Ok((
@@ -381,7 +381,7 @@ fn space_of(dir: &Path) -> Result<(u64, u64)> {
     ))
 }
 
-/// A limit of more than there is would never be reached.
+/// A limit of more than the total would never be reached.
 fn within_total(named: &str, limit: CacheSize, dir: &Path, total: u64) -> Result<()> {
     match limit {
         CacheSize::Bytes(size) if size > total => Err(Error::invalid(
@@ -405,7 +405,7 @@ fn is_empty(path: &Path) -> Result<bool> {
 mod tests {
     use super::*;
 
-    /// A mount of an ordinary user made a cache first, and ended with status 1.
+    /// Regression: an ordinary user's mount created a cache first, and ended with status 1.
     #[test]
     fn what_the_helper_would_refuse_is_refused_before() {
         let config = Config { allow_other: true, ..Config::default() };
@@ -415,7 +415,7 @@ mod tests {
         allow_other(&Config::default(), false).unwrap();
     }
 
-    /// A file, or another device, of that name made a mount fail without a remedy.
+    /// Regression: a file, or another device, with that name made a mount fail without a remedy.
     #[test]
     fn another_device_is_not_taken_for_fuse() {
         assert!(!is_fuse(&fs::File::open("/dev/null").unwrap()).unwrap());

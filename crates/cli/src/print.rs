@@ -1,9 +1,9 @@
-//! What the command says to people: the only place that writes text on standard output and error.
+//! Output for people: the only place that writes text to standard output and standard error.
 //!
-//! Names of files, and what a mount answers, are other people's words. On a terminal their control
-//! characters would act: move the cursor, set a title, begin a line that looks like ours. So a line
-//! is one line here, whatever is in it, and control characters are shown instead of obeyed
-//! ([`text::line`]). `cargo x tidy` refuses other ways to print.
+//! Names of files, and answers of a mount, are others' text. On a terminal, control characters in them would take
+//! effect: move the cursor, set a title, begin a line that looks like ours. So every line stays one line here, whatever
+//! it contains, and control characters are shown instead of executed ([`text::line`]). `cargo x tidy` refuses other
+//! ways of printing.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
@@ -33,8 +33,7 @@ pub(crate) fn line_aside(words: Arguments<'_>) {
     write_aside(&text::line(&words.to_string()));
 }
 
-/// Lines on standard output. Whoever makes them of other people's words sees to it that each of those
-/// stays on its line.
+/// Lines on standard output. A caller that makes them of others' text ensures that each of those stays on its line.
 pub(crate) fn lines(text: &str) {
     write_out(&text::lines(text.trim_end_matches('\n')));
 }
@@ -44,22 +43,22 @@ pub(crate) fn lines_aside(text: &str) {
     write_aside(&text::lines(text.trim_end_matches('\n')));
 }
 
-/// Why something did not get to standard output, for the first time.
+/// The first reason why something could not be written to standard output.
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
-/// Unlike `println!`, which panics on a full disk: a mount or a flush that is under way goes on.
+/// Unlike `println!`, which panics on a full disk: a mount or a flush in progress must continue.
 fn write_out(text: &str) {
     if let Err(error) = writeln!(io::stdout(), "{text}") {
         let _ = LOST.set(error);
     }
 }
 
-/// What standard error does not take is lost: there is nowhere to say so.
+/// What standard error does not accept is lost: there is nowhere to report it.
 fn write_aside(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes out what waits; why something could not be written, now or before.
+/// Writes buffered output; returns why something could not be written, now or earlier.
 pub(crate) fn lost() -> Option<&'static io::Error> {
     if let Err(error) = io::stdout().flush() {
         let _ = LOST.set(error);
@@ -67,7 +66,7 @@ pub(crate) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
 
-/// Where the log goes: each message, which comes in one call, is a line.
+/// The destination of the log: each message, which comes in one call, is one line.
 pub(crate) struct Log<W>(pub(crate) W);
 
 impl<W: Write> Write for Log<W> {

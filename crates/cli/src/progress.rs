@@ -1,4 +1,4 @@
-//! Progress of long work: a bar with an ETA on a terminal, a line now and then otherwise.
+//! Progress of long operations: a bar with an ETA on a terminal, otherwise an occasional line.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use crate::text;
 
 /// Time between two plain lines.
 pub(crate) const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// The time left is estimated when this part of the whole is done: a 20th.
+/// The remaining time is estimated once this fraction (a 20th) is done.
 const ESTIMATE_FROM: u64 = 20;
 
-/// Shows the progress of one piece of work on standard error.
+/// Shows the progress of one operation on standard error.
 pub(crate) struct Meter {
     verb: &'static str,
     bar: Option<ProgressBar>,
-    /// When the last line was written, and how many bytes were done then.
+    /// When the last line was written, and the number of bytes done then.
     last_line: Option<(Instant, u64)>,
 }
 
 impl Meter {
-    /// A meter for work called `verb`, as in "flushing"; silent when `quiet`.
+    /// A meter for an operation called `verb`, as in "flushing"; silent if `quiet`.
     pub(crate) fn new(verb: &'static str, quiet: bool) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template(
@@ -32,12 +32,12 @@ impl Meter {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_prefix(verb)
         });
-        // In a pipe, work that ends soon needs no line.
+        // In a pipe, a short operation needs no line.
         let last_line = (!quiet).then(|| (Instant::now(), 0));
         Self { verb, bar, last_line }
     }
 
-    /// Shows how far it is.
+    /// Shows the progress.
     pub(crate) fn tell(&mut self, now: &Progress) {
         if let Some(bar) = &self.bar {
             bar.set_length(now.total_bytes);
@@ -60,8 +60,8 @@ impl Drop for Meter {
     }
 }
 
-/// `1.00 GiB of 4.00 GiB, 25.0 %, 30.00 s left`, by the rate since the line before, when so many bytes were done. The beginning
-/// says nothing of the rest: it waits for programs, and for the first file.
+/// `1.00 GiB of 4.00 GiB, 25.0 %, 30.00 s left`, from the rate since the previous line, when that many bytes were done.
+/// The beginning is not representative of the rest: it waits for programs, and for the first file.
 #[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
 fn line(now: &Progress, (passed, before): (Duration, u64)) -> String {
     let done = text::bytes(now.done_bytes);
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(line(&none, (Duration::ZERO, 0)), "0 B of 0 B");
     }
 
-    /// After a slow start "61 min 15 s left" was said of work that took seconds.
+    /// Regression: after a slow start, "61 min 15 s left" was reported for an operation that took seconds.
     #[test]
     fn the_time_left_is_by_the_latest_rate_and_not_told_at_the_beginning() {
         let at = |done: u64| Progress {

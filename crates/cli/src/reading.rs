@@ -1,4 +1,4 @@
-//! A trace that is read, with its progress: one of gigabytes takes minutes.
+//! Reads a trace with progress: one of gigabytes takes minutes.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -10,20 +10,20 @@ use halocline_os::bounded;
 use crate::failure::Failure;
 use crate::progress::Meter;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const PIECE: usize = 1 << 20;
 
-/// A file, from its beginning to its end.
+/// A file, from beginning to end.
 pub(crate) struct Reading {
     file: File,
     path: PathBuf,
     done: u64,
     total: u64,
-    /// Until the end was read.
+    /// Present until the end was read.
     meter: Option<Meter>,
 }
 
-/// Opens the file at `path` to be read in order; `verb` is what is done with it, as in "simulating".
+/// Opens the file at `path` to be read sequentially; `verb` is the operation, as in "simulating".
 pub(crate) fn open(path: &Path, verb: &'static str) -> Result<BufReader<Reading>, Failure> {
     let unreadable = |error| Failure::unreadable(path, &error);
     let file = bounded::open(path).map_err(unreadable)?;

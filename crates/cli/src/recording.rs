@@ -1,4 +1,4 @@
-//! The trace of a mount's requests: its file, and what is told of it.
+//! The trace of a mount's requests: its file, and the messages about it.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::text;
 /// First bytes of every trace.
 const MAGIC: &[u8] = b"\x89HCT";
 
-/// A trace that is being recorded.
+/// A trace being recorded.
 #[derive(Debug)]
 pub(crate) struct Recording {
     path: PathBuf,
@@ -38,10 +38,10 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     writable.map_err(|errno| Error::at(path, "write the trace")(errno.into()))
 }
 
-/// Opens it; what is there stays. What is neither empty nor a trace is not replaced.
+/// Opens it; existing contents are kept. A file that is neither empty nor a trace is not replaced.
 fn open(path: &Path) -> Result<File> {
     let at = |error| Error::at(path, "write the trace")(error);
-    // Names of files in directories that are closed to others may be in it.
+    // It may contain names of files in directories that are closed to others.
     let mut file = output::open(path, OFlags::RDWR, 0o600).map_err(at)?;
     let known = file.metadata().map_err(at)?;
     let refused =
@@ -63,7 +63,7 @@ fn open(path: &Path) -> Result<File> {
 }
 
 impl Recording {
-    /// Begins a trace of what will be asked of a mount; one that was there is replaced.
+    /// Begins a trace of future requests to a mount; an existing one is replaced.
     pub(crate) fn begin(path: &Path, place: &MountPaths, config: &Config) -> Result<Arc<Self>> {
         let at = |error| Error::at(path, "write the trace")(error);
         let mut file = open(path)?;
@@ -84,12 +84,12 @@ impl Recording {
         Ok(Arc::new(Self { path, recorder: Arc::new(recorder) }))
     }
 
-    /// What requests are told to.
+    /// The recorder for requests.
     pub(crate) fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }
 
-    /// Ends the trace. No request follows.
+    /// Ends the trace. No requests may follow.
     pub(crate) fn end(&self) {
         let done = self.recorder.finish();
         let told = self.tell(&done);
@@ -100,7 +100,7 @@ impl Recording {
         }
     }
 
-    /// How far it is, in a sentence.
+    /// Its progress, in a sentence.
     pub(crate) fn state(&self) -> String {
         self.tell(&self.recorder.progress())
     }

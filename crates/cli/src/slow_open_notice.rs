@@ -1,4 +1,4 @@
-//! Says what opening an origin and its cache waits for, where that takes long.
+//! Reports what opening an origin and its cache waits for, if it takes long.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,17 +8,17 @@ use std::time::Duration;
 use crate::print::tell;
 use crate::text;
 
-/// How long it may take until something is said.
+/// How long it may take until something is reported.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Something is being opened, until this is dropped.
+/// Something is being opened until this is dropped.
 #[derive(Debug)]
 pub(crate) struct SlowOpenNotice {
     _ends: Option<Sender<()>>,
 }
 
 impl SlowOpenNotice {
-    /// Opens `origin`, with what a killed mount left. Called where there may be more threads.
+    /// Opens `origin`, with what a killed mount left. To be called when more threads may be started.
     pub(crate) fn of(origin: &Path) -> Self {
         let (ends, ended) = channel::<()>();
         let origin = text::path(origin);

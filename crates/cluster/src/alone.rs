@@ -1,12 +1,13 @@
-//! For an engine that brings to the origin what a dead session left: nobody else may touch those bytes, so it asks no
-//! store.
+//! Coherence for an engine that flushes what a dead session left: no one else may access those bytes, so no store is
+//! asked.
 
 use std::sync::{Arc, Weak};
 
 use halocline_cache::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
 use halocline_os::error::Result;
 
-/// Grants everything that is asked for in the foreground. The caller holds the lock of the dead session's cache, and ends the session when done.
+/// Grants everything that is requested in the foreground. The caller holds the lock of the dead session's cache, and
+/// ends the session when it is done.
 #[derive(Debug)]
 pub struct Alone;
 

@@ -1,11 +1,11 @@
-//! What an agent counts.
+//! Counters of an agent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use halocline_api::control::TokenCounts as Counts;
 
-/// Counts of one agent, since it began.
+/// Counters of one agent, since it began.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub(crate) waits: AtomicU64,
@@ -17,7 +17,7 @@ pub struct Counters {
     pub(crate) refused: AtomicU64,
     pub(crate) lapses: AtomicU64,
     pub(crate) epochs: AtomicU64,
-    /// The least time left of the lease at a renewal, in milliseconds plus one; 0 before the first.
+    /// The shortest remaining time of the lease at a renewal, in milliseconds plus one; 0 before the first.
     lease_least_ms: AtomicU64,
 }
 
@@ -40,7 +40,7 @@ impl Counters {
         }
     }
 
-    /// Notes how much was left of a lease when it was renewed.
+    /// Notes the remaining time of a lease when it was renewed.
     pub(crate) fn note_left(&self, left: Duration) {
         let ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX - 1) + 1;
         let least = |known: u64| (known == 0 || ms < known).then_some(ms);

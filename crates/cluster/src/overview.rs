@@ -1,4 +1,4 @@
-//! The whole of what a store says, for people: how many tokens each session holds, and what does not fit together.
+//! An overview of a store's content, for people: how many tokens each session holds, and inconsistencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::registry::Registry;
 use crate::sessions::{self, Node};
 use crate::store::{Store, StoreError};
 
-/// Files that are looked at; if there are more, only the first ones are counted, and the overview says so.
+/// How many files are examined; if there are more, only the first ones are counted, and the overview says so.
 const FILES_MAX: usize = 1_000_000;
 
-/// Missing answers after which nothing more is asked: each takes some seconds.
+/// Missing answers after which the store is not asked any more: each takes some seconds.
 const SILENT_MAX: usize = 4;
 
 /// What a session holds.
@@ -23,9 +23,9 @@ const SILENT_MAX: usize = 4;
 pub struct Holdings {
     /// Files of which it holds something.
     pub files: u64,
-    /// Tokens to read and cache, beside others.
+    /// Tokens to read and cache, together with others.
     pub shared: u64,
-    /// Tokens to read, write and cache, alone.
+    /// Tokens to read, write and cache, exclusively.
     pub exclusive: u64,
     /// Tokens to read and write on the origin, and cache nothing.
     pub direct: u64,
@@ -33,7 +33,7 @@ pub struct Holdings {
     pub waits: u64,
 }
 
-/// A session with what it holds.
+/// A session and what it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holder {
     /// The session.
@@ -43,40 +43,40 @@ pub struct Holder {
     pub tokens: Holdings,
 }
 
-/// Something that does not fit together.
+/// An inconsistency.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "problem", rename_all = "kebab-case")]
 pub enum Problem {
-    /// A session that is gone: what it holds exclusively is granted to nobody, and while the store does not know it, no
+    /// A session that is gone: what it holds exclusively is granted to no one, and while the store does not know it, no
     /// new tokens are granted.
     Gone {
         /// Its name, or its number.
         node: String,
-        /// Files that it holds alone: dirty bytes may lie on its cache.
+        /// Files that it holds exclusively: its cache may have dirty bytes of them.
         files: u64,
     },
-    /// A session that the store knows and the list on the origin does not.
+    /// A session that the store knows but the list on the origin does not have.
     Unlisted {
         /// Its number.
         session: Session,
     },
-    /// Tokens of an unknown session. They delay nobody: the next request for the file drops them.
+    /// Tokens of an unknown session. They delay no one: the next request for the file drops them.
     Stray {
         /// Inode of the file.
         inode: u64,
         /// Its number.
         session: Session,
     },
-    /// Two sessions hold what excludes each other (I11).
+    /// Two sessions hold tokens that exclude each other (I11).
     Conflict {
         /// Inode of the file.
         inode: u64,
-        /// The one.
+        /// One of them.
         one: Session,
         /// The other.
         other: Session,
     },
-    /// A value that Halocline did not write.
+    /// A value that was not written by Halocline.
     Unsound {
         /// Inode of the file.
         inode: u64,
@@ -98,12 +98,12 @@ impl Problem {
     }
 }
 
-/// What the store and the list of sessions say together.
+/// The combined view of the store and the list of sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Overview {
     /// The life of the store.
     pub epoch: u64,
-    /// Whether it grants new tokens: not until all listed sessions have said what they hold.
+    /// Whether it grants new tokens, which requires that all listed sessions have reported what they hold.
     pub grants: bool,
     /// All sessions.
     pub nodes: Vec<Holder>,
@@ -111,9 +111,9 @@ pub struct Overview {
     pub files: u64,
     /// Whether all files were counted.
     pub all_files: bool,
-    /// Files with ranges that nobody caches, because they changed hands all the time or are wanted by many.
+    /// Files with ranges that no one caches, because they changed hands too often or are wanted by many.
     pub contended_files: u64,
-    /// What does not fit together.
+    /// Inconsistencies.
     pub problems: Vec<Problem>,
 }
 
@@ -131,11 +131,12 @@ impl Overview {
     }
 }
 
-/// Looks at everything and changes nothing; nodes go on meanwhile, and files are counted one after the other.
+/// Examines everything and changes nothing; nodes continue meanwhile, and files are counted one after another.
 ///
-/// What cannot be seen because a part of the store does not answer is reported so.
+/// Anything that cannot be seen because a part of the store does not answer is reported as such.
 ///
 /// # Errors
+/// If the members or the list cannot be read.
 /// If the members or the list cannot be read.
 pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     let roll = store.roll().map_err(told)?;
@@ -231,11 +232,11 @@ fn look_at(
     Ok(())
 }
 
-/// Two sessions with tokens over one byte that exclude each other.
+/// Two sessions with conflicting tokens for the same byte.
 fn conflict(held: &[Held]) -> Option<(Session, Session)> {
     let mut by_start: Vec<&Held> = held.iter().collect();
     by_start.sort_unstable_by_key(|held| held.range.start);
-    // Those that reach past the start of the next one.
+    // Tokens that extend beyond the start of the next one.
     let mut open: Vec<&Held> = Vec::new();
     for held in by_start {
         open.retain(|before| before.range.end > held.range.start);

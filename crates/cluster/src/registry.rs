@@ -1,7 +1,8 @@
-//! The authoritative list of sessions, on the origin: a store may forget which sessions had tokens, this does not.
+//! The authoritative list of sessions, on the origin: a store may forget which sessions had tokens, this list does not.
 //!
-//! A session enters before it joins the store's members, and is taken out when nothing of it is left: it ended, or its
-//! cache was recovered or given up. One file each, in a directory that only the nodes' own user may change.
+//! A session enters before it joins the store's members, and is removed when nothing of it is left: it ended, or its
+//! cache was recovered or given up. There is one file for each, in a directory that only the nodes' own user may
+//! change.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,12 +20,12 @@ use serde::{Deserialize, Serialize};
 const SESSIONS_MAX: usize = 100_000;
 /// The largest entry that is read, in bytes.
 const ENTRY_MAX: u64 = 4096;
-/// How the names of entries begin; the session's number in hexadecimal digits follows.
+/// Prefix of the names of entries, followed by the session's number in hexadecimal digits.
 const PREFIX: &str = "session-";
 /// The longest name of a node, in bytes.
 const NAME_MAX: usize = 255;
 
-/// What is known of a session.
+/// The entry of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its number.
@@ -33,7 +34,7 @@ pub struct Entry {
     pub node: String,
     /// Its cache directory, as that node names it.
     pub cache: PathBuf,
-    /// Which cache that is: directories of different nodes may have the same name.
+    /// Identifies that cache, because directories of different nodes may have the same name.
     pub cache_id: String,
     /// The boot of the machine that its process runs on.
     pub boot_id: String,
@@ -49,10 +50,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens the directory, which is made if it is not there.
+    /// Opens the directory, which is created if it does not exist.
     ///
     /// # Errors
-    /// If it is a link, belongs to somebody else, or others may change it.
+    /// If it is a link, belongs to someone else, or others may change it.
     pub fn open(path: &Path) -> Result<Self> {
         match mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -95,7 +96,7 @@ impl Registry {
         write().map_err(Error::at(self.path.join(&name), "write the entry"))
     }
 
-    /// Takes a session out, if it is there.
+    /// Removes a session, if it is there.
     pub fn leave(&self, session: Session) -> Result<()> {
         let name = name_of(session);
         let remove = || -> rustix::io::Result<()> {
@@ -107,10 +108,10 @@ impl Registry {
         remove().map_err(|error| Error::at(self.path.join(&name), "remove")(error.into()))
     }
 
-    /// The sessions that are entered.
+    /// The sessions in the list.
     ///
     /// # Errors
-    /// If it cannot be read, or is larger than what can be right.
+    /// If it cannot be read, or is impossibly large.
     pub fn sessions(&self) -> Result<Vec<Session>> {
         let read = || -> io::Result<Vec<Session>> {
             let mut sessions = Vec::new();
@@ -129,7 +130,7 @@ impl Registry {
         read().map_err(Error::at(&self.path, "list the sessions"))
     }
 
-    /// A session's entry, as far as it can be read and believed.
+    /// A session's entry, as far as it can be read and trusted.
     pub fn entry(&self, session: Session) -> Option<Entry> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.dir, name_of(session), flags, Mode::empty()).ok()?;
@@ -145,12 +146,12 @@ impl Registry {
         is_sound.then_some(entry)
     }
 
-    /// The name of a session's node alone; the session's number where its entry cannot be read.
+    /// The name of a session's node alone; the session's number if its entry cannot be read.
     pub fn node(&self, session: Session) -> String {
         self.entry(session).map_or_else(|| format!("{:016x}", session.0), |entry| entry.node)
     }
 
-    /// How a session is called where people read it.
+    /// The name of a session for people.
     pub fn name(&self, session: Session) -> String {
         self.entry(session).map_or_else(
             || format!("session {:016x}", session.0),

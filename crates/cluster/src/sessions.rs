@@ -1,4 +1,4 @@
-//! Sessions as people see and end them: which take part, what each holds, and what is done with one that is gone.
+//! Sessions as people see and end them: the participants, what each holds, and how a dead one is removed.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::agent::{remove, told};
 use crate::registry::Registry;
 use crate::store::{self, Lease, Reading, Roll, Store};
 
-/// Files that are looked at to find what a session holds.
+/// How many files are examined to find what a session holds.
 const FILES_MAX: usize = 1_000_000;
 
 /// A session, for people.
@@ -23,15 +23,15 @@ pub struct Node {
     pub node: Option<String>,
     /// Its cache directory, as the node names it.
     pub cache: Option<PathBuf>,
-    /// Which cache that is, whatever it is called elsewhere.
+    /// Identifies that cache, whatever it is called elsewhere.
     pub cache_id: Option<String>,
     /// The boot of the machine that its process runs, or ran, on.
     pub boot_id: Option<String>,
-    /// Whether it lives; `None` if the store knows nothing of it.
+    /// Whether it is alive; `None` if the store does not know it.
     pub life: Option<Life>,
     /// How long its lease may run, in milliseconds, by the store's clock: while the store may have forgotten leases, all may.
     pub lease_ms: u64,
-    /// Whether it has said what it holds since the store may have forgotten it last.
+    /// Whether it has reported what it holds since the store may last have forgotten it.
     pub is_known: bool,
 }
 
@@ -43,7 +43,7 @@ pub fn nodes(store: &dyn Store, registry: &Registry) -> Result<Vec<Node>> {
     Ok(nodes_of(&store.roll().map_err(told)?, registry.sessions()?, registry))
 }
 
-/// The sessions of a roll and those that are `listed`; of each, what its entry says.
+/// The sessions of a roll and those that are `listed`, with their entries.
 pub(crate) fn nodes_of(roll: &Roll, listed: Vec<Session>, registry: &Registry) -> Vec<Node> {
     let mut sessions = listed;
     sessions.extend(roll.members.sessions().map(|(session, _)| session));
@@ -73,13 +73,13 @@ pub fn tokens(store: &dyn Store, file: SharedFile) -> Result<Tokens> {
     current(store, file).map_err(told)
 }
 
-/// The tokens of a file that count: not those of an earlier life of the store.
+/// The valid tokens of a file, without those of an earlier life of the store.
 pub(crate) fn current(store: &dyn Store, file: SharedFile) -> store::Result<Tokens> {
     let Reading { tokens, epoch } = store.read(file)?;
     Ok(if tokens.epoch() == epoch { tokens } else { Tokens::new(epoch) })
 }
 
-/// What a session holds exclusively, as far as the store knows: dirty bytes may lie there.
+/// What a session holds exclusively, as far as the store knows: it may have dirty bytes there.
 ///
 /// # Errors
 /// If the store cannot be read.
@@ -97,7 +97,7 @@ pub fn exclusive(store: &dyn Store, session: Session) -> Result<Vec<(SharedFile,
 /// back.
 ///
 /// # Errors
-/// If its lease runs, or if something cannot be written; to be called again then.
+/// If its lease is still valid, or if something cannot be written; to be called again then.
 pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {
     let roll = store.roll().map_err(told)?;
     if !roll.is_over(session) {
@@ -110,13 +110,13 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
             remedy: "unmount it on its node, or wait until its lease is over".to_owned(),
         });
     }
-    // In this order: a session that asserts again what it holds reads the registry after it did.
+    // In this order, because a session that asserts again what it holds reads the registry after that.
     registry.leave(session)?;
     remove(store, session, Lease::IsOver(session)).map_err(told)
 }
 
-/// Ends a session whose process the caller knows to have ended: it holds the lock of that cache, in the same directory
-/// of the same machine. Its lease need not be over. All its dirty bytes are on the origin.
+/// Ends a session whose process the caller knows to have ended: the caller holds the lock of that cache, in the same
+/// directory of the same machine. Its lease need not have expired. All its dirty bytes are on the origin.
 /// # Errors
 /// If something cannot be written; to be called again then.
 pub fn end_own(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {

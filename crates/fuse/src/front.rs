@@ -1,4 +1,4 @@
-//! What requests ask, done with engine calls, whichever transport brought them.
+//! Executes requests with engine calls, whichever transport they come from.
 //!
 //! One [`Front`] serves all threads of a mount. It is a component for each kind of request ([`names`], [`attributes`], [`xattrs`],
 //! [`directories`], [`files`], [`locking`]), which share what the kernel knows ([`inodes`]) and has open ([`passing`]). Permissions are the kernel's business
@@ -58,7 +58,7 @@ use xattrs::Xattrs;
 pub(crate) struct FrontOptions {
     /// How long the kernel may answer from its own copy of attributes and names.
     pub(crate) attr_timeout: Duration,
-    /// Every file bypasses the kernel's page cache, whatever the engine says.
+    /// Whether every file bypasses the kernel's page cache, whatever the engine says.
     pub(crate) direct: bool,
 }
 
@@ -89,7 +89,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// Whether somebody should look into it: a device, a limit of the machine, or a defect.
+/// Whether to log the error, because someone should look into it: a device, a limit of the machine, or a defect.
 fn is_told(error: &Error) -> bool {
     matches!(error.errno(), libc::EIO | libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE)
 }
@@ -102,8 +102,7 @@ impl From<Errno> for Refused {
 
 pub(crate) type Answer<T> = Result<T, Refused>;
 
-/// A defect in one request must leave neither its program waiting for ever nor the mount without a
-/// thread.
+/// A defect in one request must neither leave its program waiting forever nor cost the mount a thread.
 impl From<Panicked> for Refused {
     fn from(_told: Panicked) -> Self {
         Self(Errno::EIO)

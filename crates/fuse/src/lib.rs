@@ -1,8 +1,8 @@
-//! FUSE front end: kernel requests to engine calls. No policy in here.
+//! FUSE front end: turns kernel requests into engine calls. It contains no policy.
 //!
-//! - [`session`] mounts an engine, privately if asked, and unmounts it;
-//! - [`transport`] brings requests from the kernel and answers to it, by `/dev/fuse` or `io_uring`;
-//! - [`front`] does what a request asks, with calls of the [`halocline_vfs::Engine`].
+//! - [`session`] mounts an engine, privately if requested, and unmounts it;
+//! - [`transport`] receives requests from the kernel and returns answers, through `/dev/fuse` or `io_uring`;
+//! - [`front`] executes requests with calls of [`halocline_vfs::Engine`].
 
 pub mod front;
 #[cfg(any(test, fuzzing))]

@@ -38,14 +38,14 @@ pub use private_namespace::private_namespace;
 pub use private_view::PrivateView;
 
 /// Threads by default, with rings for each processor. Engine calls wait for slow devices, so there are more than cores;
-/// but the kernel gives requests to idle threads in turn, and each has buffers of its own: with 8
-/// threads 4 KiB requests were up to 1.5 times as fast as with 32 on two cores.
+/// but the kernel gives requests to idle threads in turn, and each has its own buffers: with 8 threads, 4 KiB requests
+/// were up to 1.5 times as fast as with 32 on two cores.
 pub const THREADS: usize = 16;
 
 /// How often the end of a session is checked for.
 const TICK: Duration = Duration::from_millis(20);
-/// How long an unmounted session may take to end before copies that keep the mount are looked for, and how often they
-/// are.
+/// How long an unmounted session may take to end before copies that keep the mount in use are searched for, and how
+/// often they are.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long a session without known users may take to end: far longer than it needs.
 const ENDING_MAX: Duration = Duration::from_secs(10);
@@ -59,10 +59,10 @@ const CLOSING: Duration = Duration::from_millis(500);
 pub struct MountOptions {
     /// An existing directory; may be the origin itself, if its engine is open already.
     pub mountpoint: PathBuf,
-    /// Whether other users may enter; permissions are checked by the kernel either way.
+    /// Whether other users may enter; the kernel checks permissions either way.
     pub allow_other: bool,
-    /// Whether set-id bits and file capabilities have their effect, as far as on the origin. Only
-    /// where the mount is made directly.
+    /// Whether set-id bits and file capabilities take effect, as far as on the origin. Only if the mount is made
+    /// directly.
     pub allow_suid: bool,
     /// Whether device nodes can be opened, as far as on the origin; likewise.
     pub allow_dev: bool,
@@ -70,24 +70,24 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Threads that answer requests, each with its own queue to the kernel.
     pub threads: usize,
-    /// The best way that requests may take; rings only where the kernel offers them.
+    /// How requests should arrive; rings are used only if the kernel offers them.
     pub transport: Transport,
-    /// Whether threads with rings look for the next request for a moment before they sleep.
+    /// Whether threads with rings poll briefly for the next request before they sleep.
     pub busy_poll: bool,
-    /// Whether threads with rings stay on the processor whose requests they take, and sleep at once
-    /// when they have answered. Names are made and removed up to twice as fast so. Threads that
-    /// the engine starts in a call have to stay there, too, so none should outlive it.
+    /// Whether threads with rings stay on the processor whose requests they take, and sleep as soon as they have
+    /// answered. This makes creating and removing names up to twice as fast. Threads that the engine starts during a
+    /// call stay there, too, so none should outlive it.
     pub bound: bool,
     /// Every file bypasses the kernel's page cache.
     pub direct: bool,
-    /// How long the kernel may answer from its own copy of attributes and names. The mount is the
-    /// only writer, so this bounds only how late changes behind it are seen by `stat`.
+    /// How long the kernel may answer from its own copy of attributes and names. The mount is the only writer, so this
+    /// only limits how late `stat` shows changes behind it.
     pub attr_timeout: Duration,
     /// First column of `mount`'s output: the origin's path.
     pub fsname: String,
     /// Records reads and writes as a trace.
     pub recorder: Option<Arc<Recorder>>,
-    /// The mount is made already, and only programs that enter the view will see it.
+    /// A mount that is already made; only programs that enter the view will see it.
     pub view: Option<Arc<PrivateView>>,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Debug for Users {
 struct Serving {
     device: BackgroundSession,
     rings: Option<uring::Serving>,
-    /// Closed files are reported to the kernel through it; the last user of the connection.
+    /// Used to report closed files to the kernel; the last user of the connection.
     _connection: Arc<OwnedFd>,
 }
 
@@ -158,31 +158,30 @@ impl Serving {
 /// How an unmount ended.
 #[derive(Debug)]
 pub enum Unmounted {
-    /// Nothing uses the engine any more.
+    /// The engine is no longer used.
     Clean,
-    /// Programs still have files open or stand in the mount, or it has copies, in other mount
-    /// namespaces for example. It is out of sight and ends when they are done;
-    /// [`MountedSession::wait`] waits for that.
+    /// Programs still have files open or their working directory in the mount, or it has copies, for example in other
+    /// mount namespaces. It is invisible and ends when they are done; [`MountedSession::wait`] waits for that.
     Busy(Box<MountedSession>),
 }
 
-/// Copies of a mount, for processes that do not see it.
+/// Makes copies of a mount, for processes that do not see it.
 #[derive(Debug, Clone)]
 pub struct Sights(Place);
 
 impl Sights {
-    /// Whether the mount is no longer where it was made: somebody unmounted it, and it ends with its last user.
+    /// Whether the mount is no longer where it was made: it was unmounted, and ends with its last user.
     pub fn are_gone(&self) -> bool {
         matches!(self.0.is_there(), Ok(false))
     }
 
-    /// Programs that have something open there, in words; only some if they are many, and as far as this process may
-    /// see.
+    /// Descriptions of programs that have something open there, as far as visible to this process; if there are many,
+    /// only some.
     pub fn programs(&self) -> Vec<String> {
         self.0.programs()
     }
 
-    /// A copy of the mount that is attached nowhere yet: [`show_over`] shows it where the receiver wants.
+    /// A copy of the mount that is not attached anywhere yet: [`show_over`] attaches it where the receiver wants.
     ///
     /// # Errors
     /// Not in a namespace of this process's own, or without the privilege to mount in it.
@@ -191,7 +190,7 @@ impl Sights {
     }
 }
 
-/// Shows a mount over `path`: a copy of one, or else what is mounted at `mountpoint`.
+/// Shows a mount over `path`: the copy, or else what is mounted at `mountpoint`.
 pub fn show_over(path: &Path, copy: Option<OwnedFd>, mountpoint: &Path) -> Result<()> {
     let shown = match copy {
         Some(copy) => {
@@ -233,7 +232,7 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let used = Arc::downgrade(&front);
     let users = Users(Arc::new(move || used.upgrade().is_some_and(|front| front.is_used())));
     let serving = start().inspect_err(|_| {
-        // Nothing would ever answer there.
+        // No thread would ever answer there.
         let _undone = place.unmount();
     })?;
     let transport = if serving.rings.is_some() { Transport::Ring } else { Transport::Device };
@@ -243,9 +242,9 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     Ok(MountedSession { serving: Some(serving), transport, place, users })
 }
 
-/// Rings for requests, where they are wanted and the kernel offers them.
+/// Rings for requests, if they are wanted and the kernel offers them.
 fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<uring::Prepared<E>> {
-    // With a single thread requests are to come one after the other.
+    // A single thread means that requests are to come one after another.
     if options.transport == Transport::Device || options.threads <= 1 || !uring::offered() {
         return None;
     }
@@ -259,20 +258,20 @@ fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<uring::Prepared<E>
 }
 
 impl MountedSession {
-    /// Which way requests take.
+    /// How requests arrive.
     pub fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// Whether somebody unmounted and the last user is gone.
+    /// Whether it was unmounted and its last user is gone.
     pub fn is_ended(&self) -> bool {
         self.serving.as_ref().is_none_or(Serving::is_finished)
     }
 
-    /// The same, but waits for a moment: a session ends soon after its mount.
+    /// The same, but waits briefly: a session ends soon after its mount.
     fn is_ended_soon(&self) -> bool {
         let begun = Instant::now();
-        // Programs that only have their working directory there are not known, and a busy machine takes its time.
+        // Programs that only have their working directory there are not known, and a busy machine may be slow.
         let wait_limit = || if self.is_used() { LOOK_EVERY } else { ENDING_MAX };
         while !self.is_ended() && begun.elapsed() < wait_limit() {
             thread::sleep(TICK);
@@ -280,13 +279,13 @@ impl MountedSession {
         self.is_ended()
     }
 
-    /// Whether somebody unmounted while programs used the mount, and they still do.
+    /// Whether it was unmounted while programs used it, and they still do.
     pub fn is_detached(&self) -> bool {
         self.sights().are_gone() && !self.is_ended_soon()
     }
 
-    /// Whether somebody unmounted, and no file there is open: programs may still have their working directory there,
-    /// and other mount namespaces may have copies.
+    /// Whether it was unmounted and no file there is open: programs may still have their working directory there, and
+    /// other mount namespaces may have copies.
     pub fn is_left(&self) -> bool {
         self.sights().are_gone() && !self.is_used()
     }
@@ -296,7 +295,7 @@ impl MountedSession {
         (self.users.0)()
     }
 
-    /// Whether open files keep the mount although it was unmounted: the kernel reports closing after the fact.
+    /// Whether open files keep the mount in use although it was unmounted: the kernel reports a close with delay.
     pub fn is_kept_open(&self) -> bool {
         let begun = Instant::now();
         let gone = self.sights().are_gone();
@@ -309,7 +308,7 @@ impl MountedSession {
         false
     }
 
-    /// Takes the mount from all who use it: they get `ENOTCONN` from now on.
+    /// Disconnects the mount from all its users, who get `ENOTCONN` from now on.
     pub fn abort(&self) -> Result<()> {
         let fail = |error| {
             let what =
@@ -324,13 +323,13 @@ impl MountedSession {
         self.place.path()
     }
 
-    /// Unmounts unless programs use the mount; `false` when they do, and then nothing changed.
-    /// After `true`, [`MountedSession::wait`] returns soon.
+    /// Unmounts unless programs use the mount; if they do, nothing changes and the result is `false`. After `true`,
+    /// [`MountedSession::wait`] returns soon.
     pub fn unmount_if_unused(&self) -> Result<bool> {
         self.place.unmount_unused()
     }
 
-    /// Fails where something else is mounted over the mount, so that it cannot be unmounted.
+    /// Fails if something else is mounted over the mount, so that it cannot be unmounted.
     pub fn check_uncovered(&self) -> Result<()> {
         self.place.is_there().map(drop)
     }
@@ -340,7 +339,7 @@ impl MountedSession {
         Sights(self.place.clone())
     }
 
-    /// Fails where programs have files or directories open and the mount has copies: an unmount would succeed, because
+    /// Fails if programs have files or directories open and the mount has copies: an unmount would succeed, because
     /// only users of this very mount keep it busy.
     pub fn check_copies_unused(&self) -> Result<()> {
         let copy = self.place.copies().into_iter().next();
@@ -354,7 +353,7 @@ impl MountedSession {
         ))
     }
 
-    /// The kernel reports closing after the fact.
+    /// The kernel reports a close with delay.
     fn are_users_gone_soon(&self) -> bool {
         let begun = Instant::now();
         loop {
@@ -368,8 +367,7 @@ impl MountedSession {
         }
     }
 
-    /// Waits until somebody unmounted and the last user is gone: see
-    /// [`MountedSession::wait_besides`].
+    /// Waits until it was unmounted and its last user is gone: see [`MountedSession::wait_besides`].
     pub fn wait(self) -> Result<()> {
         match self.wait_besides(|| false, |_| ())? {
             None => Ok(()),
@@ -380,14 +378,14 @@ impl MountedSession {
         }
     }
 
-    /// Waits until somebody unmounted and the last user is gone. Copies of the mount without open files are no users,
-    /// unless `expected`: their connection is ended. Calls `meanwhile` again and again.
+    /// Waits until it was unmounted and its last user is gone. Copies of the mount without open files do not count as
+    /// users, unless `expected`: their connection is ended. Calls `meanwhile` repeatedly.
     ///
-    /// Returns a copy that keeps the mount where this process may not end the connection: it is served there until the
-    /// process ends.
+    /// Returns a copy that keeps the mount in use if this process may not end the connection: it is served there until
+    /// the process ends.
     ///
     /// # Errors
-    /// What ended the threads that serve.
+    /// What ended the serving threads.
     pub fn wait_besides(
         mut self,
         expected: impl Fn() -> bool,
@@ -412,7 +410,7 @@ impl MountedSession {
         self.join().map(|()| None)
     }
 
-    /// Ends the connection if copies of the mount keep it; returns one where this process may not.
+    /// Ends the connection if copies of the mount keep it in use; returns one if this process may not.
     fn leave_copies(&mut self) -> Option<MountCopy> {
         let copy = self.place.copies().into_iter().next()?;
         if let Err(error) = self.place.abort() {
@@ -430,10 +428,10 @@ impl MountedSession {
         self.place.unmount().map(drop)
     }
 
-    /// Unmounts. A busy mount is detached: gone from the tree at once, ended when it is unused.
+    /// Unmounts. A busy mount is detached: removed from the tree at once, and ended when it is no longer used.
     pub fn unmount(mut self) -> Result<Unmounted> {
         if self.place.unmount()? {
-            // Somebody else may have detached it.
+            // It may have been detached by someone else.
             if self.place.copies().is_empty() && self.is_ended_soon() {
                 self.join()?;
                 return Ok(Unmounted::Clean);

@@ -1,12 +1,12 @@
-//! Changes of records as one string of bytes: the form in which they are made and written to the log, and in which the
+//! Changes of records as one byte string: the form in which they are made and written to the log, and in which the
 //! store reads them back.
 //!
-//! A change: length of the key:1, length of the value:2, key, value; all ones instead of the
-//! second length remove the record.
+//! A change: length of the key:1, length of the value:2, key, value; if the second length is all ones, the change
+//! removes the record.
 
 use std::iter;
 
-/// Changes in order; of one record the last counts.
+/// Changes in order; the last change of a record counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
@@ -48,7 +48,7 @@ impl Batch {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The changes in their order.
+    /// The changes in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
         let mut rest = self.bytes.as_slice();
         iter::from_fn(move || {
@@ -71,8 +71,7 @@ impl Batch {
         self.bytes.is_empty()
     }
 
-    /// The last change of each record, by key: in one batch of the store the changes of a record
-    /// have no order.
+    /// The last change of each record, by key: in one batch of the store, the order of a record's changes is lost.
     pub(super) fn by_key(&self) -> Vec<Change<'_>> {
         let mut changes: Vec<_> = self.iter().collect();
         // Stable, so the last of equal keys is the latest.
@@ -88,7 +87,7 @@ impl Batch {
     }
 }
 
-/// The first change in some bytes, and what follows it.
+/// The first change in `bytes`, and the bytes that follow it.
 pub(super) fn split(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
     let (&key_len, rest) = bytes.split_first()?;
     let (value_len, rest) = rest.split_first_chunk::<2>()?;

@@ -1,8 +1,8 @@
 //! Whole blocks on the cache, counted before they are written (I5).
 //!
-//! An object is a file under one placement. A block of an object counts once if a mapped extent
-//! or a reservation of that object touches it, or if it waits to be discarded. What must hold:
-//! waiting blocks touch neither extents nor reservations of their object, so the sum is exact.
+//! An object is a file under one placement. A block of an object counts once if a mapped extent or a reservation of
+//! that object touches it, or if it waits to be discarded. What must hold: neither extents nor reservations of an
+//! object touch its waiting blocks, so the sum is exact.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub(crate) struct Space {
     limit: u64,
     used: AtomicU64,
     records: Arc<dyn RecordStore>,
-    /// What checksums take on disk.
+    /// Bytes of checksums on disk.
     sums: Arc<AtomicU64>,
-    /// Bytes set aside for records and checksums, beside the limit.
+    /// Bytes reserved for records and checksums, in addition to the limit.
     set_aside: u64,
     /// What is saved of conflicts, on disk.
     saved: AtomicU64,
@@ -33,18 +33,18 @@ pub(crate) struct Space {
 const SAVED_SHARE: u64 = 2;
 
 impl Space {
-    /// An empty cache of `limit` bytes beside `set_aside` bytes for records and checksums.
+    /// An empty cache of `limit` bytes, with `set_aside` more bytes for records and checksums.
     pub(crate) fn new(limit: u64, records: Arc<dyn RecordStore>, set_aside: u64) -> Self {
         let (used, saved) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { limit, used, records, sums: Arc::default(), set_aside, saved }
     }
 
-    /// Counts the bytes that checksums take on disk.
+    /// Counter of the bytes that checksums take on disk.
     pub(crate) fn sums(&self) -> &Arc<AtomicU64> {
         &self.sums
     }
 
-    /// Bytes that records and checksums take on the cache's device, at most.
+    /// Upper bound of the bytes that records and checksums take on the cache's device.
     pub(crate) fn records_bytes(&self) -> u64 {
         self.records.bytes() + self.sums.load(Relaxed)
     }
@@ -91,7 +91,7 @@ impl Space {
         let mut ends: BTreeMap<Placement, u64> = BTreeMap::new();
         for (start, entry) in extents.entries() {
             let blocks = ByteRange::new(start, entry.end).widen_to(BLOCK);
-            // In offset order, only the object's last block so far can be shared.
+            // The extents are in offset order, so only the object's last block so far can be shared.
             let counted = ends.entry(entry.placement).or_default();
             self.take_anyway(blocks.end - blocks.start.max((*counted).min(blocks.end)));
             *counted = (*counted).max(blocks.end);
@@ -121,7 +121,7 @@ impl Space {
 struct Reservation {
     range: ByteRange,
     placement: Placement,
-    /// Records of what lay here before are gone for good once this epoch is complete.
+    /// Records of earlier contents of these blocks cannot come back once this epoch is complete.
     epoch: u64,
 }
 
@@ -131,11 +131,11 @@ struct Waiting {
     end: u64,
     /// They may be discarded once this epoch is complete.
     epoch: u64,
-    /// They were handed out, to be discarded.
+    /// Whether they were handed out to be discarded.
     taken: bool,
 }
 
-/// The blocks of one file that are not simply those of its extents.
+/// The blocks of one file other than those of its extents.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     reserved: Vec<Reservation>,
@@ -231,7 +231,7 @@ impl Blocks {
         }
     }
 
-    /// The blocks of a taken range that nobody claimed since.
+    /// The blocks of a taken range that were not claimed since.
     pub(crate) fn still_due(
         &self,
         range: ByteRange,
@@ -249,7 +249,7 @@ impl Blocks {
         }
     }
 
-    /// Frees the blocks of a discarded range that nobody claimed meanwhile.
+    /// Frees the blocks of a discarded range that were not claimed meanwhile.
     pub(crate) fn discarded(&mut self, space: &Space, range: ByteRange, placement: Placement) {
         for (start, waiting) in self.carve(range, placement) {
             if waiting.taken {
@@ -329,7 +329,7 @@ impl Blocks {
             }
             carved.push((part.start, Waiting { end: part.end, ..whole }));
         }
-        // An empty tree keeps a node, and many files have no waiting blocks.
+        // An empty tree still has a node, and many files have no waiting blocks.
         if self.waiting.is_empty() {
             self.waiting = BTreeMap::new();
         }
@@ -356,7 +356,7 @@ impl Blocks {
     }
 }
 
-/// Adds a discard to a list, merged into the last one where it continues that.
+/// Adds a discard to a list, merging it into the last one if it continues that.
 pub(crate) fn push_joined(discards: &mut Vec<Discard>, next: Discard) {
     match discards.last_mut() {
         Some(last)

@@ -1,5 +1,5 @@
-//! The critical data table: ranges worth caching, bounded, least recently used first out, entries
-//! without `C_flag` before entries with it (docs/ALGORITHMS.md, section 4.2).
+//! The critical data table: a bounded set of ranges worth caching. The least recently used entries are evicted first,
+//! those without `C_flag` before those with it (docs/ALGORITHMS.md, section 4.2).
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ type Key = (FileId, u64, u64);
 struct Entry {
     placement: Placement,
     used: u64,
-    /// When `C_flag` was set, as a position in the order of all settings.
+    /// Position of its `C_flag` in the order in which flags were set.
     flagged: Option<u64>,
 }
 
-/// What a change means for the store.
+/// The effect of a change on the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durable {
     /// `C_flag` was set: keep the entry with its position in the order.
@@ -61,7 +61,7 @@ impl Cdt {
         }
     }
 
-    /// Notes a use of a range, and sets `C_flag` if `fetch`; a flag that is set stays where it is.
+    /// Notes a use of a range, and sets `C_flag` if `fetch`; an existing flag keeps its position.
     pub(crate) fn note(&mut self, note: Wanted, fetch: bool, changes: &mut Vec<Durable>) {
         if self.capacity == 0 || note.range.is_empty() {
             return;
@@ -118,7 +118,7 @@ impl Cdt {
         range: ByteRange,
         changes: &mut Vec<Durable>,
     ) {
-        // An entry that reaches into the range begins before it by at most the longest length.
+        // An entry that extends into the range begins before it by at most the longest length.
         let first = range.start.saturating_sub(self.longest);
         let of_file = self.entries.range((file, first, 0)..(file, range.end.max(first), 0));
         let doomed: Vec<Key> =

@@ -1,4 +1,4 @@
-//! Checksums of what lies on the cache's devices, block by block.
+//! Checksums of the bytes on the cache's devices, by block.
 //!
 //! A sum covers some bytes of an object. What must hold here:
 //! - whoever changes bytes of an object forgets their sums first ([`Checksums::forget`]) and notes the new ones last
@@ -40,14 +40,14 @@ use halocline_os::private::{PrivateDir, Use};
 /// Name of the file beside the store's own.
 pub(super) const NAME: &str = "checksums";
 
-/// Slots at most, whatever the limit: 64 bytes of addresses each.
+/// Limit of the slots, whatever the cache's limit: 64 bytes of address space each.
 const SLOTS_MAX: u64 = 1 << 30;
 const BLOCK_BYTES: usize = 4096;
 const _: () = assert!(BLOCK_BYTES as u64 == BLOCK, "a block has one length");
 /// Locks: neighbouring groups share one.
 const SHARDS: usize = 16;
 const NEIGHBOURS: u64 = 64;
-/// How often bytes that another thread keeps changing are read.
+/// How often bytes are read again if another thread keeps changing them.
 const TRIES: usize = 8;
 
 /// The checksum of some bytes, as it is kept of what is cached: CRC-32C.
@@ -165,8 +165,8 @@ impl Checksums {
         Ok(Self { table: Some(table) })
     }
 
-    /// Before bytes of an object change: forgets their sums. The caller holds the bytes
-    /// exclusively until it has called [`note`](Self::note), if it does.
+    /// To be called before bytes of an object change: forgets their sums. The caller holds the bytes exclusively until
+    /// it has called [`note`](Self::note), if it does.
     pub fn forget(&self, file: FileId, placement: Placement, range: ByteRange) {
         let Some(table) = &self.table else { return };
         for (key, part) in Key::of(file, placement, range) {
@@ -174,7 +174,7 @@ impl Checksums {
         }
     }
 
-    /// As `forget`, for bytes that are not needed any more.
+    /// As `forget`, for bytes that are no longer needed.
     pub fn drop_range(&self, file: FileId, placement: Placement, range: ByteRange) {
         let Some(table) = &self.table else { return };
         for (key, part) in Key::of(file, placement, range) {
@@ -182,7 +182,7 @@ impl Checksums {
         }
     }
 
-    /// After `data` was written at `offset` of an object.
+    /// To be called after `data` was written at `offset` of an object.
     pub fn note(&self, file: FileId, placement: Placement, offset: u64, data: &[u8]) {
         let Some(table) = &self.table else { return };
         let range = ByteRange::at(offset, data.len() as u64);
@@ -253,7 +253,7 @@ impl Table {
         &self.shards[index(hash(stretch) >> 60)]
     }
 
-    /// Where the slot of a key is.
+    /// The slot of a key.
     fn find(&self, shard: &Shard, key: Key) -> Option<u32> {
         shard.slots.find(hash(key), |&at| self.key_of(at) == Some(key)).copied()
     }
@@ -269,7 +269,7 @@ impl Table {
         Slot::decode(&self.arena.load(at)).filter(|slot| slot.key() == key)
     }
 
-    /// Adds a slot that was found. Of two for one group neither can be believed.
+    /// Adds a slot that was found. If two slots have the same group, neither can be trusted.
     fn add(&self, at: u32, key: Key) {
         let mut shard = self.shard(key).lock();
         if let Some(other) = self.find(&shard, key) {
@@ -286,7 +286,7 @@ impl Table {
         shard.slots.insert_unique(hash(key), at, hash_of);
     }
 
-    /// Forgets what is known of `part`; `dropped` says that nothing new is about to be noted.
+    /// Forgets what is known of `part`; `dropped` means that nothing new is about to be noted.
     fn forget(&self, key: Key, part: ByteRange, dropped: bool) {
         let mut shard = self.shard(key).lock();
         let Some(at) = self.find(&shard, key) else { return };
@@ -304,7 +304,7 @@ impl Table {
         }
     }
 
-    /// Notes `data`, the bytes of `part`. Where there is no room, they have no sum.
+    /// Notes `data`, the bytes of `part`. If there is no room, they have no sum.
     fn note(&self, key: Key, part: ByteRange, data: &[u8]) {
         // Computed before taking the lock.
         let mut fresh = Slot::new(key);

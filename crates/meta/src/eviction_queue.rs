@@ -1,14 +1,13 @@
-//! The eviction order over all extents of all files: a policy that knows slots, and the extent that each slot stands
-//! for.
+//! The eviction order over all extents of all files: a policy that knows slots, and the extent of each slot.
 //!
-//! Dirty and pinned extents that a search for victims meets are parked: they leave the order
-//! until they can be evicted again, so that no search meets them twice.
+//! Dirty and pinned extents that a search for victims finds are parked: they leave the order until they can be evicted
+//! again, so that no search finds them twice.
 
 use halocline_model::evict::{Eviction, Walk};
 
 use super::FileId;
 
-/// The extent that a slot stands for, in 16 bytes: there is one for each extent.
+/// The extent of a slot, in 16 bytes, because there is one for each extent.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     start: u64,
@@ -30,12 +29,12 @@ impl Slot {
     }
 }
 
-/// What a search does with the extent it is offered.
+/// What a search does with an extent offered to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Not now.
     Skip,
-    /// Not before it is put back: it is dirty or pinned.
+    /// Not until it is put back, because it is dirty or pinned.
     Park,
     /// Taken.
     Take,
@@ -79,7 +78,7 @@ impl EvictionQueue {
         slot
     }
 
-    /// Adds an extent that [`EvictionQueue::start`] puts in its place.
+    /// Adds an extent whose place [`EvictionQueue::start`] will set.
     pub(crate) fn load(&mut self, file: FileId, start: u64) -> u32 {
         self.slots.push(Slot::new(file, start));
         slot_number(self.slots.len() - 1)
@@ -93,7 +92,7 @@ impl EvictionQueue {
         }
     }
 
-    /// Takes an extent out.
+    /// Removes an extent.
     pub(crate) fn remove(&mut self, slot: u32) {
         if !self.slots[slot as usize].parked() {
             self.policy.removed(slot);
@@ -101,7 +100,7 @@ impl EvictionQueue {
         self.free.push(slot);
     }
 
-    /// Moves a slot to the extent that begins at `start`: what is left of the one it stood for.
+    /// Changes the start of a slot's extent, of which only the rest is left.
     pub(crate) fn renamed(&mut self, slot: u32, start: u64) {
         self.slots[slot as usize].start = start;
     }
@@ -113,7 +112,7 @@ impl EvictionQueue {
         }
     }
 
-    /// Puts back a parked extent of `bytes` bytes, which can be evicted again.
+    /// Puts back a parked extent of `bytes` bytes, which can now be evicted.
     pub(crate) fn unpark(&mut self, slot: u32, bytes: u64) {
         let entry = &mut self.slots[slot as usize];
         if entry.parked() {

@@ -1,10 +1,10 @@
 //! When a killed process ended, as the kernel records it: until then its last writes may have reached the origin (I9).
 //!
-//! A write that the origin's server has accepted and not answered completes when the server goes on, long after a `kill
-//! -9`. The thread that waits for it ends only then, and the process with it. A System V semaphore that was raised with
-//! `SEM_UNDO` is lowered by the kernel at that moment, and `/proc/sysvipc/sem` shows when that was, to the second,
+//! A write that the origin's server has accepted but not answered completes when the server continues, possibly long
+//! after a `kill -9`. The thread that waits for it ends only then, and the process with it. The kernel then lowers a
+//! System V semaphore that was raised with `SEM_UNDO`, and `/proc/sysvipc/sem` shows when that was, to the second,
 //! until the next boot. (The kernel also notes the end of a process that has lowered its semaphore itself: the lease
-//! says whether it was raised.) This needs no watching process, and is not killed with a control group.
+//! records whether it was raised.) This needs no watching process, which could be killed with a control group.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -14,10 +14,10 @@ use halocline_os::bounded;
 
 /// Where the kernel lists all semaphores.
 const SEMAPHORES: &str = "/proc/sysvipc/sem";
-/// Longest list that is read: some hundred thousand sets.
+/// Limit for reading the list: some hundred thousand sets.
 const SEMAPHORES_BYTES_MAX: u64 = 32 << 20;
 
-/// How others find a semaphore: its key and its number.
+/// Identifies a semaphore for other processes: its key and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) key: i32,
@@ -30,7 +30,7 @@ pub(super) struct Name {
 pub(super) struct ExitTime(Name);
 
 impl ExitTime {
-    /// Makes a semaphore, not raised.
+    /// Makes a semaphore that is not raised.
     ///
     /// # Errors
     /// The system has none left, or offers none.
@@ -60,12 +60,12 @@ impl ExitTime {
         self.0
     }
 
-    /// From now on the end of this process is noted.
+    /// Makes the kernel note the end of this process from now on.
     pub(super) fn raise(&self) -> io::Result<()> {
         self.change(1)
     }
 
-    /// From now on it is not.
+    /// Stops that.
     pub(super) fn lower(&self) -> io::Result<()> {
         self.change(-1)
     }
@@ -89,13 +89,13 @@ impl Drop for ExitTime {
 
 impl Name {
     /// When the semaphore was last changed, in milliseconds since the epoch, rounded up: if the process that raised it
-    /// has ended, after everything that it did. `None` where the semaphore is gone, or not of the user `user`.
+    /// has ended, this is after everything it did. `None` if the semaphore is gone, or does not belong to `user`.
     pub(super) fn last_ms(self, user: u32) -> Option<u64> {
         let all = bounded::read_to_string(Path::new(SEMAPHORES), SEMAPHORES_BYTES_MAX).ok()?;
         all.lines().find_map(|line| self.in_line(line, user))
     }
 
-    /// The same, if a line of the list describes this semaphore.
+    /// The same, if `line` of the list describes this semaphore.
     fn in_line(self, line: &str, user: u32) -> Option<u64> {
         let mut words = line.split_whitespace();
         let mut word = || words.next();
@@ -109,7 +109,7 @@ impl Name {
         is_it.then(|| at_s.saturating_add(1).saturating_mul(1000))
     }
 
-    /// Removes a semaphore that a killed process of the user `user` left.
+    /// Removes a semaphore that a killed process of `user` left behind.
     pub(super) fn remove_left(self, user: u32) {
         if self.last_ms(user).is_some() {
             self.remove();

@@ -18,7 +18,7 @@ use super::{FileId, FileRecord, OriginKey};
 pub(crate) struct Mapped {
     /// The extents.
     pub(crate) extents: RangeMap,
-    /// Stretches of them that are recorded as one.
+    /// Stretches of them that are recorded as one extent.
     pub(crate) intents: WriteIntents,
     /// Reservations and waiting blocks.
     pub(crate) blocks: Blocks,
@@ -35,11 +35,11 @@ pub(crate) struct FileState {
     pub(crate) mapped: RwLock<Mapped>,
     /// The record.
     pub(crate) record: Mutex<FileRecord>,
-    /// How [`Busy`] lists this file, so that most changes need not ask it.
+    /// How [`Busy`] lists this file, so that most changes need not access that.
     listed: Mutex<Listed>,
-    /// Kept from eviction.
+    /// Whether it is kept from eviction.
     pub(crate) pinned: AtomicBool,
-    /// No longer a file: only blocks wait to be discarded.
+    /// Whether it was forgotten: only blocks are left, which wait to be discarded.
     pub(crate) forgotten: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ struct Listed {
     waits: bool,
 }
 
-/// The files that the rebuilder has work with, found without scanning all others.
+/// The files that need the rebuilder's work, found without scanning all the others.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     dirty: Mutex<BTreeMap<FileId, u64>>,
@@ -57,7 +57,7 @@ pub(crate) struct Busy {
 }
 
 impl Busy {
-    /// Lists a file by its present state. The caller holds its `mapped` for writing.
+    /// Lists a file according to its current state. The caller holds its `mapped` for writing.
     pub(crate) fn update(&self, state: &FileState, mapped: &Mapped) {
         let now = Listed {
             oldest_dirty_ms: mapped.extents.oldest_dirty_ms(),
@@ -118,7 +118,7 @@ impl Files {
         self.by_id.values()
     }
 
-    /// Adds a file. Any other file that was seen under its path is no longer there.
+    /// Adds a file. Any other file under its path is assumed to be gone.
     pub(crate) fn add(&mut self, record: FileRecord) -> Arc<FileState> {
         self.unlist(&record.path, |path, at| path == at);
         self.next = self.next.max(record.id.0 + 1);
@@ -137,7 +137,7 @@ impl Files {
         state
     }
 
-    /// Takes a file out of the indexes; it can still be reached by id.
+    /// Removes a file from the indexes; it can still be reached by id.
     pub(crate) fn unregister(&mut self, record: &FileRecord) {
         if self.by_key.get(&record.key) == Some(&record.id) {
             self.by_key.remove(&record.key);
@@ -145,7 +145,7 @@ impl Files {
         self.by_path.remove(&(record.path.clone(), record.id));
     }
 
-    /// Takes a file out for good.
+    /// Removes a file completely.
     pub(crate) fn remove(&mut self, file: FileId) {
         self.by_id.remove(&file);
     }
@@ -161,7 +161,7 @@ impl Files {
             .collect()
     }
 
-    /// For what a rename replaces at `to` and below: it keeps its record, but no later rename will find it.
+    /// For the files at and below `to` that a rename replaces: their records stay, but no later rename will find them.
     pub(crate) fn unlist_below(&mut self, to: &Path) {
         self.unlist(to, |path, to| path.starts_with(to));
     }
@@ -178,7 +178,7 @@ impl Files {
     }
 
     fn below(&self, at: &Path) -> impl Iterator<Item = &(PathBuf, FileId)> {
-        // Paths sort by component, so everything below a directory follows it.
+        // Paths are sorted by component, so everything below a directory follows it.
         let first = (at.to_owned(), FileId(0));
         let at = at.to_owned();
         self.by_path.range(first..).take_while(move |(path, _)| path.starts_with(&at))

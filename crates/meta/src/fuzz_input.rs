@@ -1,4 +1,4 @@
-//! What fuzz targets make of the bytes they get: temporary files and directories, and pieces.
+//! Turns the bytes of fuzz targets into temporary files, directories and pieces.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,8 +22,8 @@ pub(crate) fn scratch() -> TempDir {
     made.expect("a directory")
 }
 
-/// Cuts bytes into `N` pieces: before each but the last stands its length, in two bytes; where fewer bytes are left,
-/// the piece takes these.
+/// Cuts bytes into `N` pieces: each but the last is preceded by its length in two bytes, and takes what is left if
+/// there are fewer bytes.
 pub(crate) fn pieces<const N: usize>(mut bytes: &[u8]) -> [&[u8]; N] {
     let mut pieces = [&bytes[..0]; N];
     let (last, others) = pieces.split_last_mut().expect("one at least");

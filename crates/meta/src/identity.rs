@@ -1,4 +1,4 @@
-//! The file that says that a directory is a cache, and which one.
+//! The file that identifies a directory as a cache.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,27 +11,27 @@ use serde::{Deserialize, Serialize};
 
 use super::lease::LEASE_FILE;
 
-/// Name of the file that says that a directory is a cache.
+/// Name of the file that identifies a directory as a cache.
 pub const CACHE_FILE: &str = "halocline-cache.toml";
 
 /// Version of a new directory's format.
 pub(super) const FORMAT: u32 = 1;
 /// The same with a ring of changes ahead of a store (2), checksums of cached data (3), and records in a log of our own
-/// (4). A program that does not know these would ignore what is in the ring, leave checksums of what it overwrote, or
-/// find no records.
+/// (4). A program that does not know these would ignore changes in the ring, leave checksums of bytes that it
+/// overwrote, or find no records.
 pub(super) const FORMAT_NOW: u32 = 4;
 
-/// What [`CACHE_FILE`] says.
+/// The contents of [`CACHE_FILE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheIdentity {
     /// Version of the format of the directory.
     pub format: u32,
-    /// Tells caches apart; random.
+    /// Distinguishes caches; random.
     pub cache_id: String,
 }
 
-/// What a directory says it is, if it is a cache; nothing is created.
+/// The identity of a directory, if it is a cache; nothing is created.
 pub fn identity_of(dir: &Path) -> Result<Option<CacheIdentity>> {
     match PrivateDir::look(dir) {
         Err(error) if error.errno() == libc::ENOENT => Ok(None),

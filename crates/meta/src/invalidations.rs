@@ -1,13 +1,13 @@
-//! What must no longer be trusted although the store could not record it.
+//! Invalidations: what must no longer be trusted although the store could not record it.
 //!
-//! A store whose disk refuses writes cannot forget a mapping, but programs go on, and their bytes
-//! go to the origin (D11). A later opening would find the old mapping and serve old bytes. So
-//! before such bytes change, a line is added here, durably; the next opening honours the lines
-//! before anybody reads, and clears them once the store has recorded their effect.
+//! A store whose disk refuses writes cannot remove a mapping, but programs continue, and their bytes go to the origin
+//! (D11). The next opening would find the old mapping and serve old bytes. So before such bytes change, a line is added
+//! here, durably; the next opening applies the lines before anything is read, and clears them once the store has
+//! recorded their effect.
 //!
-//! The lines stand behind the header of the lock file, in a block that it has anyway, so that a
-//! full disk takes them. Where the cache's device takes nothing at all they go to an extended
-//! attribute of the witness, a directory on other storage: the origin.
+//! The lines follow the header of the lock file, in a block that it already has, so that a full disk accepts them. If
+//! the cache's device accepts no writes at all, they go to an extended attribute of the witness, a directory on other
+//! storage: the origin.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,23 +23,23 @@ use rustix::io::Errno;
 use super::FileId;
 use super::origin_attribute::OriginAttribute;
 
-/// The header of the lock file has this many bytes; what follows are lines.
+/// Length of the lock file's header in bytes; lines follow it.
 pub(crate) const HEADER_BYTES: u64 = 256;
 
 /// Header and lines stay in one block of the file system, which the header has allocated.
 const LINES_BYTES_MAX: usize = 4096 - 256;
 
-/// Bytes for all lines but one: room is kept for the line that says everything.
+/// Limit in bytes for all other lines: room is kept for the line that invalidates everything.
 const OTHERS_BYTES_MAX: usize = LINES_BYTES_MAX - "all\n".len();
 
-/// Something not to be trusted.
+/// An invalidation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Invalidation {
-    /// Every mapping of every file, dirty ones too.
+    /// Every mapping of every file, even dirty ones.
     All,
     /// Every clean extent: the origin may have newer bytes.
     Clean,
-    /// Every mapping of these bytes, dirty ones too.
+    /// Every mapping of these bytes, even dirty ones.
     Bytes(FileId, ByteRange),
 }
 
@@ -63,26 +63,26 @@ fn parse(line: &str) -> Option<Invalidation> {
         ["bytes", file, start, end] => {
             let (start, end) = (start.parse().ok()?, end.parse().ok()?);
             let file = FileId(file.parse().ok()?);
-            // The range is made only if it is one.
+            // A range is only made if the bounds are valid.
             (start <= end).then(|| Invalidation::Bytes(file, ByteRange::new(start, end)))
         }
         _ => None,
     }
 }
 
-/// Everything that must not be trusted, in the fewest statements.
+/// All invalidations, in the fewest statements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Statements {
     all: bool,
     clean: bool,
-    /// Of each file, ranges that neither overlap nor touch.
+    /// For each file, ranges that neither overlap nor touch.
     bytes: BTreeMap<FileId, BTreeMap<u64, u64>>,
 }
 
 impl Statements {
     fn add(&mut self, what: Invalidation) {
         match what {
-            // The others add nothing to it.
+            // The others add nothing to this one.
             Invalidation::All => *self = Self { all: true, ..Self::default() },
             _ if self.all => {}
             Invalidation::Clean => self.clean = true,
@@ -115,26 +115,27 @@ impl Statements {
     }
 }
 
-/// What one of the two places certainly holds.
+/// What one of the two places certainly contains.
 #[derive(Debug, Default)]
 struct Said {
     what: Statements,
-    /// The lines that say it.
+    /// Its lines.
     lines: String,
 }
 
-/// The list of one cache.
+/// The invalidations of one cache.
 #[derive(Debug)]
 pub(crate) struct InvalidationList {
     lock: File,
     witness: Option<OriginAttribute>,
     said: Mutex<Said>,
-    /// Nothing more needs to be added: everything was said, or there is no means to say anything.
+    /// Whether nothing more needs to be added: everything is invalidated already, or there is no means to record
+    /// anything.
     given_up: AtomicBool,
 }
 
 impl InvalidationList {
-    /// The list of the cache with this id, whose lock file is `lock`; with its statements, or the line that cannot be
+    /// The list of the cache with this id, whose lock file is `lock`, and its statements; or the line that cannot be
     /// parsed.
     pub(crate) fn load(
         lock: File,
@@ -162,8 +163,8 @@ impl InvalidationList {
         Ok((Self { lock, witness, said, given_up }, parsed))
     }
 
-    /// Adds to the list, durably; an error says that neither place took it, or that there is no room
-    /// for more than [`Invalidation::All`].
+    /// Adds to the list, durably; an error means that neither place accepted it, or that there is only room for
+    /// [`Invalidation::All`].
     pub(crate) fn add(&self, what: Invalidation) -> io::Result<()> {
         let mut said = self.said.lock();
         let mut all = said.what.clone();
@@ -171,7 +172,7 @@ impl InvalidationList {
         if all == said.what {
             return Ok(());
         }
-        // Appended, so that nothing is lost with a write that a power loss cut short; and the statement that says
+        // Appended, so that a write that a power loss cut short loses nothing; and the statement that invalidates
         // everything always fits.
         let max = if what == Invalidation::All { LINES_BYTES_MAX } else { OTHERS_BYTES_MAX };
         let mut lines = format!("{}{what}", said.lines);
@@ -197,7 +198,7 @@ impl InvalidationList {
         self.given_up.load(Ordering::Acquire)
     }
 
-    /// Empties the list: the store has recorded what it said.
+    /// Empties the list, because the store has recorded its effect.
     pub(crate) fn clear(&self) -> io::Result<()> {
         let mut said = self.said.lock();
         if said.lines.is_empty() {
@@ -212,19 +213,19 @@ impl InvalidationList {
         Ok(())
     }
 
-    /// Where there are fewer lines than before, the rest becomes empty lines.
+    /// If there are fewer lines than before, empty lines replace the rest.
     fn write_lock_file(&self, lines: &str) -> io::Result<()> {
         let before = self.lock.metadata()?.len().saturating_sub(HEADER_BYTES);
         let before = usize::try_from(before).unwrap_or(0).min(LINES_BYTES_MAX);
         let mut bytes = lines.as_bytes().to_vec();
         bytes.resize(bytes.len().max(before), b'\n');
         self.lock.write_all_at(&bytes, HEADER_BYTES)?;
-        // A device that is gone may still accept pages: only a sync shows it.
+        // A failed device may still accept pages; only a sync reveals it.
         self.lock.sync_all()
     }
 }
 
-/// The complete lines of the lock file. A kill may have cut off the last one: it was never acknowledged.
+/// The complete lines of the lock file. A kill may have cut off the last one, which was never acknowledged.
 fn read_lines(lock: &File) -> io::Result<String> {
     let len = lock.metadata()?.len().saturating_sub(HEADER_BYTES);
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0).min(LINES_BYTES_MAX)];
@@ -244,7 +245,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is in the block behind the header: nothing panics, and what is parsed means the same when it is
+        /// Whatever is in the block after the header, nothing panics, and what is parsed means the same when it is
         /// rewritten in the fewest statements.
         #[test]
         fn hostile_lines_are_refused_or_mean_one_thing(

@@ -1,5 +1,5 @@
-//! Until when a session may have changed the origin: tells its own changes from those of others after it was killed
-//! (I9).
+//! Until when a session may have changed the origin: distinguishes its own changes from those of others after it was
+//! killed (I9).
 //!
 //! The record of a file that we are changing says so ([`Stamp::Writing`]), because the file's state after a kill in
 //! mid-change cannot be known. The time can: before every change the lease says until when we may be making changes,
@@ -43,26 +43,26 @@ const MAGIC: &str = "lease-2";
 /// First word in versions without an exit time.
 const MAGIC_BEFORE: &str = "lease-1";
 
-/// How far ahead of a change the end for a kill lies; renewed when half of it has passed. Shorter detects more changes
-/// of others, longer tolerates longer pauses of a thread between its look at the lease and its change.
+/// How far ahead of a change the end for a kill is; renewed when half of it has passed. A shorter time detects more
+/// changes by others, a longer one tolerates longer pauses of a thread between its check of the lease and its change.
 const KILL_MS: u64 = 2_000;
 /// The same for the end for a power loss, whose renewal is a sync.
 const POWER_MS: u64 = 60_000;
 
-/// What the last session left to recognize its own changes by.
+/// What the last session left for recognising its own changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
     /// Nothing: it was a session of an older version, or there was none.
     Nothing,
-    /// The directory is a copy of another cache: what it says of the origin is from some time in the past.
+    /// The directory is a copy of another cache: its statements about the origin are from some time in the past.
     Copy,
-    /// The process ended, orderly or not. It changed nothing after this time, in nanoseconds since the
-    /// epoch. The origin's disk may have kept less than the records say.
+    /// The process ended, orderly or not. It changed nothing after this time, in nanoseconds since the epoch. The
+    /// origin's disk may have lost some of what the records say.
     Ended(i64),
     /// The session was closed after the origin was synced under all dirty bytes. It changed nothing after this time.
     Durable(i64),
-    /// As `Ended`, and the records may be older than what the session knew last, because the store refused changes or
-    /// the machine lost its power; what the origin's disk kept may be older than both.
+    /// As `Ended`, and the records may be older than what the session last knew, because the store refused changes or
+    /// the machine lost power; the state of the origin's disk may be older than both.
     Behind(i64),
 }
 
@@ -81,8 +81,8 @@ pub enum Verdict {
 }
 
 impl Evidence {
-    /// The stamp to record for a file left as `left` that cannot be looked at during this session: the evidence of a
-    /// later session says nothing of it.
+    /// The stamp to record for a file left as `left` that cannot be examined during this session: the evidence of a
+    /// later session says nothing about it.
     pub fn kept(self, left: Stamp) -> Stamp {
         let until_ns = match (left, self) {
             (Stamp::Unjudged { .. }, _)
@@ -101,13 +101,13 @@ impl Evidence {
         Stamp::Unjudged { until_ns }
     }
 
-    /// Compares how a file was left with how it is found.
+    /// Compares how a file was left with how it is now.
     pub fn judge(self, left: Stamp, found: Stamp) -> Verdict {
         let Stamp::Closed { ctime_ns, .. } = found else { return Verdict::Ours };
         match (left, self) {
             _ if left == found => Verdict::Same,
             _ if left.same_bytes(found) => Verdict::Attributes,
-            // The evidence of a later session says nothing of the one that changed the file.
+            // The evidence of a later session says nothing about the one that changed the file.
             (Stamp::Unjudged { until_ns }, _) if ctime_ns <= until_ns => Verdict::Ours,
             (Stamp::Unjudged { .. }, _) => Verdict::Theirs,
             (_, Self::Behind(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
@@ -147,7 +147,7 @@ impl Closed {
         Self::NAMES.iter().find(|row| row.1 == self).expect("each has a name").0
     }
 
-    /// An unknown name is not a closed session.
+    /// An unknown name means that the session was not closed.
     fn of_name(name: &str) -> Self {
         Self::NAMES.iter().find(|row| row.0 == name).map_or(Self::No, |row| row.1)
     }
@@ -163,11 +163,11 @@ struct Text {
     closed: Closed,
     /// Whether records are out of date because the store refuses changes.
     behind: bool,
-    /// Inode number and birth time in nanoseconds of the file that this was written to.
+    /// Inode number and birth time in nanoseconds of the file in which this was written.
     home: (u64, i64),
     /// How far the origin's clock was found to be ahead of our clock.
     ahead_ms: u64,
-    /// Tells when the process ended.
+    /// Identifies the semaphore that records when the process ended.
     exit: Option<exit_time::Name>,
     /// Whether changes were under way, the last of which may have completed when the process ended.
     busy: bool,
@@ -266,15 +266,15 @@ pub struct Lease {
     /// How far the origin's clock is ahead of our clock, as far as its times have shown.
     ahead_ms: AtomicU64,
     warned: AtomicBool,
-    /// Tells when this process ended, where the system can do that.
+    /// Records when this process ended, if the system supports that.
     exit: OnceLock<ExitTime>,
-    /// What told when the last process ended, and its user.
+    /// The semaphore of the last process, and that process's user.
     exit_before: Option<(exit_time::Name, u32)>,
 }
 
 impl Lease {
     /// Opens the lease of the cache in `dir`, which the caller owns, and returns the evidence of the last session. The
-    /// file stays as it is until [`Lease::begin`]. `boot` is the machine's boot id, where a test simulates a reboot.
+    /// file is unchanged until [`Lease::begin`]. `boot` replaces the machine's boot id when a test simulates a reboot.
     pub fn open(dir: &Path, boot: Option<&str>) -> Result<(Self, Evidence)> {
         let path = dir.join(LEASE_FILE);
         let boot_id = boot.map_or_else(boot_id, |id| Ok(id.to_owned()))?;
@@ -306,7 +306,7 @@ impl Lease {
         Ok((lease, evidence))
     }
 
-    /// The session begins: every file was judged by what the last one left.
+    /// The session begins: every file was judged by what the last session left.
     pub fn begin(&self) -> Result<()> {
         match ExitTime::new() {
             Ok(exit) => self.text.lock().exit = Some(self.exit.get_or_init(|| exit).name()),
@@ -318,12 +318,12 @@ impl Lease {
         self.renew(true).map_err(Error::at(&self.path, "write"))
     }
 
-    /// Changes begin, of which the last may complete long after a kill: the kernel is to note when.
+    /// Changes begin, the last of which may complete long after a kill: makes the kernel note when.
     pub fn note_exit(&self) {
         self.change_exit(true, ExitTime::raise);
     }
 
-    /// Changes are no longer under way.
+    /// No changes are in progress any longer.
     pub fn forget_exit(&self) {
         self.change_exit(false, ExitTime::lower);
     }
@@ -347,7 +347,7 @@ impl Lease {
         self.renew_or_warn(!lasts(&self.synced_until_ms, KILL_MS));
     }
 
-    /// A change is still under way: called at intervals of less than half of `KILL_MS`.
+    /// A change is still in progress: called at intervals of less than half of `KILL_MS`.
     pub fn prolong(&self) {
         let synced_until_ms = self.synced_until_ms.load(Ordering::Acquire);
         self.renew_or_warn(synced_until_ms < coarse_ms() + POWER_MS / 2);
@@ -373,7 +373,7 @@ impl Lease {
         }
     }
 
-    /// The store refused to record how a file is.
+    /// The store refused to record the state of a file.
     pub fn fall_behind(&self) {
         let mut text = self.text.lock();
         if !std::mem::replace(&mut text.behind, true)
@@ -383,8 +383,8 @@ impl Lease {
         }
     }
 
-    /// The session ends: every file is recorded as it was left; `durable` says whether the origin's disk has all bytes
-    /// of all files with dirty bytes.
+    /// The session ends: every file is recorded as it was left; `durable` is whether the origin's disk has all bytes of
+    /// all files with dirty bytes.
     pub fn close(&self, durable: bool) -> Result<()> {
         let mut text = self.text.lock();
         text.closed = if durable { Closed::Durable } else { Closed::Recorded };
@@ -396,8 +396,8 @@ impl Lease {
         if let Err(error) = self.renew(synced)
             && !self.warned.swap(true, Ordering::Relaxed)
         {
-            // Programs go on (D11). If the mount is killed now, dirty bytes of files that it is just changing are saved
-            // as a conflict at the next mount.
+            // Programs continue (D11). If the mount is killed now, dirty bytes of files that it is currently changing
+            // are saved as a conflict at the next mount.
             tracing::warn!("{}: {error}", self.path.display());
         }
     }
@@ -425,7 +425,7 @@ impl Lease {
 /// How late a reading of our clock may be.
 const TICK_MS: u64 = 10;
 
-/// The evidence of the last session on the cache in `dir`, for callers that only look.
+/// The evidence of the last session on the cache in `dir`, for read-only callers.
 pub fn evidence(dir: &Path) -> Result<Evidence> {
     let path = dir.join(LEASE_FILE);
     let file = match PrivateDir::open(dir)?.file(LEASE_FILE, Use::Read) {
@@ -437,7 +437,7 @@ pub fn evidence(dir: &Path) -> Result<Evidence> {
     Ok(evidence)
 }
 
-/// Contents of the file, and the semaphore that it names to tell when the process ended.
+/// The contents of the file, and the semaphore it names, which records when the process ended.
 fn read(
     file: &File,
     whose: ((u64, i64), u32),
@@ -454,7 +454,7 @@ fn read(
     if len == 0 {
         return Ok((Evidence::Nothing, None));
     }
-    // An unreadable text says as little of the origin as a copy does.
+    // An unreadable text reveals as little about the origin as a copy does.
     let text = Text::decode(&bytes[..len]);
     let Some(text) = text else { return Ok((Evidence::Copy, None)) };
     // The original of a copied cache keeps running; its exit time is not the copy's.
@@ -462,7 +462,7 @@ fn read(
     Ok((text.evidence(whose, boot_id), exit))
 }
 
-/// What tells a file from its copies, and the file's owner.
+/// What distinguishes a file from its copies, and the file's owner.
 fn location_of(file: &File) -> io::Result<((u64, i64), u32)> {
     let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::UID;
     let found = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;

@@ -1,7 +1,7 @@
-//! Which byte is where, durable: the data mapping table (DMT) and the critical data table (CDT).
+//! Which byte is where, durably: the data mapping table (DMT) and the critical data table (CDT).
 //!
-//! [`table::ExtentTable`] keeps both in memory, as range maps, and every change of them in a store of
-//! records (`records.rs`): the tables are this node's own, the records may be anywhere (D6).
+//! [`table::ExtentTable`] keeps both in memory, as range maps, and writes every change of them to a store of records
+//! (`records.rs`): the tables belong to this node, the records may be anywhere (D6).
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -49,22 +49,22 @@ pub struct FileId(pub u64);
 pub struct OriginKey {
     /// Inode number.
     pub inode: u64,
-    /// Birth time in nanoseconds where the file system has one, else 0: tells a reused inode.
+    /// Birth time in nanoseconds, or 0 if the file system reports none: detects a reused inode.
     pub born_ns: u64,
 }
 
-/// What the origin's file looked like when Halocline last touched it (I9).
+/// The state of the origin's file when Halocline last accessed it (I9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stamp {
-    /// Halocline is changing it: nobody knows how it looks after a crash ([`lease`]).
+    /// Halocline is changing it: after a crash its state is unknown ([`lease`]).
     Writing,
-    /// An earlier session was changing it, until this time at most, in nanoseconds since the epoch, and
-    /// no mount could look at it since.
+    /// An earlier session was changing it, until this time at most, in nanoseconds since the epoch, and no mount could
+    /// examine it since.
     Unjudged {
         /// A later change was made by others.
         until_ns: i64,
     },
-    /// What it looked like when Halocline had last changed it.
+    /// Its state after Halocline's last change.
     Closed {
         /// Size in bytes.
         size: u64,
@@ -95,7 +95,7 @@ impl Stamp {
     }
 
     /// Whether both are of a file at rest with the same size and modification time: then its bytes are the same, as far
-    /// as times show.
+    /// as the times reveal.
     pub fn same_bytes(self, other: Self) -> bool {
         match (self, other) {
             (
@@ -107,7 +107,7 @@ impl Stamp {
     }
 }
 
-/// A time in nanoseconds since the epoch, saturating at the ends of `i64`: anybody may give a file a time beyond the
+/// A time in nanoseconds since the epoch, saturating at the ends of `i64`: anyone may give a file a time beyond the
 /// year 2262.
 pub const fn in_nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
@@ -122,7 +122,7 @@ pub struct FileRecord {
     pub key: OriginKey,
     /// Path below the origin's root, as last seen.
     pub path: PathBuf,
-    /// What the origin's file looked like.
+    /// The state of the origin's file.
     pub stamp: Stamp,
     /// Root of the mount below the origin's root that has the file; `None` for a file on the file system of the
     /// origin's root itself.
@@ -134,7 +134,7 @@ pub struct FileRecord {
 pub struct Extent {
     /// Bytes of the file.
     pub range: ByteRange,
-    /// Where they lie on the cache volume.
+    /// Their placement on the cache volume.
     pub placement: Placement,
     /// `D_flag`: the cache holds the only newest copy.
     pub dirty: bool,
@@ -151,7 +151,7 @@ pub struct Extent {
 pub struct Segment {
     /// The part of the request.
     pub range: ByteRange,
-    /// The extent that holds it, or `None` when the origin does.
+    /// The extent that holds it, or `None` if only the origin has it.
     pub extent: Option<Extent>,
 }
 
@@ -162,15 +162,15 @@ pub struct Wanted {
     pub file: FileId,
     /// The range.
     pub range: ByteRange,
-    /// Where its bytes shall go.
+    /// The placement for its bytes.
     pub placement: Placement,
 }
 
-/// Bytes and numbers of a cache, kept up to date, cheap to read.
+/// Bytes and numbers of a cache, kept up to date so that reading them is cheap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes on disk that mapped extents occupy, in whole blocks, plus what is reserved and what
-    /// is unmapped but not yet discarded (I5).
+    /// Bytes on disk occupied by mapped extents, in whole blocks, plus blocks that are reserved, and blocks that are
+    /// unmapped but not yet discarded (I5).
     pub used: u64,
     /// File bytes mapped.
     pub mapped: u64,
@@ -192,7 +192,7 @@ pub struct Discard {
     pub file: FileId,
     /// Block-aligned range.
     pub range: ByteRange,
-    /// The object the range lies in.
+    /// The object that contains the range.
     pub placement: Placement,
 }
 
@@ -200,7 +200,7 @@ pub struct Discard {
 mod tests {
     use super::*;
 
-    /// Such a file ended the mount process.
+    /// Regression: such a file ended the mount process.
     #[test]
     fn times_that_do_not_fit_nanoseconds_are_taken() {
         // SAFETY: plain numbers, for which zero is a value.

@@ -1,9 +1,9 @@
-//! A file mapped into memory: a store needs no system call, and survives a kill just as well, because the pages are the
-//! kernel's.
+//! A file mapped into memory: a store needs no system call, and survives a kill just as well, because the pages belong
+//! to the kernel.
 //!
-//! What must hold here: a device that fails, or a file cut short by others, makes [`Mapping::store`] and the like fail
-//! and not the process (D11). The kernel reports it with `SIGBUS` at the access itself; the handler replaces the lost
-//! page by a page of memory, and the access continues there.
+//! What must hold here: if a device fails, or others cut a file short, [`Mapping::store`] and the like fail, but not
+//! the process (D11). The kernel reports this with `SIGBUS` at the access itself; the handler replaces the lost page by
+//! a page of memory, and the access continues there.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -54,7 +54,7 @@ impl Mapping {
     pub(super) fn new(file: &File, len: usize) -> io::Result<Self> {
         heed_bus_errors()?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new place for a mapping overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let at = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, 0) }?;
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { at, len })
@@ -64,13 +64,13 @@ impl Mapping {
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new place for a mapping overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let at = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) }?;
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { at, len })
     }
 
-    /// Writes `bytes` at `offset`. After an error any of them may be there.
+    /// Writes `bytes` at `offset`. After an error any of them may have been written.
     pub(super) fn store(&mut self, offset: usize, bytes: &[u8]) -> io::Result<()> {
         self.guarded(offset..offset + bytes.len(), |to| {
             // SAFETY: the bytes lie in the mapping, which nothing else refers to.
@@ -78,8 +78,8 @@ impl Mapping {
         })
     }
 
-    /// Writes words of 8 bytes at `offset`, a multiple of 8, each at once. After an error any of them
-    /// may be there.
+    /// Writes words of 8 bytes at `offset`, a multiple of 8, each atomically. After an error any of them may have been
+    /// written.
     pub(super) fn store_words(&self, offset: usize, words: &[u64]) -> io::Result<()> {
         self.guarded(offset..offset + size_of_val(words), |to| {
             for (word, at) in words.iter().zip(words_at(to)) {
@@ -117,7 +117,7 @@ impl Mapping {
     }
 }
 
-/// The words at an address in a mapping and after it. No more may be taken than the mapping has.
+/// The words from an address in a mapping on. The caller must not take more than the mapping has.
 fn words_at<'a>(at: *mut u8) -> impl Iterator<Item = &'a AtomicU64> {
     #[expect(clippy::cast_ptr_alignment, reason = "asserted in the next line")]
     let first = at.cast::<AtomicU64>();
@@ -174,7 +174,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
             return;
         }
     }
-    // Not ours: the previous handler gets it, at the same instruction or raised again.
+    // Not our access: the previous handler gets the signal, at the same instruction or raised again.
     if let Some(before) = BEFORE.get() {
         // SAFETY: this is the action that the kernel returned before.
         unsafe { libc::sigaction(signal, before, ptr::null_mut()) };

@@ -1,9 +1,9 @@
-//! Caches of format 3 and earlier, whose records lay in the files of a library with a ring of our own
-//! ahead of it (`docs/decisions/0008-ring-ahead-of-the-store.md`): read once, and written as a log.
+//! Migrates caches of format 3 and earlier, whose records are in the files of a library with our own ring ahead of it
+//! (`docs/decisions/0008-ring-ahead-of-the-store.md`): they are read once, and written as a log.
 //!
-//! Only the library's public interface is used. Damage to its own files that it does not notice is not noticed here;
-//! the ring does not help where the library's journal lost something. This module and the library are removed in the
-//! next version that may refuse such caches.
+//! Only the library's public interface is used. If the library does not notice damage to its own files, it is not
+//! noticed here either; the ring does not help if the library's journal lost something. This module and the library
+//! will be removed in the first version that may refuse such caches.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,20 +32,20 @@ pub(super) fn is_in(dir: &PrivateDir) -> Result<bool> {
     Ok(dir.names()?.iter().any(|name| name == LIBRARY))
 }
 
-/// Makes a log of the records in `dir`. After a kill at any point it starts again, or was already done. `torn` says
+/// Makes a log of the records in `dir`. After a kill at any point it starts again, or was already done. `torn` means
 /// that power was lost since the cache was last open.
 pub(super) fn migrate(dir: &PrivateDir, torn: bool) -> Result<()> {
     // The library opens its files by their paths.
     dir.check_below()?;
     if !log::is_in(dir)? {
         let path = dir.path();
-        // It may panic on bytes that it did not write.
+        // The library may panic on bytes that it did not write.
         let read = catch_unwind(AssertUnwindSafe(|| read(path)));
         let (mut records, kept) = read
             .map_err(|_| damaged(path, "its library cannot read it"))?
             .map_err(|error| damaged(path, &format!("its library cannot read it: {error}")))?;
         let kept = kept.as_deref().map(|value| record::decode_counter_within(value, COUNTER_MAX));
-        // Without a number the records are from a version without a ring.
+        // Without a number, the records are from a version without a ring.
         if let Some(kept) = kept.transpose().map_err(|bad| damaged(path, bad.0))? {
             replay(dir, kept, torn, &mut records)?;
         }
@@ -74,8 +74,8 @@ fn read(path: &Path) -> fjall::Result<(Records, Option<Vec<u8>>)> {
     Ok((records, kept))
 }
 
-/// Applies the changes in the ring that the library lacks: those that follow `kept` without a gap. Whatever follows a
-/// gap is left from a power loss; if there was none, a gap is damage.
+/// Applies the changes in the ring that the library lacks: those that follow `kept` without a gap. Changes after a gap
+/// are left from a power loss; if there was none, a gap is damage.
 fn replay(dir: &PrivateDir, kept: u64, torn: bool, records: &mut Records) -> Result<()> {
     let ring = dir.read(RING, SLOT as u64 * SLOTS)?;
     let ring = match ring {
@@ -120,11 +120,11 @@ fn read_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
         .then_some((u64::from_le_bytes(*number), batch))
 }
 
-/// Removes all files but those of the log and the checksums.
+/// Removes all files except those of the log and the checksums.
 fn remove_library(dir: &PrivateDir) -> Result<()> {
     for name in dir.names()? {
         let path = dir.path().join(&name);
-        // This one last: its presence says that there is something to remove.
+        // This one last, because its presence means that there is something to remove.
         if log::is_name(&name) || name == checksums::NAME || name == LIBRARY {
             continue;
         }

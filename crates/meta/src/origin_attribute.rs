@@ -1,9 +1,9 @@
-//! What a cache notes on other storage: extended attributes of its origin's directory.
+//! A cache's notes on other storage: extended attributes of its origin's directory.
 //!
-//! Anybody who may write to a directory may set its `user.` attributes, and the contents of these drop bytes of the
-//! cache or refuse mounts. A `trusted.` attribute is root's alone, and is used where possible: for root, on file
-//! systems that have it. Besides, root believes a `user.` one, as earlier versions wrote it, if nobody else may write
-//! to the directory.
+//! Anyone who may write to a directory may set its `user.` attributes, and the contents of these drop bytes of the
+//! cache or refuse mounts. Only root can set a `trusted.` attribute, which is used if possible: for root, on file
+//! systems that support it. In addition, root trusts a `user.` one, as earlier versions wrote it, if no one else may
+//! write to the directory.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,35 +14,35 @@ use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// What a list of names takes at most: the kernel's own limit.
+/// Limit for a list of names: the kernel's own.
 const NAMES_BYTES_MAX: usize = 1 << 16;
 
-/// Permissions of others to write.
+/// Write permissions of others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// An attribute of one cache. Programs on a mount do not see it.
+/// An attribute of one cache; hidden from programs on a mount.
 #[derive(Debug)]
 pub(super) struct OriginAttribute {
     dir: File,
-    /// Where it is written.
+    /// The attribute that we write.
     attribute: String,
-    /// Where others than root, and earlier versions, write it, if that is elsewhere.
+    /// The attribute that users other than root, and earlier versions, write, if it is another one.
     users: Option<String>,
-    /// Whether only this process's user can have written what stands there.
+    /// Whether only this process's user can have written that one.
     are_users_believed: bool,
 }
 
 impl OriginAttribute {
-    /// The attribute of `dir` that says `what` of the cache with this id.
+    /// The attribute of `dir` for the subject `what` and the cache with this id.
     pub(super) fn new(dir: File, what: &str, cache_id: &str) -> io::Result<Self> {
         let [trusted, user] =
             ["trusted", "user"].map(|class| format!("{class}.halocline.{what}.{cache_id}"));
-        // Replaces a missing attribute: shows whether writing is allowed, and writes nothing.
+        // Replacing a missing attribute shows whether writing is allowed, and writes nothing.
         let probe = fsetxattr(&dir, "trusted.halocline.probe", &[], XattrFlags::REPLACE);
         let is_privileged = match probe {
             Ok(()) | Err(Errno::NODATA) => true,
             Err(Errno::PERM | Errno::OPNOTSUPP) => false,
-            // Such as of a file system that is read-only just now.
+            // For example on a file system that is currently read-only.
             Err(_) => geteuid().is_root(),
         };
         if !is_privileged {
@@ -53,7 +53,7 @@ impl OriginAttribute {
         Ok(Self { dir, attribute: trusted, users: Some(user), are_users_believed: is_ours })
     }
 
-    /// What is written there, at most `bytes_max` in each place.
+    /// The contents, at most `bytes_max` of each attribute.
     pub(super) fn read(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         for name in self.names() {
@@ -62,12 +62,12 @@ impl OriginAttribute {
         Ok(all)
     }
 
-    /// The same from this user's own place only.
+    /// The same, only from the attribute that we write.
     pub(super) fn read_own(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
         self.value(&self.attribute, bytes_max)
     }
 
-    /// The same of the place of other users, and whether that may be believed.
+    /// The same, only from the attribute of other users, and whether it may be trusted.
     pub(super) fn read_of_users(&self, bytes_max: usize) -> io::Result<(Vec<u8>, bool)> {
         let value = self.users.as_ref().map_or(Ok(Vec::new()), |name| self.value(name, bytes_max));
         Ok((value?, self.are_users_believed))
@@ -83,13 +83,13 @@ impl OriginAttribute {
         Ok(value)
     }
 
-    /// Puts `value` in place of what is written there, durably.
+    /// Replaces the contents by `value`, durably.
     pub(super) fn write(&self, value: &[u8]) -> io::Result<()> {
         fsetxattr(&self.dir, &*self.attribute, value, XattrFlags::empty())?;
         self.dir.sync_all()
     }
 
-    /// Writes it where other users see it, too.
+    /// Writes it also where other users see it.
     pub(super) fn write_for_users(&self, value: &[u8]) -> io::Result<()> {
         let Some(name) = &self.users else { return Ok(()) };
         Ok(fsetxattr(&self.dir, name, value, XattrFlags::empty())?)
@@ -100,7 +100,7 @@ impl OriginAttribute {
         self.remove(self.names())
     }
 
-    /// Removes it wherever it is, durably.
+    /// Removes both attributes, durably.
     pub(super) fn clear_everywhere(&self) -> io::Result<()> {
         self.remove(self.users.iter().chain([&self.attribute]).map(String::as_str))
     }
@@ -115,7 +115,7 @@ impl OriginAttribute {
         self.dir.sync_all()
     }
 
-    /// The ids of all caches of which an attribute of `dir` says `what`.
+    /// The ids of all caches with an attribute of `dir` for the subject `what`.
     pub(super) fn caches(dir: &File, what: &str) -> io::Result<BTreeSet<String>> {
         let mut names = vec![0; NAMES_BYTES_MAX];
         let len = match flistxattr(dir, &mut names) {
@@ -147,7 +147,7 @@ mod tests {
         OriginAttribute::new(File::open(dir.path()).unwrap(), "distrust", "id").unwrap()
     }
 
-    /// One line dropped all dirty bytes of a cache of root, wherever others could write to the origin's directory.
+    /// Regression: one line dropped all dirty bytes of root's cache if others could write to the origin's directory.
     #[test]
     fn root_believes_nothing_that_others_can_write() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! What an origin says of caches that may hold newer bytes than it has.
+//! The mark on an origin for which a cache may hold newer bytes.
 //!
-//! A cache's directory is not there while its device is not mounted, and a mount over the bare mount point would make an
+//! If a cache's device is not mounted, its directory is missing, and a mount over the bare mount point would create an
 //! empty cache and serve the origin's old bytes (I1). So a cache marks its origin before its first dirty byte is
-//! acknowledged, and takes the mark away when it is left with nothing dirty; while a mark of another cache is there, no
-//! mount without that cache begins. As bcache and LVM refuse a dirty origin without its cache.
+//! acknowledged, and removes the mark when it is left without dirty bytes; while another cache's mark is there, no
+//! mount without that cache can begin. Likewise, bcache and LVM refuse a dirty origin without its cache.
 //!
-//! The mark is an extended attribute of the origin's directory. Where the file system or the permissions have none,
+//! The mark is an extended attribute of the origin's directory. Without support by the file system or the permissions,
 //! there is no such protection.
 
 use std::fs::{self, File};
@@ -24,25 +24,25 @@ use halocline_os::birth_time::born_ns;
 use halocline_os::clock::coarse_ms;
 use halocline_os::error::{Error, Result};
 
-/// What the attribute says of a cache.
+/// The subject of the attribute.
 const WHAT: &str = "dirty";
 /// A mark is short; a longer value is not a mark.
 const MARK_BYTES_MAX: usize = 8192;
 
-/// How often a mark is retried that the origin refuses for now.
+/// Pause before a mark is retried that the origin refuses for now.
 const TRY_AGAIN_MS: u64 = 1000;
 
-/// What a mark says.
+/// The contents of a mark.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Said {
-    /// Where the cache was mounted last.
+    /// The host on which the cache was last mounted.
     host: String,
-    /// Its directory there, as far as it can be shown.
+    /// Its directory there, as displayable text.
     cache: String,
-    /// That directory: a copy of it has the same id, and other bytes.
+    /// Identifies that directory: a copy of it has the same id, but other bytes.
     cache_inode: u64,
     cache_born_ns: u64,
-    /// The directory that was marked: a copy with its attributes has another inode.
+    /// Identifies the marked directory: a copy with its attributes has another inode.
     origin_inode: u64,
     origin_born_ns: u64,
 }
@@ -60,7 +60,8 @@ impl Said {
         })
     }
 
-    /// What a value says of the origin with this key. Whoever may write to the directory may have written it.
+    /// Parses the value of a mark on the origin with this key. Anyone who may write to the directory may have written
+    /// it.
     fn parse(value: &[u8], origin: OriginKey) -> Option<Self> {
         let said: Self = serde_json::from_slice(value).ok()?;
         let is_plain = !format!("{}{}", said.host, said.cache).contains(char::is_control);
@@ -76,10 +77,10 @@ impl Said {
 /// The mark of one cache.
 #[derive(Debug, Default)]
 pub(super) struct OriginMark {
-    /// `None` without an origin, or where it has no attributes.
+    /// `None` without an origin, or if it does not support attributes.
     attribute: Option<OriginAttribute>,
     mark: Vec<u8>,
-    /// The mark is on the origin as this session makes it.
+    /// Whether the mark is on the origin as this session writes it.
     is_set: AtomicBool,
     is_left_off: AtomicBool,
     /// No mark is tried before this time.
@@ -89,13 +90,13 @@ pub(super) struct OriginMark {
 
 #[derive(Debug, Default)]
 struct Changing {
-    /// One that this cache made is there, now or before.
+    /// Whether a mark by this cache is there, made now or earlier.
     is_there: bool,
     was_told: bool,
 }
 
 impl OriginMark {
-    /// The mark that the cache with this id in `cache` makes on `origin`.
+    /// The mark of the cache with this id in `cache` on `origin`.
     pub(super) fn open(origin: Option<&Path>, cache: &Path, cache_id: &str) -> Self {
         let opened = origin.map(|origin| -> io::Result<_> {
             let dir = File::open(origin)?;
@@ -123,7 +124,7 @@ impl OriginMark {
         )
     }
 
-    /// Called before a dirty byte is acknowledged. Only the first call costs anything.
+    /// To be called before a dirty byte is acknowledged. Only the first call has a cost.
     pub(super) fn set(&self) {
         if self.is_set.load(Ordering::Acquire) || self.is_left_off.load(Ordering::Acquire) {
             return;
@@ -136,7 +137,7 @@ impl OriginMark {
         if self.is_set.load(Ordering::Acquire) {
             return;
         }
-        // Advice for users who do not see root's: first, as the other is synced.
+        // For users who cannot see root's mark: written first, because the other is synced.
         let advised = attribute.write_for_users(&self.mark);
         let Err(error) = attribute.write(&self.mark) else {
             if let Err(error) = advised {
@@ -159,12 +160,12 @@ impl OriginMark {
         }
     }
 
-    /// Makes no mark from here on.
+    /// Makes no marks from now on.
     pub(super) fn leave_off(&self) {
         self.is_left_off.store(true, Ordering::Release);
     }
 
-    /// Called when nothing is dirty any more, and the origin has it durably.
+    /// To be called when nothing is dirty any more, and the origin has everything durably.
     pub(super) fn clear(&self) {
         let mut changing = self.changing.lock();
         self.is_set.store(false, Ordering::Release);
@@ -177,20 +178,20 @@ impl OriginMark {
     }
 }
 
-/// Another cache that may hold bytes which the origin does not have.
+/// Another cache that may hold bytes that the origin does not have.
 #[derive(Debug)]
 struct Other {
     id: String,
     said: Said,
-    /// What it marked.
+    /// The directory that it marked.
     origin: PathBuf,
     attribute: OriginAttribute,
 }
 
-/// Refuses an origin of which, or of a directory above it, a cache other than the one in `cache` may hold newer bytes.
+/// Refuses an origin if a cache other than the one in `cache` may hold newer bytes of it or of a directory above it.
 ///
 /// # Errors
-/// [`Error::Invalid`] names that cache; [`Error::Path`] where the origin cannot be looked at.
+/// [`Error::Invalid`] names that cache; [`Error::Path`] if the origin cannot be examined.
 pub fn check(origin: &Path, cache: &Path) -> Result<()> {
     let others = others(origin, cache)?;
     let Some(Other { id, said, origin, .. }) = others.first() else { return Ok(()) };
@@ -214,7 +215,7 @@ pub fn check(origin: &Path, cache: &Path) -> Result<()> {
     ))
 }
 
-/// Goes on without the bytes that caches other than the one in `cache` may hold: removes their marks where possible.
+/// Accepts the loss of bytes that caches other than the one in `cache` may hold: removes their marks if possible.
 pub fn forget_others(origin: &Path, cache: &Path) {
     let others = match others(origin, cache) {
         Ok(others) => others,
@@ -231,7 +232,7 @@ pub fn forget_others(origin: &Path, cache: &Path) {
     }
 }
 
-/// Other caches whose marks are on this origin or above it.
+/// Other caches with marks on this origin or above it.
 fn others(origin: &Path, cache: &Path) -> Result<Vec<Other>> {
     let at = || Error::at(cache, "look at");
     let own = identity_of(cache)?.map(|identity| identity.cache_id);
@@ -241,7 +242,7 @@ fn others(origin: &Path, cache: &Path) -> Result<Vec<Other>> {
     let mut others = Vec::new();
     for path in real.ancestors() {
         let opened = match File::open(path) {
-            // Who may not read a directory above may not be kept from what is below it.
+            // A user who may not read a directory above must still be able to use those below it.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && path != real => {
                 continue;
             }
@@ -250,7 +251,7 @@ fn others(origin: &Path, cache: &Path) -> Result<Vec<Other>> {
         if let Some(own) = own.as_ref().filter(|_| path == real)
             && mark_of(&opened, path, own)?.is_some_and(|mark| is_own(&mark))
         {
-            // Others cannot have come while it was there.
+            // Other marks cannot have been added while this cache's was there.
             continue;
         }
         others.extend(marks_on(&opened, path)?.into_iter().filter(|other| !is_own(other)));
@@ -258,7 +259,7 @@ fn others(origin: &Path, cache: &Path) -> Result<Vec<Other>> {
     Ok(others)
 }
 
-/// The marks on a directory that are its own.
+/// The marks on a directory that were made for it.
 fn marks_on(dir: &File, path: &Path) -> Result<Vec<Other>> {
     let ids = OriginAttribute::caches(dir, WHAT).map_err(|error| match error.raw_os_error() {
         Some(libc::E2BIG) => Error::invalid(
@@ -275,13 +276,13 @@ fn marks_on(dir: &File, path: &Path) -> Result<Vec<Other>> {
     marks.filter_map(Result::transpose).collect()
 }
 
-/// The mark of one cache. One that cannot be believed is only reported.
+/// The mark of one cache. A mark that cannot be trusted is only reported.
 fn mark_of(dir: &File, path: &Path, id: &str) -> Result<Option<Other>> {
     let at = || Error::at(path, "read the marks of caches on");
     let key = key_of(dir).map_err(at())?;
     let dir = dir.try_clone().map_err(at())?;
     let attribute = OriginAttribute::new(dir, WHAT, id).map_err(at())?;
-    // A longer one was not made by us.
+    // A longer one is not ours.
     let own = attribute.read_own(MARK_BYTES_MAX).unwrap_or_default();
     let (of_users, is_believed) = attribute.read_of_users(MARK_BYTES_MAX).unwrap_or_default();
     let by_users = Said::parse(&of_users, key);
@@ -341,7 +342,7 @@ mod tests {
         }
     }
 
-    /// A backup that was mounted took the original's mark away, and was served with old bytes.
+    /// Regression: a mounted backup removed the original's mark, and was served with old bytes.
     #[test]
     fn a_copy_of_a_cache_is_another_one() {
         let sides = Sides::new();
@@ -359,7 +360,7 @@ mod tests {
         sides.check(copy.path()).unwrap();
     }
 
-    /// The remedy named a place where the cache had been before.
+    /// Regression: the remedy named a place where the cache had been earlier.
     #[test]
     fn a_mark_says_where_the_cache_is_now() {
         let sides = Sides::new();
@@ -376,7 +377,7 @@ mod tests {
         sides.check(other.path()).unwrap();
     }
 
-    /// A full origin took no mark, and none was tried when it had room again.
+    /// Regression: a full origin accepted no mark, and none was tried when it had room again.
     #[test]
     fn a_mark_that_is_refused_is_tried_again() {
         let sides = Sides::new();
@@ -393,7 +394,7 @@ mod tests {
         sides.check(other.path()).unwrap_err();
     }
 
-    /// Others' attributes hid the marks, or kept the origin's own cache away with no way out.
+    /// Regression: others' attributes hid the marks, or blocked the origin's own cache with no remedy.
     #[test]
     fn more_attributes_than_can_be_listed_are_told_of() {
         let fast = Path::new("/dev/shm");
@@ -421,7 +422,7 @@ mod tests {
         forget_others(sides.origin.path(), other.path());
     }
 
-    /// Root's own attribute is not seen by others.
+    /// Other users cannot see root's own attribute.
     #[test]
     fn users_see_the_mark_of_root() {
         let sides = Sides::new();

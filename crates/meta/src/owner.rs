@@ -1,4 +1,4 @@
-//! Who owns a cache directory (I8): one living process, and only a directory that is a cache.
+//! Ownership of a cache directory (I8): by one living process, and only if the directory is a cache.
 
 mod holder;
 
@@ -24,17 +24,17 @@ use halocline_os::private::{PrivateDir, Use};
 
 use holder::Holder;
 
-/// Name of the file whose lock says who owns the cache.
+/// Name of the file whose lock determines who owns the cache.
 pub const LOCK_FILE: &str = "halocline.lock";
 
-/// How often the lock of an owner that is ending is tried, and the pause between: 2 s together.
+/// How often the lock of an owner that is ending is tried, and the pause in between: 2 s in total.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the lock says of the boot while nobody has opened the store, or a power loss took the answer.
+/// The boot id in the lock file if no one has opened the store yet, or if a power loss erased it.
 const NO_BOOT: &str = "?";
 
-/// Ownership of a cache directory, until dropped.
+/// Ownership of a cache directory; released on drop.
 #[derive(Debug)]
 pub struct Owner {
     lock: File,
@@ -53,12 +53,12 @@ impl AsFd for Owner {
 }
 
 impl Owner {
-    /// Takes a cache directory, making it a cache if it is empty or missing.
+    /// Takes a cache directory; makes it a cache if it is empty or missing.
     pub fn take(dir: &Path) -> Result<Self> {
         Self::take_with_witness(dir, None).map(|(owner, _)| owner)
     }
 
-    /// The same with `witness` as the second place for invalidations; also returns those that were found.
+    /// The same, with `witness` as the second place for invalidations; also returns those that were found.
     pub(crate) fn take_with_witness(
         dir: &Path,
         witness: Option<&Path>,
@@ -90,7 +90,7 @@ impl Owner {
         &self.invalidations
     }
 
-    /// What the origin says of this cache.
+    /// The mark of this cache on the origin.
     pub(super) fn mark(&self) -> &OriginMark {
         &self.mark
     }
@@ -100,7 +100,7 @@ impl Owner {
         &mut self.mark
     }
 
-    /// Notes durably that the directory requires a program that knows the log and the checksums, before they are made.
+    /// Notes durably, before log and checksums are made, that the directory needs a program that knows them.
     pub(crate) fn announce_format(&mut self) -> Result<()> {
         if self.identity.format < FORMAT_NOW {
             self.identity.format = FORMAT_NOW;
@@ -114,18 +114,18 @@ impl Owner {
         self.dir.path()
     }
 
-    /// Notes that the store is open on this boot. Not earlier: until then a power loss may have
-    /// torn it, however often its opening is tried.
+    /// Notes that the store is open on this boot. Not earlier: until then a power loss may have torn it, however often
+    /// opening it is tried.
     pub(crate) fn opened_on(&self, boot_id: &str) -> Result<()> {
         sign(&self.lock, boot_id).map_err(Error::at(self.dir().join(LOCK_FILE), "write the lock"))
     }
 
-    /// The boot id on which the store was opened last.
+    /// The boot id on which the store was last opened.
     pub(crate) fn last_boot(&self) -> Option<&str> {
         self.last_boot.as_deref()
     }
 
-    /// Whether the directory holds more than what says that it is a cache, and `besides`.
+    /// Whether the directory holds anything besides its identity files and `besides`.
     pub(crate) fn holds_data(&self, besides: &[&str]) -> Result<bool> {
         for name in self.dir.names()? {
             let plain = [CACHE_FILE, LOCK_FILE, "lost+found"].iter().chain(besides);
@@ -136,14 +136,14 @@ impl Owner {
         Ok(false)
     }
 
-    /// What the directory says it is.
+    /// The directory's identity.
     pub fn identity(&self) -> &CacheIdentity {
         &self.identity
     }
 }
 
-/// Refuses a directory that holds something else. A lock file alone, or a half-made identity, is
-/// what a crash during the first use leaves.
+/// Refuses a directory that holds anything else. A lock file alone, or an incomplete identity, is left by a crash
+/// during the first use.
 fn refuse_unknown_files(dir: &PrivateDir) -> Result<()> {
     let names = dir.names()?;
     if let Some(lost) = lost_identity(dir.path(), &names) {
@@ -165,8 +165,8 @@ fn refuse_unknown_files(dir: &PrivateDir) -> Result<()> {
     Ok(())
 }
 
-/// The lock ends with its process, so a crashed owner's lock is stale by itself (I8): as soon as its
-/// last thread has ended, which is waited for. `pause` passes the time between two tries.
+/// The lock ends with its process, so a crashed owner's lock becomes void by itself (I8), as soon as its last thread
+/// has ended, for which this waits. `pause` is called between two tries.
 fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
     let path = dir.path().join(LOCK_FILE);
     let file = dir.file(LOCK_FILE, Use::Write)?;
@@ -178,7 +178,7 @@ fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<Strin
         }
         let holder = holder_of(&file).map_err(Error::at(&path, "read the lock"))?;
         let ending = holder.as_ref().is_some_and(Holder::is_ending);
-        // For a moment a killed process seems to be alive.
+        // For a moment, a killed process seems to be alive.
         if tried == TRIES || (tried > 1 && !ending) {
             return Err(owned(dir.path(), holder.as_ref(), ending));
         }
@@ -195,8 +195,8 @@ fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<Strin
     Ok((file, last_boot))
 }
 
-/// Writes who owns the lock, and on which boot the store was opened last: a header of a fixed
-/// length, so that the lines behind it stay.
+/// Writes who owns the lock, and on which boot the store was last opened: a header of fixed length, so that the lines
+/// after it stay.
 fn sign(lock: &File, boot_id: &str) -> io::Result<()> {
     let Holder { pid, started } = Holder::this_process();
     let text = format!("pid {pid} boot {boot_id} started {started} ");
@@ -213,7 +213,7 @@ fn load_invalidations(
     identity: &CacheIdentity,
 ) -> Result<(InvalidationList, Vec<Invalidation>)> {
     let failed = || Error::at(dir.join(LOCK_FILE), "read");
-    // Opened now: a mount may soon lie over its path.
+    // Opened now, because a mount may soon cover its path.
     let witness = witness.map(|path| File::open(path).map_err(Error::at(path, "open")));
     let (list, found) = InvalidationList::load(
         lock.try_clone().map_err(failed())?,
@@ -247,7 +247,7 @@ fn owned(dir: &Path, holder: Option<&Holder>, ending: bool) -> Error {
     } else {
         ("", "unmount it there first, or name another cache directory")
     };
-    // What a file tier keeps of itself, which is locked as a cache is.
+    // The private directory of a file tier, which is locked in the same way as a cache.
     let (what, remedy) = match dir.ends_with(".halocline") {
         true if !ending => ("file tier", "unmount it first"),
         true => ("file tier", remedy),
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(*Owner::take(&cache).unwrap().identity(), id);
     }
 
-    /// A process that has ended and whose parent has not asked for its status.
+    /// A process that has ended, but whose parent has not reaped it.
     fn ended_process() -> (std::process::Child, Holder) {
         let child = std::process::Command::new("true").spawn().unwrap();
         let pid = rustix::process::Pid::from_child(&child);

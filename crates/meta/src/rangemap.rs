@@ -1,7 +1,7 @@
 //! The extents of one file, by offset.
 //!
-//! What must hold here: extents do not overlap and are not empty; the set of dirty offsets and
-//! the ages say exactly which extents are dirty and how old the oldest is.
+//! What must hold here: extents do not overlap and are not empty; the set of dirty offsets and the ages show exactly
+//! which extents are dirty and how old the oldest is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::Excluded;
@@ -23,15 +23,15 @@ pub(crate) struct Entry {
     pub(crate) end: u64,
     /// The epoch of [`ExtentRecord::epoch`].
     pub(crate) epoch: u64,
-    /// When it became dirty, in milliseconds since the epoch; 0 exactly when clean.
+    /// When it became dirty, in milliseconds since the epoch; 0 if and only if clean.
     pub(crate) dirty_since_ms: u64,
     /// Changes with every write.
     pub(crate) generation: AtomicU64,
     /// Last use in milliseconds since the epoch.
     pub(crate) last_use_ms: AtomicU64,
-    /// Its place in the eviction order.
+    /// Its slot in the eviction order.
     pub(crate) slot: u32,
-    /// The object its bytes lie in.
+    /// The object that contains its bytes.
     pub(crate) placement: Placement,
 }
 
@@ -55,7 +55,7 @@ impl Entry {
         }
     }
 
-    /// The record of the part of this extent that is `range`.
+    /// The record of this extent's part `range`.
     pub(crate) fn record(&self, range: ByteRange) -> ExtentRecord {
         ExtentRecord {
             range,
@@ -108,7 +108,7 @@ impl RangeMap {
     pub(crate) fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (u64, &Entry)> {
         let before = self.extents.range(..=range.start).next_back();
         let before = before.filter(|(_, entry)| entry.end > range.start && !range.is_empty());
-        // One descent is enough where one extent holds all of the range.
+        // One descent suffices if one extent contains all of the range.
         let reached = before.map_or(range.start, |(_, entry)| entry.end);
         let rest = (reached < range.end)
             .then(|| self.extents.range((Excluded(range.start), Excluded(range.end))));
@@ -141,7 +141,7 @@ impl RangeMap {
         assert!(before.is_none(), "two extents begin at one byte (I2)");
     }
 
-    /// Takes out the extent that starts at `start`.
+    /// Removes the extent that starts at `start`.
     pub(crate) fn remove(&mut self, start: u64) -> Option<Entry> {
         let entry = self.extents.remove(&start)?;
         if entry.dirty() {
@@ -154,7 +154,7 @@ impl RangeMap {
                 self.ages.remove(&class);
             }
         }
-        // An empty tree keeps a node, and there are many files with nothing dirty.
+        // An empty tree still has a node, and many files have nothing dirty.
         if self.dirty.is_empty() {
             (self.dirty, self.ages) = Default::default();
         }
@@ -199,7 +199,7 @@ impl RangeMap {
         self.extents.iter().map(|(&start, entry)| entry.extent(start))
     }
 
-    /// All extents in order, with their places in the eviction order.
+    /// All extents in order, with their slots in the eviction order.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, &Entry)> {
         self.extents.iter().map(|(&start, entry)| (start, entry))
     }
@@ -209,8 +209,7 @@ impl RangeMap {
         self.extents.is_empty()
     }
 
-    /// When the oldest dirty extent became dirty, in milliseconds since the epoch: at most 256 ms
-    /// before it did.
+    /// When the oldest dirty extent became dirty, in milliseconds since the epoch: at most 256 ms too early.
     pub(crate) fn oldest_dirty_ms(&self) -> Option<u64> {
         self.ages.keys().next().map(|class| class * AGE_CLASS_MS)
     }

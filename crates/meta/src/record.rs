@@ -1,7 +1,7 @@
-//! How records look in the store: keys that sort by file and offset, values of fixed width.
+//! The form of records in the store: keys sorted by file and offset, values of fixed width.
 //!
-//! All integers are big-endian. The store checksums its journal batches and its blocks, so a
-//! record carries only a version; decoding still rejects whatever cannot be right.
+//! All integers are big-endian. The store checksums its journal batches and its blocks, so a record has only a version;
+//! decoding still rejects anything that is impossible.
 //!
 //! | key | value |
 //! | --- | --- |
@@ -9,7 +9,7 @@
 //! | `f` file:8 | version:1 inode:8 born:8 stamp:1+24 path |
 //! | the same on a mount | version:1 (2) inode:8 born:8 stamp:1+24 mount's inode:8 born:8 path |
 //! | `c` file:8 start:8 end:8 | version:1 layout:1 group:2 flag order:8 |
-//! | `s` name | version:1 and what the name says |
+//! | `s` name | version:1 and the value of that name |
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -31,7 +31,7 @@ pub(crate) const CRITICAL: u8 = b'c';
 pub(crate) const STATE_KEY: &[u8] = b"s/state";
 /// The last completed barrier.
 pub(crate) const EPOCH_KEY: &[u8] = b"s/epoch";
-/// The number of the last change that came through the ring, or past it.
+/// The number of the last change from the ring, or of one that bypassed it.
 pub(crate) const RING_KEY: &[u8] = b"s/ring";
 /// The next file id.
 pub(crate) const NEXT_FILE_KEY: &[u8] = b"s/next-file";
@@ -40,33 +40,33 @@ const VERSION: u8 = 1;
 const DIRTY: u8 = 1;
 const EXTENT_LEN: usize = 29;
 const FILE_FIXED_LEN: usize = 42;
-/// Version of the record of a file that lies on a mount below the origin's root.
+/// Version of the record of a file on a mount below the origin's root.
 const ON_A_MOUNT: u8 = 2;
 /// Additional bytes of such a record.
 const MOUNT_LEN: usize = 16;
 const CRITICAL_LEN: usize = 12;
 
-/// Counters of a store end here: one more, many times over, is still a counter.
+/// Limit of a store's counters: incrementing one many times still gives a valid counter.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
-/// Epochs end here: records have 48 bits for them.
+/// Limit of epochs, for which records have 48 bits.
 pub(crate) const EPOCH_MAX: u64 = 1 << 47;
 /// Longest path in a record.
 const PATH_LEN_MAX: usize = 1 << 15;
 
-/// Longest extent: what a length of 48 bits can say, in whole blocks.
+/// Longest extent: the largest length of 48 bits, in whole blocks.
 pub(crate) const EXTENT_LEN_MAX: u64 = (1 << 48) - 4096;
 
-/// An extent as the store keeps it.
+/// An extent as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExtentRecord {
     /// Bytes of the file.
     pub(crate) range: ByteRange,
-    /// The object they lie in.
+    /// The object that contains them.
     pub(crate) placement: Placement,
     /// `D_flag`.
     pub(crate) dirty: bool,
-    /// Dirty: the epoch in which it became dirty, so whose barrier synced its data. Clean: the
-    /// epoch after whose barrier it may be evicted, 0 for at once.
+    /// If dirty: the epoch in which it became dirty, whose barrier synced its data. If clean: the epoch after whose
+    /// barrier it may be evicted; 0 means at once.
     pub(crate) epoch: u64,
     /// When it became dirty, in milliseconds since the epoch; 0 when clean.
     pub(crate) dirty_since_ms: u64,
@@ -85,7 +85,7 @@ pub(crate) struct State {
     pub(crate) boot_id: String,
 }
 
-/// Why a record was refused.
+/// Why a record was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -253,7 +253,7 @@ pub(crate) fn encode_state(state: &State) -> Vec<u8> {
     value
 }
 
-/// What [`STATE_KEY`] says.
+/// Decodes the value of [`STATE_KEY`].
 pub(crate) fn decode_state(value: &[u8]) -> Result<State, Malformed> {
     let [VERSION, closed @ 0..=1, untrimmed @ 0..=1, boot_id @ ..] = value else {
         return Err(Malformed("state record of an unknown version"));
@@ -269,7 +269,7 @@ pub(crate) fn encode_counter(counter: u64) -> [u8; 9] {
     value
 }
 
-/// What a counter says that is at most `most`.
+/// Decodes a counter of at most `most`.
 pub(crate) fn decode_counter_within(value: &[u8], most: u64) -> Result<u64, Malformed> {
     let counter = decode_counter(value)?;
     if counter > most {
@@ -278,7 +278,7 @@ pub(crate) fn decode_counter_within(value: &[u8], most: u64) -> Result<u64, Malf
     Ok(counter)
 }
 
-/// What a counter says.
+/// Decodes a counter.
 pub(crate) fn decode_counter(value: &[u8]) -> Result<u64, Malformed> {
     let [VERSION, counter @ ..] = value else {
         return Err(Malformed("counter of an unknown version"));
@@ -338,7 +338,7 @@ mod tests {
             let _ = decode_counter(&value);
         }
 
-        /// What is accepted can be counted with: the next epoch, the next number, the end.
+        /// What is accepted leaves room for the next epoch, the next number, and the end.
         #[test]
         fn accepted_records_leave_room_to_count(file: u64, start: u64, mut value: [u8; EXTENT_LEN]) {
             (value[0], value[1], value[2]) = (VERSION, value[1] & DIRTY, value[2] % 3);

@@ -1,8 +1,8 @@
-//! Opening the store: what is still true after a clean close, a crash or a power loss.
+//! Opens the store, and determines what is still valid after a clean close, a crash or a power loss.
 //!
-//! After a crash of the process everything acknowledged is there (I4). After a power loss the
-//! records are a consistent prefix, but the data may be older than they say: clean extents are
-//! dropped, and so are dirty ones that no barrier has covered; each loss is listed (I6).
+//! After a crash of the process everything acknowledged is there (I4). After a power loss the records are a consistent
+//! prefix, but the data may be older than they say: clean extents are dropped, and so are dirty ones that no barrier
+//! has covered; each loss is listed (I6).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,15 +44,15 @@ pub struct Dropped {
     pub path: PathBuf,
     /// Bytes of clean extents: the origin has them.
     pub clean_bytes: u64,
-    /// Bytes recorded as dirty that no fsync had covered: they are lost (I6), but for clean ones
-    /// beside them that the origin has ([`INTENT_BYTES`](super::write_intent::INTENT_BYTES)).
+    /// Bytes recorded as dirty that no fsync had covered: they are lost (I6), except for clean ones next to them that
+    /// the origin has ([`INTENT_BYTES`](super::write_intent::INTENT_BYTES)).
     pub dirty_bytes: u64,
 }
 
 /// What was found when the cache was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// How it was left.
+    /// How the cache was left.
     pub left: Left,
     /// Files found.
     pub files: u64,
@@ -60,12 +60,11 @@ pub struct Recovery {
     pub extents: u64,
     /// What was dropped, by path.
     pub dropped: Vec<Dropped>,
-    /// Why the records are not whole, if what can be read of damaged ones was asked for
+    /// Why the records are incomplete, if salvaging damaged ones was requested
     /// ([`Access::Salvage`](super::table::Access::Salvage)).
     pub damage: Option<String>,
-    /// Cache objects may hold blocks that no extent and no count knows: the caller MUST punch
-    /// everything outside the extents, and remove objects of unknown files, before it writes, and
-    /// tell `trimmed` (I5).
+    /// Cache objects may hold blocks that no extent and no counter accounts for: the caller MUST punch everything
+    /// outside the extents, and remove objects of unknown files, before it writes, and then call `trimmed` (I5).
     pub trim: bool,
 }
 
@@ -93,11 +92,11 @@ pub(crate) struct Counts {
     pub(crate) dirty_extents: u64,
 }
 
-/// Where records are loaded from, and what their bytes are counted in.
+/// Where records are loaded from, and the accounting of their bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
     pub(crate) records: &'a dyn RecordStore,
-    /// Where they lie, for errors.
+    /// Their path, for errors.
     pub(crate) path: &'a Path,
     pub(crate) space: &'a Space,
 }
@@ -108,7 +107,7 @@ impl Source<'_> {
     }
 }
 
-/// Loads everything and makes what is kept durable; `boot_id` tells a crash from a power loss.
+/// Loads everything and makes what is kept durable; `boot_id` distinguishes a crash from a power loss.
 pub(crate) fn load(
     source: Source<'_>,
     order: EvictionQueue,
@@ -132,8 +131,8 @@ fn how_left(state: &State, boot_id: &str) -> Left {
     }
 }
 
-/// Only now, with every loss decided, does the store count as opened by this boot. Dirty bytes that
-/// are `lost` go with the same batch: a crash before it finds the same losses again (I6).
+/// Only here, after every loss was determined, does the store count as opened by this boot. Dirty bytes that are `lost`
+/// are removed in the same batch: after an earlier crash the same losses are found again (I6).
 fn begin(records: &dyn RecordStore, loaded: &Loaded, lost: Batch, boot_id: &str) -> Result<()> {
     let state = State { closed: false, untrimmed: false, boot_id: boot_id.to_owned() };
     let mut batch = lost;
@@ -150,7 +149,7 @@ struct Reading {
     dropped: Dropped,
 }
 
-/// Takes the records in the order of their keys: critical ranges, files, the state, extents.
+/// Accepts the records in the order of their keys: critical ranges, files, the state, extents.
 struct Loader<'a> {
     source: Source<'a>,
     boot_id: &'a str,
@@ -160,7 +159,7 @@ struct Loader<'a> {
     /// Clean extents to drop, and the removal of dirty ones.
     doomed: Vec<[u8; 17]>,
     lost: Batch,
-    /// Bytes of all extents: every sum of some of them fits, too.
+    /// Bytes of all extents: so every partial sum fits, too.
     bytes: u64,
     dropped: HashMap<FileId, Dropped>,
 }
@@ -303,7 +302,7 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// Ends the file whose extents were read last.
+    /// Completes the file whose extents were read last.
     fn finish(&mut self) -> Result<()> {
         let Some(reading) = self.reading.take() else { return Ok(()) };
         if reading.dropped.clean_bytes + reading.dropped.dirty_bytes > 0 {

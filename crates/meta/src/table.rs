@@ -1,9 +1,8 @@
 //! The tables in memory, durable through a store of records ([`RecordStore`]).
 //!
-//! A change is planned on the extents, committed to the store, then applied to memory: memory
-//! never runs ahead of the store, and a reader waits for the last step only. Locks are taken in
-//! the order names, files, a file's `change`, its `mapped`, the eviction order; a search for
-//! victims holds the eviction order and only tries the others.
+//! A change is planned on the extents, committed to the store, then applied to memory: memory is never ahead of the
+//! store, and a reader waits only for the last step. Locks are taken in the order names, files, a file's `change`, its
+//! `mapped`, the eviction order; a search for victims holds the eviction order and only tries the others.
 
 mod blocks;
 mod change;
@@ -59,10 +58,10 @@ pub const STORE_DIR: &str = "meta";
 /// The data mapping table and the critical data table of one process, with the accounting of space
 /// and the eviction order, over a store of records.
 ///
-/// The caller guarantees that it holds the file's range lock over every range it passes (shared
-/// for `lookup` and `touch`, exclusive otherwise), and that data is on the cache before `map`.
-/// Every change is in the records when its call returns: it survives `kill -9`, and it is there as a
-/// whole or not at all. After a power loss there is a consistent prefix of all changes.
+/// The caller guarantees that it holds the file's range lock over every range that it passes (shared for `lookup` and
+/// `touch`, exclusive otherwise), and that data is on the cache before `map`. Every change is recorded when its call
+/// returns: it survives `kill -9`, as a whole or not at all. After a power loss there is a consistent prefix of all
+/// changes.
 pub struct ExtentTable {
     // Field order is drop order: the store, which the next three have as well, closes before the
     // cache directory is given up.
@@ -70,7 +69,7 @@ pub struct ExtentTable {
     files: FileRegistry,
     critical: Arc<CriticalRanges>,
     space: Space,
-    /// What the records say of this session.
+    /// Identifies this session in the records.
     boot_id: String,
     checksums: Checksums,
     owner: Owner,
@@ -81,9 +80,9 @@ pub struct ExtentTable {
     epochs: Epochs,
     generation: AtomicU64,
     mark_bytes: u64,
-    /// Eviction needed room that held extents take.
+    /// Whether eviction needed room that held extents take.
     crowded: AtomicBool,
-    /// Objects may hold blocks that nothing here counts, until the caller has trimmed them.
+    /// Whether objects may hold blocks that nothing here accounts for, until the caller has trimmed them.
     untrimmed: AtomicBool,
 }
 
@@ -103,14 +102,14 @@ impl ExtentTable {
         Self::open_on_boot(dir, options, &halocline_os::boot_id::boot_id()?)
     }
 
-    /// The same on a machine whose boot id is `boot_id`: how a power loss is told from a crash.
+    /// The same on a machine with the boot id `boot_id`, which distinguishes a power loss from a crash.
     pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
         let pace = Pace::of(options.records_bytes);
         Self::open_at_pace(dir, options, boot_id, pace)
     }
 
-    /// For tests: the same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes,
-    /// few, so that a few records reach snapshots.
+    /// For tests: the same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes, so that a few
+    /// records lead to snapshots.
     pub fn open_tuned(
         dir: &Path,
         options: Options,
@@ -138,7 +137,7 @@ impl ExtentTable {
         Ok((dmt, recovery))
     }
 
-    /// The tables of an owned cache whose records are open, and what must not be trusted of them.
+    /// The tables of an owned cache whose records are open, and the invalidations found for it.
     fn over(
         (owner, invalidated): (Owner, &[Invalidation]),
         records: Arc<dyn RecordStore>,
@@ -197,7 +196,7 @@ impl ExtentTable {
         Ok((dmt, loaded.recovery))
     }
 
-    /// What the cache directory says it is.
+    /// The identity of the cache directory.
     pub fn identity(&self) -> &CacheIdentity {
         self.owner.identity()
     }
@@ -308,8 +307,8 @@ impl ExtentTable {
         let Some(state) = self.files.state(file) else { return };
         let now = self.now_ms();
         let mapped = state.mapped.read();
-        // The order is a hint: a use within the same millisecond, or while somebody searches
-        // for victims, may go unnoticed there.
+        // The order is a hint: a use within the same millisecond, or during a search for victims, may not be noted
+        // there.
         let mut order = None;
         for (_, entry) in mapped.extents.overlapping(range) {
             if entry.last_use_ms.swap(now, Relaxed) != now {
@@ -345,20 +344,20 @@ impl ExtentTable {
         mapped.extents.all().collect()
     }
 
-    /// Begins a barrier: what is mapped or dirtied from now on belongs to the next one. Call it
-    /// before syncing data, or data written during the sync would count as synced.
+    /// Begins a barrier: what is mapped or dirtied from now on belongs to the next one. To be called before data is
+    /// synced; otherwise data written during the sync would count as synced.
     pub fn cut(&self) {
         if self.crowded.swap(false, Relaxed) {
-            // Before the cut, so that this barrier makes them evictable. A failure latches in the
-            // journal, and the barrier tells it.
+            // Before the cut, so that this barrier makes them evictable. A failure latches in the journal, and the
+            // barrier reports it.
             let _ = self.settle_marks();
         }
         self.epochs.cut();
     }
 
-    /// Makes all changes before the last `cut` durable against power loss (and before this call,
-    /// if there was no `cut` since the last barrier). The caller has synced the data of these, and
-    /// lets one barrier pass from `cut` to `barrier` at a time.
+    /// Makes all changes before the last `cut` durable against power loss (and those before this call, if there was no
+    /// `cut` since the last barrier). The caller has synced their data, and allows only one barrier at a time between
+    /// `cut` and `barrier`.
     pub fn barrier(&self) -> Result<()> {
         if !self.epochs.is_cut() {
             self.cut();
@@ -370,10 +369,9 @@ impl ExtentTable {
         Ok(())
     }
 
-    /// Marks the store as cleanly closed. The caller has synced all data. Afterwards every change
-    /// is refused.
+    /// Marks the store as cleanly closed. The caller has synced all data. Every later change is refused.
     pub fn close(&self) -> Result<()> {
-        // What is clean stays so at the next opening.
+        // What is clean stays clean at the next opening.
         self.settle_marks()?;
         self.checksums.close().map_err(Error::at(self.owner.dir(), "sync the checksums in"))?;
         let states = self.files.states();
@@ -385,16 +383,16 @@ impl ExtentTable {
         self.records.close(&last)
     }
 
-    /// Takes its mark from the origin, if nothing is dirty: another cache may be mounted over it then. The caller MUST have
-    /// made durable there what was dirty.
+    /// Removes its mark from the origin if nothing is dirty, after which another cache may be mounted over it. The
+    /// caller MUST have made what was dirty durable there.
     pub fn settle_origin(&self) {
         if self.usage().dirty == 0 {
             self.owner.mark().clear();
         }
     }
 
-    /// Fails when the store refuses changes since a write to it failed, with that failure. Look-ups
-    /// and writes to dirty extents go on; nothing can be mapped, cleaned or unmapped.
+    /// Fails if the store refuses changes because a write to it failed, with that failure. Lookups and writes to dirty
+    /// extents still work; nothing can be mapped, cleaned or unmapped.
     pub fn usable(&self) -> Result<()> {
         self.records.usable()
     }

@@ -1,13 +1,13 @@
-//! Write intents: stretches of a file that the store calls dirty as one extent, while memory knows which
-//! pieces of them are (ours; as the write-intent bitmap of a RAID).
+//! Write intents: stretches of a file that the store records as one dirty extent, while memory knows which pieces of
+//! them are dirty (ours; like the write-intent bitmap of a RAID).
 //!
 //! The first write into a clean extent has to be recorded before its data changes. Recording more than is written makes
 //! the next writes near it free, but a crash finds more dirty bytes than there are: bytes equal to the origin's are
 //! written to it once more. What must hold:
-//! - the extents inside an intent cover it without a gap and lie in one object;
-//! - the clean ones have the epoch [`HELD`]: they are not evicted, because the record that calls
-//!   them dirty would bring their freed blocks back (I2);
-//! - a change that takes bytes out of an intent, or makes all of it clean, records what is left.
+//! - the extents inside an intent cover it without a gap and are in one object;
+//! - the clean ones have the epoch [`HELD`]: they are not evicted, because the record that calls them dirty would bring
+//!   their freed blocks back (I2);
+//! - a change that removes bytes from an intent, or makes all of it clean, records the rest.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use halocline_model::request::ByteRange;
 
 use super::rangemap::RangeMap;
 
-/// Length in bytes of the aligned stretch that the first write into a clean extent covers. Longer:
-/// fewer records; shorter: less that goes to the origin after a crash, or cannot be evicted meanwhile.
+/// Length in bytes of the aligned stretch that the first write into a clean extent covers. If it is longer, there are
+/// fewer records; if shorter, less goes to the origin after a crash, or cannot be evicted meanwhile.
 pub(crate) const INTENT_BYTES: u64 = 256 << 10;
 
 /// The epoch of a clean extent inside an intent: no barrier makes it evictable.
@@ -51,7 +51,7 @@ impl WriteIntent {
 pub(crate) struct WriteIntents(BTreeMap<u64, WriteIntent>);
 
 impl WriteIntents {
-    /// The intent that holds the byte at `offset`.
+    /// The intent that contains the byte at `offset`.
     pub(crate) fn at(&self, offset: u64) -> Option<WriteIntent> {
         let (_, intent) = self.0.range(..=offset).next_back()?;
         (intent.range.end > offset).then_some(*intent)
@@ -74,13 +74,13 @@ impl WriteIntents {
         self.0.insert(intent.range.start, intent);
     }
 
-    /// Takes an intent out.
+    /// Removes an intent.
     pub(crate) fn remove(&mut self, intent: WriteIntent) {
         let was = self.0.remove(&intent.range.start);
         debug_assert_eq!(was, Some(intent), "only intents that are there are taken out");
     }
 
-    /// Takes `range` out of the intents. What is left of them on both sides stays marked.
+    /// Removes `range` from the intents. The rests on both sides stay intents.
     pub(crate) fn cut(&mut self, range: ByteRange) {
         let cut: Vec<_> = self.overlapping(range).collect();
         for intent in cut {
@@ -91,7 +91,7 @@ impl WriteIntents {
         }
     }
 
-    /// Whether every intent is covered and nothing else is held.
+    /// Whether every intent is covered and nothing outside is held.
     pub(crate) fn agree_with(&self, extents: &RangeMap) -> bool {
         self.all().all(|intent| intent.is_covered_by(extents))
             && extents
@@ -101,7 +101,7 @@ impl WriteIntents {
     }
 }
 
-/// The parts of `whole` before and after `cut`, where they hold a byte.
+/// The parts of `whole` before and after `cut`, if they are not empty.
 pub(crate) fn outside(whole: ByteRange, cut: ByteRange) -> impl Iterator<Item = ByteRange> {
     let before = ByteRange::new(whole.start, cut.start.clamp(whole.start, whole.end));
     let after = ByteRange::new(cut.end.clamp(whole.start, whole.end), whole.end);

@@ -28,7 +28,7 @@ use crate::profile::DeviceProfile;
 use crate::request::{ByteRange, Direction};
 use crate::striping::Striping;
 
-/// The origin: its servers, how files are striped over them, and what one of them costs.
+/// The origin: its servers, how files are striped over them, and the cost of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Side {
     /// Number of servers, M.
@@ -40,24 +40,24 @@ pub struct Side {
 }
 
 impl Side {
-    /// How files lie on the servers.
+    /// How files are striped over the servers.
     pub const fn striping(&self) -> Striping {
         Striping::new(self.servers, self.stripe)
     }
 }
 
-/// The cache: its servers and layouts, and what one server costs.
+/// The cache: its servers and layouts, and the cost of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSide {
     /// Servers, stripe and groups.
     pub geometry: CacheGeometry,
     /// Service times of one server, as one caller sees them.
     pub profile: DeviceProfile,
-    /// Requests that each server serves at once without any taking longer; 1 where that is not known.
+    /// Requests that each server can serve at once without slowing any of them; 1 if unknown.
     pub channels: u32,
 }
 
-/// Both sides: what a policy is made from.
+/// Both sides, from which a policy is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The slow side.
@@ -66,7 +66,7 @@ pub struct Setting {
     pub cache: CacheSide,
 }
 
-/// A request and its surroundings, as the engine saw it.
+/// A request and its context, as seen by the engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Query {
     /// Read or write.
@@ -81,15 +81,16 @@ pub struct Query {
     pub distance: Option<u64>,
     /// Bytes this process has streamed contiguously up to and including this request.
     pub run_bytes: u64,
-    /// Length of the process's run before this one, 0 for none: what this one is expected to reach.
+    /// Length of the process's run before this one, 0 if there was none: the expected length of this one.
     pub last_run_bytes: u64,
-    /// Whether its process does more than jump: some of its last requests began where others had ended.
+    /// Whether its process does not only jump: some of its last requests began where others had ended.
     pub orderly: bool,
-    /// Whether it would cost the origin no seek: the last request of the file that went there ended where it begins.
+    /// Whether it would cost the origin no seek: the last request of the file that went there ended where this one
+    /// begins.
     pub continues_origin: bool,
-    /// Whether processes take turns, and their requests have come in the order of the file for a while.
+    /// Whether processes take turns, and their requests have been in file order for a while.
     pub in_step: bool,
-    /// 0 for an empty cache to 1 for one full of dirty data.
+    /// From 0 for an empty cache to 1 for one full of dirty data.
     pub cache_pressure: f32,
 }
 
@@ -111,17 +112,17 @@ pub struct Verdict {
 pub struct CostTerms {
     /// The cache, or else the origin.
     pub on_cache: bool,
-    /// Layout, on the cache.
+    /// Layout, if on the cache.
     pub layout: Option<Layout>,
     /// Servers touched, m.
     pub servers: u64,
     /// Most bytes on one server, `s_m`.
     pub largest_part_bytes: u64,
-    /// Startup, waiting for others' startups included.
+    /// Startup, including waits for others' startups.
     pub startup_ps: u64,
-    /// Transfer, waiting for others' transfers included where the model has that.
+    /// Transfer, including waits for others' transfers if the model has them.
     pub transfer_ps: u64,
-    /// Startup and transfer, corrected by measured times where the policy does so.
+    /// Startup and transfer, corrected by measured times if the policy does that.
     pub total_ps: u64,
 }
 
@@ -144,10 +145,10 @@ pub struct Explanation {
     pub benefit_ps: i64,
 }
 
-/// A served request, timed: how predictions meet reality.
+/// The time of a served request, for comparing predictions with reality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observation {
-    /// Served by the cache, or else by the origin.
+    /// Served by the cache, otherwise by the origin.
     pub on_cache: bool,
     /// Read or write.
     pub direction: Direction,
@@ -157,9 +158,9 @@ pub struct Observation {
     pub bytes: u64,
     /// Number of contiguous parts they were served in.
     pub parts: u32,
-    /// What the verdict predicted for this side.
+    /// The time that the verdict predicted for this side.
     pub predicted_ps: u64,
-    /// What it took.
+    /// The time that it took.
     pub measured_ps: u64,
 }
 
@@ -176,14 +177,13 @@ pub trait Admission: Send + Sync + Debug {
     fn judge(&self, query: &Query) -> Verdict;
     /// Decides one request and says why.
     fn explain(&self, query: &Query) -> Explanation;
-    /// How long, in picoseconds, a critical write that finds the cache full of dirty data may wait
-    /// for a flush under way before it goes to the origin. The papers' policies do not wait.
+    /// How long, in picoseconds, a critical write that finds the cache full of dirty data may wait for a running flush
+    /// before it goes to the origin. The papers' policies do not wait.
     fn wait_limit_ps(&self, verdict: &Verdict) -> u64 {
         let _ = verdict;
         0
     }
-    /// Whether `observe` does anything: nobody need measure for a policy that does not care, as
-    /// most do not.
+    /// Whether `observe` does anything. Most policies do not learn, so that nothing need be measured for them.
     fn learns(&self) -> bool {
         false
     }
@@ -193,14 +193,14 @@ pub trait Admission: Send + Sync + Debug {
     }
 }
 
-/// One admission policy: its name, what it does in a sentence, how to make one.
+/// One admission policy: its name, a sentence about it, and its constructor.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     /// Name in configuration, hints and reports.
     pub name: &'static str,
     /// What it admits, for help texts.
     pub doc: &'static str,
-    /// Whether it is compared where nobody names policies.
+    /// Whether it takes part in comparisons for which no policies are named.
     pub compared: bool,
     /// Makes one for a setting.
     pub make: fn(&Setting) -> Box<dyn Admission>,
@@ -247,7 +247,7 @@ pub const POLICIES: &[Policy] = &[
     },
 ];
 
-/// The names of the policies that are compared where nobody names some.
+/// The names of the policies in comparisons for which none are named.
 pub const COMPARED: [&str; compared_count()] = compared();
 
 const fn compared_count() -> usize {
@@ -289,7 +289,7 @@ fn benefit_ps(origin_ps: u64, cache_ps: u64) -> i64 {
     if origin_ps >= cache_ps { size } else { -size }
 }
 
-/// An exact cost as terms for people.
+/// An exact cost, as terms for people.
 fn terms_of(cost: &Cost, layout: Option<Layout>) -> CostTerms {
     CostTerms {
         on_cache: layout.is_some(),

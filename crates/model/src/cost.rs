@@ -1,6 +1,5 @@
-//! The papers' cost models, exactly (docs/ALGORITHMS.md, section 2). Inputs are integer
-//! picoseconds, results exact fractions: where two candidates tie, nothing but the stated order
-//! decides.
+//! The papers' cost models, exactly (docs/ALGORITHMS.md, section 2). Inputs are integer picoseconds, results exact
+//! fractions, so that only the stated order decides between candidates that tie.
 
 pub mod s4d;
 pub mod sla;

@@ -1,9 +1,9 @@
 //! Miss-ratio curves: what caches of several sizes would have missed on the same accesses
 //! (docs/ALGORITHMS.md, section 10).
 //!
-//! An access is a request's part in one block. Every access brings its block in: what an admission policy would keep
-//! out, and what writing back costs, is not here. Long traces are sampled by block (SHARDS; Waldspurger et al.,
-//! FAST 2015), and caches made smaller by as much.
+//! An access is the part of a request in one block. Every access brings in its block: what an admission policy would
+//! keep out, and the cost of writing back, are not considered. Long traces are sampled by block (SHARDS; Waldspurger et
+//! al., FAST 2015), and the caches scaled down accordingly.
 
 mod accesses;
 mod optimum;
@@ -14,7 +14,7 @@ pub use accesses::{Accesses, Sampler};
 
 use crate::evict::{Eviction, POLICIES, Walk};
 
-/// Parts of the sampled blocks that the error is told from.
+/// Number of parts of the sampled blocks from which the error is estimated.
 const PARTS: u8 = 8;
 
 /// What a cache of one size would have missed: shares of all accesses, 0 to 1.
@@ -28,7 +28,7 @@ pub struct Point {
     pub s3fifo: f64,
     /// The default eviction policy of Halocline ([`POLICIES`]).
     pub ours: f64,
-    /// The least possible: what is used again latest leaves, or does not come in.
+    /// The least possible: the block that is used again latest leaves, or is not admitted.
     pub optimum: f64,
     /// Standard error of `lru` from the sampling; 0 if all accesses were sampled.
     pub error: f64,
@@ -60,7 +60,7 @@ fn ratio(misses: u64, expected: f64) -> f64 {
     if expected > 0.0 { (misses as f64 / expected).min(1.0) } else { 0.0 }
 }
 
-/// Misses of the policy that the engine evicts by, in a cache of `slots` blocks.
+/// Misses of the engine's eviction policy in a cache of `slots` blocks.
 fn production(blocks: &[u32], slots: usize) -> u64 {
     let mut policy = (POLICIES[0].make)();
     let mut present = vec![false; blocks.iter().max().map_or(0, |most| *most as usize + 1)];
@@ -97,7 +97,7 @@ fn first_victim(policy: &mut dyn Eviction) -> u32 {
     victim.expect("a full cache has a victim")
 }
 
-/// Stack distances of each part of a sample, as a sample of its own.
+/// Stack distances of each part of a sample, each treated as a sample of its own.
 fn parts(accesses: &Accesses) -> Vec<(stack::Distances, f64)> {
     if accesses.is_whole() {
         return Vec::new();

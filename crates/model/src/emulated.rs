@@ -1,4 +1,4 @@
-//! Emulated devices: when a disk or a solid-state device would answer a request.
+//! Emulated devices: when a disk or a solid-state device would complete a request.
 //!
 //! Pure arithmetic; the clock is an argument. The emulation in real time (`crates/storage/src/device/emulate.rs`) and
 //! the simulator (`halocline-sim`) both ask this one model, so that they cannot disagree about a device.
@@ -17,7 +17,7 @@ use crate::request::Direction;
 /// A request as an emulated device sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Number of the file on the device: it fixes where the file lies.
+    /// Number of the file on the device, which determines the file's position.
     pub inode: u64,
     /// First byte in the file.
     pub offset: u64,
@@ -27,7 +27,7 @@ pub struct Access {
     pub direction: Direction,
 }
 
-/// An emulated device with what it has to do.
+/// An emulated device with its pending work.
 #[derive(Debug)]
 pub struct Mechanism(Kind);
 
@@ -47,13 +47,13 @@ impl Mechanism {
         })
     }
 
-    /// An idle device of which only the service times that calibration measured are known.
+    /// An idle device of which only the calibrated service times are known.
     pub fn measured(profile: DeviceProfile) -> Self {
         Self(Kind::Measured(measured::Measured::new(profile)))
     }
 
-    /// When a request that arrives at `now` is done; both in nanoseconds of one clock. Requests are told in the
-    /// order in which they arrive.
+    /// When a request that arrives at `now` completes; both in nanoseconds of one clock. Requests must be passed in the
+    /// order of their arrival.
     pub fn serve(&mut self, now: u64, access: Access) -> u64 {
         match &mut self.0 {
             Kind::Hdd(hdd) => hdd.serve(now, access),
@@ -80,8 +80,8 @@ impl Mechanism {
         }
     }
 
-    /// Goes on from the state of another mechanism of the same device. `false`, and nothing changes, if that is of
-    /// another device.
+    /// Continues from the state of another mechanism of the same device. If the state is of another device, returns
+    /// `false` and changes nothing.
     pub fn go_on_from(&mut self, state: &[u64]) -> bool {
         match &mut self.0 {
             Kind::Hdd(hdd) => hdd.go_on_from(state),
@@ -160,7 +160,7 @@ pub enum EmulatedDevice {
 }
 
 impl EmulatedDevice {
-    /// Requests that it serves at once.
+    /// How many requests it serves at once.
     #[must_use]
     pub const fn channels(&self) -> u32 {
         match self {
@@ -174,8 +174,8 @@ impl EmulatedDevice {
         profiles.get(name).copied().or_else(|| Self::builtin(name))
     }
 
-    /// What of it no device has: such a number would become a time that never ends, or more channels
-    /// than fit in memory.
+    /// What is impossible for a device: such a number would become an infinite time, or more channels than fit in
+    /// memory.
     pub fn check(&self) -> Result<(), String> {
         let bounds: &[(&str, f64, f64, f64)] = match self {
             Self::Hdd(hdd) => &[
@@ -193,7 +193,7 @@ impl EmulatedDevice {
                 ("channels", f64::from(ssd.channels), 0.0, CHANNELS_MAX),
             ],
         };
-        // Not a number lies in no range.
+        // NaN is in no range.
         match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
             Some((key, value, least, most)) => {
                 Err(format!("{key} is {value}, which is not from {least} to {most}"))
@@ -220,8 +220,8 @@ const MB_PER_S_MAX: f64 = 1e6;
 /// Most channels of an emulated device.
 const CHANNELS_MAX: f64 = 4096.0;
 
-/// The service times that one caller sees on an idle emulated device: what calibration has to
-/// find. "Random" means uniformly random within `span` bytes, because a seek costs by distance.
+/// The service times that one caller sees on an idle emulated device, which calibration should find. "Random" means
+/// uniformly random within `span` bytes, because the cost of a seek depends on its distance.
 pub fn expected(device: &EmulatedDevice, span: u64) -> DeviceProfile {
     match device {
         EmulatedDevice::Hdd(profile) => {
@@ -285,7 +285,7 @@ mod tests {
         let first = hdd.serve(0, access(0, 1_000_000));
         let next = hdd.serve(first, access(1_000_000, 1_000_000));
         assert_eq!(next - first, 10_000_000, "what continues costs transfer alone");
-        // A quarter of the surface on: half of the way from the shortest to the longest seek.
+        // A quarter of the surface further: half of the difference between the shortest and the longest seek.
         let far = hdd.serve(next, access(252_000_000, 0));
         assert_eq!(far - next, 6_000_000 + 500_000);
         let again = hdd.serve(far, access(252_000_000, 0));
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(idle - third, 10_000_077, "an idle disk starts at the arrival");
     }
 
-    /// As two processes do that have one device in common.
+    /// As two processes do that share a device.
     #[test]
     fn two_mechanisms_take_turns_at_one_device() {
         let ssd = EmulatedDevice::Ssd(EmulatedSsd::default());

@@ -1,7 +1,7 @@
-//! Eviction: in which order extents leave a full cache.
+//! Eviction: the order in which extents leave a full cache.
 //!
-//! A policy orders dense slot numbers; what a slot is, only the caller knows. Ten million extents
-//! fit in about 100 MB, so a policy keeps at most 9 bytes a slot.
+//! A policy orders dense slot numbers; only the caller knows what a slot is. Ten million extents must fit in about 100
+//! MB, so a policy uses at most 9 bytes per slot.
 
 mod lru;
 mod s3fifo;
@@ -19,34 +19,33 @@ use crate::policy::UnknownPolicy;
 /// What the caller does with a slot that [`Eviction::victims`] offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walk {
-    /// The slot shall go: the caller calls [`Eviction::removed`] for it after the walk, or keeps it
-    /// after all.
+    /// The slot shall be evicted: the caller calls [`Eviction::removed`] for it after the walk, or keeps it after all.
     Take,
-    /// The slot stays (dirty, pinned, in use); offer the next one.
+    /// The slot stays (dirty, pinned, in use); the next one is offered.
     Skip,
-    /// Enough; the slot just offered stays.
+    /// The walk ends; the slot just offered stays.
     Stop,
 }
 
 /// An eviction order.
 ///
-/// The caller guarantees that a slot is inserted once before it is touched or removed, that slot
-/// numbers are dense (they index arrays) and below `u32::MAX - 1`, and that slots which are never
-/// evictable for long (dirty ones by the million) are not inserted, as a walk passes over each.
+/// The caller guarantees that a slot is inserted once before it is touched or removed, that slot numbers are dense
+/// (they index arrays) and below `u32::MAX - 1`, and that slots which cannot be evicted for a long time (dirty ones by
+/// the million) are not inserted, because a walk passes each of them.
 ///
-/// An implementation MUST take constant time, amortised, for `inserted`, `touched` and `removed`;
-/// `victims` MUST offer each present slot at most once, offer all of them unless stopped, never
-/// offer a removed one, and forget a slot only when `removed` says so.
+/// An implementation MUST take constant time, amortised, for `inserted`, `touched` and `removed`; `victims` MUST offer
+/// each present slot at most once, offer all of them unless stopped, and never offer a removed one; a slot MUST only be
+/// forgotten when `removed` is called for it.
 pub trait Eviction: Send + Debug {
     /// The policy's name in [`POLICIES`].
     fn name(&self) -> &'static str;
-    /// A slot of `bytes` bytes came in.
+    /// A slot of `bytes` bytes was added.
     fn inserted(&mut self, slot: u32, bytes: u64);
     /// A slot was read or written.
     fn touched(&mut self, slot: u32);
-    /// A slot is gone; its number may come back for something else.
+    /// A slot is gone; its number may be reused.
     fn removed(&mut self, slot: u32);
-    /// Offers slots to `f` in eviction order until it says [`Walk::Stop`].
+    /// Offers slots to `f` in eviction order until it returns [`Walk::Stop`].
     fn victims(&mut self, f: &mut dyn FnMut(u32) -> Walk);
     /// Number of slots present.
     fn len(&self) -> usize;
@@ -56,7 +55,7 @@ pub trait Eviction: Send + Debug {
     }
 }
 
-/// One eviction policy: its name, what it does in a sentence, how to make one.
+/// One eviction policy: its name, a sentence about it, and its constructor.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     /// Name in configuration and reports.

@@ -1,11 +1,11 @@
-//! Exact rational numbers, so that two costs that tie compare equal.
+//! Exact rational numbers, so that costs that tie compare as equal.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, Mul, Sub};
 
-/// A fraction of 128-bit integers with a positive denominator. Arithmetic panics rather than
-/// round or wrap; callers bound their inputs ([`crate::query`]) or use realistic ones.
+/// A fraction of 128-bit integers with a positive denominator. Arithmetic panics instead of rounding or wrapping;
+/// callers limit their inputs ([`crate::query`]) or use realistic ones.
 #[derive(Debug, Clone, Copy)]
 pub struct Exact {
     num: i128,
@@ -14,7 +14,7 @@ pub struct Exact {
 
 const ROOM: &str = "cost inputs are bounded so that exact arithmetic fits 128 bits";
 
-/// Fractions with smaller denominators are not put into lowest terms until they are printed.
+/// Fractions with smaller denominators are not reduced until they are printed.
 const SMALL_DENOMINATOR: i128 = 1 << 32;
 
 impl Exact {
@@ -50,7 +50,7 @@ impl Exact {
         u64::try_from(((self.num + self.den / 2) / self.den).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// As a floating-point number: for people only.
+    /// As a floating-point number, only for people.
     #[expect(clippy::cast_precision_loss, reason = "for people only; never compared")]
     pub(crate) fn to_f64(self) -> f64 {
         self.num as f64 / self.den as f64
@@ -66,7 +66,7 @@ impl Exact {
         }
         let (a, b) = (Self::times(self.num, other.den), Self::times(other.num, self.den));
         let sum = Self { num: join(a, b).expect(ROOM), den: Self::times(self.den, other.den) };
-        // Lowest terms cost more than the sum itself; they are for denominators that pile up.
+        // Reducing costs more than the sum itself; it is for denominators that accumulate.
         if sum.den < SMALL_DENOMINATOR {
             return sum;
         }

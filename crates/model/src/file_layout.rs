@@ -1,18 +1,18 @@
-//! Which server holds which byte of a file: striping with a width for each server, which may change once the
-//! file is so long (parts) and from region to region.
+//! Which server holds which byte of a file: striping with a width for each server, which may change at a certain length
+//! of the file (parts) and from region to region.
 //!
-//! On each server the file's bytes lie without holes in the order that they have in the file, so a request has one
-//! contiguous local range on each server, whatever the layout.
+//! On each server the file's bytes are stored without holes and in file order, so a request has one contiguous local
+//! range on each server, whatever the layout.
 
 use crate::request::ByteRange;
 use crate::striping::{Piece, VariedStriping};
 
-/// Stripe widths from some place of a file on.
+/// Stripe widths from a certain position of the file on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// First byte of the file that it rules.
+    /// First byte of the file to which it applies.
     pub start: u64,
-    /// How bytes from there on are striped, counted from `start`.
+    /// How bytes from there on are striped, with offsets relative to `start`.
     pub striping: VariedStriping,
 }
 
@@ -24,18 +24,18 @@ pub struct FileLayout {
     before: Vec<Vec<u64>>,
 }
 
-/// One region of a file: where it begins, and its stripes. `(rounds, widths)` rules so many rounds, and the last of
-/// them, with `None`, the rest: the two-part layout is `[(Some(j), all), (None, disks)]`.
+/// One region of a file: where it begins, and its stripes. `(rounds, widths)` applies for that many rounds, and the
+/// last one, with `None`, for the rest: the two-part layout is `[(Some(j), all), (None, disks)]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
     /// First byte of the file.
     pub offset: u64,
-    /// Rounds, and stripe widths in bytes of each server.
+    /// Number of rounds, and the stripe width of each server in bytes.
     pub stripes: Vec<(Option<u64>, Vec<u64>)>,
 }
 
 impl FileLayout {
-    /// One striping for the whole file: `widths[i]` bytes on server i, 0 leaves it out.
+    /// One striping for the whole file: `widths[i]` bytes on server i; 0 means that it is not used.
     pub fn uniform(widths: Vec<u64>) -> Result<Self, String> {
         Self::new(&[Region { offset: 0, stripes: vec![(None, widths)] }])
     }
@@ -46,7 +46,7 @@ impl FileLayout {
         Self::new(&[Region { offset: 0, stripes: vec![(Some(rounds), first), (None, rest)] }])
     }
 
-    /// A layout by regions. The last stripes of the last region rule the rest of the file.
+    /// A layout by regions. The last stripes of the last region apply to the rest of the file.
     ///
     /// # Errors
     /// No region begins at 0 or they do not ascend; a region does not end with stripes for its rest; widths are all 0,
@@ -83,7 +83,7 @@ impl FileLayout {
         Ok(Self { parts, before })
     }
 
-    /// A layout of parts that begin at these bytes of the file, each with a width in bytes for each server.
+    /// A layout of parts that begin at these bytes of the file, each with the width of each server in bytes.
     ///
     /// # Errors
     /// As [`FileLayout::new`].
@@ -92,7 +92,7 @@ impl FileLayout {
         Self::new(&parts.into_iter().map(region).collect::<Vec<_>>())
     }
 
-    /// Number of servers, unused ones included.
+    /// Number of servers, including unused ones.
     pub fn servers(&self) -> usize {
         self.parts[0].striping.servers()
     }
@@ -121,7 +121,7 @@ impl FileLayout {
         ByteRange::new(self.local_len(server, range.start), self.local_len(server, range.end))
     }
 
-    /// The piece that begins at file offset `offset` and goes on to the end of its stripe, of its part, or to `end`.
+    /// The piece that begins at file offset `offset` and extends to the end of its stripe, of its part, or to `end`.
     ///
     /// # Panics
     /// If `end` is not past `offset`.
@@ -138,11 +138,11 @@ impl FileLayout {
         }
     }
 
-    /// Where the byte at `local` of `server`'s local file is in the file, and how many bytes from there on are
-    /// neighbours in both; `None` for what no byte of any file gets to.
+    /// The file offset of the byte at `local` of `server`'s local file, and how many bytes from there on are contiguous
+    /// in both; `None` for positions that no byte of any file can have.
     pub fn file_offset(&self, server: usize, local: u64) -> Option<(u64, u64)> {
         let index = self.before.partition_point(|before| before[server] <= local) - 1;
-        // Of parts without this server, the bytes before are those of the next one.
+        // A part without this server begins at the same local offset as the next one; the last of these applies.
         let part = &self.parts[index];
         let (offset, room) = part.striping.offset_of(server, local - self.before[index][server])?;
         let offset = part.start.checked_add(offset)?;
@@ -150,7 +150,7 @@ impl FileLayout {
         Some((offset, room.min(until.checked_sub(offset)?)))
     }
 
-    /// Tells `each` server that holds bytes of `range`, in ascending order, with the local range.
+    /// Calls `each` for every server that holds bytes of `range`, in ascending order, with the local range.
     pub fn split(&self, range: ByteRange, mut each: impl FnMut(usize, ByteRange)) {
         if range.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! What a fill may evict (ours; docs/ALGORITHMS.md, section 4.3): what programs read again and again comes to a full
-//! cache, but what is read once in a long while does not wear off the SSD.
+//! How much fills may evict (ours; docs/ALGORITHMS.md, section 4.3): bytes that programs read repeatedly are put on a
+//! full cache, but bytes read once in a long while do not wear the SSD.
 
 /// Programs must have read this many bytes for each byte that a fill evicts, on average.
 const READ_PER_EVICTED: u64 = 8;
@@ -8,23 +8,23 @@ const READ_PER_EVICTED: u64 = 8;
 #[derive(Debug, Clone, Copy)]
 pub struct Allowance {
     bytes: u64,
-    /// Bytes that were evicted beyond that: they are earned first.
+    /// Bytes that were evicted beyond the allowance: they must be earned first.
     owed: u64,
-    /// Of the cache: it never allows more.
+    /// The cache's limit, which the allowance never exceeds.
     limit: u64,
     /// Bytes that programs had read when it was last added to.
     read: u64,
 }
 
 impl Allowance {
-    /// That of a cache of `limit` bytes: nothing may leave yet. Letting all of it leave once took the gain of loops that do
-    /// not fit: at each mount it cost one pass what it brought the next.
+    /// The allowance for a cache of `limit` bytes: nothing may be evicted yet. Allowing a whole cache once lost the
+    /// gain of loops that do not fit: at each mount it cost one pass as much as it gained the next.
     #[must_use]
     pub const fn new(limit: u64) -> Self {
         Self { bytes: 0, owed: 0, limit, read: 0 }
     }
 
-    /// Programs have read `read` bytes in all, and the cache has `limit` now.
+    /// Programs have read `read` bytes in total, and the cache's limit is now `limit`.
     pub fn earn(&mut self, read: u64, limit: u64) {
         self.limit = limit;
         let earned = read.saturating_sub(self.read) / READ_PER_EVICTED;
@@ -42,7 +42,7 @@ impl Allowance {
         self.bytes >= bytes
     }
 
-    /// `bytes` have left for a fill, which may be more than it needs: room is made for several at once.
+    /// `bytes` were evicted for a fill, perhaps more than it needs: room is made for several at once.
     pub const fn spend(&mut self, bytes: u64) {
         self.owed = self.owed.saturating_add(bytes.saturating_sub(self.bytes));
         self.bytes = self.bytes.saturating_sub(bytes);

@@ -1,38 +1,38 @@
-//! Where the heads of an origin's disks stand in a file, as far as its requests tell: what begins there costs the disk no
-//! seek, whichever process it is of (ours; docs/ALGORITHMS.md, section 3.2).
+//! The positions of the heads of an origin's disks in a file, as far as its requests reveal them: a request that begins
+//! at one costs the disk no seek, whichever process it is from (ours; docs/ALGORITHMS.md, section 3.2).
 
 use crate::request::{ByteRange, Direction};
 use crate::striping::Striping;
 
-/// Servers whose heads are known: of a request that touches more, the first so many count.
+/// How many servers are tracked: of a request that touches more, only the first ones count.
 const SERVERS_MAX: u32 = 64;
 
-/// Writes to the origin until it is forgotten that it served a read.
+/// After this many writes to the origin, its last read is forgotten.
 const NEAR_READ: u32 = 64;
 
-/// Of the last 64 requests to the origin, how many are most.
+/// How many of the last 64 requests to the origin count as most of them.
 const MOSTLY: u32 = 48;
 
-/// For each server where, in its part of the file, the last request ended that went there.
+/// For each server, where in its part of the file its last request ended.
 #[derive(Debug, Default)]
 pub struct Heads {
     ends: Vec<u64>,
-    /// Requests that still count as near the last one that read.
+    /// How many more writes until the last read is forgotten.
     near_read: u32,
-    /// A bit for each of the last 64 requests, set if it needed no seek.
+    /// One bit for each of the last 64 requests, set if it needed no seek.
     without_seek: u64,
 }
 
 impl Heads {
-    /// Whether `range` begins where the last request on its first server ended. Requests in the order of the file stay in
-    /// that order on all servers, so that the first one stands for the others.
+    /// Whether `range` begins where the last request on its first server ended. Requests in file order are in that
+    /// order on every server, so the first one stands for the others.
     #[must_use]
     pub(crate) fn are_at(&self, striping: Striping, range: ByteRange) -> bool {
         if range.is_empty() {
             return false;
         }
         let piece = striping.piece_at(range.start, range.end);
-        // Nothing continues the beginning of a file.
+        // No request is continued by one at the beginning of a file.
         piece.local_offset > 0 && self.ends.get(piece.server as usize) == Some(&piece.local_offset)
     }
 
@@ -45,19 +45,19 @@ impl Heads {
         }
     }
 
-    /// Whether the origin serves reads in the file, whatever becomes of its writes.
+    /// Whether the origin serves reads in the file, wherever its writes go.
     #[must_use]
     pub(crate) const fn serve_reads(&self) -> bool {
         self.near_read > 0
     }
 
-    /// Whether most of what goes to the origin needs no seek.
+    /// Whether most of the requests that go to the origin need no seek.
     #[must_use]
     pub(crate) const fn mostly_stay(&self) -> bool {
         self.without_seek.count_ones() >= MOSTLY
     }
 
-    /// `range` goes to the origin.
+    /// Notes that `range` goes to the origin.
     pub fn follow(&mut self, striping: Striping, range: ByteRange, direction: Direction) {
         self.near_read = match direction {
             Direction::Read => NEAR_READ,
@@ -96,7 +96,7 @@ mod tests {
     fn each_server_has_a_head() {
         let two = Striping::new(2, 100);
         let mut heads = Heads::default();
-        // Out of step in the file, in order on each server.
+        // Out of order in the file, in order on each server.
         heads.follow(two, ByteRange::at(100, 100), Direction::Write);
         heads.follow(two, ByteRange::at(0, 100), Direction::Write);
         assert!(

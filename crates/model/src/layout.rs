@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::striping::Striping;
 
-/// How an extent lies on the cache servers.
+/// How an extent is distributed over the cache servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Layout {
     /// Striped over all servers.
@@ -22,7 +22,7 @@ impl Layout {
     /// All layouts in the order in which ties are broken (docs/ALGORITHMS.md, section 2.1).
     pub const ALL: [Self; 3] = [Self::OneDh, Self::OneDv, Self::TwoD];
 
-    /// How people read it.
+    /// The name for people.
     pub const fn title(self) -> &'static str {
         match self {
             Self::OneDh => "1-DH",
@@ -31,8 +31,8 @@ impl Layout {
         }
     }
 
-    /// The name used in JSON and, with the group behind it, in cache object names: none is another one's with digits behind
-    /// it.
+    /// The name used in JSON and, followed by the group, in cache object names: no name is another one followed by
+    /// digits.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OneDh => "1dh",
@@ -42,7 +42,7 @@ impl Layout {
     }
 }
 
-/// Whether `name` is `start` with digits behind it: then with a group one cannot be told from the other.
+/// Whether `name` is `start` followed by digits: then, with a group, the two could not be distinguished.
 const fn is_ambiguous(name: &[u8], start: &[u8]) -> bool {
     let mut at = 0;
     while at < start.len() {
@@ -77,7 +77,7 @@ const _: () = {
     }
 };
 
-/// A layout with the group the owner chose: all that is needed to find an extent's bytes.
+/// A layout with the group that the owner determined: all that is needed to find an extent's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Placement {
     /// The layout.
@@ -86,7 +86,7 @@ pub struct Placement {
     pub group: u16,
 }
 
-/// The cache volume's geometry: servers, stripe and, where 2-D is a candidate, its groups.
+/// The cache volume's geometry: servers, stripe and, if 2-D is a candidate, its groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CacheGeometry {
     servers: u32,
@@ -113,12 +113,12 @@ impl CacheGeometry {
         self.stripe
     }
 
-    /// Number of groups g of 2-D, where it is a candidate.
+    /// Number of groups g of 2-D, if it is a candidate.
     pub const fn groups(self) -> Option<u32> {
         self.groups
     }
 
-    /// Where `owner`'s data goes under `layout`. 2-D falls back to 1-DH where it is no candidate.
+    /// The placement of `owner`'s data under `layout`. 2-D falls back to 1-DH if it is not a candidate.
     #[expect(clippy::cast_possible_truncation, reason = "a volume has far fewer than 2^16 servers")]
     pub const fn place(self, layout: Layout, owner: u32) -> Placement {
         match (layout, self.groups) {
@@ -139,7 +139,7 @@ impl CacheGeometry {
         }
     }
 
-    /// The first server of a placement and the striping over it and its neighbours.
+    /// The first server of a placement, and the striping over it and the following ones.
     ///
     /// # Panics
     /// If the placement does not belong to this geometry.

@@ -1,4 +1,4 @@
-//! What the tables of policies share: the error for a name that is in none of them.
+//! Shared by the tables of policies: the error for an unknown name.
 
 use std::fmt;
 

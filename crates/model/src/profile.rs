@@ -1,4 +1,4 @@
-//! What one server costs, as calibrated: startup and transfer by direction and pattern.
+//! The cost of one server, as calibrated: startup and transfer by direction and pattern.
 //!
 //! These are parameters of the cost models; how a device is emulated is in [`crate::emulated`].
 
@@ -8,7 +8,7 @@ use crate::request::Direction;
 
 const MICROSECOND_PS: u64 = 1_000_000;
 
-/// The nearest whole number of a time that is not negative; saturates.
+/// The nearest integer to a non-negative time; saturates.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -40,13 +40,13 @@ pub struct DeviceProfile {
     pub write: ServiceProfile,
 }
 
-/// Times of a device end here, 13 days, and those of one byte at 4 ms: products with what a
-/// request can be then fit exact arithmetic.
+/// Limits of a device's times: 13 days, and 4 ms for one byte. Their products with the largest requests then fit exact
+/// arithmetic.
 const STARTUP_PS_MAX: u64 = 1 << 60;
 const PER_BYTE_PS_MAX: u64 = 1 << 32;
 
 impl DeviceProfile {
-    /// What of it is out of bounds, where it was not measured but written by somebody.
+    /// What is out of bounds, if it was not measured but written by someone.
     pub fn check(&self) -> Result<(), String> {
         for (direction, service) in [("read", &self.read), ("write", &self.write)] {
             for (key, value, most) in [

@@ -1,4 +1,4 @@
-//! PSA: cost of varied stripes on disks and SSDs together, and the stripe pair with the least
+//! PSA: the cost of varied stripes on disks and SSDs together, and the stripe pair with the lowest cost
 //! (docs/ALGORITHMS.md, section 7; Tables 3 and 4 and Algorithm 1 of the paper, repaired).
 
 use crate::exact::Exact;
@@ -28,12 +28,12 @@ pub struct Params {
     pub beta_s_ps_per_byte: u64,
 }
 
-/// A stripe pair with what it makes of the trace.
+/// A stripe pair with its cost for the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     /// Stripe on an `HServer` in bytes.
     pub h: u64,
-    /// Stripe on an `SServer` in bytes; 0 leaves them out.
+    /// Stripe on an `SServer` in bytes; 0 means that they are not used.
     pub s: u64,
     /// Number of heterogeneous requests.
     pub j: u64,
@@ -41,7 +41,7 @@ pub struct Candidate {
     pub total_ps: Exact,
 }
 
-/// What is planned for: `k` requests of `size` bytes one after the other.
+/// What is planned for: `k` requests of `size` bytes, one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Task {
     /// Size S of a request in bytes.
@@ -54,7 +54,7 @@ pub struct Task {
     pub step: u64,
 }
 
-/// How a request lies.
+/// How a request is distributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// On both classes of servers.
@@ -140,8 +140,8 @@ impl Params {
         Candidate { h, s, j, total_ps }
     }
 
-    /// PA: the stripe pair with the least heterogeneous cost over h <= S/(m+n), with or without
-    /// h = 0; of a tie the larger h. `None` when no pair divides the request.
+    /// PA: the stripe pair with the least heterogeneous cost over h <= S/(m+n), with or without h = 0; if several tie,
+    /// the one with the largest h. `None` if no pair divides the request.
     pub fn performance_aware(&self, task: &Task, allow_zero: bool) -> Option<(u64, u64, Exact)> {
         let first = if allow_zero { 0 } else { task.step };
         self.pairs(task, first)
@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn all_layouts_that_fill_the_ssds_tie() {
-        // Known weakness: where disks are the straggler and the network is free, what a smaller
-        // SSD stripe saves less each time it saves so many times more often. 720720 blocks fill
-        // an SServer evenly with any of the 16 stripes; the 17th candidate uses no SServer.
+        // Known weakness: if disks are the bottleneck and the network is free, a smaller SSD stripe saves less each
+        // time but proportionally more often. 720720 blocks fill an SServer evenly with any of the 16 stripes; the 17th
+        // candidate uses no SServer.
         let network_free = Params { e_ps: 0, t_ps_per_byte: 0, ..params() };
         let full = Task { k: 1 << 20, sserver_bytes: 720_720 * 4 * K, ..task() };
         let ties = ties(&network_free.candidates(&full));

@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 
 use crate::exact::Exact;
 
-/// Sizes and offsets end here: sums and products then fit exact arithmetic.
+/// Limit of sizes and offsets: sums and products then fit exact arithmetic.
 const SIZE_MAX: u64 = 1 << 62;
-/// Times end here: 13 days in picoseconds.
+/// Limit of times: 13 days in picoseconds.
 const TIME_MAX_PS: u64 = 1 << 60;
-/// Times of one byte end here: 4 milliseconds.
+/// Limit of the times of one byte: 4 milliseconds.
 const PER_BYTE_MAX_PS: u64 = 1 << 32;
-/// Processes end here.
+/// Limit of processes.
 const PROCESSES_MAX: u64 = 1 << 20;
-/// Servers and groups of one side end here.
+/// Limit of servers and groups of one side.
 const SERVERS_MAX: u64 = 4096;
 
 #[derive(Debug, Deserialize)]
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// A round of stripes that has more bytes than can be counted wrapped.
+    /// Regression: a round of stripes with more bytes than can be counted wrapped around.
     #[test]
     fn stripes_larger_than_any_file_lie_on_the_first_server() {
         asked(
@@ -240,14 +240,14 @@ mod tests {
         );
     }
 
-    /// Every number of every query, replaced by any other: an answer or an error.
+    /// Every number of every query, replaced by others: the result is an answer or an error.
     fn with_numbers(line: &str, numbers: &[u64]) -> String {
         let (mut out, mut rest, mut taken) = (String::new(), line, numbers.iter().cycle());
         while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
             let digits = &rest[at..];
             let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
             out.push_str(&rest[..at]);
-            // A digit within a word is no number: s4d, grouped_2d, F1.
+            // A digit within a word is not a number: s4d, grouped_2d, F1.
             let is_number = rest[..at].ends_with([':', '[', ',']);
             match taken.next().filter(|_| is_number) {
                 Some(number) => out.push_str(&number.to_string()),

@@ -1,4 +1,4 @@
-//! What a request is: file, byte range, direction, process.
+//! A request: file, byte range, direction, process.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ impl From<ByteRange> for (u64, u64) {
     }
 }
 
-/// What others wrote down may say anything.
+/// Ranges in input may be invalid.
 impl TryFrom<(u64, u64)> for ByteRange {
     type Error = &'static str;
 

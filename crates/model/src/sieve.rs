@@ -1,10 +1,10 @@
-//! Decides which dirty runs are written back one by one and which stretch is rewritten whole
-//! (ours; the papers flush extent by extent).
+//! Decides which dirty runs are written back separately and which stretches are rewritten as a whole (ours; the papers
+//! flush extent by extent).
 //!
-//! On a disk a seek costs as much as passing over some hundred kilobytes. Where dirty runs lie
-//! closer than that, reading the stretch, laying the dirty bytes over it and writing it back in
-//! one piece is cheaper than seeking to each run: data sieving, turned around. Which runs are worth
-//! it depends on their neighbours, so the cheapest plan is found over all of them, in one pass.
+//! On a disk a seek costs as much as passing over some hundred kilobytes. If dirty runs are closer together than that,
+//! it is cheaper to read the stretch, overlay the dirty bytes and write it back in one piece than to seek to each run:
+//! data sieving for writes. Whether that pays for a run depends on its neighbours, so the cheapest plan is found over
+//! all of them, in one pass.
 
 use crate::profile::DeviceProfile;
 use crate::request::{ByteRange, Direction};
@@ -12,24 +12,24 @@ use crate::request::{ByteRange, Direction};
 /// One write to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stretch {
-    /// Local bytes that are written.
+    /// Local bytes to be written.
     pub range: ByteRange,
-    /// Whether there are gaps between the runs in it, which are read first and written back.
+    /// Whether there are gaps between its runs, which are read first and written back.
     pub gaps: bool,
 }
 
-/// What writing to one place costs.
+/// The cost of writing to one place.
 #[derive(Debug, Clone, Copy)]
 pub struct OriginCost {
     seek_ps: u128,
-    /// Reading a byte before it is written back.
+    /// Reading a byte of a gap before it is written back.
     read_ps_per_byte: u128,
     write_ps_per_byte: u128,
-    /// Servers over which the file system below spreads a stretch: each pays its own seeks.
+    /// Servers over which the file system below distributes a stretch: each pays its own seeks.
     servers: u128,
 }
 
-/// Costs of the cheapest plans up to some run, by what becomes of that run.
+/// Costs of the cheapest plans up to a run, by how that run is written.
 #[derive(Debug, Clone, Copy)]
 struct Cheapest {
     alone: u128,
@@ -42,18 +42,18 @@ impl Cheapest {
     }
 }
 
-/// How the cheapest plan that sieves a run came to it.
+/// How the cheapest plan that sieves a run reached it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Came {
     /// The stretch begins here.
     Begins,
-    /// The run before is in the same stretch.
+    /// The previous run is in the same stretch.
     GoesOn,
 }
 
 impl OriginCost {
-    /// Cost of local runs on one server of this profile; `servers` is 1 but where a file system
-    /// below spreads what we see as one file.
+    /// Cost of local runs on one server of this profile; `servers` is 1 unless a file system below distributes what we
+    /// see as one file.
     pub fn new(profile: &DeviceProfile, servers: u32) -> Self {
         let (read, write) = (profile.of(Direction::Read), profile.of(Direction::Write));
         let seek_ps = write.startup_random_ps.saturating_sub(write.startup_sequential_ps);
@@ -82,7 +82,7 @@ impl OriginCost {
                 Some(goes_on) if goes_on < begins => Came::GoesOn,
                 _ => Came::Begins,
             };
-            // Writing the run's own bytes is in every plan, so it counts in none.
+            // Every plan writes the run's own bytes, so that cost is left out.
             let read_too = u128::from(run.len()) * self.read_ps_per_byte;
             let now = Cheapest {
                 alone: before + self.seek_ps,
@@ -95,7 +95,7 @@ impl OriginCost {
     }
 }
 
-/// Follows the cheapest plan back from the last run.
+/// Traces the cheapest plan back from the last run.
 fn stretches(runs: &[ByteRange], steps: &[(Cheapest, Came)]) -> Vec<Stretch> {
     let mut stretches = Vec::new();
     let mut at = runs.len();
@@ -130,7 +130,7 @@ mod tests {
         (0..count).map(|i| ByteRange::at(i * step, len)).collect()
     }
 
-    /// What a plan costs, reckoned from its stretches alone.
+    /// The cost of a plan, computed from its stretches alone.
     fn cost(cost: OriginCost, runs: &[ByteRange], plan: &[Stretch]) -> u128 {
         let of = |stretch: &Stretch| {
             let dirty: u64 =

@@ -1,5 +1,5 @@
-//! What each process does on one file: where its last request ended, how long its stream is, and
-//! how many processes are active at all (p of the cost model). The engine and the simulator ask the same code.
+//! Each process's activity on one file: where its last request ended, how long its stream is, and how many processes
+//! are active (p of the cost model). The engine and the simulator use the same code.
 
 use crate::heads::Heads;
 use crate::request::{ByteRange, Direction};
@@ -7,18 +7,18 @@ use crate::striping::Striping;
 use crate::turns::Turns;
 use rustc_hash::FxHashMap;
 
-/// A process counts towards p for this long after its last request on the file.
+/// A process counts towards p for this long after its last request for the file.
 pub(crate) const WINDOW_MS: u64 = 10_000;
 
-/// Processes remembered per file; idle ones leave first.
+/// Limit of the processes remembered per file; idle ones are dropped first.
 const PROCESSES_MAX: usize = 4096;
 
-/// Ends of the file's latest requests: processes that take turns in one stream (blocks of a
-/// shared file, one after the other) go on where another one ended.
+/// How many ends of the file's latest requests are kept: processes that take turns in one stream (blocks of a shared
+/// file, one after another) continue where another one ended.
 const ENDS: usize = 64;
 
-/// Of its last eight requests a process must have begun so many where others had ended: of requests at random places a few
-/// do so by chance, or nearly.
+/// Of its last eight requests, at least this many of a process must have begun where others had ended: with requests at
+/// random places, a few do so by chance, or nearly.
 const IN_ORDER_MIN: u32 = 2;
 
 /// The streams of one file by process and direction-less position, as the papers define distance.
@@ -29,7 +29,7 @@ pub struct Streams {
     next_end: usize,
     heads: Heads,
     turns: Turns,
-    /// p counted at `counted_ms`; counting anew at every request would be linear in p.
+    /// p as counted at `counted_ms`; counting at every request would be linear in p.
     active: u32,
     counted_ms: u64,
 }
@@ -56,33 +56,33 @@ struct Stream {
     run_bytes: u64,
     /// Length of the run before this one.
     last_run_bytes: u64,
-    /// A bit for each of its last eight requests, set if that began where one of the latest requests had ended.
+    /// One bit for each of its last eight requests, set if it began where one of the latest requests had ended.
     in_order: u8,
     seen_ms: u64,
 }
 
-/// What a request looks like beside the earlier ones of its process.
+/// A request in relation to the earlier ones of its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
-    /// `|f_i - (f_{i-1} + r_{i-1})|` (S4D-Cache), 0 also where another process's request ended
-    /// lately; `None` for the first request.
+    /// `|f_i - (f_{i-1} + r_{i-1})|` (S4D-Cache), 0 also if another process's request recently ended there; `None` for
+    /// the first request.
     pub distance: Option<u64>,
     /// Bytes of the contiguous run that ends with this request.
     pub run_bytes: u64,
-    /// Length of the process's run before this one, 0 for none.
+    /// Length of the process's run before this one, 0 if there was none.
     pub last_run_bytes: u64,
-    /// Whether its process does more than jump: some of its last requests began where others had ended.
+    /// Whether its process does not only jump: some of its last requests began where others had ended.
     pub orderly: bool,
-    /// Whether it begins where a request of another process ended lately, and not where its own last one did.
+    /// Whether it begins where a request of another process recently ended, and not where its own last one did.
     pub in_turn: bool,
-    /// Whether processes take turns and have been in step up to here.
+    /// Whether processes take turns and have been in step so far.
     pub in_step: bool,
-    /// Processes with requests on the file within [`WINDOW_MS`], this one included.
+    /// Processes with requests for the file within [`WINDOW_MS`], including this one.
     pub processes: u32,
 }
 
 impl Streams {
-    /// Notes a request and says how it continues its process's stream.
+    /// Notes a request; returns how it continues its process's stream.
     pub fn note(&mut self, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
         let pattern = self.peek(pid, range);
         self.turns.note(range);
@@ -105,7 +105,7 @@ impl Streams {
         Pattern { in_step, processes: self.active.max(1), ..pattern }
     }
 
-    /// What [`Streams::note`] would answer, without noting anything: for `explain`.
+    /// What [`Streams::note`] would return, without noting anything: for `explain`.
     pub fn peek(&self, pid: u32, range: ByteRange) -> Pattern {
         let last = self.by_process.get(&pid);
         let orderly = last.is_none_or(|stream| stream.in_order.count_ones() >= IN_ORDER_MIN);
@@ -128,21 +128,22 @@ impl Streams {
         }
     }
 
-    /// `range` goes to an origin that stripes files so.
+    /// Notes that `range` goes to an origin with this striping.
     pub fn goes_to_origin(&mut self, striping: Striping, range: ByteRange, direction: Direction) {
         self.heads.follow(striping, range, direction);
     }
 
-    /// A flush wrote `range` there.
+    /// Notes that a flush wrote `range` to the origin.
     pub fn flushed(&mut self, striping: Striping, range: ByteRange) {
         self.heads.lose(striping, range);
     }
 
-    /// Whether `range`, a request with this pattern, would cost the origin no seek. Of reads also where most of what the
-    /// origin serves needs none: if some of a stream's reads were cached, its processes would lose their order.
+    /// Whether `range`, a request with this pattern, would cost the origin no seek. Reads also count as such while most
+    /// of what the origin serves needs no seek: if some of a stream's reads were cached, its processes would lose their
+    /// order.
     ///
-    /// A process that streams beside others is not one of those as long as the file's writes alone go to the origin: it
-    /// would only wait for the disk where the others need not.
+    /// A request of a process that streams alongside others, not in turn with them, does not count as such while only
+    /// the file's writes go to the origin: the process would wait for the disk although the others need not.
     #[must_use]
     pub fn continues_origin(
         &self,

@@ -9,7 +9,7 @@ pub struct Striping {
     stripe: u64,
 }
 
-/// One piece of a request: contiguous in the file and on one server.
+/// One piece of a request: contiguous both in the file and on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Index of the server, `0..servers`.
@@ -22,7 +22,7 @@ pub struct Piece {
     pub len: u64,
 }
 
-/// What a request means for the servers of a volume.
+/// The shape of a request on the servers of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Servers touched, m.
@@ -31,7 +31,7 @@ pub struct Shape {
     pub largest: u64,
 }
 
-/// Round-robin striping in which server i has a stripe width of its own; 0 leaves it out.
+/// Round-robin striping in which each server has its own stripe width; 0 means that it is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VariedStriping {
     widths: Vec<u64>,
@@ -51,7 +51,7 @@ impl VariedStriping {
         (round > 0).then_some(Self { widths, offsets, round })
     }
 
-    /// Number of servers, unused ones included.
+    /// Number of servers, including unused ones.
     pub fn servers(&self) -> usize {
         self.widths.len()
     }
@@ -72,23 +72,23 @@ impl VariedStriping {
         x / self.round * width + (x % self.round).saturating_sub(offset).min(width)
     }
 
-    /// The one contiguous local range that `range` occupies on `server`; empty when it has none.
+    /// The one contiguous local range that `range` occupies on `server`; empty if there is none.
     pub fn local_range(&self, server: usize, range: ByteRange) -> ByteRange {
         ByteRange::new(self.local_len(server, range.start), self.local_len(server, range.end))
     }
 
-    /// The server of the byte at `offset`, where the byte is in its local file, and how many bytes from it on are in
-    /// the same stripe.
+    /// The server of the byte at `offset`, the byte's offset in that server's local file, and how many bytes from there
+    /// on are in the same stripe.
     pub fn place(&self, offset: u64) -> (usize, u64, u64) {
         let (row, within) = (offset / self.round, offset % self.round);
-        // Of servers that begin at one place only the last has bytes.
+        // Of servers that begin at the same offset, only the last has bytes.
         let server = self.offsets.partition_point(|begin| *begin <= within) - 1;
         let (width, within) = (self.widths[server], within - self.offsets[server]);
         (server, row * width + within, width - within)
     }
 
-    /// The inverse of [`VariedStriping::place`]: the offset of the byte at `local` of `server`'s local file, and how
-    /// many bytes from it on are in the same stripe. `None` where the server has no bytes, or not so many.
+    /// The inverse of [`VariedStriping::place`]: the file offset of the byte at `local` of `server`'s local file, and
+    /// how many bytes from there on are in the same stripe. `None` if the server has no bytes, or not so many.
     pub(crate) fn offset_of(&self, server: usize, local: u64) -> Option<(u64, u64)> {
         let width = self.widths[server];
         let (row, within) = (local.checked_div(width)?, local % width);
@@ -96,8 +96,9 @@ impl VariedStriping {
         Some((offset.checked_add(within)?, width - within))
     }
 
-    /// Tells `each` server on which `range` has bytes, in ascending order, with [`VariedStriping::local_range`]: the
-    /// same with two divisions for all servers together, and without a look at those beside the range.
+    /// Calls `each` for every server on which `range` has bytes, in ascending order, with
+    /// [`VariedStriping::local_range`]: the same result with two divisions for all servers together, without examining
+    /// the servers outside the range.
     pub fn split(&self, range: ByteRange, mut each: impl FnMut(usize, ByteRange)) {
         if range.is_empty() {
             return;
@@ -146,19 +147,19 @@ impl Striping {
         if self.servers == 1 {
             return x;
         }
-        // What does not fit lies past every byte.
+        // A round that does not fit is beyond every byte.
         let round = self.stripe.saturating_mul(self.servers as u64);
         let before = self.stripe.saturating_mul(server as u64);
         let rest = (x % round).saturating_sub(before);
         x / round * self.stripe + if rest < self.stripe { rest } else { self.stripe }
     }
 
-    /// The one contiguous local range that `range` occupies on `server`; empty when it has none.
+    /// The one contiguous local range that `range` occupies on `server`; empty if there is none.
     pub const fn local_range(self, server: u32, range: ByteRange) -> ByteRange {
         ByteRange::new(self.local_len(server, range.start), self.local_len(server, range.end))
     }
 
-    /// The piece that begins at file offset `offset` and goes on to its stripe's end or to `end`.
+    /// The piece that begins at file offset `offset` and extends to the end of its stripe or to `end`.
     pub const fn piece_at(self, offset: u64, end: u64) -> Piece {
         let len = end - offset;
         if self.servers == 1 {
@@ -206,8 +207,8 @@ impl Striping {
         Shape { servers: touched as u32, largest }
     }
 
-    /// What the papers print instead: m from `E = floor((f+r)/str)`, `s_m` from Table 2 with it.
-    /// `s_m` is signed and may differ from any real part size (mode `paper`).
+    /// The values as the papers print them: m from `E = floor((f+r)/str)`, `s_m` from Table 2 with it. `s_m` is signed
+    /// and may differ from any real part size (mode `paper`).
     pub(crate) const fn shape_as_printed(self, range: ByteRange) -> (u64, i128) {
         if range.is_empty() {
             return (0, 0);
@@ -238,7 +239,7 @@ impl Striping {
     }
 }
 
-/// The pieces of `range` in file order, each of which `piece_at` gives by where it begins and where the range ends.
+/// The pieces of `range` in file order; `piece_at` gets where a piece begins and where the range ends.
 pub fn pieces_by(
     range: ByteRange,
     piece_at: impl Fn(u64, u64) -> Piece,

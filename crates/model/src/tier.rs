@@ -1,5 +1,5 @@
-//! Whole-file tier: which files are kept on the SSD (docs/ALGORITHMS.md, section 8; `HyCache`,
-//! Algorithms 4 and 5). The same policies decide in the engine and in a replay of a known sequence.
+//! Whole-file tier: which files are kept on the SSD (docs/ALGORITHMS.md, section 8; `HyCache`, Algorithms 4 and 5). The
+//! engine and a replay of a known sequence use the same policies.
 
 mod foresight;
 mod heuristic;
@@ -15,14 +15,14 @@ use crate::policy::UnknownPolicy;
 
 pub use replay::{Replay, Step, Trace, replay, replay_with};
 
-/// A file, by a number that it keeps.
+/// A file, by a permanent number.
 pub type FileId = u64;
 
-/// What may be known when a policy decides.
+/// What a policy may know when it decides.
 pub trait Outlook {
     /// Bytes of a file.
     fn size(&self, file: FileId) -> u64;
-    /// Whether the references to come are announced and followed.
+    /// Whether the references to come are announced and being followed.
     fn is_known(&self) -> bool;
     /// Announced references of a file among the next `horizon` ones; all of them for `u64::MAX`.
     fn later(&self, file: FileId, horizon: u64) -> u64;
@@ -34,21 +34,21 @@ pub trait Outlook {
 
 /// A policy of the file tier.
 ///
-/// The caller guarantees that every use of a file is told by `referenced` before anything is asked
-/// about it, and that `cached` lists files that may leave, each once.
+/// The caller guarantees that it calls `referenced` for every use of a file before it asks anything about the file, and
+/// that `cached` lists files that may leave, each once.
 ///
-/// An implementation MUST only name files that `cached` lists, each once, and MUST be
-/// deterministic. The order of two files in `leaving` MUST only depend on what was told of these
-/// two, on their sizes and on their announced references, and not change while references to other
-/// files pass, unless [`Keep::is_reordered`] says so; with the same outlook `make_room` MUST name nobody, or none but the first of that
-/// order that free enough: the caller may then list those only that are among the first.
+/// An implementation MUST only name files that `cached` lists, each once, and MUST be deterministic. The order of two
+/// files in `leaving` MUST only depend on the calls for these two, on their sizes and on their announced references,
+/// and not change with references to other files, unless [`Keep::is_reordered`] reports it; with the same outlook,
+/// `make_room` MUST name no file, or only the first ones of that order that free enough: the caller may then list only
+/// the first ones.
 pub trait Keep: Send + Debug {
-    /// A file of `bytes` bytes is used, on the SSD or not.
+    /// A file of `bytes` bytes is used, whether it is on the SSD or not.
     fn referenced(&mut self, file: FileId, bytes: u64);
     /// The SSD holds this many bytes: called before anything else, and when that changes.
     fn holds(&mut self, _bytes: u64) {}
-    /// Whether the order of files changed since this was asked last, for others than those told
-    /// of. The caller asks after every use.
+    /// Whether the order of files changed since the last call, other than for the files of the calls in between. The
+    /// caller asks after every use.
     fn is_reordered(&mut self) -> bool {
         false
     }
@@ -56,11 +56,10 @@ pub trait Keep: Send + Debug {
     fn moved(&mut self, _file: FileId, _to_ssd: bool) {}
     /// A file exists no more.
     fn removed(&mut self, file: FileId);
-    /// The order in which files leave: for an announced file where the outlook is known, and for
-    /// nothing in particular otherwise.
+    /// The order in which files leave: for an announced file if the outlook is known, otherwise for no particular file.
     fn leaving(&mut self, cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId>;
-    /// Files to evict, in order, so that `file`, which was just referenced and fits an empty SSD,
-    /// can come; `None` serves it in place. `free` is what is free now.
+    /// Files to evict, in order, to make room for `file`, which was just referenced and fits an empty SSD; `None` if it
+    /// is to be served in place. `free` is the number of free bytes.
     fn make_room(
         &mut self,
         file: FileId,
@@ -77,7 +76,7 @@ pub trait Keep: Send + Debug {
     }
 }
 
-/// The first files of `order` that have `bytes` bytes together; `None` if all have less.
+/// The first files of `order` that have `bytes` bytes in total; `None` if all together have fewer.
 fn first_that_free(order: Vec<FileId>, bytes: u64, outlook: &dyn Outlook) -> Option<Vec<FileId>> {
     let (mut freed, mut leaving) = (0, Vec::new());
     for file in order {
@@ -90,7 +89,7 @@ fn first_that_free(order: Vec<FileId>, bytes: u64, outlook: &dyn Outlook) -> Opt
     (freed >= bytes).then_some(leaving)
 }
 
-/// One tier policy: its name, what it does in a sentence, how to make one.
+/// One tier policy: its name, a sentence about it, and its constructor.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     /// Name in configuration and reports.

@@ -1,19 +1,21 @@
-//! Whether processes that take turns in one stream are in step: whether their requests come in the order of the file, so
-//! that a disk without a queue of its own serves them without a seek (ours; docs/ALGORITHMS.md, section 3.2).
+//! Whether processes that take turns in one stream are in step, that is, whether their requests arrive in file order,
+//! so that a disk without a queue of its own serves them without seeks (ours; docs/ALGORITHMS.md, section 3.2).
 //!
-//! The order in which requests come is the order in which a disk would get them. Where it is that of the file for a while
-//! it is worth a seek to go to the origin and stay there: processes that wait for one disk keep their order. It is worth it only
-//! if it lasts. After an attempt that did not, twice as many requests must come in order before the next.
+//! The order in which requests arrive is the order in which a disk would get them. If they are in file order for a
+//! while, it is worth a seek to go to the origin and stay there: processes that wait for one disk keep their order.
+//! That pays only if it lasts. After an attempt that did not last, twice as many requests must arrive in order before
+//! the next one.
 
 use crate::request::ByteRange;
 
-/// Requests in order before the first attempt.
+/// Requests in order required before the first attempt.
 const NEEDED: u32 = 4;
-/// After the first failure.
+/// Requests in order required after the first failure.
 const NEEDED_AGAIN: u32 = 64;
-/// Most that failures ask for.
+/// Limit of that number.
 const NEEDED_MAX: u32 = 1 << 16;
-/// An attempt has failed if the order breaks before so many requests, which is what its seek would have served on an SSD.
+/// An attempt has failed if the order breaks before this many requests, which is how many an SSD would have served
+/// during its seek.
 const LASTS: u32 = 128;
 
 /// The order of a file's requests.
@@ -21,9 +23,9 @@ const LASTS: u32 = 128;
 pub struct Turns {
     /// Where the last request ended.
     end: u64,
-    /// Requests that each began where the one before it ended.
+    /// Requests that each began where the previous one ended.
     in_order: u32,
-    /// So many make an attempt.
+    /// How many of those lead to an attempt.
     needed: u32,
 }
 
@@ -34,7 +36,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Notes a request of any process; whether they are in step.
+    /// Notes a request of any process; returns whether they are in step.
     pub fn note(&mut self, range: ByteRange) -> bool {
         if range.start == self.end {
             self.in_order = self.in_order.saturating_add(1);
@@ -50,7 +52,7 @@ impl Turns {
         self.in_step()
     }
 
-    /// Whether the requests so far are.
+    /// Whether the requests so far are in step.
     #[must_use]
     pub const fn in_step(&self) -> bool {
         self.in_order >= self.needed

@@ -32,7 +32,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     (bytes < 2f64.powi(63)).then_some(bytes as u64)
 }
 
-/// Writes bytes exactly, in the largest unit that divides them: what [`parse_bytes`] reads.
+/// Writes bytes exactly, in the largest unit that divides them, as [`parse_bytes`] reads it.
 pub fn format_bytes(bytes: u64) -> String {
     BYTE_UNITS
         .iter()

@@ -1,8 +1,8 @@
-//! Paths that lead nowhere but below a directory.
+//! Resolves paths strictly below a directory.
 //!
 //! Others may own directories below one that we change with our rights, and may replace one of them by a symbolic link
 //! at any moment. What must hold: a path is resolved from an open directory, through real directories only; names are
-//! changed by descriptors of their parents.
+//! changed through descriptors of their parents.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,14 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 
-/// Set where the kernel, or a filter of its system calls, does not know `openat2`.
+/// Set if the kernel, or a filter of system calls, does not support `openat2`.
 static WALKS: AtomicBool = AtomicBool::new(false);
 
 /// Opens `path` below `dir`; an empty path is the directory itself.
 ///
 /// # Errors
-/// `ELOOP` or `ENOTDIR` where a symbolic link is in the way, or is what the path names; `EXDEV` for
-/// a path that leads out.
+/// `ELOOP` or `ENOTDIR` if a symbolic link is on the path or at its end; `EXDEV` for a path that leads out of `dir`.
 pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = flags | OFlags::CLOEXEC;
@@ -29,7 +28,7 @@ pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> rustix::i
         // `NOFOLLOW` would allow a symbolic link at the end of the path, which must not be one either.
         match openat2(&dir, path, flags.difference(OFlags::NOFOLLOW), mode, how) {
             Err(Errno::NOSYS) => WALKS.store(true, Ordering::Relaxed),
-            // A filter of system calls may answer so to each call that it does not know.
+            // A filter of system calls may give this error for any call that it does not know.
             Err(Errno::PERM) if is_refused(dir.as_fd()) => WALKS.store(true, Ordering::Relaxed),
             other => return other,
         }
@@ -42,7 +41,7 @@ fn is_refused(dir: BorrowedFd<'_>) -> bool {
     matches!(openat2(dir, ".", flags, Mode::empty(), ResolveFlags::BENEATH), Err(Errno::PERM))
 }
 
-/// As [`open`], one name after the other.
+/// As [`open`], but opens one name after another.
 fn walk(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -69,7 +68,7 @@ fn walk(
     }
     let from = at.as_ref().map_or(dir, AsFd::as_fd);
     let opened = openat(from, last, flags | OFlags::NOFOLLOW, mode)?;
-    // With `PATH` and without following it, a link itself can be opened.
+    // With `PATH` and without following, the link itself could be opened.
     let is_link = flags.contains(OFlags::PATH)
         && FileType::from_raw_mode(fstat(&opened)?.st_mode) == FileType::Symlink;
     if is_link { Err(Errno::LOOP) } else { Ok(opened) }
@@ -78,9 +77,9 @@ fn walk(
 /// The directory that a name is in.
 #[derive(Debug)]
 pub enum Parent<'d> {
-    /// The one that the path begins at.
+    /// The one where the path begins.
     Top(BorrowedFd<'d>),
-    /// One below it.
+    /// One below that.
     Below(OwnedFd),
 }
 
@@ -93,7 +92,7 @@ impl AsFd for Parent<'_> {
     }
 }
 
-/// The directory of `path` below `dir`, and the name there: what a call that changes names needs.
+/// The directory of `path` below `dir`, and the name in it: for calls that change names.
 ///
 /// # Errors
 /// As [`open`]; `EINVAL` for a path without a name.
@@ -112,7 +111,7 @@ pub fn parent<'d, 'p>(
     Ok((above, name))
 }
 
-/// Names in an open directory, in no order, without `.` and `..`.
+/// Names in an open directory, unordered, without `.` and `..`.
 pub fn names(dir: impl AsFd) -> rustix::io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
@@ -131,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ways of resolving answer alike.
+    /// Both ways of resolving give the same results.
     #[test]
     fn nothing_but_real_directories_below_is_passed() {
         let scratch = tempfile::tempdir().unwrap();

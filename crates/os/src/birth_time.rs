@@ -1,9 +1,10 @@
-//! When files were made: together with the inode number, tells a file from a later one that reused its number.
+//! When files were created: together with the inode number, this distinguishes a file from a later one with the same
+//! number.
 
 use std::fs::Metadata;
 use std::time::SystemTime;
 
-/// Birth time in nanoseconds since the epoch; 0 where the file system knows none.
+/// Birth time in nanoseconds since the epoch; 0 if the file system reports none.
 pub fn born_ns(found: &Metadata) -> u64 {
     let born = found.created().unwrap_or(SystemTime::UNIX_EPOCH);
     let born_ns = born.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();

@@ -1,6 +1,6 @@
-//! Bounded reading of what others may have written: files, texts and lists.
+//! Bounded reading of files, texts and lists that others may have written.
 //!
-//! Whoever writes a file or a request must not choose how much memory reading it takes.
+//! The author of a file or request must not determine how much memory reading it takes.
 
 use std::fmt;
 use std::fs::File;
@@ -12,11 +12,11 @@ use std::path::Path;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs, major};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-/// Longest path of one name or link that Linux takes, in bytes.
+/// Longest path that a system call accepts on Linux, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Longest glob, policy name or other text of a rule or a hint, in bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
-/// Bytes of a small file that we wrote ourselves: a label, a binding, an origin mark.
+/// Limit for a small file that we wrote ourselves (a label, a binding, an origin mark), in bytes.
 pub const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
 /// Major number of `/dev/null`, `/dev/zero` and `/dev/urandom` (admin-guide/devices.txt of Linux).
 const MEMORY_DEVICES: u32 = 1;
@@ -26,7 +26,7 @@ const PIPEFS_MAGIC: rustix::fs::FsWord = 0x5049_5045;
 /// Reads at most `bytes_max` bytes from `source`.
 ///
 /// # Errors
-/// `InvalidData` where there are more, and whatever reading answers.
+/// `InvalidData` if there are more, and any error of reading.
 pub fn read_from(source: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -82,7 +82,7 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_from(open(path)?, bytes_max)
 }
 
-/// The same, of text.
+/// The same, for text.
 ///
 /// # Errors
 /// As [`read`], and `InvalidData` where it is not UTF-8.
@@ -91,8 +91,8 @@ pub fn read_to_string(path: &Path, bytes_max: u64) -> io::Result<String> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// `#[serde(deserialize_with)]` for a list of at most `MAX` elements: the first one beyond it is
-/// an error, so that a list takes no more memory than `MAX` elements.
+/// For `#[serde(deserialize_with)]`: a list of at most `MAX` elements. The first one beyond that is an error, so that a
+/// list never takes more memory than `MAX` elements do.
 pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX: usize>(
     from: D,
 ) -> Result<Vec<T>, D::Error> {

@@ -1,8 +1,8 @@
-//! Catches panics: a panic fails the request or the round of work that met it, not the thread.
+//! Catches panics: a panic fails only the request or the round of work in which it occurs, not the thread.
 //!
-//! A thread that ends leaves its mount as it is: nothing is flushed any more, or requests stay unanswered, and nobody
-//! is told. So threads that live as long as a mount do their work through here. Locks are released as the stack
-//! unwinds.
+//! If a thread ended, its mount would stay as it is, with nothing being flushed any more, or with requests unanswered,
+//! and no one would notice. So threads that live as long as a mount do their work through here. Locks are released as
+//! the stack unwinds.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,9 +16,9 @@ use crate::error::Error;
 /// A panic that was caught.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked {
-    /// What it said.
+    /// Its message.
     what: String,
-    /// Source file, line and column; `None` where another thread panicked.
+    /// Source file, line and column; `None` if it was in another thread.
     place: Option<String>,
 }
 
@@ -57,20 +57,21 @@ pub fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
     })
 }
 
-/// What `call` answers; a panic in it is an error.
+/// The result of `call`; a panic in it counts as an error.
 pub fn unpanicked<T, E: From<Panicked>>(call: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     caught(call)?
 }
 
 thread_local! {
-    /// Where this thread panicked last.
+    /// Where this thread last panicked.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Installs a panic hook that notes the place, besides the previous hook: a caught panic does not carry it.
+/// Installs a panic hook that notes the place and then calls the previous hook: a caught panic does not contain its
+/// place.
 fn note_places() {
     static NOTED: Once = Once::new();
-    // A destructor that runs during a panic must not touch the hook.
+    // A destructor that runs during a panic must not change the hook.
     if std::thread::panicking() {
         return;
     }
@@ -78,7 +79,7 @@ fn note_places() {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             let place = panic.location().map(ToString::to_string);
-            // In a thread that is ending it may be gone already.
+            // In a thread that is ending, it may already be gone.
             let _ending = PLACE.try_with(|noted| noted.replace(place));
             before(panic);
         }));
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn the_place_is_not_that_of_an_earlier_panic() {
         assert!(caught(|| panic!("first")).is_err());
-        // As a join passes on another thread's panic.
+        // As a join propagates another thread's panic.
         let handed_on = caught(|| panic::resume_unwind(Box::new("second"))).unwrap_err();
         assert_eq!(handed_on, Panicked { what: "second".into(), place: None });
     }

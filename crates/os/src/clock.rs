@@ -1,7 +1,7 @@
-//! Time, and waiting for it: the one place that reads the machine's clocks, so that another clock can replace them.
+//! Time, and waiting for it: the only place that reads the machine's clocks, so that another clock can replace them.
 //!
-//! Every request asks for the time, mostly to tell seconds apart. The kernel keeps the time of its last tick (1 to 10
-//! ms ago), which costs a fifth to read.
+//! Every request reads the time, mostly to distinguish seconds. The kernel keeps the time of its last tick (1 to 10 ms
+//! ago), which takes a fifth of the time to read.
 
 mod simulated;
 mod work;
@@ -17,17 +17,17 @@ pub use simulated::Simulated;
 pub use work::part_of_work;
 pub use work::{Team, Work};
 
-/// Where an engine and its emulated devices get their time from, and by which they wait: the machine's clock, or a
-/// simulated one that all copies of this share.
+/// The source of time, and of waits, for an engine and its emulated devices: the machine's clock, or a simulated one
+/// that all copies of this share.
 #[derive(Debug, Clone, Default)]
 pub struct Clock(Option<Arc<Simulated>>);
 
 impl Clock {
-    /// The machine's own.
+    /// The machine's clock.
     pub const MACHINE: Self = Self(None);
 
     /// A simulated clock, which begins now and stands still until a thread waits for it. Once all threads that might do
-    /// something wait, it goes to the earliest time that is waited for: waiting costs next to nothing.
+    /// something are waiting, it advances to the earliest time that is waited for: waits take almost no real time.
     #[must_use]
     pub fn simulated() -> Self {
         Self(Some(Arc::default()))
@@ -54,7 +54,7 @@ impl Clock {
         self.0.as_ref().map_or_else(Instant::now, |simulated| simulated.instant())
     }
 
-    /// How long `since` is ago.
+    /// The time that has passed since `since`.
     pub fn elapsed(&self, since: Instant) -> Duration {
         self.instant().saturating_duration_since(since)
     }
@@ -75,17 +75,17 @@ impl Clock {
         }
     }
 
-    /// Sets a simulated clock ahead at once, as if the machine's clock were set: no wait takes that time.
+    /// Advances a simulated clock at once, as if the machine's clock were set: no wait takes that time.
     ///
     /// # Panics
     ///
-    /// On the machine's clock, which is not ours.
+    /// On the machine's clock, which cannot be set.
     pub fn leap(&self, by: Duration) {
         self.0.as_ref().expect("only a simulated clock is set").leap(by);
     }
 
-    /// Waits while `condition` holds and until `deadline` at most; `true` where the deadline came first. Threads that
-    /// change what the condition reads notify `changed`.
+    /// Waits while `condition` holds, at most until `deadline`; `true` if the deadline came first. Threads that change
+    /// what the condition reads must notify `changed`.
     pub fn wait_while<T>(
         &self,
         changed: &Condvar,
@@ -100,7 +100,7 @@ impl Clock {
     }
 
     /// Work that counts from the moment a thread [begins](Work::begin) it until it is dropped, except while the thread
-    /// waits for the time or sleeps: a simulated time stands still meanwhile. For threads that work beside others.
+    /// waits for the time or sleeps: simulated time stands still meanwhile. For threads that work alongside others.
     pub fn work(&self) -> Work {
         Work::new(self.clone())
     }
@@ -111,7 +111,7 @@ impl Clock {
     }
 }
 
-/// A noted time that is later than now by more than this is from before the clock was set back.
+/// A noted time that is later than now by more than this was noted before the clock was set back.
 const SET_BACK_MS: u64 = 1000;
 
 /// Milliseconds from `since_ms` to `now_ms`. A time noted before the clock was set back counts as very old: its age is
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn what_was_noted_before_the_clock_was_set_back_is_old() {
         assert_eq!(age_ms(5000, 3000), 2000);
-        // Another thread noted it a moment later, or with the finer clock.
+        // Another thread noted the time slightly later, or with the finer clock.
         assert_eq!(age_ms(5000, 5900), 0);
         assert_eq!(age_ms(5000, 6001), u64::MAX);
     }

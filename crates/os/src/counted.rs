@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-/// `count` and the noun in its number; `one` is the noun for one of them.
+/// `count` and the noun in singular or plural; `one` is the singular.
 pub fn counted<N: Display + Copy + PartialEq + From<u8>>(count: N, one: &str) -> String {
     if count == N::from(1) { format!("{count} {one}") } else { format!("{count} {}", many(one)) }
 }
 
-/// `count` and the noun in its number with the verb that goes with it: `1 file was`, `2 files were`.
+/// `count`, the noun in singular or plural, and the matching verb: `1 file was`, `2 files were`.
 pub fn counted_with<N>(count: N, one: &str, (singular, plural): (&str, &str)) -> String
 where
     N: Display + Copy + PartialEq + From<u8>,

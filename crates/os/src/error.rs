@@ -12,17 +12,17 @@ pub enum Error {
     /// A system call on a named path failed outside a program's request.
     #[error("{path}: cannot {action}: {source}{}", behind(source))]
     Path {
-        /// The path that was touched.
+        /// The path.
         path: PathBuf,
-        /// What was tried, as an infinitive: "open", "create the directory".
+        /// What was attempted, as an infinitive: "open", "create the directory".
         action: &'static str,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Something given by the user does not fit.
     #[error("{what}; {remedy}")]
     Invalid {
-        /// What is wrong, naming the thing.
+        /// What is wrong, naming its cause.
         what: String,
         /// What to do about it.
         remedy: String,
@@ -37,10 +37,10 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
-    /// The other nodes, or what all of them share, do not let something happen.
+    /// The other nodes, or what all nodes share, prevent something.
     #[error("{what}; {remedy}")]
     Cluster {
-        /// What is in the way, naming the node if it is one.
+        /// What prevents it, naming the node if it is one.
         what: String,
         /// What to do about it.
         remedy: String,
@@ -48,14 +48,14 @@ pub enum Error {
     /// The mount process refused a command; the message is its own.
     #[error("{message}")]
     Refused {
-        /// What it said.
+        /// Its message.
         message: String,
-        /// The errno it gave.
+        /// Its errno.
         errno: i32,
     },
 }
 
-/// What to do where the system's answer alone leaves one way out.
+/// What to do if the system's error alone allows only one remedy.
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
     Some(match error.raw_os_error()? {
         libc::ENOSPC => "free some space (or inodes: df -i) there",
@@ -90,7 +90,7 @@ impl Error {
         move |source| Self::Path { path, action, source }
     }
 
-    /// The errno a program gets to see.
+    /// The errno that a program sees.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Io(source) | Self::Path { source, .. } => {
@@ -102,7 +102,7 @@ impl Error {
         }
     }
 
-    /// Whether a file system, or somebody's quota, has no block or no inode left.
+    /// Whether a file system, or someone's quota, has no block or no inode left.
     pub fn is_full(&self) -> bool {
         matches!(self.errno(), libc::ENOSPC | libc::EDQUOT)
     }
@@ -118,7 +118,7 @@ impl From<rustix::io::Errno> for Error {
 mod tests {
     use super::*;
 
-    /// A tier on a full disk was refused without a remedy.
+    /// Regression: a tier on a full disk was refused without a remedy.
     #[test]
     fn a_full_disk_is_told_with_its_remedy() {
         let full = io::Error::from_raw_os_error(libc::ENOSPC);

@@ -1,8 +1,8 @@
-//! What Halocline asks of the operating system, with nothing taken on trust.
+//! What Halocline needs of the operating system; outside input is not trusted.
 //!
-//! All that the layers above open, read, wait for or fail with goes through these: the [`error`] of all layers with its
-//! one conversion to an errno, the [`clock`] that is handed in, [`private`] files and directories that others may have
-//! prepared, and bounded reading of what comes from outside ([`bounded`]).
+//! The layers above open, read, wait and fail through these modules: the [`error`] of all layers with its one
+//! conversion to an errno, the injected [`clock`], [`private`] files and directories that others may have prepared, and
+//! bounded reading of outside input ([`bounded`]).
 
 pub mod beneath;
 pub mod birth_time;

@@ -1,7 +1,7 @@
-//! Look-ups that may block indefinitely: of a directory whose device or server hangs, of a process whose owner can make
-//! them last. Each runs in its own thread, which is abandoned after a timeout; few run at once.
+//! Lookups that may block indefinitely: in a directory whose device or server hangs, or about a process whose owner can
+//! delay them. Each runs in its own thread, which is abandoned after a timeout; only few run at once.
 //!
-//! What must hold: the caller goes on, whatever is looked at.
+//! What must hold: the caller continues, whatever is looked up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,17 +12,17 @@ use std::time::Duration;
 use crate::catch_panic::caught;
 use crate::error::Result;
 
-/// At most this many at once; further look-ups count as unanswered.
+/// Limit of simultaneous lookups; further ones count as unanswered.
 const LOOKS_MAX: usize = 16;
-/// How long a call may take before what it depends on is asked whether it answers.
+/// How long a call may take before it is checked whether what it depends on responds.
 const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The look-ups of one caller that have not ended.
+/// The lookups of one caller that have not ended.
 #[derive(Debug, Default)]
 pub struct Looks(Arc<AtomicUsize>);
 
 impl Looks {
-    /// What `look` finds within `timeout`; `None` after that, and while too many others last.
+    /// The result of `look` within `timeout`; `None` if it takes longer, or while too many others are pending.
     pub fn within<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -33,17 +33,17 @@ impl Looks {
         let look = move || {
             let seen = look();
             drop(lasting);
-            // The caller may have gone on.
+            // The caller may have given up.
             let _ = found.send(seen);
         };
         thread::Builder::new().name("look".into()).spawn(look).ok()?;
         is_found.recv_timeout(timeout).ok().flatten()
     }
 
-    /// What `act` returns, however long it takes while `answers` says that all it needs does answer.
+    /// The result of `act`, however long it takes, as long as `answers` shows that everything it depends on responds.
     ///
     /// # Errors
-    /// That of `answers`; `act` goes on by itself then. And that it panicked.
+    /// That of `answers`, in which case `act` continues on its own; or that `act` panicked.
     pub fn while_answered<T: Send + 'static>(
         &self,
         answers: impl Fn() -> Result<()>,
@@ -72,7 +72,7 @@ impl Looks {
     }
 }
 
-/// A look-up that has not ended.
+/// A pending lookup.
 struct Lasting(Arc<AtomicUsize>);
 
 impl Lasting {
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// Looks that last until the sender is dropped.
+    /// Lookups that stay pending until the sender is dropped.
     fn lasting(looks: &Looks) -> mpsc::Sender<()> {
         let (end, ended) = mpsc::channel::<()>();
         let ended = Arc::new(Mutex::new(ended));
@@ -108,7 +108,7 @@ mod tests {
         end
     }
 
-    /// One process that could not be looked at stopped the tier for all.
+    /// Regression: one process that could not be examined stopped the tier for everyone.
     #[test]
     fn looks_that_last_for_ever_are_few_and_keep_nobody() {
         let looks = Looks::default();

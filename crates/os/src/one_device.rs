@@ -1,4 +1,4 @@
-//! Whether two directories lie on one device: then one cannot be faster than the other.
+//! Whether two directories are on one device, so that one cannot be faster than the other.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,8 +13,8 @@ pub enum Common {
     Disk,
 }
 
-/// What `one` and `other` have in common; `None` where that is nothing, or cannot be told (network
-/// file systems, device mappers).
+/// What `one` and `other` have in common; `None` if nothing, or if that is unknown (network file systems, device
+/// mappers).
 pub fn common(one: &Path, other: &Path) -> Option<Common> {
     let device = |path: &Path| fs::metadata(path).ok().map(|found| found.dev());
     let (one, other) = (device(one)?, device(other)?);
@@ -25,7 +25,7 @@ pub fn common(one: &Path, other: &Path) -> Option<Common> {
 }
 
 impl Common {
-    /// In one line, what that means for a cache in front of an origin.
+    /// What this means for a cache in front of an origin, in one line.
     pub const fn of_a_cache(self) -> &'static str {
         match self {
             Self::FileSystem => {
@@ -39,7 +39,7 @@ impl Common {
         }
     }
 
-    /// In one line, what that means for a file tier.
+    /// What this means for a file tier, in one line.
     pub const fn of_tiers(self) -> &'static str {
         match self {
             Self::FileSystem => {
@@ -54,7 +54,7 @@ impl Common {
     }
 }
 
-/// The disk of a block device; of a partition, the disk that it is part of.
+/// The disk of a block device; for a partition, the disk that contains it.
 fn disk(device: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

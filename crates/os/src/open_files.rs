@@ -1,23 +1,23 @@
-//! The process's open files, shared out among those that keep many.
+//! Divides the process's open files among the components that keep many.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::{Error, Result};
 
-/// Cache objects that are open at most, however many files the process may have.
+/// Limit of open cache objects, however many files the process may have.
 pub const OBJECTS_MAX: usize = 4096;
 
-/// Set aside for the front end: two for each of its threads, and some.
+/// Reserved for the front end: two for each of its threads, and some more.
 const FRONT_END: usize = 400;
-/// With fewer a mount would stop at its first few files.
+/// With fewer, a mount would fail at its first few files.
 const LIMIT_MIN: usize = 512;
 
-/// How many open files each may keep; the rest is for the files that programs open.
+/// How many open files each component may keep; the rest is for files that programs open.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenFiles {
     /// Nodes of the tree.
     pub nodes: usize,
-    /// Nodes that could not be found again.
+    /// Nodes that could not be found again if they were closed.
     pub pinned: usize,
     /// Objects of the cache, on all servers together.
     pub objects: usize,
@@ -29,7 +29,7 @@ impl OpenFiles {
     /// The shares of this process. Raises its soft limit to the hard one first.
     ///
     /// # Errors
-    /// Where the limit is too low to mount anything.
+    /// The limit is too low to mount anything.
     pub fn of_process() -> Result<Self> {
         let limit = getrlimit(Resource::Nofile);
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -1,10 +1,9 @@
-//! Directories and files that are this program's alone: caches, and what a tier keeps beside its
-//! files.
+//! Directories and files that only this program may use: caches, and what a tier keeps beside its files.
 //!
-//! Anybody who can prepare or change such a directory could make us read, write and remove files of their choice. What
-//! must hold: nothing is opened through a symbolic link; a directory belongs to the user we act as and is closed to all
-//! others; a file is a regular one of the same user, and has no other name. A directory or file that is merely too
-//! open, as earlier versions made it, is closed.
+//! Anyone who can prepare or change such a directory could make us read, write and remove files of their choice. What
+//! must hold: nothing is opened through a symbolic link; a directory belongs to the user as whom we act and is closed
+//! to all others; a file is a regular one of the same user, and has no other name. A directory or file that is merely
+//! too open, as earlier versions made it, is closed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
@@ -23,23 +22,23 @@ use crate::beneath;
 use crate::bounded;
 use crate::error::{Error, Result};
 
-/// Permissions of anybody but the owner.
+/// Permissions of everyone except the owner.
 const OTHERS: u32 = 0o077;
 /// Bits of a mode by which others change something.
 const CHANGE: u32 = 0o022;
 /// Deepest tree that is checked.
 const DEPTH_MAX: usize = 16;
 
-/// What a file is opened for.
+/// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// Reading.
     Read,
-    /// Reading and writing; it is made if it is missing.
+    /// Reading and writing; created if missing.
     Write,
-    /// Adding to its end; it is made if it is missing.
+    /// Appending; created if missing.
     Append,
-    /// Reading and writing a file that must not be there yet.
+    /// Reading and writing a file that must not exist yet.
     New,
 }
 
@@ -54,7 +53,7 @@ impl Use {
     }
 }
 
-/// An open directory that is ours alone.
+/// An open directory that belongs to us alone.
 #[derive(Debug)]
 pub struct PrivateDir {
     fd: OwnedFd,
@@ -62,15 +61,15 @@ pub struct PrivateDir {
 }
 
 impl PrivateDir {
-    /// Opens the directory at `path`, which is made where it is missing, with those above it.
+    /// Opens the directory at `path`; creates it, and those above it, if missing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where it is somebody else's, a link, or not to be trusted.
+    /// [`Error::Invalid`] if it belongs to someone else, is a link, or cannot be trusted.
     pub fn make(path: &Path) -> Result<Self> {
         Self::look_or_make(path)?.closed()
     }
 
-    /// The same, but an existing one is left as open to others as it is.
+    /// The same, but an existing directory stays as open to others as it is.
     pub fn look_or_make(path: &Path) -> Result<Self> {
         if let Err(Errno::NOENT) = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
             DirBuilder::new()
@@ -85,12 +84,12 @@ impl PrivateDir {
     /// Opens the directory at `path`.
     ///
     /// # Errors
-    /// As [`PrivateDir::make`]; [`Error::Path`] where there is none.
+    /// As [`PrivateDir::make`]; [`Error::Path`] if it does not exist.
     pub fn open(path: &Path) -> Result<Self> {
         Self::look(path)?.closed()
     }
 
-    /// Opens the directory at `path` and leaves it as open to others as it is.
+    /// Opens the directory at `path`, and leaves it as open to others as it is.
     ///
     /// # Errors
     /// As [`PrivateDir::open`].
@@ -98,8 +97,7 @@ impl PrivateDir {
         Self::ours(open_directory(CWD, path.as_os_str(), path)?, path.to_owned())
     }
 
-    /// Opens the directory `name` of `parent`, whose path is `above`; it is made where it is
-    /// missing.
+    /// Opens the directory `name` in `parent`, whose path is `above`; creates it if missing.
     pub fn make_in(parent: impl AsFd, above: &Path, name: &str) -> Result<Self> {
         let path = above.join(name);
         match mkdirat(&parent, name, Mode::RWXU) {
@@ -109,7 +107,7 @@ impl PrivateDir {
         Self::ours(open_directory(parent.as_fd(), name.as_ref(), &path)?, path)?.closed()
     }
 
-    /// Opens or makes a directory in this one.
+    /// Opens or creates a directory in this one.
     pub fn sub(&self, name: &str) -> Result<Self> {
         Self::make_in(&self.fd, &self.path, name)
     }
@@ -129,7 +127,7 @@ impl PrivateDir {
     /// Closes it to others.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where anybody could put things there and somebody did.
+    /// [`Error::Invalid`] if anyone could put things there and someone did.
     pub fn closed(self) -> Result<Self> {
         let mode = self.stat()?.st_mode;
         if mode & 0o002 != 0 && !self.names()?.is_empty() {
@@ -168,24 +166,24 @@ impl PrivateDir {
         &self.path
     }
 
-    /// Names in it, in no order.
+    /// Names in it, unordered.
     pub fn names(&self) -> Result<Vec<OsString>> {
         beneath::names(&self.fd).map_err(|errno| Error::at(&self.path, "list")(errno.into()))
     }
 
     /// Opens a file in it.
     ///
-    /// # Errors
+    /// [`Error::Invalid`] if what is there is not ours; [`Error::Path`] if it cannot be opened.
     /// [`Error::Invalid`] where what is there is not ours; [`Error::Path`] of opening it.
     pub fn file(&self, name: impl AsRef<OsStr>, using: Use) -> Result<File> {
         let path = self.path.join(name.as_ref());
         open_checked(&self.fd, name.as_ref(), using).map_err(|failed| failed.told(&path))
     }
 
-    /// What a file in it holds; `None` where there is none.
+    /// The content of a file in it; `None` if there is none.
     ///
     /// # Errors
-    /// As [`PrivateDir::file`], and for more than `bytes_max` bytes.
+    /// As [`PrivateDir::file`], and if it has more than `bytes_max` bytes.
     pub fn read(&self, name: impl AsRef<OsStr>, bytes_max: u64) -> Result<Option<Vec<u8>>> {
         let path = self.path.join(name.as_ref());
         let file = match self.file(name, Use::Read) {
@@ -195,7 +193,7 @@ impl PrivateDir {
         bounded::read_from(file, bytes_max).map(Some).map_err(Error::at(path, "read"))
     }
 
-    /// Puts a file with these bytes in place of whatever has its name, atomically and durably.
+    /// Atomically and durably replaces whatever has this name by a file with these bytes.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let fresh = format!("{name}.new");
         let path = self.path.join(name);
@@ -213,14 +211,14 @@ impl PrivateDir {
         write().map_err(Error::at(path, "write"))
     }
 
-    /// Writes a file in it, which is made or emptied before; not durably.
+    /// Writes a file in it, which is created or truncated first; not durably.
     pub fn overwrite(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut file = self.file(name, Use::Write)?;
         let mut write = || file.set_len(0).and_then(|()| file.write_all(bytes));
         write().map_err(Error::at(self.path.join(name), "write"))
     }
 
-    /// Removes a file in it; a missing file is no error.
+    /// Removes a file in it; a missing file is not an error.
     pub fn remove(&self, name: impl AsRef<OsStr>) -> Result<()> {
         let path = self.path.join(name.as_ref());
         match unlinkat(&self.fd, name.as_ref(), AtFlags::empty()) {
@@ -229,12 +227,12 @@ impl PrivateDir {
         }
     }
 
-    /// Checks, and closes to others, everything below, before a library opens it by its path.
+    /// Checks everything below, and closes it to others, before a library opens it by path.
     pub fn check_below(&self) -> Result<()> {
         self.check_to_depth(DEPTH_MAX)
     }
 
-    /// Checks, and closes to others, the directories in this one whose names `is_ours` accepts.
+    /// Checks the directories in this one whose names `is_ours` accepts, and closes them to others.
     pub fn check_directories(&self, is_ours: impl Fn(&OsStr) -> bool) -> Result<()> {
         for name in self.names()?.into_iter().filter(|name| is_ours(name)) {
             let path = self.path.join(&name);
@@ -276,7 +274,7 @@ impl AsFd for PrivateDir {
 pub enum Refusal {
     /// The system call failed.
     System(Errno),
-    /// Somebody else may have prepared it; the text says what is wrong.
+    /// Someone else may have prepared it; the text says what is wrong.
     NotOurs(String),
 }
 
@@ -304,7 +302,7 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// Opens `name` in a directory and checks that it is a file of ours. Does not block on anything else under the name,
+/// Opens `name` in a directory and checks that it is a file of ours. Does not block if something else has the name,
 /// such as a FIFO.
 pub(crate) fn open_checked(
     dir: impl AsFd,
@@ -316,7 +314,7 @@ pub(crate) fn open_checked(
     let not_ours = |what: &str| Refusal::NotOurs(what.to_owned());
     let file = openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
         Errno::LOOP => not_ours("is a symbolic link"),
-        // A socket, or a FIFO or directory that is opened for writing.
+        // A socket, or a FIFO or directory being opened for writing.
         Errno::NXIO | Errno::ISDIR => not_ours("is no regular file"),
         errno => Refusal::System(errno),
     })?;
@@ -324,7 +322,7 @@ pub(crate) fn open_checked(
     check_file(&file).map(|()| file)
 }
 
-/// Checks that an open file is a regular one of ours with one name, and closes it to others.
+/// Checks that an open file is a regular file of ours with one name, and closes it to others.
 pub fn check_file(file: &File) -> std::result::Result<(), Refusal> {
     let mode = check_ours(file)?;
     if mode & OTHERS != 0 {
@@ -357,11 +355,11 @@ fn check_ours(file: &File) -> std::result::Result<u32, Refusal> {
     Ok(stat.st_mode)
 }
 
-/// Opens a file with a secret that was written for this process by the user or root. Unlike files of ours it is not
-/// changed, and may be reached by links; does not block on anything else there, such as a FIFO.
+/// Opens a file with a secret, written for this process by the user or root. Unlike our own files it is not changed,
+/// and may be reached through links; does not block if it is something else, such as a FIFO.
 ///
 /// # Errors
-/// If it is no regular file, of somebody else, or others may read it.
+/// If it is not a regular file, belongs to someone else, or others may read it.
 pub fn open_secret(path: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
@@ -378,9 +376,9 @@ pub fn open_secret(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The user as whom this thread makes files.
+/// The user as whom this thread creates files.
 pub fn own_uid() -> u32 {
-    // SAFETY: takes a plain number; an invalid user id changes nothing, and the present one is returned.
+    // SAFETY: takes a plain number; an invalid user id changes nothing, and the current one is returned.
     let uid = unsafe { libc::syscall(libc::SYS_setfsuid, -1) };
     u32::try_from(uid).unwrap_or_else(|_| rustix::process::geteuid().as_raw())
 }
@@ -396,7 +394,7 @@ fn open_directory(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<O
     })
 }
 
-/// What `name` in the private directory `dir` holds; `None` where either is missing.
+/// The content of `name` in the private directory `dir`; `None` if either is missing.
 ///
 /// # Errors
 /// As [`PrivateDir::read`].
@@ -407,9 +405,8 @@ pub fn read(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Refuses a directory that a user other than root could replace by another while root uses it:
-/// somebody else may rename or remove one of the directories above it. Whom an ordinary user shares
-/// directories with is that user's own affair.
+/// Refuses a directory that a user other than root could replace by another while root uses it, because someone else
+/// may rename or remove a directory above it. An ordinary user may share directories with whomever that user likes.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the directory.
@@ -418,7 +415,7 @@ pub fn check_above(dir: &Path) -> Result<()> {
         return Ok(());
     }
     let (real, own) = match std::fs::canonicalize(dir) {
-        // It is about to be made.
+        // It is about to be created.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let there = dir.ancestors().skip(1).find_map(|above| std::fs::canonicalize(above).ok());
             (there.unwrap_or_else(|| "/".into()), 0)
@@ -441,13 +438,13 @@ pub fn check_above(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether users other than root and this one can reach what is in `dir`, which is an absolute path
-/// without links: no directory above it is closed to them. Its own mode does not count.
+/// Whether users other than root and this one can reach the contents of `dir`, an absolute path without links: that is,
+/// no directory above it is closed to them. Its own mode does not count.
 ///
 /// # Errors
-/// Of looking at the directories above.
+/// If the directories above cannot be examined.
 pub fn others_reach(dir: &Path) -> Result<bool> {
-    /// Passing through by the group and by all; an ACL that lets anybody pass shows as the group's.
+    /// Search permission for the group and for all; an ACL that gives it to anyone shows as the group's.
     const PASS: u32 = 0o011;
     for above in dir.ancestors().skip(1) {
         let found = statat(CWD, above, AtFlags::SYMLINK_NOFOLLOW)
@@ -459,7 +456,7 @@ pub fn others_reach(dir: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether user ids are the machine's: in other namespaces those of owners above are not known.
+/// Whether user ids are those of the machine: in other namespaces the owners of directories above are unknown.
 fn is_initial_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])

@@ -1,6 +1,7 @@
-//! Renames that replace nothing, also on file systems whose rename knows no flags: NFS, and many FUSE servers.
+//! Renames that do not replace anything, even on file systems whose rename supports no flags: NFS, and many FUSE
+//! servers.
 //!
-//! What must hold: something that has the new name already stays as it is. A process that is killed in between leaves the
+//! What must hold: whatever already has the new name stays unchanged. A process that is killed in between leaves the
 //! file with both names, never with neither.
 
 use std::ffi::OsStr;
@@ -13,11 +14,12 @@ use rustix::io::{Errno, Result};
 
 /// Renames `from` to `to`.
 ///
-/// Where rename knows no flags, a file gets the new name as a second one and loses the old one then. A directory, which
-/// can have one name only, is renamed after a look: an empty directory that somebody makes at that very moment is replaced.
+/// If rename supports no flags, a file gets the new name as a second one and then loses the old one. A directory, which
+/// can have only one name, is renamed after a check: an empty directory that someone creates at that very moment is
+/// replaced.
 ///
 /// # Errors
-/// `EEXIST` where something has the new name; `EINVAL` where the file system knows neither such renames nor second names;
+/// `EEXIST` if something has the new name; `EINVAL` if the file system supports neither such renames nor second names;
 /// and those of `renameat2(2)`.
 pub fn rename_new(
     from_dir: impl AsFd,
@@ -53,15 +55,15 @@ fn rename_without_flags(
         Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
             return Err(Errno::INVAL);
         }
-        // Ours: a server did it and its answer was lost, or a process was killed before it went on.
+        // It is ours: a server did it and its answer was lost, or a process was killed before it continued.
         Err(Errno::EXIST) if is_same(&stat, to_dir, to) => {}
         Err(errno) => return Err(errno),
     }
     match unlinkat(from_dir, from, AtFlags::empty()) {
-        // A server that did it is asked again where its answer was lost.
+        // After a lost answer the request is repeated to a server that has already done it.
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => {
-            // Only while the file surely keeps the old name.
+            // Only if the file certainly keeps the old name.
             if is_same(&stat, from_dir, from) {
                 let _undone = unlinkat(to_dir, to, AtFlags::empty());
             }
@@ -70,7 +72,7 @@ fn rename_without_flags(
     }
 }
 
-/// Whether a name is one of the file with these attributes.
+/// Whether a name refers to the file with these attributes.
 fn is_same(file: &Stat, dir: &impl AsFd, name: &OsStr) -> bool {
     statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|found| (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino))
@@ -84,7 +86,7 @@ mod tests {
 
     type Rename = fn(&fs::File, &OsStr, &fs::File, &OsStr) -> Result<()>;
 
-    /// Both ways, so that they cannot part.
+    /// Both ways, so that they cannot diverge.
     const WAYS: [Rename; 2] = [
         |from_dir, from, to_dir, to| rename_new(from_dir, from, to_dir, to),
         |from_dir, from, to_dir, to| rename_without_flags(from_dir, from, to_dir, to),
@@ -115,7 +117,7 @@ mod tests {
             assert_eq!(fs::read_link(at("new link")).unwrap().as_os_str(), "nowhere");
             go("dir", "new dir").unwrap();
             assert_eq!(fs::read(at("new dir/inside")).unwrap(), b"inside");
-            // What a process that was killed in between left is finished, where it can have been left.
+            // What a process that was killed in between left is completed, if it could have been left.
             fs::hard_link(at("new"), at("newer")).unwrap();
             assert_eq!(go("new", "newer"), finishes);
             assert_eq!(at("new").exists(), finishes.is_err());

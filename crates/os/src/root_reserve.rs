@@ -1,14 +1,14 @@
-//! What the kernel keeps for the administrator of a machine, which a mount must not hand to others.
+//! Reserves that the kernel keeps for the administrator of a machine, which a mount must not give to others.
 //!
-//! With `CAP_SYS_RESOURCE` a write passes hard quotas. A mount that root runs writes for everybody who
-//! uses it: with the capability, they all would (docs/decisions/0027-reserves.md).
+//! With `CAP_SYS_RESOURCE` a write may exceed hard quotas. A mount that root runs writes for all of its users: with the
+//! capability, they all could (docs/decisions/0027-reserves.md).
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::error::Result;
 
-/// Gives `CAP_SYS_RESOURCE` up in the calling thread and those that it starts from here on. A program
-/// that they execute as root has it again: the bounding set stays.
+/// Drops `CAP_SYS_RESOURCE` in the calling thread and those that it starts from now on. A program that they execute as
+/// root has it again, because the bounding set stays.
 pub fn leave_to_root() -> Result<()> {
     let mut sets = capabilities(None)?;
     if sets.permitted.contains(CapabilitySet::SYS_RESOURCE) {
@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn threads_started_later_are_without_the_capability() {
-        // In a thread of its own: there is no way back.
+        // In a thread of its own, because this cannot be undone.
         let left = std::thread::spawn(|| {
             leave_to_root().unwrap();
             std::thread::spawn(|| capabilities(None).unwrap()).join().unwrap()

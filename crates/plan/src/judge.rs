@@ -1,4 +1,4 @@
-//! Replays that judge layouts: the contract, and queues by service times.
+//! Judges layouts by replays: the contract, and an implementation with queues and service times.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,12 +10,12 @@ use halocline_trace::Request;
 use crate::layout::Layout;
 use crate::servers::{Servers, direction, service_ps};
 
-/// Layouts of files by their number in the trace.
+/// Layouts of files, by their number in the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layouts {
-    /// Files with a layout of their own.
+    /// Files with their own layout.
     pub files: FxHashMap<u32, Layout>,
-    /// All others.
+    /// The layout of all other files.
     pub default: Layout,
 }
 
@@ -26,25 +26,25 @@ impl Layouts {
     }
 }
 
-/// Says how long requests take.
+/// Predicts how long requests take.
 ///
-/// The caller guarantees that layouts are over the servers that the judge knows. The implementation MUST give the
-/// same answer for the same requests and layouts, and issue the requests of a process one after the other, those of
-/// different processes at once, without regard of the times in the trace.
+/// The caller guarantees that layouts are over servers that the judge knows. The implementation MUST give the same
+/// answer for the same requests and layouts. It MUST issue the requests of one process one after another, and those of
+/// different processes concurrently, ignoring the times in the trace.
 pub trait Judge {
     /// Seconds from the first request to the end of the last.
     fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64;
 }
 
-/// One FIFO queue for each server, with the service times of its profile: startup by whether a request continues
-/// where the last one on the server ended. Exact enough to be computed by hand.
+/// One FIFO queue for each server, with the service times of its profile; the startup depends on whether a request
+/// continues where the last one on the server ended. Exact enough to be computed by hand.
 #[derive(Debug, Clone)]
 pub struct Queues<'a> {
     servers: &'a Servers,
 }
 
 impl<'a> Queues<'a> {
-    /// Queues of these servers.
+    /// Queues for these servers.
     pub const fn new(servers: &'a Servers) -> Self {
         Self { servers }
     }

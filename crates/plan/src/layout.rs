@@ -1,29 +1,31 @@
-//! Where the bytes of a file lie.
+//! Layouts of files on servers.
 //!
-//! A file is cut into parts; in each part its bytes go round-robin over the servers, with a stripe width for
-//! each server that may be 0. Rounds begin at the beginning of a part. A file whose SSDs are full has a part
-//! over all servers and one over those with room; a file with regions of several kinds has a part for each.
+//! A file is divided into parts; in each part its bytes are distributed round-robin over the servers, with a stripe
+//! width for each server that may be 0. Rounds begin at the beginning of a part. A file for which the SSDs' space does
+//! not suffice has a part over all servers and one over those with free space; a file with regions of several kinds has
+//! a part for each.
 
 use halocline_model::request::ByteRange;
 use halocline_model::striping::VariedStriping;
 use serde::{Deserialize, Serialize};
 
-/// The stripe of file systems that nobody has tuned, bytes.
+/// The stripe of untuned file systems, in bytes.
 pub(crate) const DEFAULT_STRIPE: u64 = 64 << 10;
 
-/// The narrowest stripe of a striped volume, bytes: no plan has one that nobody can apply.
+/// The narrowest stripe of a striped volume, in bytes: narrower ones are not planned, because they could not be
+/// applied.
 pub(crate) const STRIPE_BYTES_MIN: u64 = 512;
 
-/// A stretch of a file with one stripe.
+/// A stretch of a file with the same stripes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
     /// Its first byte.
     pub begin: u64,
-    /// One past its last byte; the last part has none.
+    /// The end of its bytes; the last part has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<u64>,
-    /// Stripe width on each server, bytes; 0 leaves it out.
+    /// Stripe width on each server, in bytes; 0 means that it is not used.
     pub widths: Vec<u64>,
 }
 
@@ -42,7 +44,7 @@ pub struct Piece {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     parts: Vec<Part>,
-    /// For each part its striping and the local bytes of all parts before it.
+    /// For each part, its striping and the local bytes of all earlier parts.
     computed: Vec<(VariedStriping, Vec<u64>)>,
 }
 
@@ -91,7 +93,7 @@ impl Layout {
         &self.parts
     }
 
-    /// Calls `each` for the contiguous piece that `[offset, end)` has on each server in each part.
+    /// Calls `each` for the contiguous pieces of `[offset, end)`, one per server and part.
     pub fn pieces(&self, offset: u64, end: u64, mut each: impl FnMut(Piece)) {
         let from = self.parts.partition_point(|part| part.begin <= offset) - 1;
         for (part, (striping, base)) in self.parts.iter().zip(&self.computed).skip(from) {
@@ -121,10 +123,10 @@ impl Layout {
     }
 }
 
-/// The layout of parts that cover a file, in any order. Neighbours whose rounds go on are one part.
+/// The layout of parts that cover a file, in any order. Adjacent parts whose rounds continue are merged.
 ///
 /// # Panics
-/// If there is none, or they leave gaps.
+/// If there is no part, or they leave gaps.
 pub fn assemble(mut parts: Vec<Part>) -> Layout {
     parts.sort_by_key(|part| part.begin);
     let mut joined: Vec<Part> = Vec::new();
@@ -144,25 +146,26 @@ fn goes_on(last: &Part, begin: u64, widths: &[u64]) -> bool {
     last.widths == widths && (begin - last.begin).is_multiple_of(round)
 }
 
-/// Puts stretches of files one after the other into the room that there is.
+/// Places stretches of files one after another in the available space.
 #[derive(Debug, Clone)]
 pub struct Placer {
     room: Vec<u64>,
 }
 
 impl Placer {
-    /// Nothing placed; `room` bytes on each server.
+    /// With nothing placed yet; `room` bytes are free on each server.
     pub const fn new(room: Vec<u64>) -> Self {
         Self { room }
     }
 
-    /// Bytes left on each server.
+    /// Free bytes on each server.
     pub fn room(&self) -> &[u64] {
         &self.room
     }
 
-    /// Places `[begin, end)` by the first of `wishes`, what no longer fits by the next, and so on, at last by
-    /// default stripes on all servers with room. Answers the parts, or the bytes that fit nowhere.
+    /// Places `[begin, end)` according to the first of `wishes`, what no longer fits according to the next, and so on,
+    /// and finally in default stripes on all servers with free space. Returns the parts, or the number of bytes that
+    /// fit nowhere.
     pub fn place(&mut self, begin: u64, end: u64, wishes: &[&[u64]]) -> Result<Vec<Part>, u64> {
         let (mut at, mut parts) = (begin, Vec::new());
         for widths in wishes {
@@ -181,7 +184,7 @@ impl Placer {
         Ok(parts)
     }
 
-    /// Places whole rounds, or all that remains; answers how far it came.
+    /// Places whole rounds, or all that remains; returns the position reached.
     fn fill(&mut self, begin: u64, end: u64, widths: &[u64], parts: &mut Vec<Part>) -> u64 {
         let Some(striping) = VariedStriping::new(widths.to_vec()) else { return begin };
         if begin >= end {

@@ -1,9 +1,9 @@
 //! The layouts of the paper: DEF, PA and PSA (docs/ALGORITHMS.md, section 7), for files of any kind.
 //!
-//! The paper has two classes of servers, one length of requests and one file. Here the slowest class are its
-//! `HServer`s and all others its `SServer`s, with the service times of the slowest and the space of the smallest of
-//! them; S is the length that carries most bytes of a file; files take the room in the order in which the trace
-//! names them. What no longer fits lies on the `HServer`s in stripes of S/m.
+//! The paper has two classes of servers, one request length and one file. Here the slowest class serves as its
+//! `HServer`s and all others as its `SServer`s, with the service times of the slowest and the space of the smallest of
+//! those; S is the length that carries most bytes of a file; files take space in the order in which the trace names
+//! them. Bytes that no longer fit go to the `HServer`s in stripes of S/m.
 
 use halocline_model::psa::{self, Candidate, Params, Task};
 use halocline_model::request::Direction;
@@ -15,10 +15,10 @@ use crate::layout::{DEFAULT_STRIPE, Layout, Placer, STRIPE_BYTES_MIN, assemble};
 use crate::servers::Servers;
 use crate::workload::{File, Workload};
 
-/// Stripes are multiples of this, bytes.
+/// Stripes are multiples of this, in bytes.
 pub const STEP: u64 = 4096;
-/// Stripes of the disks that are tried for a request at most: what requests of a system call have, 2 GiB, on one disk.
-/// A trace of others may claim requests of exbibytes.
+/// Limit of the disk stripes that are tried for a request: that for requests of one system call, 2 GiB, on one disk.
+/// Others' traces may claim requests of exbibytes.
 const STRIPES_MAX: u64 = 1 << 19;
 /// Bits that the exact arithmetic has for products.
 const BITS_MAX: u32 = 118;
@@ -42,7 +42,7 @@ pub type Pair = (u64, u64);
 pub struct Ties {
     /// The file's number in the trace.
     pub file: u32,
-    /// What PSA cannot tell apart; the last is its choice.
+    /// Stripes that PSA cannot distinguish; the last is its choice.
     pub candidates: Vec<Candidate>,
 }
 
@@ -61,7 +61,7 @@ pub fn on_disks(servers: &Servers, size: u64) -> Vec<u64> {
     widths(servers, (width, 0))
 }
 
-/// Refuses stripes that no volume has.
+/// Refuses stripes that are impossible on a volume.
 fn wide_enough(widths: Vec<u64>) -> Result<Vec<u64>, String> {
     match widths.iter().find(|width| (1..STRIPE_BYTES_MIN).contains(*width)) {
         Some(width) => Err(format!(
@@ -83,7 +83,7 @@ pub fn params(servers: &Servers, workload: &Workload, file: &File) -> Result<Par
         let service = class.profile.of(direction);
         let startup =
             if sequential { service.startup_sequential_ps } else { service.startup_random_ps };
-        // A server that serves several at once moves bytes faster than one caller sees.
+        // A server that serves several requests at once moves bytes faster than one caller sees.
         (startup, service.per_byte_ps / u64::from(class.channels))
     };
     let disk = of(&servers.classes()[0]);
@@ -104,7 +104,7 @@ pub fn params(servers: &Servers, workload: &Workload, file: &File) -> Result<Par
     })
 }
 
-/// What PA and PSA have to solve for a file when `room` is left on each server.
+/// The problem that PA and PSA solve for a file when `room` bytes are left on each server.
 pub fn task(servers: &Servers, file: &File, room: &[u64]) -> Result<Task, String> {
     let size = file.size();
     let sserver_bytes = servers.fast().map(|server| room[server]).min().unwrap_or(0);
@@ -154,8 +154,8 @@ pub fn choose(
     }
 }
 
-/// The files laid out by a scheme, and the ties of PSA. The outer error is that they do not fit, the inner one that
-/// the scheme has no answer.
+/// The files laid out by a scheme, and the ties of PSA. The outer error means that they do not fit, the inner one that
+/// the scheme has no solution.
 pub(crate) fn lay_out(
     scheme: Scheme,
     servers: &Servers,

@@ -1,4 +1,4 @@
-//! Plans on disk: which layout each file shall have, on which servers (docs/PLANNING.md).
+//! Plans on disk: the layout of each file, and the servers (docs/PLANNING.md).
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,9 @@ use crate::servers::Server;
 
 /// Version of the format.
 pub const VERSION: u32 = 1;
-/// Files of a plan at most.
+/// Limit of the files of a plan.
 const FILES_MAX: usize = 1 << 16;
-/// Servers of a plan at most, as many as a description of servers has.
+/// Limit of the servers of a plan, the same as for a description of servers.
 const SERVERS_MAX: usize = 4096;
 
 /// A plan.
@@ -19,20 +19,20 @@ const SERVERS_MAX: usize = 4096;
 pub struct Plan {
     /// [`VERSION`].
     pub version: u32,
-    /// Which of the layouts it is: `def`, `pa`, `psa` or `ours`. With `def` there is nothing to do.
+    /// Which layout was chosen: `def`, `pa`, `psa` or `ours`. With `def` nothing needs to be done.
     pub chosen: String,
-    /// What it was made from.
+    /// The trace from which it was made.
     pub trace: Trace,
     /// What it promises.
     pub expected: Expected,
-    /// The servers, in the order of all widths.
+    /// The servers; all widths are in this order.
     pub server: Vec<Server>,
     /// The files.
     #[serde(default)]
     pub file: Vec<PlannedFile>,
 }
 
-/// What a plan was made from.
+/// The trace of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
@@ -42,7 +42,7 @@ pub struct Trace {
     pub requests: u64,
 }
 
-/// What a plan promises for a run like that of the trace.
+/// Predictions of a plan for a run like that of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
@@ -52,13 +52,13 @@ pub struct Expected {
     pub simulated_seconds: f64,
     /// By the replay, with the default layout.
     pub def_simulated_seconds: f64,
-    /// Throughput gained, as a share of the default layout's: 0.5 is half as much again.
+    /// Gain of throughput, relative to the default layout: 0.5 means half as much again.
     pub gain_over_def: f64,
-    /// How far the gain differs between parts of the trace.
+    /// How much the gain differs between parts of the trace.
     pub spread: f64,
 }
 
-/// A file of a plan. Its path is `path`, or `path_hex` where that is no UTF-8.
+/// A file of a plan. Its path is `path`, or `path_hex` if that is not UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedFile {
@@ -84,7 +84,7 @@ impl PlannedFile {
         Self { path: text, path_hex, bytes, part: layout.parts().to_vec() }
     }
 
-    /// Its path; `None` where the plan does not say.
+    /// Its path; `None` if the plan has none.
     pub fn path_bytes(&self) -> Option<Vec<u8>> {
         match (&self.path, &self.path_hex) {
             (Some(path), None) => Some(path.clone().into_bytes()),
@@ -110,7 +110,7 @@ fn from_hex(hex: &str) -> Option<Vec<u8>> {
 }
 
 impl Plan {
-    /// Reads a plan. Refused: other versions, keys that no plan has, layouts that are none, a file twice.
+    /// Parses a plan. Other versions, unknown keys, invalid layouts and duplicate files are refused.
     pub fn parse(text: &str) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -166,7 +166,7 @@ impl Plan {
         toml::to_string(self).expect("tables after values")
     }
 
-    /// Refuses other servers than those that the plan was made for, in name, order or service times.
+    /// Refuses servers that differ from those for which the plan was made, in name, order or service times.
     pub fn check_servers(&self, there: &[Server]) -> Result<(), Error> {
         let names = |servers: &[Server]| -> Vec<String> {
             servers.iter().map(|server| server.name.clone()).collect()

@@ -1,4 +1,4 @@
-//! DEF, PA, PSA and ours side by side, and the choice among them.
+//! Computes DEF, PA, PSA and ours, and chooses among them.
 
 use rustc_hash::FxHashMap;
 
@@ -12,12 +12,12 @@ use crate::search::Search;
 use crate::servers::Servers;
 use crate::workload::Workload;
 
-/// Parts of the sample whose gains are compared.
+/// Number of parts of the sample whose gains are compared.
 const GROUPS: usize = 4;
-/// A gain below this is none: simulated devices are not real ones.
+/// A smaller gain does not count: simulated devices are not real ones.
 const SPREAD_MIN: f64 = 0.01;
 
-/// A layout of all files, with what it promises.
+/// A layout of all files, with its predictions.
 #[derive(Debug, Clone)]
 pub struct Judged {
     /// The layouts.
@@ -28,11 +28,11 @@ pub struct Judged {
     pub simulated_seconds: f64,
     /// Bytes of the files on servers that are not of the slowest class.
     pub ssd_bytes: u64,
-    /// Seconds of the trace until a request goes past what the SSDs hold; `None` if none does, or none is used.
+    /// Seconds in the trace until a request goes beyond the capacity of the SSDs; `None` if none does, or none is used.
     pub full_after_seconds: Option<f64>,
 }
 
-/// Which layout.
+/// The kind of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
     /// 64 KiB everywhere.
@@ -41,15 +41,15 @@ pub enum Name {
     Pa,
     /// Performance- and space-aware.
     Psa,
-    /// What our search found.
+    /// The result of our search.
     Ours,
 }
 
 impl Name {
-    /// All, in the order of their names' appearance.
+    /// All kinds, in order of appearance.
     pub const ALL: [Self; 4] = [Self::Def, Self::Pa, Self::Psa, Self::Ours];
 
-    /// As plans and reports call it.
+    /// The name in plans and reports.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Def => "def",
@@ -65,18 +65,18 @@ impl Name {
 pub struct Outcome {
     /// Each layout, or why there is none, in the order of [`Name::ALL`].
     pub layouts: [Result<Judged, String>; 4],
-    /// The choice; the default where nothing is to be gained.
+    /// The choice; the default if there is nothing to gain.
     pub chosen: Name,
-    /// Throughput that the choice gains over the default, as a share of it.
+    /// Gain of throughput of the choice, relative to the default.
     pub gain_over_def: f64,
-    /// Half the distance between the largest and the smallest gain in parts of the trace, at least 1 %, more for
-    /// traces that are not whole.
+    /// Half the difference between the largest and the smallest gain in parts of the trace, at least 1 %, and more for
+    /// incomplete traces.
     pub spread: f64,
     /// The gain of the best layout, whether it was chosen or not.
     pub best_gain: f64,
-    /// What PSA cannot tell apart.
+    /// Stripes that PSA cannot distinguish.
     pub ties: Vec<Ties>,
-    /// Replays of the search.
+    /// Number of replays in the search.
     pub replays: usize,
 }
 
@@ -98,7 +98,7 @@ impl Outcome {
     }
 }
 
-/// Plans for a workload. `weight`, 0 to 1, is how far its trace is to be trusted.
+/// Plans for a workload. `weight`, from 0 to 1, says how much its trace can be trusted.
 pub fn plan(
     servers: &Servers,
     workload: &Workload,
@@ -123,7 +123,7 @@ pub fn plan(
     let starts = starts(&papers);
     let found = Search::new(servers, workload).run(judge, &starts);
     let ours = found.best.into_iter().map(|it| measured(servers, workload, judge, &sample, it));
-    // What the paper would do is among what ours may do.
+    // Ours may choose the paper's layouts, too.
     let all = ours.chain(papers.iter().flatten().cloned());
     let ours = all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds));
     let ours = ours.ok_or_else(|| "nothing fits".to_owned());
@@ -139,19 +139,19 @@ pub fn plan(
     Ok(Outcome { layouts, chosen, gain_over_def, spread, best_gain, ties, replays })
 }
 
-/// How much more throughput `seconds` is than `def_seconds`, as a share.
+/// How much more throughput `seconds` means than `def_seconds`, as a share.
 pub fn gain(def_seconds: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { def_seconds / seconds - 1.0 } else { 0.0 }
 }
 
-/// The fastest; of equals the one that comes first.
+/// The fastest; if several are equal, the first one.
 fn best_of(layouts: &[Result<Judged, String>; 4]) -> Option<(Name, &Judged)> {
     let judged = Name::ALL.into_iter().zip(layouts);
     let judged = judged.filter_map(|(name, layout)| Some((name, layout.as_ref().ok()?)));
     judged.min_by(|a, b| a.1.simulated_seconds.total_cmp(&b.1.simulated_seconds))
 }
 
-/// Widths of the first parts that the paper's layouts have.
+/// Widths of the first parts of the paper's layouts.
 fn starts(papers: &[Result<Judged, String>]) -> Vec<Vec<u64>> {
     let mut starts: Vec<Vec<u64>> = Vec::new();
     for judged in papers.iter().flatten() {
@@ -191,7 +191,7 @@ fn measured(
     Judged { layouts, predicted_seconds, simulated_seconds, ssd_bytes, full_after_seconds }
 }
 
-/// When the first request touches a part without SSDs of a file that has SSDs before.
+/// When the first request touches a part without SSDs of a file that has an earlier part with SSDs.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn full_after(servers: &Servers, sample: &[Request], layouts: &Layouts) -> Option<f64> {
     let border = |layout: &crate::layout::Layout| {
@@ -208,7 +208,7 @@ fn full_after(servers: &Servers, sample: &[Request], layouts: &Layouts) -> Optio
     Some((first.start_ns - begin) as f64 * 1e-9)
 }
 
-/// How far gains differ between parts of the sample.
+/// How much gains differ between parts of the sample.
 fn spread(judge: &mut dyn Judge, workload: &Workload, def: &Layouts, best: &Layouts) -> f64 {
     // The same share of each window, so that every phase of the trace is in each group.
     let mut groups: Vec<Vec<Request>> = vec![Vec::new(); GROUPS];

@@ -1,26 +1,26 @@
-//! The time that a layout takes by the cost model: what each server has to do, and how long requests wait for the
+//! Predicts the time for a layout with the cost model: the work of each server, and how long requests wait for the
 //! slowest of their servers.
 
 use crate::layout::Layout;
 use crate::servers::{Servers, direction, service_ps};
 use crate::workload::Weighted;
 
-/// What requests cost.
+/// The cost of requests.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cost {
     /// Picoseconds of work for each server.
     pub load_ps: Vec<f64>,
-    /// Picoseconds from the start to the end of each request on idle servers, summed up.
+    /// Time of each request on idle servers, summed up, in picoseconds.
     pub latency_ps: f64,
 }
 
 impl Cost {
-    /// None yet, on `servers` servers.
+    /// No requests yet, on `servers` servers.
     pub fn none(servers: usize) -> Self {
         Self { load_ps: vec![0.0; servers], latency_ps: 0.0 }
     }
 
-    /// Adds what `requests` cost under `layout`.
+    /// Adds the cost of `requests` under `layout`.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub fn add<'a>(
         &mut self,
@@ -44,7 +44,7 @@ impl Cost {
         }
     }
 
-    /// Seconds, when `processes` issue their requests one after the other.
+    /// Time in seconds, if `processes` processes issue their requests one after another.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub fn seconds(&self, processes: u64) -> f64 {
         let busiest = self.load_ps.iter().copied().fold(0.0, f64::max);

@@ -1,9 +1,9 @@
-//! Our planner: searches what the papers exclude, and believes replays.
+//! Our planner: also searches layouts that the papers exclude, and relies on replays.
 //!
-//! Each region of each file is planned by itself. Candidates are widths for each class of servers, among them none
-//! on the disks, wider stripes on the SSDs than on the disks, whole requests on one server, and unequal splits. The
-//! cost model sorts them; the best are replayed, then their neighbours. Regions take the space of the SSDs by
-//! traffic for each byte, and go on without SSDs where the space ends.
+//! Each region of each file is planned separately. Candidates are widths for each class of servers, including none on
+//! the disks, wider stripes on the SSDs than on the disks, whole requests on one server, and unequal splits. The cost
+//! model sorts them; the best are replayed, then their neighbours. Regions get space on the SSDs by traffic per byte,
+//! and continue without SSDs where the space ends.
 
 mod candidates;
 
@@ -18,35 +18,35 @@ use crate::predict::Cost;
 use crate::servers::Servers;
 use crate::workload::{Region, Weighted, Workload};
 
-/// Requests that a replay of the search has at most.
+/// Limit of the requests in one replay of the search.
 const REPLAYED: usize = 8192;
-/// Requests that all replays of a search have together, about.
+/// Approximate limit of the requests in all replays of a search.
 const WORK: usize = 4_000_000;
-/// Replays of a search, whatever their length: at least and at most.
+/// Minimum and maximum number of replays of a search, whatever their length.
 const REPLAYS: (usize, usize) = (300, 4000);
-/// Choices from which the search goes on.
+/// How many choices the search starts from.
 const BEGINNINGS: usize = 3;
-/// Candidates of a region that are replayed, at least and at most.
+/// Minimum and maximum number of candidates of a region that are replayed.
 const TRIED: (usize, usize) = (12, 400);
-/// Requests by which a candidate is predicted at most.
+/// Limit of the requests by which a candidate is predicted.
 const PREDICTED: usize = 128;
-/// Regions that are improved by replays: those with the most traffic.
+/// How many regions are improved by replays: those with the most traffic.
 const IMPROVED: usize = 16;
 
-/// A region with where it belongs.
+/// A region, with its file and candidates.
 #[derive(Debug)]
 struct Item<'a> {
     file: u32,
     processes: u64,
     region: &'a Region,
     requests: Vec<Weighted>,
-    /// Candidates for its first part, the best by the cost model first.
+    /// Candidates for its first part, sorted by the cost model.
     first: Vec<Vec<u64>>,
-    /// Candidates for where there is no more room on SSDs.
+    /// Candidates for the rest, where the SSDs have no more space.
     rest: Vec<Vec<u64>>,
 }
 
-/// Widths for each item: where there is room, and where there is none.
+/// Widths for each item: with and without space on SSDs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Choice {
     first: Vec<Vec<u64>>,
@@ -57,7 +57,7 @@ struct Choice {
 pub struct Search<'a> {
     servers: &'a Servers,
     items: Vec<Item<'a>>,
-    /// Items in the order in which they get room.
+    /// Items in the order in which they get space.
     order: Vec<usize>,
     requests: Vec<Request>,
     replays: usize,
@@ -72,12 +72,12 @@ impl std::fmt::Debug for Search<'_> {
     }
 }
 
-/// The best layouts that were found.
+/// The best layouts found.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Layouts, the best on part of the sample first.
+    /// Layouts, sorted by their time on a part of the sample.
     pub best: Vec<Layouts>,
-    /// Replays that it took.
+    /// Number of replays.
     pub replays: usize,
 }
 
@@ -101,13 +101,13 @@ impl<'a> Search<'a> {
         order.sort_by(|a, b| heat(&items[*b]).total_cmp(&heat(&items[*a])).then(a.cmp(b)));
         let (requests, known) = (part_of(&workload.sample), FxHashMap::default());
         let replays_max = (WORK / requests.len().max(1)).clamp(REPLAYS.0, REPLAYS.1);
-        // A third for each beginning, in it half for the first widths of an item.
+        // A third for each start; of that, half for the first widths of an item.
         let share = replays_max / (2 * BEGINNINGS * items.len().clamp(1, IMPROVED));
         let tried = share.clamp(TRIED.0, TRIED.1);
         Self { servers, items, order, requests, replays: 0, replays_max, tried, known }
     }
 
-    /// Searches, beginning with what the cost model thinks best and with `starts`, widths for all files.
+    /// Searches, starting from the best choice by the cost model and from `starts`, widths for all files.
     pub fn run(mut self, judge: &mut dyn Judge, starts: &[Vec<u64>]) -> Found {
         let Some(predicted) = self.by_prediction() else {
             return Found { best: Vec::new(), replays: 0 };
@@ -125,7 +125,7 @@ impl<'a> Search<'a> {
         }
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
         let all_replays = self.replays_max;
-        // From several beginnings: what is next to the best may be behind a hill.
+        // From several starts, because a better choice may be separated by worse ones.
         for (start, (mut seconds, mut best)) in
             ranked.clone().into_iter().take(BEGINNINGS).enumerate()
         {
@@ -144,8 +144,8 @@ impl<'a> Search<'a> {
         Found { best: layouts.collect(), replays: self.replays }
     }
 
-    /// The choice that is best by the cost model, item by item in the order in which they get room; sorts each
-    /// item's candidates. `None` if the files do not fit.
+    /// The best choice by the cost model, item by item in the order in which they get space; sorts each item's
+    /// candidates. `None` if the files do not fit.
     fn by_prediction(&mut self) -> Option<Choice> {
         let mut placer = Placer::new(self.servers.room());
         let none = vec![Vec::new(); self.items.len()];
@@ -170,7 +170,7 @@ impl<'a> Search<'a> {
         Some(choice)
     }
 
-    /// Candidates by predicted seconds.
+    /// Candidates sorted by predicted seconds.
     fn sorted(
         &self,
         item: &Item<'_>,
@@ -199,7 +199,7 @@ impl<'a> Search<'a> {
         sorted
     }
 
-    /// Tries other widths for the items with the most traffic, one after the other.
+    /// Tries other widths for the items with the most traffic, one after another.
     fn improve(&mut self, judge: &mut dyn Judge, seconds: f64, choice: Choice) -> (f64, Choice) {
         let mut busiest: Vec<usize> = (0..self.items.len()).collect();
         let traffic = |index: &usize| self.items[*index].region.traffic;
@@ -239,7 +239,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Seconds that a choice takes; endless where the files do not fit or the search has replayed enough.
+    /// Seconds that a choice takes; infinite if the files do not fit or the search has made enough replays.
     fn replay(&mut self, judge: &mut dyn Judge, choice: &Choice) -> f64 {
         if let Some(seconds) = self.known.get(choice) {
             return *seconds;
@@ -254,7 +254,7 @@ impl<'a> Search<'a> {
         seconds
     }
 
-    /// The layouts of a choice, within the room there is.
+    /// The layouts of a choice, within the available space.
     fn realise(&self, choice: &Choice) -> Option<Layouts> {
         let mut placer = Placer::new(self.servers.room());
         let mut parts: FxHashMap<u32, Vec<Part>> = FxHashMap::default();
@@ -270,7 +270,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The best, and then ever more distant ones: neighbours in the ranking are often alike.
+/// The best candidates, then increasingly distant ones: neighbours in the ranking are often similar.
 fn diverse(sorted: Vec<Vec<u64>>, tried: usize) -> Vec<Vec<u64>> {
     let mut kept = Vec::new();
     for (rank, widths) in sorted.into_iter().enumerate() {
@@ -292,7 +292,7 @@ fn thinned(requests: &[Weighted]) -> Vec<Weighted> {
     requests.iter().step_by(every).map(scaled).collect()
 }
 
-/// Windows of a sample, evenly over it, with few enough requests for many replays.
+/// Windows of a sample, evenly distributed, with few enough requests for many replays.
 fn part_of(sample: &[Vec<Request>]) -> Vec<Request> {
     let all: usize = sample.iter().map(Vec::len).sum();
     let every = all.div_ceil(REPLAYED).max(1);

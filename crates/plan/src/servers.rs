@@ -1,4 +1,4 @@
-//! What is planned for: servers with their service times and their space.
+//! The servers to plan for, with their service times and their space.
 
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
 use halocline_model::request::Direction;
@@ -13,13 +13,13 @@ use crate::Error;
 pub struct Server {
     /// Its name.
     pub name: String,
-    /// Bytes that it can hold; without bound if not given.
+    /// Its capacity in bytes; unlimited if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
-    /// Requests that it serves at once.
+    /// Requests that it serves concurrently.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub channels: u32,
-    /// The service times that one caller sees.
+    /// The service times seen by one caller.
     pub profile: DeviceProfile,
 }
 
@@ -32,23 +32,23 @@ const fn is_one(channels: &u32) -> bool {
     *channels == 1
 }
 
-/// What connects clients and servers.
+/// The network between clients and servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Network {
-    /// Establishing one connection, picoseconds.
+    /// Time to establish one connection, in picoseconds.
     pub connect_ps: u64,
-    /// Transfer of one byte, picoseconds.
+    /// Transfer time of one byte, in picoseconds.
     pub per_byte_ps: u64,
 }
 
 /// Servers of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
-    /// Its servers, as indexes.
+    /// Indices of its servers.
     pub members: Vec<usize>,
-    /// The service times that one caller sees.
+    /// The service times seen by one caller.
     pub profile: DeviceProfile,
-    /// Requests that each serves at once.
+    /// Requests that each server serves concurrently.
     pub channels: u32,
 }
 
@@ -60,10 +60,10 @@ pub struct Servers {
     network: Network,
 }
 
-/// Bytes of the request by which classes are ordered.
+/// Length in bytes of the request by which classes are ordered.
 const TYPICAL: u64 = 64 << 10;
 
-/// Service time of a random request of `length` bytes, picoseconds.
+/// Service time of a request of `length` bytes, in picoseconds.
 pub fn service_ps(service: &ServiceProfile, sequential: bool, length: u64) -> u64 {
     let startup =
         if sequential { service.startup_sequential_ps } else { service.startup_random_ps };
@@ -79,7 +79,7 @@ pub const fn direction(op: Op) -> Direction {
 }
 
 impl Servers {
-    /// These servers. Refused: none, and those without any space.
+    /// Validates these servers. Refused: no servers, and servers without any space.
     pub fn new(all: Vec<Server>, network: Network) -> Result<Self, Error> {
         if all.is_empty() {
             return Err(Error::NoServers);
@@ -129,12 +129,12 @@ impl Servers {
         self.network
     }
 
-    /// Bytes that each can hold.
+    /// Capacity of each in bytes.
     pub fn room(&self) -> Vec<u64> {
         self.all.iter().map(|server| server.capacity.unwrap_or(u64::MAX)).collect()
     }
 
-    /// Widths for each server from one for each class.
+    /// Widths for each server, given one for each class.
     pub fn widths(&self, by_class: &[u64]) -> Vec<u64> {
         let mut widths = vec![0; self.count()];
         for (class, width) in self.classes.iter().zip(by_class) {

@@ -1,4 +1,4 @@
-//! A trace of any length in bounded memory: requests alike as classes with weights for the cost model, and a sample
+//! A trace of any length in bounded memory: classes of similar requests with weights for the cost model, and a sample
 //! that keeps the order of the requests for replays.
 
 use rustc_hash::FxHashMap;
@@ -6,26 +6,26 @@ use rustc_hash::FxHashMap;
 use halocline_trace::analysis::Summary;
 use halocline_trace::{Op, Request};
 
-/// Files that get a layout of their own, those with the most bytes; others keep the default.
+/// How many files get their own layout: those with the most bytes; others keep the default.
 pub const FILES_MAX: usize = 256;
-/// Parts in which a file is looked at.
+/// Number of parts in which a file is analysed.
 const BINS: u64 = 64;
-/// The smallest part, bytes.
+/// The smallest part, in bytes.
 const BIN_MIN: u64 = 64 << 10;
-/// Classes that are told apart; then requests join the class nearest in size.
+/// Limit of the classes; beyond it, requests join the class nearest in size.
 const CLASSES_MAX: usize = 1 << 16;
-/// Requests of a class that are kept.
+/// How many requests of a class are kept.
 const KEPT: usize = 4;
-/// Consecutive requests that the sample keeps together: streams and concurrency survive in it.
+/// Consecutive requests that the sample keeps together, so that it preserves streams and concurrency.
 pub const WINDOW: usize = 512;
-/// Windows of a sample at most.
+/// Limit of the windows of a sample.
 const WINDOWS_MAX: usize = 64;
-/// Regions of a file at most.
+/// Limit of the regions of a file.
 const REGIONS_MAX: usize = 8;
-/// Pairs of process and file whose last request is known.
+/// Limit of the pairs of process and file whose last request is remembered.
 const STREAMS_MAX: usize = 1 << 18;
 
-/// A request that stands for others like it.
+/// A request that represents similar ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weighted {
     /// First byte.
@@ -34,13 +34,13 @@ pub struct Weighted {
     pub length: u64,
     /// Direction.
     pub op: Op,
-    /// Whether it begins where the request before it in this file ended.
+    /// Whether it begins where the previous request in this file ended.
     pub sequential: bool,
-    /// Requests for which it stands.
+    /// Number of requests that it represents.
     pub weight: f64,
 }
 
-/// A stretch of a file that is planned by itself.
+/// A stretch of a file that is planned separately.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Region {
     /// First byte.
@@ -51,7 +51,7 @@ pub struct Region {
     pub size: u64,
     /// Bytes that its requests read and write.
     pub traffic: f64,
-    /// What it is asked for.
+    /// Its requests.
     pub requests: Vec<Weighted>,
 }
 
@@ -69,7 +69,7 @@ pub struct File {
 }
 
 impl File {
-    /// All that it is asked for.
+    /// All of its requests.
     pub fn requests(&self) -> impl Iterator<Item = &Weighted> {
         self.regions.iter().flat_map(|region| &region.requests)
     }
@@ -87,18 +87,18 @@ impl File {
     }
 }
 
-/// A trace, seen whole.
+/// A trace as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     /// Requests of the trace.
     pub requests: u64,
-    /// Requests of files that get no layout of their own.
+    /// Requests of files that do not get their own layout.
     pub requests_of_other_files: u64,
     /// Bytes read and written.
     pub bytes: u64,
-    /// Files that get a layout, the one with the most bytes first.
+    /// Files that get a layout, those with the most bytes first.
     pub files: Vec<File>,
-    /// Windows of consecutive requests, evenly over the trace.
+    /// Windows of consecutive requests, evenly distributed over the trace.
     pub sample: Vec<Vec<Request>>,
     /// Processes on one node, as far as known: c of the cost model.
     pub processes_per_node: u64,
@@ -110,7 +110,7 @@ impl Workload {
         self.sample.iter().map(Vec::len).sum()
     }
 
-    /// What to multiply a time of the sample with for one of the trace.
+    /// The factor that converts a time of the sample into one of the trace.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn scale(&self) -> f64 {
         self.requests as f64 / self.sampled().max(1) as f64
@@ -139,7 +139,7 @@ struct Key {
     sequential: bool,
 }
 
-/// Evenly spaced members of a sequence whose length is not known before.
+/// Evenly spaced elements of a sequence of unknown length.
 #[derive(Debug, Clone, Copy)]
 struct Class {
     count: u64,
@@ -167,7 +167,7 @@ impl Class {
     }
 }
 
-/// Takes a trace, request by request, after it was summed up once.
+/// Analyses a trace, request by request, after it was summarised once.
 #[derive(Debug)]
 pub struct Aggregator {
     files: FxHashMap<u32, Known>,
@@ -210,7 +210,7 @@ impl Aggregator {
         }
     }
 
-    /// Takes a request.
+    /// Adds a request.
     pub fn push(&mut self, request: &Request) {
         self.keep(request);
         self.requests += 1;
@@ -225,7 +225,7 @@ impl Aggregator {
         let bin = u8::try_from(request.offset / file.bin).unwrap_or(u8::MAX);
         if !alone && self.streams.len() < STREAMS_MAX {
             let last = self.streams.insert((request.process, request.file), request.end());
-            // A stream among many is one for the servers only if few others come between.
+            // One stream among many is a stream for the servers only if few others interleave.
             sequential |= last == Some(request.offset) && file.processes <= 2;
         }
         let mut key = Key {
@@ -269,7 +269,7 @@ impl Aggregator {
         }
     }
 
-    /// What was seen. `processes_per_node` is at least 1.
+    /// The result. `processes_per_node` is at least 1.
     pub fn finish(self, processes_per_node: u64) -> Workload {
         let mut by_file: FxHashMap<u32, Vec<(Key, Class)>> = FxHashMap::default();
         let mut classes: Vec<_> = self.classes.into_iter().collect();
@@ -309,7 +309,7 @@ fn weighted(key: &Key, class: &Class) -> impl Iterator<Item = Weighted> + use<> 
     kept.map(move |(offset, length)| Weighted { offset, length, op, sequential, weight })
 }
 
-/// Parts of the file of one kind together.
+/// Merges parts of the file of the same kind.
 fn regions(file: &Known, classes: &[(Key, Class)]) -> Vec<Region> {
     let mut regions: Vec<Region> = Vec::new();
     let mut bins: Vec<Region> = Vec::new();
@@ -334,7 +334,7 @@ fn regions(file: &Known, classes: &[(Key, Class)]) -> Vec<Region> {
         let next = regions.remove(at + 1);
         join(&mut regions[at], next);
     }
-    // Without gaps, from the beginning of the file to its end.
+    // Without gaps, from the beginning to the end of the file.
     for index in 0..regions.len() {
         let begin = if index == 0 { 0 } else { regions[index - 1].end };
         let next = regions.get(index + 1).map(|next| next.begin);
@@ -373,15 +373,15 @@ fn writes(region: &Region) -> f64 {
     some.map(|r| r.weight).sum::<f64>() / all.max(f64::MIN_POSITIVE)
 }
 
-/// Whether both want the same stripes: usual lengths and traffic for each byte within a factor of two, and not
-/// reads here and writes there.
+/// Whether both need the same stripes: common lengths and traffic per byte within a factor of two, and not reads in one
+/// and writes in the other.
 fn alike(a: &Region, b: &Region) -> bool {
     let as_hot = heat_ratio(a, b) < 2.0 || differ_by_a_request(a, b);
     size_ratio(a, b) < 2.0 && as_hot && (writes(a) - writes(b)).abs() <= 0.5
 }
 
-/// Whether one request more or less that begins in `b`, in each pass over the file, explains how its traffic
-/// differs from that of `a`.
+/// Whether one request more or less that begins in `b`, in each pass over the file, explains the difference of its
+/// traffic from that of `a`.
 #[expect(clippy::cast_precision_loss, reason = "compared only")]
 fn differ_by_a_request(a: &Region, b: &Region) -> bool {
     let heat = a.traffic / (a.end - a.begin).max(1) as f64;

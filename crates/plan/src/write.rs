@@ -1,5 +1,5 @@
-//! Plans as commands for parallel file systems that exist. What a target cannot express is refused, and what it
-//! can express only nearly is written with the error.
+//! Writes plans as commands for existing parallel file systems. Anything that a target cannot express is refused;
+//! anything that it can express only approximately is written with the error.
 
 use crate::layout::Part;
 use crate::plan_file::Plan;
@@ -17,19 +17,19 @@ pub enum Target {
     BeeGfs,
 }
 
-/// The unit of Lustre's stripe sizes and component ends, bytes.
+/// The unit of Lustre's stripe sizes and component ends, in bytes.
 const LUSTRE_UNIT: u64 = 64 << 10;
-/// Objects of one component at most: what fits in the attributes of a file on every version.
+/// Limit of the objects of one component: what fits in the attributes of a file on every version.
 const LUSTRE_OBJECTS: u64 = 160;
-/// The unit of Ceph's stripes, and the least chunk of a file on `BeeGFS`, bytes.
+/// The unit of Ceph's stripes, and the smallest chunk of a file on `BeeGFS`, in bytes.
 const POOLED_UNIT: u64 = 64 << 10;
-/// Bytes of an object of Ceph, unless a stripe is longer.
+/// Size of a Ceph object in bytes, unless a stripe is longer.
 const CEPH_OBJECT: u64 = 4 << 20;
-/// Characters that `varstrip_dist` keeps of its strips.
+/// How many characters `varstrip_dist` keeps of its strips.
 const STRIPS_MAX: usize = 1024;
 
-/// Lines of a shell script that creates the files of `plan` with their layouts, empty. Servers are the targets of
-/// the file system in the order of the plan. The error says which file cannot be expressed, and why.
+/// Lines of a shell script that creates empty files of `plan` with their layouts. Servers are the targets of the file
+/// system in the order of the plan. The error says which file cannot be expressed, and why.
 pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
     let mut lines = vec!["#!/bin/sh".to_owned(), "set -e".to_owned()];
     for file in &plan.file {
@@ -38,7 +38,7 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
             return Err(format!("{path:?}: its name has a line break"));
         }
         let refused = |why: String| format!("{path}: {why}");
-        // No command shall take it for an option.
+        // Commands must not take it for an option.
         let path = &if path.starts_with('-') { format!("./{path}") } else { path.to_owned() };
         lines.extend(match target {
             Target::Lustre => lustre(path, &file.part).map_err(refused)?,
@@ -50,7 +50,7 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-/// A word that a shell takes as it is.
+/// Quotes a word for a shell.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,;".contains(c);
     if !text.is_empty() && text.chars().all(plain) && !text.contains(';') {
@@ -167,7 +167,7 @@ fn orangefs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, Stri
     ])
 }
 
-/// The part of a layout that has one.
+/// The only part of a layout, if it has just one.
 fn only<'p>(system: &str, parts: &'p [Part]) -> Result<&'p Part, String> {
     let [part] = parts else {
         let count = parts.len();
@@ -185,7 +185,7 @@ fn directory_of(path: &str) -> String {
     })
 }
 
-/// What a file system can express that chooses the servers of a file itself, within a pool of servers.
+/// Layouts that can be expressed on a file system that itself chooses the servers of a file, within a pool.
 #[derive(Debug)]
 struct Pooled<'p> {
     pool: &'p str,
@@ -194,8 +194,8 @@ struct Pooled<'p> {
 }
 
 impl<'p> Pooled<'p> {
-    /// One part with equal stripes on servers of one pool. Servers are called by their pool and a number:
-    /// `ssd.0`, `ssd.1`.
+    /// One part with equal stripes on servers of one pool. Servers are named by their pool and a number: `ssd.0`,
+    /// `ssd.1`.
     fn of(system: &str, plan: &'p Plan, parts: &[Part]) -> Result<Self, String> {
         let part = only(system, parts)?;
         let mut found: Option<Self> = None;

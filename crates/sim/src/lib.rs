@@ -1,13 +1,14 @@
-//! How long the requests of a trace take on servers that need not exist (docs/SIMULATOR.md).
+//! Simulates how long the requests of a trace take on servers that need not exist (docs/SIMULATOR.md).
 //!
-//! - [`servers`]: which servers there are, as `servers.toml` says it;
-//! - [`FileLayout`]: which server holds which byte of a file: varied stripes, in parts and regions, as a striped origin has them;
-//! - [`replay`](mod@replay): the requests one after the other on these servers, in simulated time;
+//! - [`servers`]: the servers, as described in `servers.toml`;
+//! - [`FileLayout`]: which server holds which byte of a file: varied stripes, in parts and regions, as on a striped
+//!   origin;
+//! - [`replay`](mod@replay): the requests, one after another, on these servers, in simulated time;
 //! - [`workload`]: the request streams of IOR, HPIO, MPI-Tile-IO and BTIO;
 //! - [`study`]: admission policies on random workloads.
 //!
-//! Devices are those of the emulation ([`halocline_model::emulated`]). No files, no clocks, no threads: the same
-//! requests, servers, layouts and seed give the same outcome.
+//! Devices are those of the emulation ([`halocline_model::emulated`]). There are no files, clocks or threads: the same
+//! requests, servers, layouts and seed give the same result.
 
 #![forbid(unsafe_code)]
 

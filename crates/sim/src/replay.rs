@@ -1,8 +1,8 @@
-//! The requests of a trace on servers, in simulated time.
+//! Replays the requests of a trace on servers, in simulated time.
 //!
-//! Closed loop: a process issues its next request when the one before is done, after the time that it computed in
-//! between, if that shall be kept. Open loop: a request is issued at its recorded time. Each server has the queue of
-//! its device, first come, first served.
+//! Closed loop: a process issues its next request when the previous one completes, after the time that it computed in
+//! between, if that is preserved. Open loop: a request is issued at its recorded time. Each server has its device's
+//! queue, first come, first served.
 
 mod cached;
 mod issue;
@@ -29,18 +29,18 @@ use station::Station;
 pub enum Pace {
     /// Each process issues its next request when its last one is done.
     ClosedLoop {
-        /// Whether the time between the recorded end of a request and the start of the process's next one passes
-        /// first. Where the trace has no durations, nothing passes.
+        /// Whether the time between the recorded end of a request and the start of the process's next one is preserved.
+        /// If the trace has no durations, that time is zero.
         think: bool,
     },
-    /// At the times of the trace, whatever the servers do.
+    /// At the times in the trace, regardless of the servers.
     OpenLoop,
 }
 
 /// How to replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Where files lie on the disks.
+    /// Determines the positions of files on the disks.
     pub seed: u64,
     /// When requests are issued.
     pub pace: Pace,
@@ -52,7 +52,7 @@ impl Default for Options {
     }
 }
 
-/// What one server did.
+/// The activity of one server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerOutcome {
     /// Its name.
@@ -63,30 +63,30 @@ pub struct ServerOutcome {
     pub read_bytes: u64,
     /// Bytes that it wrote.
     pub written_bytes: u64,
-    /// Time in which its device had something to do, seconds.
+    /// Time during which its device was busy, in seconds.
     pub busy_seconds: f64,
-    /// Bytes that it holds at the end: of each file, all up to the last one that was touched.
+    /// Bytes that it holds at the end: for each file, everything up to the last byte accessed.
     pub held_bytes: u64,
-    /// When it held more than it can, seconds from the beginning. The replay goes on.
+    /// When the bytes exceeded its capacity, in seconds from the beginning. The replay continues.
     pub full_at_seconds: Option<f64>,
 }
 
-/// What the requests of one direction saw.
+/// The times of the requests of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct OpOutcome {
     /// How many.
     pub requests: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The mean of their times, seconds.
+    /// Mean of their times, in seconds.
     pub mean_seconds: f64,
-    /// The longest of their times, seconds.
+    /// The longest of their times, in seconds.
     pub longest_seconds: f64,
-    /// Their bytes over the whole replay's time, MB (10^6 bytes) a second.
+    /// Their bytes divided by the time of the whole replay, in MB (10^6 bytes) per second.
     pub mb_per_s: f64,
 }
 
-/// How the replay ended.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// From the first issue to the last completion.
@@ -95,7 +95,7 @@ pub struct Outcome {
     pub requests: u64,
     /// Bytes of all requests.
     pub bytes: u64,
-    /// All bytes over `seconds`, MB (10^6 bytes) a second.
+    /// All bytes divided by `seconds`, in MB (10^6 bytes) per second.
     pub mb_per_s: f64,
     /// Reads.
     pub read: OpOutcome,
@@ -105,11 +105,11 @@ pub struct Outcome {
     pub servers: Vec<ServerOutcome>,
 }
 
-/// Replays `requests`, which are in the order of their start, on `servers`. `layout_of` says how a file lies on
-/// them; it is asked once for each file.
+/// Replays `requests`, which are sorted by start, on `servers`. `layout_of` returns the layout of a file on them; it is
+/// called once for each file.
 ///
 /// # Errors
-/// A request that a trace must not hold, times that run backwards, or a layout of another number of servers.
+/// A request that is invalid in a trace, decreasing times, or a layout for another number of servers.
 pub fn replay<'l>(
     requests: impl Iterator<Item = Request>,
     servers: &ServerSet,
@@ -126,7 +126,7 @@ pub fn replay<'l>(
     Ok(simulation.outcome(servers))
 }
 
-/// Where file `number` lies on a disk.
+/// The inode number of file `number`, which determines its position on a disk.
 fn inode_of(seed: u64, number: u32) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(number)
 }
@@ -135,7 +135,7 @@ fn inode_of(seed: u64, number: u32) -> u64 {
 #[derive(Debug)]
 struct File<'l> {
     layout: &'l FileLayout,
-    /// Bytes from its beginning to the last that was touched.
+    /// Length up to the last byte accessed.
     len: u64,
     inode: u64,
 }
@@ -174,7 +174,7 @@ impl<'l> Simulation<'l> {
         }
     }
 
-    /// The place of file `number` among the files, which it gets when it is first seen.
+    /// The index of file `number`, assigned when it is first seen.
     fn file(
         &mut self,
         number: u32,
@@ -203,7 +203,7 @@ impl<'l> Simulation<'l> {
         Ok(index)
     }
 
-    /// When the request, issued at `now_ns`, is done: with the last of its parts.
+    /// When the request, issued at `now_ns`, completes, which is when the last of its parts does.
     fn serve(&mut self, now_ns: u64, file: usize, request: &Request) -> u64 {
         let file = &mut self.files[file];
         let range = ByteRange::at(request.offset, request.length);
@@ -268,7 +268,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// MB (10^6 bytes) a second; 0 where no time passed.
+/// MB (10^6 bytes) per second; 0 if no time passed.
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
 fn rate(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / 1e6 / seconds } else { 0.0 }

@@ -10,18 +10,18 @@ use halocline_model::units::parse_bytes;
 use serde::Deserialize;
 use toml::Spanned;
 
-/// Most servers of a file.
+/// Limit of the servers in a file.
 pub const SERVERS_MAX: usize = 4096;
-/// Longest connection time, a minute, and slowest network, 1 MB in a second and a bit: what is above is a slip.
+/// Longest connection time, a minute, and slowest network, about 1 MB per second: higher values are mistakes.
 const CONNECT_US_MAX: f64 = 60e6;
 const NS_PER_BYTE_MAX: f64 = 1e6;
 
-/// What a server's device is like.
+/// The properties of a server's device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Profile {
-    /// A disk or SSD with its mechanics: what the emulation runs.
+    /// A disk or SSD with its mechanics, as in the emulation.
     Emulated(EmulatedDevice),
-    /// Service times only, as `halocline calibrate` measures them.
+    /// Only service times, as measured by `halocline calibrate`.
     Measured(DeviceProfile),
 }
 
@@ -40,7 +40,7 @@ impl Profile {
         }
     }
 
-    /// Service times that one caller sees, for cost models; "random" means within `span` bytes.
+    /// Service times seen by one caller, for cost models; "random" means within `span` bytes.
     pub fn service(&self, span: u64) -> DeviceProfile {
         match self {
             Self::Emulated(device) => expected(device, span),
@@ -86,7 +86,7 @@ impl Profile {
         }
     }
 
-    /// Requests that it serves at once.
+    /// Requests that it serves concurrently.
     pub fn channels(&self) -> u32 {
         match self {
             Self::Emulated(device) => device.channels(),
@@ -95,13 +95,13 @@ impl Profile {
     }
 }
 
-/// What the way to a server costs.
+/// The cost of the network path to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
-    /// Establishing the connection of one request, microseconds: e of the cost model.
+    /// Time to establish the connection of one request, in microseconds: e of the cost model.
     pub connect_us: f64,
-    /// Transfer of one byte, nanoseconds: t of the cost model.
+    /// Transfer time of one byte, in nanoseconds: t of the cost model.
     pub ns_per_byte: f64,
 }
 
@@ -110,44 +110,44 @@ pub struct Network {
 pub struct Server {
     /// Its name, unique in the set.
     pub name: String,
-    /// Where it is mounted; planning and simulating need none.
+    /// Where it is mounted; not needed for planning and simulation.
     pub directory: Option<PathBuf>,
     /// Name of its profile in the file.
     pub profile_name: String,
     /// Its device.
     pub profile: Profile,
-    /// Bytes that it can hold.
+    /// Its capacity in bytes.
     pub capacity: u64,
-    /// The way to it.
+    /// The network path to it.
     pub network: Network,
 }
 
-/// Servers that are equal but for name, directory and capacity.
+/// Servers that are equal except for name, directory and capacity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Class {
     /// Name of the first one's profile.
     pub name: String,
     /// Their device.
     pub profile: Profile,
-    /// The way to them.
+    /// The network path to them.
     pub network: Network,
-    /// Their places in the set, ascending.
+    /// Their indices in the set, ascending.
     pub servers: Vec<usize>,
 }
 
-/// The servers of a file system in their order.
+/// The servers of a file system, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerSet {
     servers: Vec<Server>,
 }
 
-/// What is wrong with a description of servers. Tells file, line and what to do.
+/// An error in a description of servers, with file, line and remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}, line {line}: {what}")]
 pub struct Error {
-    /// The file, as it was named.
+    /// The file, as it was given.
     pub file: String,
-    /// The line, counted from 1.
+    /// The line, counting from 1.
     pub line: usize,
     /// What is wrong.
     pub what: String,
@@ -180,14 +180,14 @@ enum Size {
     Text(String),
 }
 
-/// Something wrong, with its place in the text.
+/// An error, with its position in the text.
 type Wrong = (Range<usize>, String);
 
 impl ServerSet {
     /// A set of these servers.
     ///
     /// # Errors
-    /// There are none or more than [`SERVERS_MAX`], a name is empty or there twice, or one has no space.
+    /// There are none or more than [`SERVERS_MAX`], a name is empty or duplicated, or one has no space.
     pub fn new(servers: Vec<Server>) -> Result<Self, String> {
         if servers.is_empty() {
             return Err("no server is described; write a [[server]] table for each".into());
@@ -210,7 +210,7 @@ impl ServerSet {
         Ok(Self { servers })
     }
 
-    /// Reads the text of a `servers.toml`; `file` is how errors call it.
+    /// Parses the text of a `servers.toml`; `file` is its name in errors.
     pub fn parse(text: &str, file: &Path) -> Result<Self, Error> {
         let at = |place: Option<Range<usize>>, what: String| Error {
             file: file.display().to_string(),
@@ -222,7 +222,7 @@ impl ServerSet {
         document.servers().map_err(|(place, what)| at(Some(place), what))
     }
 
-    /// The servers in their order.
+    /// The servers, in order.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
@@ -233,7 +233,7 @@ impl ServerSet {
         self.servers.len()
     }
 
-    /// The same servers with other devices: `of` is told the place of each in the set, and its device.
+    /// The same servers with other devices: `of` gets the index of each in the set, and its device.
     #[must_use]
     pub fn with_profiles(&self, of: impl Fn(usize, &Profile) -> Profile) -> Self {
         let mut servers = self.servers.clone();
@@ -243,7 +243,7 @@ impl ServerSet {
         Self { servers }
     }
 
-    /// Servers by what they are like, in the order of each class's first server.
+    /// Servers by their properties, in the order of each class's first server.
     pub fn classes(&self) -> Vec<Class> {
         let mut classes: Vec<Class> = Vec::new();
         for (index, server) in self.servers.iter().enumerate() {
@@ -326,7 +326,7 @@ fn network(network: Spanned<Network>) -> Result<Network, Wrong> {
         ("connect_us", network.connect_us, CONNECT_US_MAX),
         ("ns_per_byte", network.ns_per_byte, NS_PER_BYTE_MAX),
     ] {
-        // Not a number lies in no range.
+        // NaN is in no range.
         if !(0.0..=most).contains(&value) {
             return Err((place, format!("{key} is {value}, which is not from 0 to {most}")));
         }
@@ -334,7 +334,7 @@ fn network(network: Spanned<Network>) -> Result<Network, Wrong> {
     Ok(network)
 }
 
-/// A profile written out: with `kind` as emulated, else as measured.
+/// A profile defined in full: emulated if it has `kind`, otherwise measured.
 fn profile(table: toml::Table) -> Result<Profile, String> {
     let value = toml::Value::Table(table);
     let text = |error: toml::de::Error| error.message().to_owned();

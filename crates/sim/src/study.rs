@@ -1,7 +1,7 @@
 //! Admission policies judged on random workloads (docs/SIMULATOR.md, How good the policies are).
 //!
-//! Each case is a workload, servers and a cache, drawn from a seed; each policy serves it in simulated time. What
-//! counts is the time until everything is on the origin.
+//! Each case is a workload, servers and a cache, derived from a seed; each policy serves it in simulated time. Policies
+//! are compared by the time until everything is on the origin.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,30 +14,30 @@ use crate::servers::ServerSet;
 use crate::workload::permutation::mix;
 use crate::workload::{Order, Sweeps, Workload};
 
-/// Requests of a pass, of all processes together.
+/// Requests of a pass, by all processes together.
 const REQUESTS: u64 = 4096;
-/// Requests of one process in a pass at least.
+/// Minimum number of requests of one process in a pass.
 const STEPS_MIN: u64 = 32;
 
-/// A workload with the servers and the cache that it meets.
+/// A workload, with servers and a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Case {
-    /// What programs do.
+    /// The requests of the programs.
     pub workload: Sweeps,
     /// Disks of the origin.
     pub disks: u32,
     /// SSDs of the cache.
     pub ssds: u32,
-    /// Space on the cache in hundredths of the file's bytes.
+    /// Space on the cache, as a percentage of the file's bytes.
     pub cache_percent: u64,
-    /// What a process computes between two requests, microseconds: anything from 0 to twice as much. Without it
-    /// processes that begin together would stay in step for ever, as no real ones do.
+    /// The mean time that a process computes between two requests, in microseconds: anything from 0 to twice as much.
+    /// Without it, processes that begin together would stay in step forever, which real ones do not.
     pub think_us: u64,
 }
 
 impl Case {
-    /// Case `number` of those that `seed` stands for: 1 to 32 processes, requests of 4 KiB to 4 MiB, one to three
-    /// passes, one disk and one SSD or eight and four, a cache of 10 to 110 %.
+    /// Case `number` of those derived from `seed`: 1 to 32 processes, requests of 4 KiB to 4 MiB, one to three passes,
+    /// one disk and one SSD or eight and four, a cache of 10 to 110 %.
     #[must_use]
     pub fn random(seed: u64, number: u64) -> Self {
         let mut state = mix(seed ^ mix(number));
@@ -65,7 +65,7 @@ impl Case {
         }
     }
 
-    /// What each of `policies` makes of it.
+    /// The result of each of `policies`.
     ///
     /// # Errors
     /// As [`replay_cached`].
@@ -91,7 +91,7 @@ impl Case {
         u64::try_from(bytes).map_err(|_| "the cache is too large".into())
     }
 
-    /// The requests with the times at which they would be issued if none took any.
+    /// The requests, with the times at which they would be issued if none took any time.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         let step_ns = self.think_us * 1000;

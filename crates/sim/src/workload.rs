@@ -1,8 +1,8 @@
-//! The request streams of well-known I/O benchmarks, computed: what their processes ask of the file system.
+//! The request streams of well-known I/O benchmarks, computed: the file requests of their processes.
 //!
-//! A workload answers request `step` of `process` without any state, so a stream of any length takes no memory.
-//! Where a benchmark leaves to MPI-IO how noncontiguous data is written, the requests are those without data
-//! sieving and, unless said otherwise, without collective buffering.
+//! A workload returns request `step` of `process` without any state, so a stream of any length takes no memory. If a
+//! benchmark lets MPI-IO decide how noncontiguous data is written, the requests are those without data sieving and,
+//! unless noted otherwise, without collective buffering.
 
 mod btio;
 mod hpio;
@@ -19,7 +19,7 @@ pub use ior::Ior;
 pub use sweeps::{Order, Sweeps};
 pub use tile::Tile;
 
-/// What one request asks.
+/// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     /// Number of the file.
@@ -34,8 +34,8 @@ pub struct Access {
 
 /// A benchmark with its parameters.
 ///
-/// The caller asks only for processes below [`Workload::processes`] and steps below [`Workload::steps`]. An
-/// implementation MUST answer the same each time.
+/// The caller only asks for processes below [`Workload::processes`] and steps below [`Workload::steps`]. An
+/// implementation MUST give the same answer each time.
 pub trait Workload {
     /// How many processes it has; at least 1.
     fn processes(&self) -> u32;
@@ -46,8 +46,8 @@ pub trait Workload {
     /// One of them.
     fn access(&self, process: u32, step: u64) -> Access;
 
-    /// All requests: the first of each process, then the second of each, and so on. Their times say the order
-    /// only, a microsecond for each step.
+    /// All requests: the first of each process, then the second of each, and so on. Their times only define the order,
+    /// with a microsecond for each step.
     fn requests(&self) -> Requests<'_, Self> {
         Requests { workload: self, process: 0, step: 0, left: 0, found: true }
     }
@@ -59,7 +59,7 @@ pub struct Requests<'w, W: ?Sized> {
     workload: &'w W,
     process: u32,
     step: u64,
-    /// Processes of this step that may have a request.
+    /// Processes of this step that may still have a request.
     left: u32,
     /// Whether a process had one in this step.
     found: bool,
@@ -91,7 +91,7 @@ impl<W: Workload + ?Sized> Iterator for Requests<'_, W> {
     }
 }
 
-/// Whether all products of a workload's sizes stay within what a file can be.
+/// Whether all products of a workload's sizes are valid file offsets.
 fn fits(factors: &[u64]) -> Result<u64, String> {
     factors
         .iter()
@@ -100,7 +100,7 @@ fn fits(factors: &[u64]) -> Result<u64, String> {
         .ok_or_else(|| "the file would be larger than any file can be".into())
 }
 
-/// Refuses what is 0 and must not be.
+/// Refuses sizes that are 0 but must not be.
 fn positive(sizes: &[(&str, u64)]) -> Result<(), String> {
     match sizes.iter().find(|(_, size)| *size == 0) {
         Some((what, _)) => Err(format!("{what} is 0")),

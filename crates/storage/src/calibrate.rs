@@ -1,10 +1,9 @@
 //! Measures a server: startup and transfer time by direction and pattern, through the device
 //! trait that the engine uses (D10).
 //!
-//! One caller on an idle server issues requests of several sizes to a scratch file, sequential
-//! and at random; [`fit`] finds the cost model's parameters from the medians. "Random" means
-//! within the scratch file: on a disk the startup grows with its size, so a file as large as the
-//! data that will be used gives the best prediction.
+//! One caller on an idle server issues requests of several sizes to a scratch file, sequentially and at random; [`fit`]
+//! finds the cost model's parameters from the medians. "Random" means within the scratch file: on a disk the startup
+//! grows with its size, so a file as large as the data that will be used gives the best prediction.
 
 mod fit;
 mod remote;
@@ -37,10 +36,10 @@ pub struct Effort {
     pub requests: usize,
     /// Request sizes in bytes, multiples of 4096.
     pub sizes: Vec<u64>,
-    /// Go past the page cache (`O_DIRECT`) where the file system can: it measures the device
-    /// instead of memory. Not needed on an emulated device, whose time is its own.
+    /// Bypass the page cache (`O_DIRECT`) if the file system can, to measure the device instead of memory. Not needed on
+    /// an emulated device, whose time does not depend on it.
     pub direct: bool,
-    /// Measure the way to the server by itself too, because it is on another machine.
+    /// Measure the network path to the server separately, too, because the server is on another machine.
     pub way: bool,
 }
 
@@ -62,25 +61,25 @@ impl Default for Effort {
 pub struct Calibration {
     /// The cost model's parameters.
     pub profile: DeviceProfile,
-    /// Whether the page cache was out of the way; without it, reads may have measured memory.
+    /// Whether the page cache was bypassed; otherwise reads may have measured memory.
     pub direct: bool,
-    /// The way to the server, if it was asked for; the profile's times include it.
+    /// The network path to the server, if requested; the profile's times include it.
     pub way: Option<Way>,
     /// Requests that were measured.
     pub requests: usize,
 }
 
-/// What the way to a server on another machine costs: reads of what it has in memory.
+/// The cost of the network path to a server on another machine, measured by reads of what that has in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Way {
-    /// Of one request, picoseconds: e of the cost model, and what the server's software takes.
+    /// Of one request, in picoseconds: e of the cost model, and the time of the server's software.
     pub startup_ps: u64,
-    /// Of one byte, picoseconds: t of the cost model.
+    /// Of one byte, in picoseconds: t of the cost model.
     pub per_byte_ps: u64,
 }
 
 impl Calibration {
-    /// The device alone: the profile without the way to it.
+    /// The device alone: the profile without the network path to it.
     pub fn device(&self) -> DeviceProfile {
         let Some(way) = self.way else { return self.profile };
         let mut device = self.profile;
@@ -94,14 +93,14 @@ impl Calibration {
     }
 }
 
-/// Called with the steps done and the steps in all.
+/// Called with the number of steps done and the total.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Bytes of one write while the scratch file is filled.
 const FILL: u64 = 4 << 20;
 
-/// Measures the server in `dir` through `device`. The scratch file has no name while it is in
-/// use, so that it disappears with the process whatever happens.
+/// Measures the server in `dir` through `device`. The scratch file has no name while it is in use, so that it
+/// disappears with the process in any case.
 pub fn calibrate(
     dir: &Path,
     device: &dyn Device,
@@ -122,7 +121,7 @@ pub fn calibrate(
         run.request(Direction::Write, step * FILL, len).map_err(failed())?;
         progress(step + 1, total);
     }
-    // What the page cache still holds must not be written back while something is measured.
+    // Data still in the page cache must not be written back during a measurement.
     device.sync(&scratch.file, true).map_err(failed())?;
     let (mut points, mut done) = (Vec::with_capacity(runs), fill_steps);
     for (direction, pattern) in series {
@@ -179,7 +178,7 @@ impl Run<'_> {
         let places = self.effort.span / size;
         let mut random = fit::Random::new(size);
         let mut times = Vec::with_capacity(self.effort.requests);
-        // One request more than is measured: the first of a sequential series continues nothing.
+        // One request more than is measured: the first of a sequential series does not continue anything.
         for at in 0..=self.effort.requests as u64 {
             let place = match pattern {
                 Pattern::Sequential => at % places,

@@ -1,5 +1,5 @@
-//! One server: a directory on one device. The trait carries the data operations on descriptors
-//! of files that live there; emulation, metering and faults are decorators of it.
+//! One server: a directory on one device. The trait has the data operations on descriptors of files that are there;
+//! emulation, metering and faults are decorators.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -27,17 +27,17 @@ pub mod write_lease;
 
 pub use directory::Directory;
 
-/// The unit of `st_blocks`, whatever the file system's own block is.
+/// The unit of `st_blocks`, whatever the file system's own block size.
 pub(crate) const SECTOR: u64 = 512;
 
-/// An open file on a server. Only the server's own device looks into it.
+/// An open file on a server. Only the server's own device accesses its content.
 #[derive(Debug)]
 pub struct ServerFile {
     content: Content,
     inode: u64,
 }
 
-/// Where a file's bytes are.
+/// The storage of a file's bytes.
 #[derive(Debug)]
 enum Content {
     /// On a mounted file system.
@@ -57,7 +57,7 @@ impl ServerFile {
         Self { content: Content::Memory(file), inode }
     }
 
-    /// The descriptor; `EBADF` where the file is on no mounted file system.
+    /// The descriptor; `EBADF` if the file is not on a mounted file system.
     pub fn file(&self) -> io::Result<&File> {
         match &self.content {
             Content::File(file) => Ok(file),
@@ -72,7 +72,7 @@ impl ServerFile {
         }
     }
 
-    /// Another handle of the same file.
+    /// Another handle for the same file.
     fn again(&self) -> io::Result<Self> {
         let content = match &self.content {
             Content::File(file) => Content::File(file.try_clone()?),
@@ -81,7 +81,7 @@ impl ServerFile {
         Ok(Self { content, inode: self.inode })
     }
 
-    /// Identity of the file on its server: what an emulated head uses as the file's place.
+    /// Identity of the file on its server, from which an emulated disk derives the file's position.
     pub const fn inode(&self) -> u64 {
         self.inode
     }
@@ -102,7 +102,7 @@ impl ServerFile {
         }
     }
 
-    /// The next data or hole, as `lseek(2)`; `ENXIO` where there is none.
+    /// The next data or hole, as `lseek(2)`; `ENXIO` if there is none.
     pub fn seek(&self, whence: SeekFrom) -> io::Result<u64> {
         match &self.content {
             Content::File(file) => Ok(rustix::fs::seek(file, whence)?),
@@ -111,12 +111,12 @@ impl ServerFile {
     }
 }
 
-/// Bytes of the file system that holds a server's directory.
+/// Space of the file system that holds a server's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     /// Size in bytes.
     pub total: u64,
-    /// Bytes an ordinary user can still write.
+    /// Bytes that an ordinary user can still write.
     pub available: u64,
     /// Whether its file system has no inode left for another file.
     pub no_files: bool,
@@ -124,12 +124,11 @@ pub struct Space {
 
 /// The data operations of one server.
 ///
-/// The caller guarantees that `file` was opened on this server with access that fits.
-/// An implementation MUST be safe to call from many threads at once, MUST NOT report bytes as
-/// written before the operating system below accepted them (they then survive `kill -9`), and
-/// MUST pass the operating system's errors through unchanged.
+/// The caller guarantees that `file` was opened on this server with suitable access. An implementation MUST be safe to
+/// call from many threads at once, MUST NOT report bytes as written before the operating system below accepted them
+/// (they then survive `kill -9`), and MUST pass the operating system's errors through unchanged.
 pub trait Device: Send + Sync + Debug {
-    /// Reads at `offset` into `bufs` in order; short only at the end of the file.
+    /// Reads at `offset` into `bufs` in order; the result is short only at the end of the file.
     fn read_at(
         &self,
         file: &ServerFile,

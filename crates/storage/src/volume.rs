@@ -1,14 +1,13 @@
-//! Servers and striping: a file whose bytes lie round-robin on several directories.
+//! Servers and striping: files whose bytes are distributed round-robin over several directories.
 //!
-//! [`Server`] is one directory with its device and its worker threads; [`Volume`] is a row of servers with a stripe;
-//! [`VolumeFile`] reads and writes a file that lies on them as its [`Distribution`] says. The cache keeps its bytes in
-//! [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and [`unstripe`] makes its files plain
-//! again.
+//! [`Server`] is one directory with its device and its worker threads; [`Volume`] is a sequence of servers with a
+//! stripe; [`VolumeFile`] reads and writes a file distributed over them as its [`Distribution`] says. The cache keeps
+//! its bytes in [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and [`unstripe`] makes its
+//! files plain again.
 //!
-//! What must hold: the part of a request on one server is one contiguous local range
-//! (docs/ALGORITHMS.md, section 1.1) and goes to the device as one vectored call; a request that
-//! touches one server runs in the caller's thread; a call returns after all its parts ended, with
-//! the first error in file order.
+//! What must hold: the part of a request on one server is one contiguous local range (docs/ALGORITHMS.md, section 1.1)
+//! and goes to the device as one vectored call; a request that touches one server runs in the caller's thread; a call
+//! returns after all its parts ended, with the first error in file order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,10 +36,10 @@ pub use objects::CacheObjects;
 pub use origin::{Origin, OriginFile};
 pub use server::Server;
 
-/// Puts decorators around the device of the server with the given index.
+/// Decorates the device of the server with the given index.
 pub type Decorate<'a> = &'a dyn Fn(usize, Arc<dyn Device>) -> Arc<dyn Device>;
 
-/// A set of servers with the stripe that spreads files over them.
+/// A set of servers, and the stripe with which files are distributed over them.
 #[derive(Debug, Clone)]
 pub struct Volume {
     servers: Vec<Arc<Server>>,
@@ -57,8 +56,8 @@ impl Volume {
         Self { servers, stripe }
     }
 
-    /// A volume of `count` servers under `dir`: the directory itself for one, else its sub-directories `server-0`,
-    /// `server-1`, ..., which are created where they are missing. All are private to this user.
+    /// A volume of `count` servers under `dir`: the directory itself for one, otherwise its subdirectories `server-0`,
+    /// `server-1`, ..., which are created if missing. All are private to this user.
     pub fn in_directory(
         dir: &Path,
         count: u32,

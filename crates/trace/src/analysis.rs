@@ -1,5 +1,5 @@
-//! What is in a trace: patterns, sizes, concurrency, phases in time and regions in files (docs/ALGORITHMS.md,
-//! section 9). One pass in bounded memory: what passes a bound is counted apart, and said.
+//! Analyses a trace: patterns, sizes, concurrency, phases in time and regions in files (docs/ALGORITHMS.md, section 9).
+//! One pass in bounded memory: what exceeds a bound is counted separately and reported.
 
 mod concurrency;
 mod mix;
@@ -22,26 +22,26 @@ use pattern::Stream;
 use phases::Phases;
 use regions::Regions;
 
-/// Files that are looked at one by one, the first of the trace: about 100 MiB.
+/// How many files are analysed individually, the first of the trace: about 100 MiB.
 const FILES_MAX: usize = 1 << 14;
-/// Pairs of process and file that are looked at one by one.
+/// How many pairs of process and file are analysed individually.
 const STREAMS_MAX: usize = 1 << 18;
 
-/// Requests by the power of two below their length.
+/// Number of requests by the power of two below their length.
 pub type Sizes = [u64; 64];
 
-/// How many streams have which pattern.
+/// Number of streams with each pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct StreamCounts {
-    /// Each request begins where the one before ended.
+    /// Each request begins where the previous one ended.
     pub sequential: u64,
     /// With the same gap between requests.
     pub strided: u64,
-    /// Runs with one gap, and another between runs.
+    /// Runs with one gap, and another gap between runs.
     pub nested_strided: u64,
     /// None of these.
     pub random: u64,
-    /// Fewer than three requests: nothing to tell by.
+    /// Fewer than three requests: too few for a pattern.
     pub short: u64,
 }
 
@@ -68,13 +68,13 @@ pub struct FileSummary {
     pub end: u64,
     /// Processes that used it.
     pub processes: u64,
-    /// The pattern of all its requests together, whoever issued them.
+    /// The pattern of all its requests together, regardless of the process.
     pub pattern: Pattern,
-    /// Patterns of its processes, each by itself.
+    /// Patterns of its processes, each separately.
     pub streams: StreamCounts,
-    /// Stretches of time with one mix of requests.
+    /// Periods with a uniform mix of requests.
     pub phases: Vec<Phase>,
-    /// Stretches of the file with one mix of requests.
+    /// Stretches of the file with a uniform mix of requests.
     pub regions: Vec<Region>,
 }
 
@@ -91,15 +91,15 @@ pub struct Summary {
     pub begin_ns: u64,
     /// End of the last request, nanoseconds.
     pub end_ns: u64,
-    /// How much happened at once.
+    /// Concurrency of requests.
     pub concurrency: Concurrency,
     /// Patterns of each process in each file.
     pub streams: StreamCounts,
-    /// Files, the one with the most bytes first.
+    /// Files, those with the most bytes first.
     pub files: Vec<FileSummary>,
-    /// Requests of files past the bound: in no file's summary.
+    /// Requests of files beyond the limit, which are in no file's summary.
     pub requests_of_other_files: u64,
-    /// Requests of pairs of process and file past the bound: in no pattern.
+    /// Requests of pairs of process and file beyond the limit, which are in no pattern.
     pub requests_of_other_streams: u64,
 }
 
@@ -113,7 +113,7 @@ struct FileState {
     regions: Regions,
 }
 
-/// Looks at requests, in the order of their start.
+/// Analyses requests, in the order of their start.
 #[derive(Default)]
 pub struct Analysis {
     mix: Mix,
@@ -134,7 +134,7 @@ impl std::fmt::Debug for Analysis {
 }
 
 impl Analysis {
-    /// Takes a request.
+    /// Adds a request.
     pub fn push(&mut self, request: &Request) {
         self.mix.add(request);
         let sizes = self.read_sizes.get_or_insert_with(|| Box::new([[0; 64]; 2]));
@@ -173,7 +173,7 @@ impl Analysis {
         file.phases.push(request, continues);
     }
 
-    /// What was seen.
+    /// The result.
     pub fn finish(mut self) -> Summary {
         let mut streams = StreamCounts::default();
         for ((_, file), stream) in &self.streams {

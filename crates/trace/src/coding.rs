@@ -1,8 +1,8 @@
-//! Requests of a block as bytes and back. Each block stands for itself.
+//! Encodes the requests of a block as bytes, and decodes them. Each block is self-contained.
 //!
-//! A request is a byte of flags, then what the flags do not say, as varint numbers: process, file, start
-//! after the one before, offset, length, duration. What a process did last in a file foretells its next request: the
-//! same gap, the same length. Foretelling is kept in slots that may be shared; sharing costs bytes, not truth.
+//! A request is a byte of flags, then whatever the flags do not determine, as varints: process, file, start after the
+//! previous one, offset, length, duration. What a process last did in a file predicts its next request: the same gap,
+//! the same length. Predictions are kept in slots that may be shared; sharing costs bytes, not correctness.
 
 use crate::request::{Op, Request};
 use crate::varint::{fold, put, take, unfold};
@@ -24,7 +24,7 @@ struct Slot {
     length: u64,
 }
 
-/// What is foretold, the same for who writes and who reads.
+/// The predictions, which are the same for writer and reader.
 #[derive(Debug)]
 pub(crate) struct Coder {
     slots: Box<[Slot]>,
@@ -39,7 +39,7 @@ impl Coder {
         Self { slots, start_ns: 0, process: 0, file: 0 }
     }
 
-    /// Forgets everything: a block begins.
+    /// Forgets everything, at the beginning of a block.
     pub(crate) fn reset(&mut self) {
         self.slots.fill(Slot::default());
         (self.start_ns, self.process, self.file) = (0, 0, 0);
@@ -59,7 +59,7 @@ impl Coder {
         self.file = request.file;
     }
 
-    /// Appends a request, which starts no earlier than the one before.
+    /// Appends a request, which must not start earlier than the previous one.
     pub(crate) fn put(&mut self, out: &mut Vec<u8>, request: &Request) {
         let slot = *self.slot(request.process, request.file);
         let flag = |yes: bool, flag: u8| if yes { flag } else { 0 };
@@ -90,7 +90,7 @@ impl Coder {
         self.note(request);
     }
 
-    /// Takes a request off the front of `input`; `None` if there is none that a trace may hold.
+    /// Takes a request from the front of `input`; `None` if there is no valid one.
     pub(crate) fn take(&mut self, input: &mut &[u8]) -> Option<Request> {
         let (&flags, rest) = input.split_first()?;
         *input = rest;

@@ -1,14 +1,14 @@
-//! What can go wrong with a trace. Whoever opened the file adds its name.
+//! Errors about traces. The code that opened the file adds its name.
 
 use std::io;
 
 /// Why a trace could not be read, written or imported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file or its medium.
+    /// An error of the file or its medium.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Something else than a trace.
+    /// The file is not a trace.
     #[error("not a trace of Halocline: {0}")]
     NotATrace(&'static str),
     /// Written by a later version.
@@ -16,29 +16,29 @@ pub enum Error {
     Version {
         /// Format of the file.
         found: u32,
-        /// The latest that this version knows.
+        /// The latest format that this version knows.
         known: u32,
     },
-    /// A request that no trace may hold.
+    /// A request that is invalid in a trace.
     #[error("request {number}: {what}")]
     Request {
-        /// Counted from 1.
+        /// Its number, counting from 1.
         number: u64,
         /// What is wrong with it.
         what: String,
     },
-    /// A line of an imported text.
+    /// An invalid line of an imported text.
     #[error("line {number}: {what}")]
     Line {
-        /// Counted from 1.
+        /// Its number, counting from 1.
         number: u64,
         /// What is wrong with it.
         what: String,
     },
-    /// More names than a trace may hold.
+    /// More names than allowed in a trace.
     #[error("more than {0}")]
     TooMany(&'static str),
-    /// A program that converts traces.
+    /// An error of a program that converts traces.
     #[error("{0}")]
     Converter(String),
 }

@@ -1,19 +1,19 @@
-//! Blocks as they lie in a file. Each is summed together with the sum of the one before, so that a
-//! block that was changed, left out, moved or put in from another trace is found.
+//! The blocks of a file. The checksum of each includes that of the previous one, so that a block that was changed,
+//! omitted, moved or inserted from another trace is detected.
 
 use std::io::{self, Read, Write};
 
-/// First bytes of a trace. They are damaged by what damages text files: a changed line end, a lost bit.
+/// First bytes of a trace. Whatever damages text files damages them, too: a changed line end, a lost bit.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89HCT\r\n\x1a\n";
 /// Version of the format.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes of a block's content at most.
+/// Limit of a block's content in bytes.
 pub(crate) const CONTENT_MAX: usize = 1 << 20;
-/// Requests of a block at most.
+/// Limit of the requests in a block.
 pub(crate) const ROWS_MAX: u32 = 16_384;
 const HEAD: usize = 16;
 
-/// What a block holds.
+/// The kind of a block's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Block {
     About = 1,
@@ -27,18 +27,18 @@ impl Block {
     const ALL: [Self; 5] = [Self::About, Self::Files, Self::Processes, Self::Requests, Self::End];
 }
 
-/// Why a block could not be had.
+/// Why a block could not be read.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The medium.
+    /// An error of the medium.
     Io(io::Error),
-    /// Nothing follows.
+    /// There are no more blocks.
     Ended,
-    /// What follows is not a whole block.
+    /// There is no complete block.
     Damaged(&'static str),
 }
 
-/// The sum with which the chain of blocks begins.
+/// The checksum at the beginning of the chain of blocks.
 pub(crate) fn chain_begin() -> u32 {
     sum(&[&MAGIC, &VERSION.to_le_bytes()])
 }
@@ -51,7 +51,7 @@ fn sum(parts: &[&[u8]]) -> u32 {
     u32::try_from(digest.finalize()).expect("the sum has 32 bits")
 }
 
-/// Writes a block and moves `chain` on.
+/// Writes a block and advances `chain`.
 pub(crate) fn write(
     out: &mut impl Write,
     chain: &mut u32,
@@ -71,7 +71,7 @@ pub(crate) fn write(
     out.write_all(content)
 }
 
-/// Reads a block into `content` and moves `chain` on; answers what it is and the count it has.
+/// Reads a block into `content` and advances `chain`; returns its kind and its count.
 pub(crate) fn read(
     input: &mut impl Read,
     chain: &mut u32,
@@ -86,7 +86,7 @@ pub(crate) fn read(
     let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
     let known = Block::ALL.into_iter().find(|block| *block as u8 == head[0]);
     let length = usize::try_from(word(8)).unwrap_or(usize::MAX);
-    // Before the sum is known to be right, nothing is believed but what bounds it.
+    // Before the checksum is verified, only limits are checked.
     if length > CONTENT_MAX {
         return Err(Failure::Damaged("a block is longer than any is"));
     }
@@ -105,7 +105,7 @@ pub(crate) fn read(
     Ok((block, word(4)))
 }
 
-/// Reads until `buffer` is full or the input ends; answers how much there was.
+/// Reads until `buffer` is full or the input ends; returns the number of bytes.
 pub(crate) fn fill(input: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Failure> {
     let mut got = 0;
     while got < buffer.len() {

@@ -1,5 +1,5 @@
-//! Traces of other tools. An importer reads lines in bounded memory, gives each request to a [`Sink`], and tells where the
-//! source itself says, or shows, that it is not whole.
+//! Imports traces of other tools. An importer reads lines in bounded memory, passes each request to a [`Sink`], and
+//! reports if the source itself says, or shows, that it is incomplete.
 
 pub mod csv;
 pub mod dxt;
@@ -12,23 +12,23 @@ use crate::request::{Process, Request};
 use crate::sort::Sorter;
 use crate::writer::Writer;
 
-/// Bytes of a line at most.
+/// Limit of a line in bytes.
 const LINE_MAX: u64 = 1 << 20;
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Imported {
     /// Requests of the trace.
     pub requests: u64,
-    /// Requests of no bytes, which are left out: they move nothing.
+    /// Requests of no bytes, which are omitted because they move nothing.
     pub empty: u64,
     /// Requests known to be missing.
     pub lost: u64,
-    /// Why the source is not whole; empty if it is.
+    /// Why the source is incomplete; empty if it is complete.
     pub missing: Vec<String>,
 }
 
-/// Where importers put requests: a trace, in the order of time.
+/// The destination of imported requests: a trace, in the order of time.
 #[derive(Debug)]
 pub struct Sink<W: Write> {
     writer: Writer<W>,
@@ -43,7 +43,7 @@ impl<W: Write> Sink<W> {
         Self { writer, sorter: None, last_start_ns: 0, imported: Imported::default() }
     }
 
-    /// Requests come in any order and are sorted, with temporary files in `dir`.
+    /// Requests may come in any order and are sorted, with temporary files in `dir`.
     pub fn sorted(writer: Writer<W>, dir: &Path) -> Self {
         Self { sorter: Some(Sorter::new(dir)), ..Self::ordered(writer) }
     }
@@ -58,7 +58,7 @@ impl<W: Write> Sink<W> {
         self.writer.process(process)
     }
 
-    /// Takes a request from line `number`.
+    /// Adds a request from line `number`.
     fn push(&mut self, number: u64, request: Request) -> Result<(), Error> {
         if request.length == 0 {
             self.imported.empty += 1;
@@ -76,20 +76,20 @@ impl<W: Write> Sink<W> {
         self.writer.push(&request)
     }
 
-    /// Notes that requests are missing: how many, as far as that is known, and why.
+    /// Notes that requests are missing: how many, if known, and why.
     fn missing(&mut self, lost: Option<u64>, why: String) {
         match lost {
             Some(lost) => self.writer.lose(lost),
             None => self.writer.incomplete_source(),
         }
         self.imported.lost = self.imported.lost.saturating_add(lost.unwrap_or(0));
-        // As many as a person reads.
+        // Only as many as a person would read.
         if self.imported.missing.len() < 10 {
             self.imported.missing.push(why);
         }
     }
 
-    /// Ends the trace.
+    /// Completes the trace.
     pub fn finish(self) -> Result<(W, Imported), Error> {
         let Self { mut writer, sorter, mut imported, .. } = self;
         if let Some(sorter) = sorter {
@@ -100,8 +100,8 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// Nanoseconds from a decimal number of seconds; what is finer than that is cut off. `None` for what is no such
-/// number, is negative, or too large.
+/// Nanoseconds from a decimal number of seconds; finer digits are truncated. `None` for anything that is not such a
+/// number, is negative, or is too large.
 fn nanoseconds(text: &str) -> Option<u64> {
     if text.contains(['e', 'E']) {
         let value = text.parse::<f64>().ok()?;
@@ -124,7 +124,7 @@ struct Lines<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
-    /// The last line ended as lines do.
+    /// Whether the last line had a line end.
     whole: bool,
 }
 
@@ -133,7 +133,7 @@ impl<R: BufRead> Lines<R> {
         Self { input, line: Vec::new(), number: 0, whole: true }
     }
 
-    /// The next line without its end; `None` at the end of the text.
+    /// The next line without its line end; `None` at the end of the text.
     fn next(&mut self) -> Result<Option<&[u8]>, Error> {
         self.line.clear();
         self.number += 1;

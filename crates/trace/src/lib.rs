@@ -1,14 +1,14 @@
 //! Traces: which process asked for which bytes of which file, when, and for how long.
 //!
-//! - [`request`]: a request, where a trace comes from, and how much of it there is;
-//! - [`writer`], [`reader`]: the format of our own (docs/TRACES.md), a block at a time;
-//! - [`sort`]: requests into the order of their start, in bounded memory;
-//! - [`record`]: traces of what is being served;
+//! - [`request`]: a request, the origin of a trace, and its completeness;
+//! - [`writer`], [`reader`]: our own format (docs/TRACES.md), a block at a time;
+//! - [`sort`]: sorts requests by start, in bounded memory;
+//! - [`record`]: records traces of requests being served;
 //! - [`import`]: traces of other tools;
-//! - [`analysis`]: patterns, sizes, concurrency, phases and regions; [`report`]: these as scripts read them.
+//! - [`analysis`]: patterns, sizes, concurrency, phases and regions; [`report`]: these in the form that scripts read.
 //!
-//! What a file says is not believed: counts are bounded before memory is taken, blocks are summed, and
-//! a trace that is cut off says so.
+//! The contents of a file are not trusted: counts are limited before memory is allocated, blocks have checksums, and a
+//! trace that is cut off is reported as such.
 
 #![forbid(unsafe_code)]
 

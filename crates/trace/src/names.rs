@@ -1,4 +1,4 @@
-//! The tables of a trace: names of files, and processes, each once, numbered as they come.
+//! The tables of a trace: names of files, and processes, without duplicates, numbered in order of appearance.
 
 use rustc_hash::FxHashMap;
 
@@ -7,17 +7,17 @@ use crate::frame::CONTENT_MAX;
 use crate::request::Process;
 use crate::varint;
 
-/// Bytes of a name at most.
+/// Limit of a name in bytes.
 pub(crate) const NAME_MAX: usize = 1 << 16;
-/// Names of a table at most.
+/// Limit of the names in a table.
 const COUNT_MAX: usize = 1 << 22;
-/// Bytes of all names of a table at most.
+/// Limit of the bytes of all names in a table.
 const TOTAL_MAX: usize = 256 << 20;
-/// Names wait for company up to this many bytes.
+/// Names are collected up to this many bytes.
 pub(crate) const PENDING_MAX: usize = 1 << 18;
 const _: () = assert!(PENDING_MAX + NAME_MAX + 16 < CONTENT_MAX);
 
-/// A process as a name.
+/// Encodes a process as a name.
 pub(crate) fn of_process(process: &Process) -> Vec<u8> {
     let mut name = Vec::with_capacity(process.node.len() + 4);
     varint::put(&mut name, process.number);
@@ -36,13 +36,13 @@ pub(crate) fn to_process(mut name: &[u8]) -> Option<Process> {
 pub(crate) struct Numbers {
     known: FxHashMap<Box<[u8]>, u32>,
     total: usize,
-    /// Content of the next block of this table, and how many names it has.
+    /// Content of the next block of this table, and the number of its names.
     pub(crate) pending: Vec<u8>,
     pub(crate) waiting: u32,
 }
 
 impl Numbers {
-    /// The number of `name`, a new one if it has none yet.
+    /// The number of `name`; a new one is assigned if it has none yet.
     pub(crate) fn number(&mut self, name: &[u8]) -> Result<u32, Error> {
         if let Some(&number) = self.known.get(name) {
             return Ok(number);
@@ -67,7 +67,7 @@ impl Numbers {
     }
 }
 
-/// Names by their numbers, for a reader: one buffer, whatever there is in it.
+/// Names by their numbers, for a reader: in one buffer, whatever the contents.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     bytes: Vec<u8>,

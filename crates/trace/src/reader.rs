@@ -1,4 +1,4 @@
-//! Reading a trace, a block at a time. What is whole is read; what follows damage is not.
+//! Reads a trace, a block at a time. Everything before damage is read; what follows it is not.
 
 use std::io::Read;
 
@@ -9,7 +9,7 @@ use crate::names::{self, Table};
 use crate::request::{Completeness, Kind, Process, Request, Source};
 use crate::varint;
 
-/// Reads a trace. Its memory is one block and the tables of names, both bounded whatever the file says.
+/// Reads a trace. Its memory is one block and the tables of names, both bounded whatever the file contains.
 #[derive(Debug)]
 pub struct Reader<R: Read> {
     input: R,
@@ -27,7 +27,7 @@ pub struct Reader<R: Read> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Begins to read. Refused: what is no trace, and what a later version wrote.
+    /// Begins to read. Files that are not traces, and those of later versions, are refused.
     pub fn new(mut input: R) -> Result<Self, Error> {
         let mut begin = [0; 12];
         let got = frame::fill(&mut input, &mut begin).map_err(no_trace)?;
@@ -67,7 +67,7 @@ impl<R: Read> Reader<R> {
         &self.source
     }
 
-    /// Name of a file that a request read so far has.
+    /// Name of a file in a request read so far.
     pub fn file(&self, number: u32) -> Option<&[u8]> {
         self.files.get(number)
     }
@@ -77,7 +77,7 @@ impl<R: Read> Reader<R> {
         self.files.len()
     }
 
-    /// A process that a request read so far has.
+    /// A process in a request read so far.
     pub fn process(&self, number: u32) -> Option<Process> {
         self.processes.get(number).and_then(names::to_process)
     }
@@ -87,8 +87,8 @@ impl<R: Read> Reader<R> {
         self.processes.len()
     }
 
-    /// The next requests, in the order of their start; `None` after the last that is whole. Then
-    /// [`Reader::completeness`] says whether that was all.
+    /// The next requests, in the order of their start; `None` after the last complete block. Then
+    /// [`Reader::completeness`] says whether that was everything.
     pub fn next_block(&mut self) -> Result<Option<&[Request]>, Error> {
         while !self.ended {
             let found = frame::read(&mut self.input, &mut self.chain, &mut self.content);
@@ -113,7 +113,7 @@ impl<R: Read> Reader<R> {
         Ok(None)
     }
 
-    /// How much of what happened was read. Final when [`Reader::next_block`] has answered `None`.
+    /// How much of what happened was read. Final once [`Reader::next_block`] has returned `None`.
     pub const fn completeness(&self) -> &Completeness {
         &self.completeness
     }

@@ -1,14 +1,15 @@
-//! Recording requests while they are served, as a trace.
+//! Records requests while they are served, as a trace.
 //!
-//! A request's thread writes what it did into a buffer of its own and goes on; one thread takes what is in the
-//! buffers, sorts it by start and writes it. What must hold:
+//! A request's thread writes what it did into its own buffer and continues; one thread takes the contents of the
+//! buffers, sorts them by start and writes them. What must hold:
 //!
-//! - A request never waits for the writer: a thread has two buffers, of which the writer holds at most one. What
-//!   finds both full is dropped and counted.
-//! - Requests are written in the order of their start, although they are told of when they end: the writer holds
-//!   back what started after the oldest request that is still served. What it cannot hold back is dropped and counted.
-//! - Once a second all that can be written is: a recorder that is killed leaves a trace that is cut off there.
-//! - A file that takes no more ends the recording, not the requests: the rest is counted.
+//! - A request never waits for the writer: a thread has two buffers, of which the writer holds at most one. A request
+//!   that finds both full is dropped and counted.
+//! - Requests are written in the order of their start, although they are reported when they end: the writer holds back
+//!   those that started after the oldest request still being served. If it cannot hold back more, they are dropped and
+//!   counted.
+//! - Once a second everything that can be written is: after a kill, the trace is cut off there.
+//! - If the file accepts no more data, the recording ends, not the requests: the rest is counted.
 
 mod slot;
 mod writing;
@@ -29,35 +30,35 @@ use crate::writer::Writer;
 use slot::{Served, Slot};
 use writing::Writing;
 
-/// How often the writer looks into buffers that are less than half full.
+/// How often the writer checks buffers that are less than half full.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Files that are told apart; requests of others are counted as missing.
+/// Limit of the files that are distinguished; requests of others are counted as missing.
 const FILES_MAX: usize = 1 << 20;
-/// Bytes of their names.
+/// Limit of the bytes of their names.
 const NAMES_MAX: usize = 128 << 20;
 
 /// A file of the recorder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileNumber(u32);
 
-/// How far a recording is.
+/// Progress of a recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Requests in the trace.
     pub requests: u64,
-    /// Requests that were served and are not in it.
+    /// Requests that were served but are not in it.
     pub lost: u64,
-    /// Opens of files that the kernel then served without anybody being told.
+    /// Opens of files that the kernel then served without our seeing the requests.
     pub unseen_opens: u64,
     /// Why nothing is written any more.
     pub error: Option<String>,
 }
 
-/// Records requests. Dropping it ends the trace, and does not wait for that as [`Recorder::finish`] does.
+/// Records requests. Dropping it ends the trace without waiting for that, unlike [`Recorder::finish`].
 #[derive(Debug)]
 pub struct Recorder {
     shared: Arc<Shared>,
-    /// Tells recorders of one process apart.
+    /// Distinguishes recorders of one process.
     number: u64,
     writing: Mutex<Option<JoinHandle<()>>>,
 }
@@ -68,18 +69,18 @@ struct Shared {
     slots: Mutex<Vec<Arc<Slot>>>,
     files: RwLock<Files>,
     ranks: RwLock<FxHashMap<u32, u32>>,
-    /// Requests that were not even in a buffer.
+    /// Requests that did not even reach a buffer.
     lost: AtomicU64,
     unseen_opens: AtomicU64,
     ending: AtomicBool,
     progress: Mutex<Progress>,
-    /// Whom to wake when a buffer is half full.
+    /// The thread to wake when a buffer is half full.
     writer: OnceLock<Thread>,
 }
 
 #[derive(Debug, Default)]
 struct Files {
-    /// What was looked up before; may be forgotten.
+    /// Cache of earlier lookups; may be cleared.
     by_key: FxHashMap<(u64, u64), u32>,
     by_name: FxHashMap<Arc<[u8]>, u32>,
     names: Vec<Arc<[u8]>>,
@@ -96,7 +97,7 @@ impl Recorder {
     /// Begins a trace on `out`, which need not be buffered, with a thread that writes it.
     ///
     /// # Errors
-    /// The trace cannot be begun, or no thread started.
+    /// The trace cannot be begun, or no thread can be started.
     pub fn start(out: impl Write + Send + 'static, source: &Source) -> Result<Self, Error> {
         let mut writer = Writer::new(out, source)?;
         writer.flush()?;
@@ -118,8 +119,8 @@ impl Recorder {
         Ok(Self { shared, number, writing: Mutex::new(Some(thread)) })
     }
 
-    /// The number of a file, by its name, which is asked for where `key` is new: that stands for the file as long as
-    /// it has this name. `None` where there are too many files.
+    /// The number of a file, by its name, which is only computed if `key` is new: a key must denote the file as long as
+    /// it has this name. `None` if there are too many files.
     pub fn file(&self, key: (u64, u64), name: impl FnOnce() -> Vec<u8>) -> Option<FileNumber> {
         if let Some(&number) = self.shared.files.read().by_key.get(&key) {
             return Some(FileNumber(number));
@@ -156,8 +157,8 @@ impl Recorder {
         self.shared.ranks.write().insert(process, rank);
     }
 
-    /// Serves a request of thread `by`, and records it with the bytes that `served` says of the outcome: none for
-    /// a request that failed, or a read at the end of the file.
+    /// Serves a request of thread `by`, and records it with the number of bytes that `served` derives from the result:
+    /// none for a request that failed, or a read at the end of the file.
     pub fn request<T>(
         &self,
         (file, op, offset, by): (Option<FileNumber>, Op, u64, u32),
@@ -185,14 +186,14 @@ impl Recorder {
         outcome
     }
 
-    /// How far the recording is.
+    /// Progress of the recording.
     pub fn progress(&self) -> Progress {
         let mut progress = self.shared.progress.lock().clone();
         progress.unseen_opens = self.shared.unseen_opens.load(Ordering::Relaxed);
         progress
     }
 
-    /// Ends the trace; what is served later is not recorded.
+    /// Ends the trace; requests served later are not recorded.
     pub fn finish(&self) -> Progress {
         self.shared.ending.store(true, Ordering::Release);
         if let Some(writing) = self.writing.lock().take() {
@@ -202,7 +203,7 @@ impl Recorder {
         self.progress()
     }
 
-    /// The calling thread's own part of the recorder.
+    /// The calling thread's slot in the recorder.
     fn slot(&self) -> Arc<Slot> {
         OWN.with_borrow_mut(|own| match own {
             Some((number, slot)) if *number == self.number => slot.clone(),

@@ -1,4 +1,4 @@
-//! A summary as scripts read it (docs/METRICS.md has every key).
+//! A summary in the form that scripts read (docs/METRICS.md has every key).
 
 use std::io::Read;
 
@@ -24,7 +24,7 @@ impl Name {
         String::from_utf8(bytes.to_vec()).map_or_else(|_| Self::Bytes(bytes.to_vec()), Self::Text)
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
@@ -32,7 +32,7 @@ impl Name {
         }
     }
 
-    /// As a person reads it.
+    /// As displayed to people.
     pub fn shown(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -126,7 +126,7 @@ pub struct RegionReport {
     pub mix: Mix,
 }
 
-/// Reads a trace to its end and sums it up; `also` sees each request, too.
+/// Reads a trace to its end and summarises it; `also` is called with each request, too.
 pub fn report<R: Read>(
     reader: &mut Reader<R>,
     mut also: impl FnMut(&Request),
@@ -179,7 +179,7 @@ fn of_summary<R: Read>(summary: Summary, reader: &Reader<R>) -> Report {
     }
 }
 
-/// Processes on the node that has the most, where nodes are known.
+/// Processes on the node that has the most, if nodes are known.
 fn per_node<R: Read>(reader: &Reader<R>) -> Option<u64> {
     let mut nodes: FxHashMap<Vec<u8>, u64> = FxHashMap::default();
     let count = u32::try_from(reader.processes()).unwrap_or(u32::MAX);

@@ -1,8 +1,8 @@
-//! A request, where a trace comes from, and how much of it there is.
+//! A request, the origin of a trace, and its completeness.
 
 use serde::Serialize;
 
-/// No byte of a file lies at or past this: offsets are signed in the kernel.
+/// Limit of the end of a request: offsets are signed in the kernel.
 pub const FILE_END_MAX: u64 = i64::MAX.cast_unsigned();
 
 /// Direction of a request.
@@ -19,11 +19,11 @@ pub enum Op {
 pub struct Request {
     /// Nanoseconds since the trace's zero.
     pub start_ns: u64,
-    /// Nanoseconds that it took, if known.
+    /// Duration in nanoseconds, if known.
     pub duration_ns: Option<u64>,
-    /// Who asked.
+    /// The process that issued it.
     pub process: u32,
-    /// Which file.
+    /// The file.
     pub file: u32,
     /// Direction.
     pub op: Op,
@@ -39,7 +39,7 @@ impl Request {
         self.offset + self.length
     }
 
-    /// Whether a trace may hold it; the error says why not.
+    /// Whether it is valid in a trace; the error says why not.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.length == 0 {
             return Err("a request of no bytes");
@@ -54,7 +54,7 @@ impl Request {
     }
 }
 
-/// Who issues requests.
+/// The issuer of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Process {
     /// Rank, or process id.
@@ -63,11 +63,11 @@ pub struct Process {
     pub node: Vec<u8>,
 }
 
-/// What made a trace.
+/// What created a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A program that computes requests.
+    /// A program that generates requests.
     Generated,
     /// Comma-separated values.
     Csv,
@@ -75,9 +75,9 @@ pub enum Kind {
     DxtText,
     /// A binary log of Darshan.
     DarshanLog,
-    /// A mount of Halocline: what reached it, behind the kernel's page cache.
+    /// A mount of Halocline: the requests that reached it, behind the kernel's page cache.
     Mount,
-    /// A mount of Halocline with `--direct`: what programs asked, but for mapped files.
+    /// A mount of Halocline with `--direct`: the programs' own requests, except for mapped files.
     MountDirect,
 }
 
@@ -92,7 +92,7 @@ impl Kind {
         Self::MountDirect,
     ];
 
-    /// What made it, in words.
+    /// The creator, in words.
     pub const fn of(self) -> &'static str {
         match self {
             Self::Generated => "a generator",
@@ -104,7 +104,7 @@ impl Kind {
         }
     }
 
-    /// What whoever reads such a trace must know.
+    /// What readers of such a trace must know.
     pub const fn notes(self) -> &'static [&'static str] {
         match self {
             Self::Mount => &[
@@ -119,14 +119,14 @@ impl Kind {
     }
 }
 
-/// Where a trace comes from.
+/// The origin of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// What made it.
+    /// What created it.
     pub kind: Kind,
     /// Name of what was imported; empty if there is none.
     pub name: Vec<u8>,
-    /// Steps in which its times are given, nanoseconds; 0 if unknown.
+    /// Resolution of its times, in nanoseconds; 0 if unknown.
     pub resolution_ns: u64,
 }
 
@@ -137,16 +137,16 @@ impl Source {
     }
 }
 
-/// How much of what happened a trace holds.
+/// How much of what happened is in a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Completeness {
-    /// Requests there are.
+    /// Number of requests in it.
     pub requests: u64,
-    /// Requests that are known to be missing: the source counted them.
+    /// Requests known to be missing, because the source counted them.
     pub lost: u64,
-    /// The source says that it lacks some, and not how many.
+    /// Whether the source reports that it lacks some, but not how many.
     pub incomplete_source: bool,
-    /// The trace itself is cut off or damaged after its last request, and this is how.
+    /// How the trace itself is cut off or damaged after its last request, if it is.
     pub cut: Option<String>,
 }
 
@@ -156,8 +156,8 @@ impl Completeness {
         self.lost > 0 || self.incomplete_source || self.cut.is_some()
     }
 
-    /// How much a plan may trust this trace, 0 to 1: the share of the requests that it has. Where nobody
-    /// knows that, at most one half.
+    /// How much a plan may trust this trace, from 0 to 1: the share of the requests that it has. If that is unknown, at
+    /// most one half.
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn weight(&self) -> f64 {
         if self.requests == 0 {

@@ -1,5 +1,5 @@
-//! Requests into the order of their start, in bounded memory: sorted runs in temporary files, then one
-//! merge of them all. Requests that start together stay in the order in which they came.
+//! Sorts requests by start, in bounded memory: sorted runs in temporary files, which are then merged all at once.
+//! Requests with the same start stay in the order in which they came.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::request::{Op, Request};
 
-/// Requests in memory at most: 56 MiB.
+/// Limit of the requests in memory: 56 MiB.
 const RUN_DEFAULT: usize = 1 << 20;
-/// Runs that are merged at once: each takes a descriptor and a buffer.
+/// Limit of the runs that are merged at once: each takes a descriptor and a buffer.
 const RUNS_MAX: usize = 64;
 
 /// Sorts requests.
@@ -26,7 +26,7 @@ pub(crate) struct Sorter {
 }
 
 impl Sorter {
-    /// Sorts with temporary files in `dir`; they have no names there.
+    /// Sorts with unnamed temporary files in `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
         Self::with_run(dir, RUN_DEFAULT)
     }
@@ -35,7 +35,7 @@ impl Sorter {
         Self { dir: dir.to_owned(), run: Vec::new(), run_max, runs: Vec::new() }
     }
 
-    /// Takes a request.
+    /// Adds a request.
     pub(crate) fn push(&mut self, request: Request) -> Result<(), Error> {
         self.run.push(request);
         if self.run.len() < self.run_max {
@@ -80,7 +80,7 @@ fn rewound(out: BufWriter<File>) -> Result<File, Error> {
     Ok(file)
 }
 
-/// Merges runs, the earlier of which came first.
+/// Merges runs, in the order in which they came.
 fn merge(
     runs: Vec<File>,
     mut give: impl FnMut(&Request) -> Result<(), Error>,
@@ -105,7 +105,7 @@ fn merge(
 
 const BYTES: usize = 41;
 
-/// A request in a run: nobody else reads it.
+/// A request in a run, a format that is only used here.
 fn to_bytes(request: &Request) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[0] = u8::from(request.op == Op::Write) | u8::from(request.duration_ns.is_some()) << 1;

@@ -1,4 +1,4 @@
-//! Whole numbers in 7 bits a byte, least significant first; the top bit says that more follow.
+//! Integers in 7 bits per byte, least significant first; the top bit means that more follow.
 
 /// Appends `value`: 1 to 10 bytes.
 pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
@@ -9,7 +9,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value.to_le_bytes()[0]);
 }
 
-/// Takes a number off the front of `input`; `None` if it ends early or does not fit in 64 bits.
+/// Takes a number from the front of `input`; `None` if it ends early or does not fit in 64 bits.
 pub(crate) fn take(input: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for (index, &byte) in input.iter().take(10).enumerate() {
@@ -26,7 +26,7 @@ pub(crate) fn take(input: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A signed number such that small ones, of either sign, are short.
+/// Maps a signed number to an unsigned one, so that small ones of either sign are short.
 pub(crate) const fn fold(value: i64) -> u64 {
     (value.cast_unsigned() << 1) ^ (value >> 63).cast_unsigned()
 }

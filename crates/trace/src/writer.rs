@@ -1,4 +1,4 @@
-//! Writing a trace, a block at a time.
+//! Writes a trace, a block at a time.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use crate::names::{self, NAME_MAX, Numbers, PENDING_MAX};
 use crate::request::{Kind, Process, Request, Source};
 use crate::varint;
 
-/// Writes a trace. Without [`Writer::finish`] it stays one that is cut off, and says so when it is read.
+/// Writes a trace. Without [`Writer::finish`] it is cut off, and reported as such when it is read.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -62,8 +62,8 @@ impl<W: Write> Writer<W> {
         self.processes.number(&names::of_process(process))
     }
 
-    /// Adds a request. Refused: one that starts before the last, has no bytes, reaches past the end of any file,
-    /// or has a file or process that was not given a number here.
+    /// Adds a request. Refused: a request that starts before the previous one, has no bytes, extends beyond the end of
+    /// any file, or has a file or process that was not given a number here.
     pub fn push(&mut self, request: &Request) -> Result<(), Error> {
         let refused =
             |what: &str| Error::Request { number: self.requests + 1, what: what.to_owned() };
@@ -94,23 +94,23 @@ impl<W: Write> Writer<W> {
         self.requests
     }
 
-    /// Notes requests that happened and are not here.
+    /// Notes requests that happened but are not here.
     pub const fn lose(&mut self, requests: u64) {
         self.lost = self.lost.saturating_add(requests);
     }
 
-    /// Notes that the source lacks some, and not how many.
+    /// Notes that the source lacks some requests, but not how many.
     pub const fn incomplete_source(&mut self) {
         self.incomplete_source = true;
     }
 
-    /// Writes what waits, so that a reader finds it even if nothing follows.
+    /// Writes buffered data, so that a reader finds it even if nothing follows.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.write_rows()?;
         Ok(self.out.flush()?)
     }
 
-    /// Ends the trace and answers what it was written to.
+    /// Completes the trace and returns the output.
     pub fn finish(mut self) -> Result<W, Error> {
         self.write_names()?;
         self.write_rows()?;

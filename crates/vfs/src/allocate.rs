@@ -1,4 +1,4 @@
-//! What `fallocate` may do to a range.
+//! Operations of `fallocate` on a range.
 
 use rustix::fs::FallocateFlags;
 
@@ -7,11 +7,11 @@ use rustix::fs::FallocateFlags;
 pub enum Allocate {
     /// Free the blocks; the range reads as zeros; the size stays.
     PunchHole,
-    /// Reserve blocks and grow the file where the range passes its end.
+    /// Reserve blocks, and extend the file if the range goes beyond its end.
     Reserve,
     /// Reserve blocks; the size stays.
     ReserveKeepSize,
-    /// Make the range read as zeros, keeping the blocks; grows the file unless `keep_size`.
+    /// Make the range read as zeros, keeping the blocks; extends the file unless `keep_size`.
     Zero {
         /// Whether the file's size stays.
         keep_size: bool,
@@ -19,7 +19,7 @@ pub enum Allocate {
 }
 
 impl Allocate {
-    /// `fallocate(2)`'s mode.
+    /// The mode of `fallocate(2)`.
     pub const fn mode(self) -> FallocateFlags {
         match self {
             Self::PunchHole => FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE),

@@ -1,4 +1,4 @@
-//! The caller of an operation, and the kind of inode to make.
+//! The caller of an operation, and the kind of inode to create.
 
 use std::ffi::OsStr;
 
@@ -9,21 +9,21 @@ pub struct Caller {
     pub uid: u32,
     /// File-system group id.
     pub gid: u32,
-    /// Thread id as the kernel gives it; 0 when the kernel itself is the caller.
+    /// Thread id as the kernel reports it; 0 if the kernel itself is the caller.
     pub pid: u32,
 }
 
-/// The caller that makes an inode, which then belongs to it.
+/// The caller that creates an inode, which then belongs to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Maker {
     /// Who calls.
     pub caller: Caller,
-    /// Permission bits that a new inode does not get. Applied as POSIX says: not at all where the
-    /// parent has a default ACL.
+    /// Permission bits that a new inode does not get. Applied as POSIX requires: not at all if the parent has a default
+    /// ACL.
     pub umask: u32,
 }
 
-/// What [`Engine::make`](crate::Engine::make) makes.
+/// What [`Engine::make`](crate::Engine::make) creates.
 #[derive(Debug, Clone, Copy)]
 pub enum Make<'a> {
     /// A directory with permission bits.

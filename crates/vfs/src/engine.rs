@@ -17,16 +17,15 @@ use crate::{Allocate, Caller, DirEntry, Make, Maker, Seek, SetAttr, Stat};
 /// How the front end must treat an open file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenMode {
-    /// Every read reaches the engine: the kernel's page cache is not used.
+    /// Whether every read must reach the engine: the kernel's page cache is not used.
     pub direct: bool,
-    /// The page cache of earlier opens is still right.
+    /// Whether the page cache of earlier opens is still valid.
     pub keep_cache: bool,
 }
 
 /// An engine under a front end.
 ///
-/// Names are those of a directory tree below ([`Engine::below`]): what an engine does not state
-/// for itself goes to that tree.
+/// Names are those of a directory tree below ([`Engine::below`]): by default, operations go to that tree.
 ///
 /// The caller guarantees that permissions were checked by the kernel (mount option
 /// `default_permissions`) and that a handle is used only between its open and its drop.
@@ -38,11 +37,11 @@ pub trait Engine: Send + Sync + 'static {
     /// An open regular file; dropping it closes it.
     type Handle: Send + Sync + Debug + 'static;
 
-    /// The tree that has the names, and the node of it that stands for `node`.
+    /// The tree that has the names, and its node for `node`.
     fn below<'a>(&'a self, node: &'a Self::Node) -> (&'a Namespace, Cow<'a, namespace::Node>);
     /// The root directory.
     fn root(&self) -> Self::Node;
-    /// Identity of a node: equal exactly for names of one inode (device, inode).
+    /// Identity of a node: equal for two nodes exactly if they are names of one inode (device, inode).
     fn key(&self, node: &Self::Node) -> (u64, u64) {
         self.below(node).1.key()
     }
@@ -63,14 +62,14 @@ pub trait Engine: Send + Sync + 'static {
         let (tree, node) = self.below(node);
         tree.read_link(&node)
     }
-    /// Makes something other than an open regular file at a name in a directory.
+    /// Creates something other than an open regular file, with a name in a directory.
     fn make(
         &self,
         place: (&Self::Node, &OsStr),
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Self::Node, Stat)>;
-    /// Creates and opens a regular file; `flags` are `open(2)`'s.
+    /// Creates and opens a regular file; `flags` are those of `open(2)`.
     fn create(
         &self,
         place: (&Self::Node, &OsStr),
@@ -78,16 +77,16 @@ pub trait Engine: Send + Sync + 'static {
         flags: i32,
         by: Maker,
     ) -> Result<(Self::Node, Stat, Self::Handle)>;
-    /// Makes a hard link.
+    /// Creates a hard link.
     fn link(&self, node: &Self::Node, parent: &Self::Node, name: &OsStr) -> Result<Stat>;
-    /// Removes a name that is no directory.
+    /// Removes a name of anything but a directory.
     fn unlink(&self, parent: &Self::Node, name: &OsStr) -> Result<()>;
     /// Removes an empty directory.
     fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()> {
         let (tree, parent) = self.below(parent);
         tree.remove_dir(&parent, name).map(drop)
     }
-    /// Renames; `flags` are `renameat2(2)`'s.
+    /// Renames; `flags` are those of `renameat2(2)`.
     fn rename(
         &self,
         from: (&Self::Node, &OsStr),
@@ -95,21 +94,21 @@ pub trait Engine: Send + Sync + 'static {
         flags: u32,
     ) -> Result<()>;
 
-    /// Opens a regular file; `flags` are `open(2)`'s, without `O_CREAT`, with `O_TRUNC` honoured.
+    /// Opens a regular file; `flags` are those of `open(2)`, without `O_CREAT`; `O_TRUNC` must be honoured.
     fn open(&self, node: &Self::Node, flags: i32, caller: Caller) -> Result<Self::Handle>;
-    /// Whether [`Engine::pass_through`] may ever say yes.
+    /// Whether [`Engine::pass_through`] may ever return `true`.
     fn passes_through(&self) -> bool {
         false
     }
-    /// Whether the kernel may map files shared that bypass its page cache ([`OpenMode::direct`]): then we can drop what
-    /// it caches of a mapping, and only we change the file.
+    /// Whether files that bypass the kernel's page cache ([`OpenMode::direct`]) may be mapped shared: only then if we
+    /// can drop the pages that the kernel caches for a mapping, and only we change the file.
     fn maps_direct_files(&self) -> bool {
         true
     }
-    /// Lets the kernel serve an open file by itself until the handle is dropped. If the engine
-    /// wants that, it gives `register` a descriptor of the file and returns whether the kernel
-    /// took it; what the kernel then does with the file reaches the engine no more. `must` says
-    /// that the kernel serves other handles of the file already: then the answer is yes.
+    /// Lets the kernel serve an open file by itself until the handle is dropped. If the engine wants that, it gives
+    /// `register` a descriptor of the file and returns whether the kernel accepted it; the engine no longer sees what
+    /// the kernel then does with the file. `must` means that the kernel already serves other handles of the file: then
+    /// the result must be `true`.
     fn pass_through(
         &self,
         _handle: &Self::Handle,
@@ -120,7 +119,7 @@ pub trait Engine: Send + Sync + 'static {
     }
     /// How the front end must treat the open file.
     fn open_mode(&self, handle: &Self::Handle) -> OpenMode;
-    /// Reads at `offset`; short only at the end of the file.
+    /// Reads at `offset`; the result is short only at the end of the file.
     fn read(
         &self,
         handle: &Self::Handle,
@@ -134,7 +133,7 @@ pub trait Engine: Send + Sync + 'static {
     fn sync_dir(&self, dir: &Directory) -> Result<()> {
         dir.sync()
     }
-    /// Whether [`Engine::flush`] has anything to do; otherwise the kernel need not ask.
+    /// Whether [`Engine::flush`] does anything; otherwise the kernel need not call it.
     fn reports_at_close(&self) -> bool {
         true
     }
@@ -143,7 +142,7 @@ pub trait Engine: Send + Sync + 'static {
         Ok(())
     }
     /// Whether locks that programs take are to be held on the files of the tree below, so that other mounts of it
-    /// respect them. Otherwise the kernel keeps them. The answer never changes.
+    /// respect them. Otherwise the kernel handles them. The answer never changes.
     fn shares_locks(&self) -> bool {
         false
     }
@@ -184,7 +183,7 @@ pub trait Engine: Send + Sync + 'static {
         let (tree, node) = self.below(node);
         tree.list_xattr(&node)
     }
-    /// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+    /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
     fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
         let (tree, node) = self.below(node);
         tree.set_xattr(&node, name, value, flags)

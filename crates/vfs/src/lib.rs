@@ -1,8 +1,8 @@
 //! The interface between front ends and engines, and the directory tree below both.
 //!
 //! [`engine`] is the contract: a front end (`crates/fuse`) calls it, the extent cache (`crates/cache`) and the file
-//! tier (`crates/tier`) implement it. [`namespace`] is a directory tree by descriptors, which has the names of either;
-//! [`uncached`] is an engine that is nothing but such a tree.
+//! tier (`crates/tier`) implement it. [`namespace`] is a directory tree accessed by descriptors, which has the names of
+//! either; [`uncached`] is an engine that consists only of such a tree.
 
 mod allocate;
 mod caller;

@@ -1,17 +1,17 @@
-//! An existing directory tree by descriptors: everything of the origin but its data.
+//! An existing directory tree, accessed by descriptors: everything of the origin except its data.
 //!
-//! A [`Namespace`] holds its root open, so that the tree stays reachable when something is
-//! mounted over it. A [`Node`] is one inode of the tree; it knows the names it was seen under and
-//! is found again through them, so that it needs no descriptor of its own: directories have more
-//! entries than a process may have descriptors. [`node::descriptors`] keeps a bounded number of them.
+//! A [`Namespace`] holds its root open, so that the tree stays reachable when something is mounted over it. A [`Node`]
+//! is one inode of the tree; it knows the names under which it was seen and is found again through them, so that it
+//! needs no descriptor of its own: directories have more entries than a process may have descriptors.
+//! [`node::descriptors`] keeps a bounded number of them.
 //!
 //! What must hold:
-//! - A node never stands for another inode: a descriptor that is opened by name is compared with
-//!   the node's device and inode number before it is used (`ESTALE` otherwise).
-//! - A node that lost its last known name through us, or is pinned by an open handle, keeps its
-//!   descriptor: it can always be read and changed until the last clone is dropped.
-//! - What is made belongs to the caller, with mode, set-group-id directory, umask and default ACL
-//!   applied by the file system below, not by us ([`act_as`]).
+//! - A node never stands for another inode: a descriptor that is opened by name is compared with the node's device and
+//!   inode number before it is used (`ESTALE` if they differ).
+//! - A node that lost its last known name through us, or is pinned by an open handle, keeps its descriptor: it can
+//!   always be read and changed until the last clone is dropped.
+//! - New inodes belong to the caller; mode, set-group-id directory, umask and default ACL are applied by the file
+//!   system below, not by us ([`act_as`]).
 
 mod act_as;
 mod attributes;
@@ -46,12 +46,12 @@ pub use statx::stat_of;
 use node::Tree;
 use node::descriptors::Descriptors;
 
-/// An existing directory tree, opened once and reached by descriptors from then on.
+/// An existing directory tree, opened once and accessed by descriptors from then on.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     root: Node,
     tree: Arc<Tree>,
-    /// A name in the root that is not shown and cannot be made.
+    /// A name in the root that is not shown and cannot be created.
     hidden: Option<&'static str>,
     freshness: Freshness,
 }
@@ -67,7 +67,7 @@ impl Namespace {
         Self::of(root)
     }
 
-    /// The tree below an open directory, whatever may be at its path meanwhile.
+    /// The tree below an open directory, whatever is at its path by now.
     pub fn of(root: OwnedFd) -> Result<Self> {
         if !Path::new("/proc/self/fd").exists() {
             return Err(Error::invalid(
@@ -82,7 +82,7 @@ impl Namespace {
         Ok(Self { root, tree, hidden: None, freshness: Freshness::Remembered })
     }
 
-    /// The same without one name in the root: programs find nothing there, and make nothing.
+    /// The same without one name in the root: programs do not see it, and cannot create it.
     #[must_use]
     pub fn hiding(self, name: &'static str) -> Self {
         Self { hidden: Some(name), ..self }
@@ -125,18 +125,18 @@ impl Namespace {
         self.tree.find(key)
     }
 
-    /// Opens a regular file again. `flags` are `open(2)`'s; `O_CREAT`, `O_EXCL`, `O_NOFOLLOW` and
-    /// `O_DIRECT` (buffers here have no alignment) are dropped.
+    /// Opens a regular file again. `flags` are those of `open(2)`; `O_CREAT`, `O_EXCL`, `O_NOFOLLOW` and `O_DIRECT`
+    /// (buffers here are not aligned) are dropped.
     pub fn open_file(&self, node: &Node, flags: i32) -> Result<File> {
         reopen(&*self.descriptor(node)?, flags)
     }
 
-    /// Opens a regular file by a name that it is known under, where that still is the file, and
-    /// through its descriptor otherwise: the name spares a look through `/proc`. `flags` as in
-    /// [`Namespace::open_file`]; a file is not emptied.
+    /// Opens a regular file by one of its known names if that still refers to the file, and through its descriptor
+    /// otherwise: the name saves a lookup through `/proc`. `flags` as in [`Namespace::open_file`], but the file is not
+    /// truncated.
     pub fn open_named(&self, node: &Node, flags: i32) -> Result<File> {
         let flags = flags & !libc::O_TRUNC;
-        // Does not block on anything else that may be under the name by now.
+        // Does not block on anything else that may have the name by now.
         let by_name = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let dir =
             node.link().and_then(|link| Some((self.descriptor(&link.parent).ok()?, link.name)));
@@ -149,9 +149,9 @@ impl Namespace {
         }
     }
 
-    /// Keeps the node's descriptor open while the pin lives, as an open handle must: the node
-    /// then survives its removal by others too. Beyond a share of the descriptor limit a pin
-    /// holds nothing, and only removals through us are survived.
+    /// Keeps the node's descriptor open while the pin lives, as an open handle must: the node then survives even its
+    /// removal by others. Once pins use up their share of the descriptor limit, a pin holds nothing, and only removals
+    /// through us are survived.
     pub fn pin(&self, node: &Node) -> Result<Pin> {
         let _open = self.descriptor(node)?;
         Ok(self.tree.descriptors.pin(node))
@@ -199,14 +199,14 @@ pub fn reopen(fd: &impl AsFd, flags: i32) -> Result<File> {
     Ok(File::from(openat(CWD, proc_path(fd), open_flags(flags), Mode::empty())?))
 }
 
-/// How a file that exists is opened for a program that gave `flags`.
+/// The flags for opening an existing file for a program that gave `flags`.
 fn open_flags(flags: i32) -> OFlags {
     let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECT);
     OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CLOEXEC | OFlags::NOCTTY
 }
 
-/// The path through which the kernel reopens a descriptor: works for every kind of file and needs
-/// no search permission on the way.
+/// The path through which the kernel reopens a descriptor: works for every kind of file and needs no search permission
+/// on directories.
 pub fn proc_path(fd: &impl AsFd) -> PathBuf {
     use std::os::fd::AsRawFd;
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))

@@ -1,4 +1,4 @@
-//! Attributes of an inode: shown, and to be changed.
+//! Attributes of an inode: as shown, and as to be changed.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 pub struct Stat {
     /// The origin's `statx` fields, with size, blocks and times corrected for cached bytes.
     pub raw: libc::stat64,
-    /// Birth time, where the file system has one.
+    /// Birth time, if the file system reports one.
     pub born: Option<SystemTime>,
 }
 
@@ -22,7 +22,7 @@ impl Stat {
         self.raw.st_mode & libc::S_IFMT
     }
 
-    /// Bytes that it has on disk; `st_blocks` counts 512 of them, whatever the file system's block.
+    /// Bytes that it uses on disk; `st_blocks` counts units of 512, whatever the file system's block size.
     pub fn disk_bytes(&self) -> u64 {
         self.raw.st_blocks.unsigned_abs() * 512
     }

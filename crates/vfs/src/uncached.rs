@@ -1,6 +1,6 @@
 //! An engine without a cache: every call goes straight to the directory tree below.
 //!
-//! It is what a front end is tested with, and the baseline of what the front end costs.
+//! Front ends are tested with it, and it is the baseline for the cost of the front end.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use crate::namespace::{Namespace, Node, Pin, contents, stat_descriptor};
 use crate::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 use halocline_os::error::Result;
 
-/// The tree below one directory, as it is.
+/// The tree below one directory, unchanged.
 #[derive(Debug)]
 pub struct Uncached {
     namespace: Namespace,

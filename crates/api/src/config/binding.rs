@@ -1,7 +1,7 @@
-//! What a cache belongs to: its origin, and the shape that its objects were written in.
+//! What a cache belongs to: its origin, and the shape in which its objects were written.
 //!
-//! Extents are found by file number, layout and group. With another origin, or other servers, the
-//! same records would name other bytes (I1, I2); so a cache that does not fit is refused.
+//! Extents are found by file number, layout and group. With another origin, or other servers, the same records would
+//! refer to other bytes (I1, I2); so a cache that does not match is refused.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -28,14 +28,13 @@ pub struct Binding {
     pub origin: PathBuf,
     /// Inode number of the origin directory.
     pub origin_inode: u64,
-    /// Birth time of the origin directory in nanoseconds since the epoch; 0 where the file system
-    /// knows none.
+    /// Birth time of the origin directory in nanoseconds since the epoch; 0 if the file system reports none.
     pub origin_born_ns: u64,
     /// Number of cache servers.
     pub cache_servers: u32,
     /// Stripe of the cache in bytes; 0 on one server, where it has no effect.
     pub cache_stripe: u64,
-    /// Groups of the 2-D layout; 0 where it is no candidate.
+    /// Groups of the 2-D layout; 0 if that layout is not a candidate.
     pub groups: u32,
 }
 
@@ -55,7 +54,7 @@ impl Binding {
         })
     }
 
-    /// What the cache in `dir` is bound to; `None` when it was never used.
+    /// What the cache in `dir` is bound to; `None` if it was never used.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(BINDING_FILE);
         let Some(bytes) = private::read(dir, BINDING_FILE)? else { return Ok(None) };

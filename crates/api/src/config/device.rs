@@ -1,4 +1,4 @@
-//! What `calibrate` measured: the model's profile of each device, by directory.
+//! Measurements of `calibrate`: the model's profile of each device, by directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `docs/CONFIG.md`, written from the table of options.
+//! Generates `docs/CONFIG.md` from the table of options.
 
 use std::fmt::Write as _;
 
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// A value of an option's kind that is not its default.
+    /// A value of the option's kind other than its default.
     fn another(option: &OptionSpec) -> String {
         let default = option.default_value();
         let values: Vec<String> = match option.kind {
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// The bounds that are told are those that hold.
+    /// The documented bounds are those that are enforced.
     #[test]
     fn the_least_and_the_most_are_taken_and_nothing_beyond() {
         for option in OPTIONS {

@@ -1,4 +1,4 @@
-//! Which emulated devices lie under the two directories, and what they are like.
+//! The emulated devices for the two directories, and their properties.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::SERVERS_MAX;
 
-/// Like devices of one side.
+/// The identical devices of one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EmulatedGroup {
     /// How many; more than one makes the side a striped volume.
     pub count: u32,
     /// Profile: `hdd`, `ssd`, or a name from `[profile.NAME]` of the configuration file.
     pub name: String,
-    /// What it is like.
+    /// The device's properties.
     pub device: EmulatedDevice,
 }
 
-/// Emulated devices under origin and cache.
+/// Emulated devices for origin and cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Emulation {
     /// The origin's.

@@ -1,4 +1,4 @@
-//! Reading a configuration file: every complaint names file, line, key and remedy.
+//! Reads a configuration file: every error names file, line, key and remedy.
 
 #[cfg(test)]
 use std::fs;
@@ -14,18 +14,18 @@ use super::{Config, Kind, OPTIONS, OptionSpec};
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 
-/// Bytes of a configuration file at most; globs make it long.
+/// Limit of a configuration file in bytes; globs make it long.
 const BYTES_MAX: u64 = 16 << 20;
-/// Tables that are no options: emulated devices and measured devices.
+/// Tables that are not options: emulated devices and measured devices.
 const TABLES: [&str; 2] = ["profile", "device"];
 
-/// A file while it is read.
+/// A file being read.
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-/// Reads `path` over the defaults.
+/// Reads `path`; options that it does not set keep their defaults.
 pub(super) fn load(path: &Path) -> Result<Config> {
     let text = bounded::read_to_string(path, BYTES_MAX).map_err(|error| {
         Error::invalid(
@@ -44,7 +44,7 @@ impl Source<'_> {
             self.complain(&error.span().unwrap_or_default(), error.message(), "correct the TOML")
         })?;
         let root = root.into_inner();
-        // Profiles come first: `emulate` refers to them wherever it stands in the file.
+        // Profiles come first, because `emulate` refers to them wherever it is in the file.
         if let Some(table) = root.get("profile") {
             self.named_tables("profile", table.span(), &mut |name, profile: EmulatedDevice| {
                 profile.check()?;
@@ -97,7 +97,7 @@ impl Source<'_> {
             }
             None => {
                 let what = match value {
-                    // An integer that no kind of number holds is one too large, not a wrong type.
+                    // An integer that is outside every number type is too large, not of a wrong type.
                     DeValue::Integer(number) => format!("{}: {number} does not fit", option.key),
                     _ => format!("{} is a TOML {}", option.key, value.type_str()),
                 };
@@ -140,7 +140,7 @@ impl Source<'_> {
         self.complain(span, &what, &format!("did you mean {nearest:?}?"))
     }
 
-    /// Whoever knows other programs' files looks for a table for each subject.
+    /// People who know other programs' files expect a table for each subject.
     fn unknown_table(&self, name: &str, span: &Range<usize>) -> Error {
         let what = format!("there is no table [{name}]");
         let remedy = "options stand outside of any table, in front of the first: take its line out (tables are \
@@ -152,7 +152,7 @@ impl Source<'_> {
         Error::invalid(format!("{}: {what}", self.line(span)), remedy)
     }
 
-    /// The file, and the line that `span` begins on.
+    /// The file, and the line on which `span` begins.
     fn line(&self, span: &Range<usize>) -> String {
         let before = self.text.get(..span.start).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
@@ -160,7 +160,7 @@ impl Source<'_> {
     }
 }
 
-/// The text a flag would have given, or `None` when the TOML type does not fit the kind.
+/// The text that a flag would have given, or `None` if the TOML type does not match the kind.
 fn as_text(kind: Kind, value: &DeValue<'_>) -> Option<String> {
     match (kind, value) {
         (Kind::Bool, DeValue::Boolean(value)) => Some(value.to_string()),
@@ -177,7 +177,7 @@ fn as_text(kind: Kind, value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// Edits that turn one word into the other (Levenshtein).
+/// Number of edits that turn one word into the other (Levenshtein).
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -275,7 +275,7 @@ mod tests {
         }
     }
 
-    /// What `calibrate` writes, changed by somebody: it is refused, or the cost models can count with it.
+    /// A modified result of `calibrate` is refused, or the cost models can calculate with it.
     #[test]
     fn hostile_calibrations_are_refused_or_can_be_counted_with() {
         let sample = "[device.\"/mnt/hdd\"]\n\

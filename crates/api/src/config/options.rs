@@ -1,8 +1,8 @@
 //! The table of options: everything that a configuration file or a flag can set.
 //!
-//! A new option is one field of [`Config`], one row in the file of its scope below and one line in the
-//! default; help, man pages and `docs/CONFIG.md` follow. Keys are written `with_underscores` in the file
-//! and `--with-hyphens` as flags.
+//! A new option is one field of [`Config`], one row in the file of its scope below and one line in the default; help,
+//! man pages and `docs/CONFIG.md` follow. Keys are written `with_underscores` in the file and `--with-hyphens` as
+//! flags.
 
 mod cache;
 mod emulation;
@@ -15,21 +15,21 @@ use super::Config;
 use super::scope::Scope;
 use super::units::Kind;
 
-/// One option. `set` gets text as a flag would give it, the values of a repeated flag one a line;
-/// `get` writes the text that sets it.
+/// One option. `set` gets the text that a flag would give, with the values of a repeated flag one per line; `get`
+/// returns the text that sets the current value.
 #[derive(Debug, Clone, Copy)]
 pub struct OptionSpec {
     /// Key in the configuration file.
     pub key: &'static str,
     /// What a value looks like.
     pub kind: Kind,
-    /// What it is about.
+    /// What the option is about.
     pub scope: Scope,
     /// What it does, in full sentences; the first is the short help.
     pub doc: &'static str,
-    /// Writes the value of a configuration.
+    /// Writes a configuration's value.
     pub get: fn(&Config) -> String,
-    /// Sets the value; `None` when the text is not such a value.
+    /// Sets the value; `None` if the text is not a valid value.
     pub set: fn(&mut Config, &str) -> Option<()>,
 }
 
@@ -49,10 +49,9 @@ impl OptionSpec {
         OPTIONS.iter().find(|option| option.key == key)
     }
 
-    /// Whether the option has an effect on a file tier (`tier`), or on a cache in front of an
-    /// origin.
+    /// Whether the option has an effect on a file tier (if `tier`), or on a cache in front of an origin.
     pub fn has_effect_on(&self, tier: bool) -> bool {
-        /// Of the others, those that are about any mount.
+        /// Options of the other scopes that apply to any mount.
         const COMMON: [&str; 11] = [
             "policy",
             "pin",

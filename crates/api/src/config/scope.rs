@@ -1,6 +1,6 @@
-//! What options are about.
+//! Scopes of options.
 
-/// What an option is about: the headings of help and documentation.
+/// What an option is about; the headings of help and documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// The cache as a whole.

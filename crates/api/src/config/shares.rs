@@ -1,24 +1,24 @@
-//! How the bytes of `--size` are shared out between data, the records and the file system (I5).
+//! How the bytes of `--size` are divided between data, records and the file system (I5).
 
 use super::{CacheSize, format_bytes};
 use halocline_os::error::{Error, Result};
 
-/// A file system needs blocks of its own to find the blocks of a sparse file: 1 for about 340
-/// extents on ext4. One part in this many of the size is set aside for them.
+/// A file system needs its own blocks to find the blocks of a sparse file: 1 for about 340 extents on ext4. This
+/// fraction of the size (one part in so many) is reserved for them.
 const INDEX_SHARE: u64 = 128;
 
-/// Set aside for the cache's directories, its lock and the like: about ten blocks of 4 KiB.
+/// Reserved for the cache's directories, its lock and the like: about ten blocks of 4 KiB.
 const OWN_FILES: u64 = 64 << 10;
 
-/// One part in this many of the size is set aside for records: 50 bytes an extent, and twice that
-/// while they are sorted, are a fortieth of an extent of 4 KiB.
+/// This fraction of the size is reserved for records: 50 bytes per extent, and twice that while they are sorted, are a
+/// fortieth of an extent of 4 KiB.
 const RECORDS_SHARE: u64 = 32;
 /// An empty store takes some tens of kilobytes.
 const RECORDS_MIN: u64 = 512 << 10;
-/// The store's own journals at their largest, with tables for some million extents.
+/// The store's own journals at their largest, with tables for some millions of extents.
 const RECORDS_MAX: u64 = 256 << 20;
 
-/// The least size of a cache in bytes.
+/// Smallest size of a cache in bytes.
 pub const SIZE_MIN: u64 = 1 << 20;
 
 /// The shares of a cache's size, in bytes on disk.
@@ -26,7 +26,7 @@ pub const SIZE_MIN: u64 = 1 << 20;
 pub struct Shares {
     /// For cached data.
     pub data: u64,
-    /// Set aside for records; what they take beyond is taken from the data's share.
+    /// Reserved for records; if they take more, that is taken from the data's share.
     pub records: u64,
 }
 
@@ -37,9 +37,9 @@ impl Shares {
         Self { data: size.saturating_sub(size / INDEX_SHARE + OWN_FILES + records), records }
     }
 
-    /// The least size that leaves `data` bytes for data.
+    /// The smallest size that leaves `data` bytes for data.
     pub fn size_for(data: u64) -> u64 {
-        // The share of data grows with the size, a byte at the most for a byte.
+        // The share of data grows with the size, by at most one byte per byte.
         let mut size = data.max(SIZE_MIN);
         while let Some(lack) = data.checked_sub(Self::of(size).data).filter(|&lack| lack > 0) {
             size += lack;
@@ -49,7 +49,7 @@ impl Shares {
 }
 
 impl CacheSize {
-    /// The size in bytes on a file system of `total` bytes; `named` is where it was given.
+    /// The size in bytes on a file system of `total` bytes; `named` is where the size was given.
     ///
     /// # Errors
     /// [`Error::Invalid`] for less than [`SIZE_MIN`].

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bounds::{BYTES_MAX, Bounds, SERVERS_MAX};
 
-/// What a value looks like.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`; as a flag without a value, `true`.
@@ -18,12 +18,12 @@ pub enum Kind {
     Count(Bounds),
     /// A number of bytes with an optional suffix K, M, G or T (powers of 1024), in whole steps.
     Bytes {
-        /// Least and most bytes.
+        /// Minimum and maximum in bytes.
         bounds: Bounds,
-        /// Bytes of a step: the number is a multiple of it.
+        /// The number must be a multiple of this many bytes.
         step: u64,
     },
-    /// Bytes, at least so many, or a percentage above 0.
+    /// Bytes, at least this many, or a percentage above 0.
     Size(u64),
     /// A percentage.
     Percent,
@@ -46,7 +46,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How the value follows a flag: ` SIZE`; `[=BOOL]` where the flag alone says yes.
+    /// How the value follows a flag: ` SIZE`, or `[=BOOL]` if the flag alone means `true`.
     pub(crate) fn argument(self) -> String {
         match self {
             Self::Bool => format!("[={}]", self.placeholder()),
@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// The names that a value may be, where there are few.
+    /// The possible names of a value, if there are few.
     pub fn names(self) -> Vec<&'static str> {
         match self {
             Self::Word(words) => words.to_vec(),
@@ -85,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// How a value is written, and within which bounds.
+    /// How a value is written, and its limits.
     pub fn describe(self) -> String {
         let within = self.bounds().map_or_else(String::new, |bounds| format!(", {bounds}"));
         let kind: String = match self {
@@ -107,7 +107,7 @@ impl Kind {
         kind + &within
     }
 
-    /// What limits the values, where something does: `from 1 to 256`.
+    /// Limits of the values, if there are any: `from 1 to 256`.
     pub fn bounds(self) -> Option<String> {
         let bytes = |bytes| format_bytes(bytes);
         Some(match self {
@@ -131,7 +131,7 @@ impl Kind {
     }
 }
 
-/// Hours of the local day, from `start` up to `end`, over midnight where `end <= start`.
+/// Hours of the local day, from `start` up to `end`, across midnight if `end <= start`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HourWindow {
     /// First hour, 0 to 23.
@@ -168,7 +168,7 @@ impl std::fmt::Display for HourWindow {
 const TIME_UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// Longest time that an option takes: a hundred years. Added to any clock it is a time.
+/// Longest time that an option accepts: a hundred years, which can be added to any clock.
 const TIME_MAX: Duration = Duration::from_hours(100 * 366 * 24);
 
 /// Reads a time of at most a hundred years: `250ms`, `30s`, `1.5h`.
@@ -180,7 +180,7 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= TIME_MAX)
 }
 
-/// Writes a time exactly, to the millisecond: what [`parse_duration`] reads.
+/// Writes a time exactly, to the millisecond, as [`parse_duration`] reads it.
 pub(crate) fn format_duration(time: Duration) -> String {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     if ms == 0 {

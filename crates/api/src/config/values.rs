@@ -4,7 +4,7 @@ use super::bounds::{BLOCK, Bounds, STRIPE};
 use super::units::{HourWindow, Kind, format_bytes, parse_bytes};
 use super::{CacheSize, Config, Copies, Emulation, Mode, VolumeKind};
 
-/// Stores a value that could be read.
+/// Stores a value that was read successfully.
 pub(super) fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
     *field = value?;
     Some(())

@@ -1,4 +1,4 @@
-//! Socket addresses for paths of any length: the kernel takes at most 107 bytes.
+//! Socket addresses for paths of any length: the kernel accepts at most 107 bytes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -8,10 +8,10 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use halocline_os::private::PrivateDir;
 
-/// Longest path that `sockaddr_un` holds, less its terminating NUL.
+/// Longest path that fits into `sockaddr_un`, without its terminating NUL.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// A path that names the same socket and is short enough; valid while the value lives.
+/// A path that refers to the same socket and is short enough; valid while the value lives.
 #[derive(Debug)]
 pub(super) struct Address {
     path: PathBuf,
@@ -27,15 +27,15 @@ impl Address {
         if socket.as_os_str().len() <= ADDRESS_BYTES_MAX {
             return Ok(Self { path: socket.to_owned(), _parent: None });
         }
-        // The user of a mount says where its socket is, and root asks the mounts of all: of what is there
-        // nothing is opened, which might wait (a FIFO) or begin something (a device).
+        // A mount's user determines where its socket is, and root asks everyone's mounts: so nothing there is opened
+        // for I/O, which might wait (a FIFO) or have effects (a device).
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = openat(CWD, parent, flags, Mode::empty())?;
         let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
         Ok(Self { path, _parent: Some(parent) })
     }
 
-    /// The address of a socket `name` in an open directory, whatever may lie at its path meanwhile.
+    /// The address of a socket `name` in an open directory, whatever is at that directory's path by now.
     pub(super) fn within(dir: &PrivateDir, name: &str) -> PathBuf {
         Path::new("/proc/self/fd").join(dir.as_fd().as_raw_fd().to_string()).join(name)
     }

@@ -1,20 +1,20 @@
-//! How much a client of the control socket may ask, and which numbers make sense.
+//! Limits of what a client of the control socket may request, and of sensible numbers.
 
 use super::{ProcessHint, Question, Request};
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 
-/// Longest request line in bytes; a `warm` list of half a million paths fits. Lines longer than
-/// the short ones are few at a time, so that this bounds all clients together.
+/// Longest request line in bytes; a `warm` list of half a million paths fits. Few lines may exceed [`SHORT_LINE_BYTES`]
+/// at a time, so this limits all clients together.
 pub(super) const REQUEST_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a request line that any client may send at any time.
 pub(super) const SHORT_LINE_BYTES: usize = 64 << 10;
-/// Bytes of a file end here, as on Linux.
+/// Largest size of a file, as on Linux.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// Ranks and processes of one job end here.
+/// Largest number of ranks and processes of one job.
 const PROCESSES_MAX: u64 = 1 << 20;
 
-/// Whether its numbers and texts are such as files, processes and rules have.
+/// Checks that a request's numbers and texts are plausible for files, processes and rules.
 pub(super) fn check(request: &Request) -> Result<()> {
     let within = |what: &str, value: u64, most: u64| {
         if value <= most {
@@ -69,7 +69,7 @@ mod tests {
         refused(r#"{"hint":{"size":4294967295}}"#, "size");
         refused(r#"{"hint":{"rank":4294967295}}"#, "rank");
         refused(r#"{"hint":{"size":-1}}"#, "-1");
-        // A path may be longer than a system call takes: trees may be deeper.
+        // A path may be longer than a system call accepts, because trees may be deeper.
         parse(format!(r#"{{"files":{{"path":"{}"}}}}"#, "d/".repeat(4000)).as_bytes()).unwrap();
         let path = "d/".repeat(1 << 20);
         refused(&format!(r#"{{"files":{{"path":"{path}"}}}}"#), "1048576");

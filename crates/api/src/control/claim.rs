@@ -1,15 +1,15 @@
-//! Which origins are in use on this machine, and by whom (I8): two caches over the same files would
-//! not see each other's newest bytes.
+//! Which origins are in use on this machine, and by whom (I8): two caches over the same files would not see each
+//! other's newest bytes.
 //!
-//! A mount claims each directory that it changes by listening on abstract Unix sockets: one whose
-//! name holds the directory's device and inode, one for each directory above it. So equal and
-//! nested origins meet by any path, the kernel tells who claims, nothing is left behind by a killed
-//! process, no file is made, and no lock is taken that programs use. Whoever mounts looks at the
-//! names after its own are there: of two at the same moment at least one sees the other.
+//! A mount claims each directory that it changes by listening on abstract Unix sockets: one whose name has the
+//! directory's device and inode, and one for each directory above it. So conflicts between equal and nested origins are
+//! found by any path, the kernel identifies the claimant, a killed process leaves nothing behind, no file is created,
+//! and no lock is taken that programs use. A mount examines the existing names after its own are there: of two
+//! simultaneous mounts, at least one sees the other.
 //!
-//! Anybody may listen on such names, so a claim counts only where its user could write to the
-//! directory ([`write_permission`]): who may only read an origin cannot keep others from it. Claims are
-//! seen within a network namespace (`docs/decisions/0012-claims-on-origins.md`).
+//! Anyone may listen on such names, so a claim counts only if its user could write to the directory
+//! ([`write_permission`]): users who may only read an origin cannot keep others from it. Claims are visible within a
+//! network namespace (`docs/decisions/0012-claims-on-origins.md`).
 
 mod ancestors;
 mod claim_request;
@@ -45,13 +45,12 @@ pub use claim_request::{UseAs, Wanted};
 pub(crate) use names::fuzzing;
 pub(super) use owner::{Owner, owner_of};
 
-/// How often a claim is tried against one that does not answer: its process may be trying, too, or
-/// ending.
+/// How often a claim is retried against one that does not answer: its process may also be trying, or ending.
 const TRIES: u32 = 4;
-/// How long a claimant may take to say what it claims.
+/// How long a claimant may take to report what it claims.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The right to use directories, until dropped.
+/// The right to use directories; released on drop.
 #[derive(Debug)]
 pub struct Claim {
     nonce: u64,
@@ -61,20 +60,20 @@ pub struct Claim {
     answering: Option<(PipeWriter, JoinHandle<()>)>,
 }
 
-/// A claimed name, and the answer to processes that ask.
+/// A claimed name, and the answer to processes that ask about it.
 #[derive(Debug, Clone)]
 struct Listener {
     socket: Arc<UnixListener>,
     answer: Arc<[u8]>,
 }
 
-/// What a claimant says of itself.
+/// What a claimant reports about itself.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Told {
     /// The claimed directory.
     #[serde(with = "wire::path")]
     dir: PathBuf,
-    /// The same below the directory that the name is about; empty for itself.
+    /// The same relative to the directory in the name; empty for that directory itself.
     #[serde(with = "wire::path")]
     inside: PathBuf,
     /// Its cache.
@@ -87,22 +86,22 @@ struct Told {
 pub struct Taken {
     /// The directory that was wanted.
     pub wanted: PathBuf,
-    /// With which cache it was wanted.
+    /// The cache that it was wanted with.
     pub wanted_cache: PathBuf,
-    /// What is used: the same directory, or one above or below it. Empty where it is not said.
+    /// The directory in use: the same, or one above or below it. Empty if unknown.
     pub dir: PathBuf,
-    /// With which cache; empty where it is not said.
+    /// The cache that it is used with; empty if unknown.
     pub cache: PathBuf,
-    /// By which process.
+    /// The process that uses it.
     pub pid: u32,
-    /// Of which user.
+    /// The user of that process.
     pub uid: u32,
-    /// Whether the process said so itself: it does from when its mount works until it ends.
+    /// Whether the process reported this itself, which it does from when its mount works until it ends.
     pub answers: bool,
 }
 
 impl Claim {
-    /// Claims directories, or says which process uses one. Starts no thread: until [`Claim::answer`] is called
+    /// Claims directories, or reports which process uses one. Starts no thread: until [`Claim::answer`] is called,
     /// processes that ask wait for a second.
     pub fn take(wanted: &Wanted<'_>) -> Result<Self, Taken> {
         for tried in 1.. {
@@ -132,14 +131,13 @@ impl Claim {
         unreachable!("the loop ends by a return")
     }
 
-    /// Claims another name of what is claimed already: the root of the mount, where that lies over
-    /// the origin.
+    /// Claims one more name for what is already claimed: the root of the mount, if the mount is over the origin.
     pub fn also(&mut self, dir: &Path) {
         let own = ancestors::of(dir).into_iter().take(1).collect::<Vec<_>>();
         self.listen(dir, &own);
     }
 
-    /// Identifies the process that serves the mount at `mountpoint`, for processes that must not look into it.
+    /// Reports this process as the server of the mount at `mountpoint`, for processes that must not access it.
     pub fn serves(&mut self, mountpoint: &Path) {
         let line = mount::table().ok().and_then(|table| MountLine::on(&table, mountpoint));
         if let Some(line) = line {
@@ -183,7 +181,7 @@ impl Claim {
             .and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
         let socket = match listening {
             Ok(socket) => Arc::new(socket),
-            // Two ways lead to one directory: one name is enough.
+            // If two paths lead to one directory, one name is enough.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return true,
             Err(error) => {
                 tracing::warn!("others cannot see that {} is in use: {error}", dir.display());
@@ -244,7 +242,7 @@ impl Drop for Claim {
     }
 }
 
-/// Tells apart claims on one directory.
+/// Distinguishes claims on one directory.
 fn nonce() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let mut hasher = RandomState::new().build_hasher();
@@ -275,7 +273,7 @@ fn answer_all(listeners: &[Listener], stop: &PipeReader) {
                     let _ = peer.write_all(&listener.answer);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Without a free descriptor the peer waits, and so do we.
+                // Without a free descriptor, the peer waits, and so does this thread.
                 Err(_) => thread::sleep(Duration::from_millis(100)),
             }
         }

@@ -1,4 +1,4 @@
-//! The asking end of the control socket.
+//! The client end of the control socket.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -18,16 +18,16 @@ use super::bounds::REQUEST_BYTES_MAX;
 use super::{AnyStatus, Progress, Request, Status};
 use halocline_os::error::{Error, Result};
 
-/// How long a mount process may say nothing until it is asked whether it still works, and how long
-/// it may take to say so.
+/// How long a mount process may be silent until it is asked whether it still works, and how long it may take to answer
+/// that.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Longest answer in bytes: some millions of files with their places. Who may be asked is not
-/// always trusted: root asks the mounts of all.
+/// Longest answer in bytes: some millions of files with their places. The peer is not always trusted, because root asks
+/// everyone's mounts.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
 
-/// Longest status in bytes, many times one with as many jobs and paths as there may be: it is asked of
-/// mounts that nobody named, and what is made of it takes several times as much memory.
+/// Longest status in bytes, many times the size of one with the maximum of jobs and paths: it is requested from mounts
+/// that no one named, and processing it takes several times as much memory.
 const STATUS_BYTES_MAX: usize = 64 << 20;
 
 /// A connection to a mount process.
@@ -35,9 +35,9 @@ const STATUS_BYTES_MAX: usize = 64 << 20;
 pub struct Client {
     socket: PathBuf,
     user: u32,
-    /// How long is waited, as [`SILENCE`] says.
+    /// How long to wait, see [`SILENCE`].
     pub(super) silence: Duration,
-    /// Told once where the process works, and says nothing of what it was asked for.
+    /// Called once if the process works but is silent about the request.
     on_silence: Option<fn(&Path, &Status)>,
     /// Makes another connection.
     connect: Connect,
@@ -62,18 +62,18 @@ impl Client {
         Self::connect_to(socket, geteuid().as_raw())
     }
 
-    /// Connects to the socket of a mount process of the user `user`, whom the kernel knows as the
-    /// owner of the mount: what another one says at a path that others may write is not believed.
+    /// Connects to the socket of a mount process of `user`, whom the kernel knows as the owner of the mount: a process
+    /// of another user, at a path that others may write, is not trusted.
     ///
     /// # Errors
-    /// Where nobody listens, the process does not answer (`ETIMEDOUT`), or is another user's
-    /// (`EPERM`).
+    /// # Errors
+    /// No process listens, it does not answer (`ETIMEDOUT`), or it belongs to another user (`EPERM`).
     pub(crate) fn connect_to(socket: &Path, user: u32) -> Result<Self> {
         Self::over(connect(socket), socket, user, connect)
     }
 
-    /// Talks over a connection that `connect` made to `socket`, as others that it makes later; see
-    /// [`Client::connect_to`].
+    /// Communicates over a connection that `connect` made to `socket`, as it will make later ones; see
+    /// [`Client::connect_to`], also for errors.
     ///
     /// # Errors
     /// As there.
@@ -114,16 +114,16 @@ impl Client {
         Ok(Self { socket, user, silence: SILENCE, on_silence: None, connect, lines })
     }
 
-    /// Has `tell` say that this waits, once the process has said nothing for [`SILENCE`] although it works: what it
-    /// was asked for waits for a disk or a server, or for programs.
+    /// Makes `tell` report the wait once the process was silent for [`SILENCE`] although it works: the request waits
+    /// for a disk or a server, or for programs.
     #[must_use]
     pub fn telling_silence(self, tell: fn(&Path, &Status)) -> Self {
         Self { on_silence: Some(tell), ..self }
     }
 
-    /// Reads a line, which comes whole within [`SILENCE`] of its first byte. Long work may be silent
-    /// for long before: then the process is asked, on another connection, for its status, which it
-    /// tells at once or is stopped.
+    /// Reads a line, which must be complete within [`SILENCE`] of its first byte. A long operation may be silent for
+    /// long before that: then the process is asked for its status, on another connection, which it reports at once
+    /// unless it is stopped.
     fn read_line(&mut self, line: &mut Vec<u8>, is_status: bool) -> Result<()> {
         let most = if is_status { STATUS_BYTES_MAX } else { ANSWER_BYTES_MAX };
         let mut deadline = is_status.then(|| Instant::now() + self.silence);
@@ -149,7 +149,7 @@ impl Client {
                         .and_then(|mut other| other.call::<AnyStatus>(&Request::Status {}, |_| {}));
                     let status = match asked {
                         Ok(told) => told.status,
-                        // It is ending, and takes no more connections: what it says last comes on this one.
+                        // It is ending, and accepts no more connections: its last answer comes on this one.
                         Err(error) if error.errno() != libc::ETIMEDOUT && !ending => {
                             ending = true;
                             continue;
@@ -176,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Lets reading wait until `deadline`, or as long as silence may last.
+    /// Lets reads wait until `deadline`, or for as long as silence may last.
     fn limit_to(&self, deadline: Option<Instant>) -> Result<()> {
         let left = match deadline {
             None => self.silence,
@@ -237,7 +237,7 @@ impl Client {
             line.clear();
             self.read_line(&mut line, is_status)?;
             match serde_json::from_slice(&line) {
-                // A status is answered at once, without steps.
+                // A status is answered at once, without progress.
                 Ok(Answer::Progress(_)) if is_status => return Err(silent(&self.socket)),
                 Ok(Answer::Progress(now)) => progress(now),
                 Ok(Answer::Ok(value)) => return Ok(value),
@@ -255,14 +255,14 @@ impl Client {
     }
 }
 
-/// Connects to a socket. What it lies on may not answer: an implementation with a time limit answers
-/// [`ErrorKind::TimedOut`] then.
+/// Connects to a socket. The file system it is on may hang: an implementation with a time limit then returns
+/// [`ErrorKind::TimedOut`].
 pub(crate) type Connect = fn(&Path) -> std::io::Result<UnixStream>;
 
 /// Connects without a time limit.
 ///
 /// # Errors
-/// Nobody listens there, takes connections, or may be reached by this user.
+/// No process listens or accepts connections there, or this user may not reach it.
 pub fn connect(socket: &Path) -> std::io::Result<UnixStream> {
     connect_at_once(Address::of(socket)?.path())
 }
@@ -277,7 +277,7 @@ fn connect_at_once(path: &Path) -> std::io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The error for a socket on something that does not answer.
+/// The error for a socket on a file system that hangs.
 fn hangs(socket: &Path) -> Error {
     Error::Refused {
         message: format!(
@@ -289,7 +289,7 @@ fn hangs(socket: &Path) -> Error {
     }
 }
 
-/// The error for a process that lives and does not answer.
+/// The error for a live process that does not answer.
 fn silent(socket: &Path) -> Error {
     Error::Refused {
         message: format!(

@@ -1,4 +1,4 @@
-//! Descriptors that travel through Unix sockets, each with one byte.
+//! Sends descriptors through Unix sockets, each with one byte.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,10 +11,10 @@ use rustix::net::{
 
 use halocline_os::error::Result;
 
-/// What stands for a descriptor in the stream.
+/// The byte that accompanies a descriptor in the stream.
 const BYTE: u8 = b'=';
 
-/// Sends a descriptor, or says that there is none.
+/// Sends a descriptor, or that there is none.
 pub fn send(socket: impl AsFd, descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut room);

@@ -1,4 +1,4 @@
-//! What would happen with a request on a cache, and why.
+//! What would happen to a request on a cache, and why.
 
 use std::path::PathBuf;
 
@@ -20,11 +20,11 @@ pub struct Question {
     pub length: u64,
     /// Read or write.
     pub direction: Direction,
-    /// Number of processes p; what is measured on the file when `None`.
+    /// Number of processes p; if `None`, the number measured on the file.
     pub processes: Option<u32>,
 }
 
-/// What would happen with a request, and why.
+/// What would happen to a request, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Admission policy that decided.
@@ -37,17 +37,17 @@ pub struct Explanation {
     pub decision: Side,
     /// Why, in one sentence.
     pub reason: String,
-    /// Why bytes that belong on the cache are not there now; `None` where they are.
+    /// Why bytes that belong on the cache are not there now; `None` if they are.
     #[serde(default)]
     pub now: Option<String>,
-    /// What a person should know of the two sides: they lie on one device.
+    /// A note about the two sides: they are on one device.
     #[serde(default)]
     pub note: Option<String>,
-    /// What other nodes have to do with it: why it waits for a token, or goes to the origin. `None` where nothing stands in
-    /// its way, and where there are no other nodes.
+    /// How other nodes are involved: why the request waits for a token, or goes to the origin. `None` if nothing
+    /// prevents it, or there are no other nodes.
     #[serde(default)]
     pub nodes: Option<String>,
-    /// The best layout, where the cache is a candidate.
+    /// The best layout, if the cache is a candidate.
     pub layout: Option<Layout>,
     /// Predicted cost on the origin and on the cache in each candidate layout.
     pub costs: Vec<CostTerms>,
@@ -60,7 +60,7 @@ pub struct Explanation {
 pub struct CostTerms {
     /// The side.
     pub side: Side,
-    /// The layout, on the cache.
+    /// The layout, if on the cache.
     pub layout: Option<Layout>,
     /// Servers touched, m.
     pub servers: u64,
@@ -70,6 +70,6 @@ pub struct CostTerms {
     pub startup_s: f64,
     /// Transfer in seconds.
     pub transfer_s: f64,
-    /// Their sum in seconds, corrected by measured service times where the policy does so.
+    /// Their sum in seconds, corrected by measured service times if the policy does that.
     pub total_s: f64,
 }

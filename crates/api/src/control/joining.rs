@@ -1,4 +1,4 @@
-//! Runs that join a running mount instead of making a second engine over its origin (I8).
+//! Runs that join a running mount instead of starting a second engine over its origin (I8).
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use super::{Client, Report, Request, descriptors, wire};
 use halocline_os::error::{Error, Result};
 
-/// What a run learns of the mount that it joined.
+/// What a run learns about the mount that it joined.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Joined {
     /// The mount process.
     pub pid: u32,
-    /// Where the mount is for all to see; `None` where its process made it for itself.
+    /// Where the mount is visible to all; `None` if it is private to its process.
     pub mountpoint: Option<MountPoint>,
     /// The options in force, as text by key.
     pub options: BTreeMap<String, String>,
-    /// What was served until now.
+    /// What was served so far.
     pub report: Report,
 }
 
@@ -38,7 +38,7 @@ struct State {
     closed: bool,
 }
 
-/// A member, until dropped.
+/// A member; it leaves on drop.
 #[derive(Debug)]
 pub struct Member {
     members: Members,
@@ -46,10 +46,10 @@ pub struct Member {
 }
 
 impl Members {
-    /// Takes a process in.
+    /// Admits a process.
     ///
     /// # Errors
-    /// `ESHUTDOWN` once the mount ends.
+    /// `ESHUTDOWN` once the mount is ending.
     pub fn admit(&self, pid: u32) -> Result<Member> {
         let mut state = self.0.lock();
         if state.closed {
@@ -60,12 +60,12 @@ impl Members {
         Ok(Member { members: self.clone(), pid })
     }
 
-    /// Accepts no joins any more; those that joined stay.
+    /// Stops accepting joins; current members stay.
     pub fn close(&self) {
         self.0.lock().closed = true;
     }
 
-    /// The same if none has joined; otherwise returns those that have.
+    /// The same if there are no members; otherwise returns them.
     pub fn close_if_empty(&self) -> Result<(), Vec<u32>> {
         let mut state = self.0.lock();
         if state.pids.is_empty() {
@@ -75,7 +75,7 @@ impl Members {
         Err(state.pids.clone())
     }
 
-    /// Takes others in again: the mount goes on.
+    /// Accepts joins again, because the mount continues.
     pub fn reopen(&self) {
         self.0.lock().closed = false;
     }
@@ -95,7 +95,7 @@ impl Drop for Member {
     }
 }
 
-/// Becomes a user of the mount until `client` is dropped; `origin` as in [`Request::Join`].
+/// Makes this process a user of the mount until `client` is dropped; `origin` as in [`Request::Join`].
 pub fn join(client: &mut Client, origin: Option<(u64, u64)>) -> Result<(Joined, Option<OwnedFd>)> {
     client.send(&Request::Join { origin })?;
     let copy = descriptors::receive(client.stream())

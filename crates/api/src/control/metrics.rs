@@ -1,8 +1,8 @@
-//! What the numbers mean that `--json` and `--report` give: one table, from which `docs/METRICS.md`
-//! is written.
+//! The meaning of the numbers in the output of `--json` and `--report`: one table, from which `docs/METRICS.md` is
+//! generated.
 //!
-//! Keys, units and meanings are an interface: scripts read them. A key may be added; none changes
-//! its meaning. Tests compare the table with what is printed, in both directions.
+//! Keys, units and meanings are an interface that scripts rely on. A key may be added, but none changes its meaning.
+//! Tests compare the table with the output, in both directions.
 
 mod admission;
 mod advise;
@@ -26,24 +26,24 @@ pub use sections::SECTIONS;
 /// One key.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// Where it is: names joined by dots, `[]` for each element of a list.
+    /// Its place: names joined by dots, `[]` for each element of a list.
     pub key: &'static str,
-    /// Unit, or what kind of value it is.
+    /// Unit, or the kind of value.
     pub unit: &'static str,
     /// What it says.
     pub meaning: &'static str,
 }
 
-/// What one command answers.
+/// The answer of one command.
 #[derive(Debug, Clone, Copy)]
 pub struct Section {
     /// The commands.
     pub commands: &'static str,
-    /// What the whole is, and when it is asked for.
+    /// What the answer is, and when it is requested.
     pub about: &'static str,
     /// Its keys.
     pub metrics: &'static [Metric],
-    /// Keys of other sections that it has, each under a prefix.
+    /// Keys of other sections that it includes, each under a prefix.
     pub within: &'static [(&'static str, &'static [Metric])],
 }
 
@@ -75,7 +75,7 @@ pub fn markdown() -> String {
 }
 
 impl Section {
-    /// The section of what `command` answers.
+    /// The section for the answers of `command`.
     pub fn find(command: &str) -> Option<&'static Self> {
         SECTIONS.iter().find(|section| section.commands.contains(command))
     }
@@ -103,7 +103,7 @@ impl Section {
     }
 }
 
-/// Where the values of `answer` are, each once, and whether they are null.
+/// The paths of the values in `answer`, each once, and whether they are null.
 fn keys_of(answer: &Value) -> Vec<(String, bool)> {
     let mut keys = Vec::new();
     add_keys(answer, "", &mut keys);

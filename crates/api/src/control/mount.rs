@@ -13,14 +13,14 @@ use halocline_os::error::{Error, Result};
 /// The mounts that this process sees (`proc_pid_mountinfo(5)`).
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 
-/// Whether the kernel answers a request with `errno` because the mount's process has ended. Its
-/// connection ends some milliseconds after it: requests that come in between are cancelled or aborted.
+/// Whether `errno` means that the process of a mount has ended. Its connection ends some milliseconds later: requests
+/// in between are cancelled or aborted.
 pub(crate) fn tells_of_end(errno: i32) -> bool {
     matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
 }
 
-/// The mount point that `path` lies on, if it is a FUSE mount. Of several mounts on one place the
-/// last listed is on top.
+/// The mount point of the FUSE mount that `path` is on, if it is one. Of several mounts on one place, the last listed
+/// is on top.
 pub(super) fn fuse_mount_of(table: &[u8], path: &Path) -> Option<PathBuf> {
     let mut best: Option<(PathBuf, bool)> = None;
     for line in table.split(|byte| *byte == b'\n') {
@@ -43,7 +43,7 @@ fn parse_line(line: &[u8]) -> Option<(PathBuf, &[u8])> {
     Some((OsString::from_vec(point).into(), kind))
 }
 
-/// Undoes the `\ooo` escapes of blanks and backslashes.
+/// Decodes the `\ooo` escapes of blanks and backslashes.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -70,17 +70,15 @@ pub fn mountpoints() -> Result<Vec<PathBuf>> {
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).filter_map(ours).collect())
 }
 
-/// What is mounted at `dir`, absolute and without links, or below it, in the order of mounting, as
-/// this process sees it.
+/// The mounts at or below `dir`, absolute and without links, in the order of mounting, as seen by this process.
 pub fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let table = fs::read(MOUNTINFO)?;
     let points = table.split(|byte| *byte == b'\n').filter_map(parse_line).map(|(point, _)| point);
     Ok(points.filter(|point| point.starts_with(dir)).collect())
 }
 
-/// Other paths of `dir`, absolute and without links, that begin higher up in its file system than
-/// the mount that it lies on does (a bind mount of a part of it): the path of what is mounted here,
-/// and the rest of the path from there.
+/// Other paths of `dir` (absolute and without links) that begin higher up in its file system than the mount that it is
+/// on (a bind mount of a part of it): the path of such a mount, and the rest of the path from there.
 pub(super) fn wider_paths(dir: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(wider_paths_in(&fs::read(MOUNTINFO)?, dir))
 }
@@ -102,7 +100,7 @@ fn wider_paths_in(table: &[u8], dir: &Path) -> Vec<(PathBuf, PathBuf)> {
     wider.collect()
 }
 
-/// What one line of mountinfo says.
+/// The contents of one line of mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MountLine {
     /// Major and minor number of the file system's device.
@@ -112,11 +110,11 @@ pub(super) struct MountLine {
     /// The mount point.
     pub(super) point: PathBuf,
     kind: Vec<u8>,
-    /// Of a FUSE mount, the user whose process serves it.
+    /// The user whose process serves it, if it is a FUSE mount.
     pub(super) user: Option<u32>,
 }
 
-/// What the names of file systems begin with that others serve.
+/// Prefixes of the types of file systems that another process or machine serves.
 const SERVED: [&[u8]; 11] = [
     b"fuse",
     b"nfs",
@@ -147,7 +145,7 @@ impl MountLine {
         Some(Self { device, root, point, kind, user })
     }
 
-    /// The mount that is on top at `point`.
+    /// The topmost mount at `point`.
     pub(super) fn on(table: &[u8], point: &Path) -> Option<Self> {
         let number = top_of(table, point)?.to_string();
         let is_it =
@@ -159,7 +157,7 @@ impl MountLine {
         self.kind == b"fuse.halocline"
     }
 
-    /// Whether it is served by another process or machine, which may be stopped or out of reach.
+    /// Whether another process or machine serves it, which may be stopped or unreachable.
     pub(super) fn has_server(&self) -> bool {
         SERVED.iter().any(|kind| self.kind.starts_with(kind))
     }
@@ -170,7 +168,7 @@ pub(super) fn table() -> Result<Vec<u8>> {
     fs::read(MOUNTINFO).map_err(Error::at(MOUNTINFO, "read the mounts"))
 }
 
-/// One more place where the file system of a mount is seen.
+/// Another place where the file system of a mount is visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountCopy {
     /// A process that sees it.
@@ -195,9 +193,9 @@ pub fn device_of(number: u64) -> io::Result<Option<(u64, u64)>> {
     Ok(found.and_then(|(_, line)| Some(MountLine::parse(line)?.device)))
 }
 
-/// Where the file system `device` is mounted besides by the mount `number`: in any mount namespace
-/// of a process that this one may look at. A namespace that was made while a mount was up has such
-/// a copy, which keeps the file system alive.
+/// Where the file system `device` is mounted other than by the mount `number`: in any mount namespace of a process that
+/// this one may examine. A namespace that was created while a mount existed has such a copy, which keeps the file
+/// system in use.
 pub fn copies(device: (u64, u64), number: u64) -> Vec<MountCopy> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -205,7 +203,7 @@ pub fn copies(device: (u64, u64), number: u64) -> Vec<MountCopy> {
     let mut seen = HashSet::from([number]);
     let mut found = Vec::new();
     for pid in pids {
-        // Where the namespace is not reported, its mounts may be.
+        // If the namespace is not reported, its mounts may still be.
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
         if namespace.is_some_and(|namespace| !looked_at.insert(namespace)) {
             continue;
@@ -221,7 +219,7 @@ pub fn copies(device: (u64, u64), number: u64) -> Vec<MountCopy> {
     found
 }
 
-/// The copies of the mount on top at `path`.
+/// The copies of the topmost mount at `path`.
 ///
 /// # Errors
 /// The mounts cannot be read.
@@ -238,24 +236,24 @@ fn numbered(table: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     })
 }
 
-/// Where a mount is that was made on a path.
+/// State of a mount that was made on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// There, and nothing is mounted over it.
+    /// It is there, with nothing mounted over it.
     OnTop,
-    /// There, under another mount.
+    /// It is there, under another mount.
     Covered,
-    /// Not there any more.
+    /// It is no longer there.
     Gone,
 }
 
-/// The number of the mount that is on top of others at `path`, as this process sees it.
+/// The number of the topmost mount at `path`, as seen by this process.
 pub fn number_on(path: &Path) -> io::Result<Option<u64>> {
     Ok(top_of(&fs::read(MOUNTINFO)?, path))
 }
 
-/// Where the mount `number` is that was made on `path`: by path alone, the disk below it would be
-/// taken for it once it is gone.
+/// The state of the mount `number`, which was made on `path`: by path alone, the disk below would be mistaken for it
+/// once it is gone.
 pub fn standing(path: &Path, number: u64) -> io::Result<Standing> {
     Ok(standing_in(&fs::read(MOUNTINFO)?, path, number))
 }
@@ -270,13 +268,13 @@ fn standing_in(table: &[u8], path: &Path, number: u64) -> Standing {
     }
 }
 
-/// Of the mounts on one path, the one that no other has for its parent.
+/// Of the mounts on one path, the one that is not the parent of another.
 fn top_of(table: &[u8], path: &Path) -> Option<u64> {
     let is_below = |number| numbers_on(table, path).any(|(_, parent)| parent == number);
     numbers_on(table, path).map(|(number, _)| number).find(|number| !is_below(*number))
 }
 
-/// Numbers of the mounts on `path` and of their parents.
+/// Numbers of the mounts on `path`, and of their parents.
 fn numbers_on(table: &[u8], path: &Path) -> impl Iterator<Item = (u64, u64)> {
     table.split(|byte| *byte == b'\n').filter_map(move |line| {
         let (point, _) = parse_line(line)?;
@@ -287,8 +285,7 @@ fn numbers_on(table: &[u8], path: &Path) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Whether anything is mounted exactly on `path`, absolute and without links, as this process sees
-/// it.
+/// Whether anything is mounted exactly on `path` (absolute and without links), as seen by this process.
 pub fn is_mountpoint(path: &Path) -> io::Result<bool> {
     Ok(numbers_on(&fs::read(MOUNTINFO)?, path).next().is_some())
 }

@@ -1,10 +1,9 @@
-//! Which running mount a path lies on.
+//! Finds the running mount that a path is on.
 //!
-//! What must hold: nobody is asked through a mount that may not answer. A look-up there waits for
-//! the mount's process, beyond the reach of any signal where that is stopped or waits for a disk.
-//! So links are followed up to the mount only, its owner is found by the mount's device
-//! ([`super::claim`]), and what has to be looked at in the mount is left to a [`Look`] that may have
-//! a time limit.
+//! What must hold: no lookup goes through a mount that may not respond. It would wait for the mount's process,
+//! unkillably if that process is stopped or waits for a disk. So links are followed only up to the mount, its owner is
+//! found by the mount's device ([`super::claim`]), and what must be examined inside the mount is left to a [`Look`]
+//! that may have a time limit.
 
 mod errors;
 
@@ -28,25 +27,25 @@ use super::{Client, SOCKET_NAME, SOCKET_XATTR};
 use errors::{closed_directory, dead, not_followed, not_ours, silent, unresolved};
 use halocline_os::error::{Error, Result};
 
-/// Directories in the root of a file tier that are asked whether they answer.
+/// How many directories in the root of a file tier are checked for a response.
 const TIERS_MAX: usize = 256;
-/// Most links on one path, as in the kernel.
+/// Limit of links on one path, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
 /// A place on a running mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The mount point; empty when the cache directory was named instead of a mounted path.
+    /// The mount point; empty if the cache directory was named instead of a mounted path.
     pub mountpoint: PathBuf,
     /// The control socket of its owner.
     pub socket: PathBuf,
-    /// The user who mounted, as the kernel says; with a cache directory the directory's owner.
+    /// The user who mounted, according to the kernel; with a cache directory, the directory's owner.
     pub user: u32,
     /// The path relative to the mount's root; empty for the root.
     pub inside: PathBuf,
 }
 
-/// Looks without a limit.
+/// Lookups without a time limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Directly;
 
@@ -68,7 +67,7 @@ impl Look for Directly {
     }
 
     fn wait_for(&self, point: &Path) -> io::Result<()> {
-        // The kernel never answers this by itself, from what it remembers.
+        // The kernel never answers this from its cache.
         let _answer = rustix::fs::statvfs(point);
         Ok(())
     }
@@ -86,23 +85,23 @@ impl Look for Directly {
     }
 }
 
-/// How far a path can be followed without a look into a mount of ours.
+/// How far a path can be followed without accessing one of our mounts.
 #[derive(Debug, PartialEq, Eq)]
 enum Followed {
     /// To its end.
     Whole(PathBuf),
-    /// To this mount, with the rest.
+    /// To this mount, with the rest of the path.
     Mount(MountLine, PathBuf),
 }
 
 impl Place {
-    /// Finds the mount of `path`. A cache directory in use stands for the root of its mount, so
-    /// that a private mount (`halocline run`) can be asked from outside.
+    /// Finds the mount of `path`. A cache directory in use also identifies its mount's root, so that a private mount
+    /// (`halocline run`) can be asked from outside.
     pub fn find(path: &Path) -> Result<Self> {
         Self::find_by(path, &Directly)
     }
 
-    /// The same, looking into mounts by `look`.
+    /// The same, accessing mounts through `look`.
     pub fn find_by(path: &Path, look: &dyn Look) -> Result<Self> {
         let table = mount::table()?;
         let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
@@ -126,7 +125,7 @@ impl Place {
         Ok(Self { mountpoint, socket, user, inside })
     }
 
-    /// The place that `whole` stands for, which is on no mount that was found before.
+    /// The place that `whole` identifies, which is not on any mount found so far.
     fn off_mounts(table: &[u8], path: &Path, whole: &Path, look: &dyn Look) -> Result<Self> {
         let socket = whole.join(SOCKET_NAME);
         let is_closed = |dir: &Path| {
@@ -148,11 +147,11 @@ impl Place {
             if let Some(socket) = socket_of_tiers(table, whole, look) {
                 return cache(socket);
             }
-            // The socket may lie on what hangs.
+            // The socket may be on a file system that hangs.
             check_tiers_answer(whole, look)?;
             return Err(dead_tier(whole).unwrap_or_else(nothing));
         };
-        // A cache, too, may lie on a FUSE mount of others.
+        // A cache, too, may be on someone else's FUSE mount.
         if look.resolve(&socket).is_ok() {
             return cache(socket);
         }
@@ -167,11 +166,11 @@ impl Place {
         self.connect_by(client::connect)
     }
 
-    /// The same, by `connect`, which may have a time limit: where the socket lies is for the mount's user to say, who may
-    /// have it hang.
+    /// The same, by `connect`, which may have a time limit: the mount's user determines where the socket is, and may
+    /// make it hang.
     pub fn connect_by(&self, connect: Connect) -> Result<Client> {
         let client = match connect(&self.socket) {
-            // A mount that reported its socket is alive: the device with the socket is gone.
+            // A mount that reported its socket is alive, so the device with the socket is gone.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
                     && !self.mountpoint.as_os_str().is_empty() =>
@@ -217,8 +216,8 @@ impl Place {
     }
 }
 
-/// The control socket of the file tier whose root, or one of whose directories, is `root`. Directories
-/// with a server of their own, which may not answer, are not looked into.
+/// The control socket of the file tier whose root, or one of whose directories, is `root`. Directories with their own
+/// server, which may not respond, are not accessed.
 fn socket_of_tiers(table: &[u8], root: &Path, look: &dyn Look) -> Option<PathBuf> {
     let of_tier = |tier: &Path| {
         let private = match follow(table, &tier.join(PRIVATE), look).ok()? {
@@ -234,7 +233,7 @@ fn socket_of_tiers(table: &[u8], root: &Path, look: &dyn Look) -> Option<PathBuf
     })
 }
 
-/// Directories in the root of a file tier. A tier may be a link to a place elsewhere.
+/// Directories in the root of a file tier. A tier may be a link to another place.
 fn directories_in(root: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let dirs = entries
@@ -242,17 +241,17 @@ fn directories_in(root: &Path) -> impl Iterator<Item = PathBuf> {
     dirs.map(|entry| entry.path())
 }
 
-/// The error for the root of a file tier one of whose directories is a mount whose server has ended.
+/// The error for the root of a file tier if one of its directories is a mount whose server has ended.
 fn dead_tier(root: &Path) -> Option<Error> {
     directories_in(root).take(TIERS_MAX).find_map(|dir| {
-        // The kernel never answers this by itself, from what it remembers.
+        // The kernel never answers this from its cache.
         let errno = rustix::fs::statvfs(&dir).err()?;
         tells_of_end(errno.raw_os_error()).then(|| Error::at(dir, "look at")(errno.into()))
     })
 }
 
-/// Refuses the root of a file tier one of whose directories is a mount that does not answer. The root itself is no such
-/// mount.
+/// Refuses the root of a file tier if one of its directories is a mount that does not respond. The root itself is not
+/// such a mount.
 ///
 /// # Errors
 /// [`Error::Refused`] with `ETIMEDOUT` names the directory.
@@ -260,20 +259,19 @@ pub fn check_tiers_answer(root: &Path, look: &dyn Look) -> Result<()> {
     directories_in(root).take(TIERS_MAX).try_for_each(|dir| check_answers(&dir, look))
 }
 
-/// Where the mount with the control socket `socket` is; `None` where it is in another namespace, or does not
-/// answer.
+/// Where the mount with the control socket `socket` is; `None` if it is in another namespace, or does not respond.
 pub fn mountpoint_of(socket: &Path, look: &dyn Look) -> Option<PathBuf> {
     mountpoint_by(look, |cache| cache.join(SOCKET_NAME) == socket)
 }
 
-/// Where the mount is whose cache, or first tier, is `dir` or lies below it: told without a look at `dir`, which may not
-/// answer.
+/// Where the mount is whose cache, or first tier, is `dir` or is below it. Found without accessing `dir`, which may not
+/// respond.
 pub fn mountpoint_over(dir: &Path, look: &dyn Look) -> Option<PathBuf> {
     let dir = std::path::absolute(dir).ok()?;
     mountpoint_by(look, |cache| cache.starts_with(&dir))
 }
 
-/// The topmost mount of ours at `path`, whether or not its process answers.
+/// Our topmost mount at `path`, whether or not its process responds.
 pub fn mountpoint_at(path: &Path, look: &dyn Look) -> Option<PathBuf> {
     match follow(&mount::table().ok()?, &std::path::absolute(path).ok()?, look).ok()? {
         Followed::Mount(line, rest) if rest.as_os_str().is_empty() => Some(line.point),
@@ -281,7 +279,7 @@ pub fn mountpoint_at(path: &Path, look: &dyn Look) -> Option<PathBuf> {
     }
 }
 
-/// Anybody may say that a cache is that of a mount of theirs: this user's own come first.
+/// Anyone may claim that a cache belongs to their mount, so this user's own mounts come first.
 fn mountpoint_by(look: &dyn Look, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let (table, own) = (mount::table().ok()?, Some(geteuid().as_raw()));
     let points = mount::mountpoints().ok()?.into_iter();
@@ -294,10 +292,10 @@ fn mountpoint_by(look: &dyn Look, is_it: impl Fn(&Path) -> bool) -> Option<PathB
     found.map(|line| line.point)
 }
 
-/// The halocline mount that is on top at `path`, which need not be there, if its process has ended;
-/// an error where that cannot be told in time.
+/// The halocline mount on top at `path` (which need not exist), if its process has ended; an error if that cannot be
+/// determined in time.
 ///
-/// Told by what the mount's process answers by itself: where the origin's own server has ended,
+/// This is judged by a request that the mount's process answers by itself: if the origin's own server has ended,
 /// everything else fails in the same way.
 pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
     let table = mount::table()?;
@@ -324,10 +322,10 @@ pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Refuses a path that leads into a mount whose process or server lives and does not answer, or that answers and not for
-/// this path: whoever used the path would wait with it.
+/// Refuses a path that leads into a mount whose process or server is alive but does not respond, or does not for this
+/// path: using the path would wait with it.
 pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
-    // An empty one, as in `PATH=:/bin`, leads nowhere.
+    // An empty path, as in `PATH=:/bin`, leads nowhere.
     let Ok(absolute) = std::path::absolute(path) else { return Ok(()) };
     let answer = match follow(&mount::table()?, &absolute, look) {
         Ok(Followed::Mount(line, _)) => socket_of(&line, look)
@@ -335,12 +333,12 @@ pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
         Ok(Followed::Whole(_)) => Ok(()),
         Err(error) => Err(not_followed(path, error)),
     };
-    // Other errors are reported where the path is used.
+    // Other errors are reported when the path is used.
     answer.or_else(|error| if error.errno() == libc::ETIMEDOUT { Err(error) } else { Ok(()) })
 }
 
-/// Follows links and `..` as the kernel does, up to the first mount of ours. What lies on file systems of other servers
-/// is looked at by `look`.
+/// Follows links and `..` as the kernel does, up to the first mount of ours. Anything on file systems with other
+/// servers is examined through `look`.
 fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
     let mut at = PathBuf::from("/");
     let mut left: VecDeque<OsString> = parts(path).collect();
@@ -380,12 +378,12 @@ fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
     Ok(Followed::Whole(at))
 }
 
-/// Waits until all that serve file systems on the way to `path` answer, and the last one at its end.
+/// Waits until all servers of file systems on the way to `path` respond, and the last one at its end.
 fn wait_for_path(path: &Path, look: &dyn Look) -> io::Result<()> {
     look.resolve(path).and_then(|whole| look.wait_for(&whole))
 }
 
-/// Whether there is anything at `path`.
+/// Whether anything exists at `path`.
 fn is_there(table: &[u8], path: &Path, look: &dyn Look) -> bool {
     match served_at(table, path) {
         Some(_) => look.link(path).is_ok(),
@@ -393,7 +391,7 @@ fn is_there(table: &[u8], path: &Path, look: &dyn Look) -> bool {
     }
 }
 
-/// The mount point that `path` lies on, where another process or machine serves it.
+/// The mount point that `path` is on, if another process or machine serves it.
 fn served_at(table: &[u8], path: &Path) -> Option<PathBuf> {
     let line = path.ancestors().find_map(|above| MountLine::on(table, above))?;
     line.has_server().then_some(line.point)
@@ -403,7 +401,7 @@ fn wait_for(point: &Path, look: &dyn Look) -> io::Result<()> {
     in_time(point, look.wait_for(point))
 }
 
-/// What was looked at on the file system mounted at `point`; an error where that was not answered says so.
+/// The result of examining the file system mounted at `point`; an error if it did not respond says so.
 fn in_time<T>(point: &Path, looked: io::Result<T>) -> io::Result<T> {
     looked.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => {
@@ -418,7 +416,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().map(|part| part.as_os_str().to_owned())
 }
 
-/// The socket of the mount's owner, and the owner; `None` where the mount is not ours.
+/// The socket of the mount's owner, and the owner; `None` if the mount is not ours.
 fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>> {
     let user = line.user.unwrap_or_else(|| geteuid().as_raw());
     match claim::owner_of(line, look) {
@@ -426,7 +424,7 @@ fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>
             return Ok(Some((cache.join(SOCKET_NAME), user)));
         }
         Some(Owner { pid, .. }) => return Err(silent(&line.point, Some(pid))),
-        // Of an earlier version, or in another network namespace, or dead.
+        // Its version is older, it is in another network namespace, or it has died.
         None => {}
     }
     let socket = look.socket(&line.point).map_err(|error| match error.raw_os_error() {

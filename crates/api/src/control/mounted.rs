@@ -1,4 +1,4 @@
-//! What belongs to a mount rather than to its engine: how it is joined, and how it ends.
+//! Functions of a mount rather than of its engine: how it is joined, and how it ends.
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,15 +11,15 @@ use super::joining::{Joined, Member};
 use super::{MoveReport, ProcessHint, ProgressSink, descriptors};
 use halocline_os::error::{Error, Result};
 
-/// What belongs to the mount rather than to its engine.
+/// Functions of the mount rather than of its engine.
 pub trait Mounted: Send + Sync {
-    /// How requests come from the kernel: `device` or `io_uring`.
+    /// How requests arrive from the kernel: `device` or `io_uring`.
     fn transport(&self) -> &'static str;
-    /// The origin, where runs may join.
+    /// The origin, if runs may join.
     fn origin(&self) -> Option<PathBuf> {
         None
     }
-    /// What a person should know of the mount itself.
+    /// Notes for people about the mount itself.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -29,12 +29,12 @@ pub trait Mounted: Send + Sync {
     }
     /// Notes what a process says about itself.
     fn hinted(&self, _hint: &ProcessHint) {}
-    /// Whether the mount is ending: it accepts no joins any more, and is gone when all is flushed.
+    /// Whether the mount is ending: it accepts no more joins, and is gone once all is flushed.
     fn is_ending(&self) -> bool {
         false
     }
-    /// Takes the process `pid` in as a user of the mount, with a copy of a mount that others do not
-    /// see. `origin` is what it takes for the origin; `None` where it sees the mount there.
+    /// Admits the process `pid` as a user of the mount, with a copy of a mount that is invisible to others. `origin` is
+    /// the origin as that process sees it; `None` if it sees the mount there.
     fn join(
         &self,
         _pid: u32,
@@ -42,8 +42,8 @@ pub trait Mounted: Send + Sync {
     ) -> Result<(Joined, Option<OwnedFd>, Member)> {
         Err(Error::invalid("this mount cannot be joined", "use its mount point"))
     }
-    /// Ends the mount: flushes, detaches it from the directory tree, waits until the front end is
-    /// done and returns what was flushed. On an error the mount goes on as before.
+    /// Ends the mount: flushes, detaches it from the directory tree, waits until the front end is done, and returns
+    /// what was flushed. After an error the mount continues as before.
     fn unmount(
         &self,
         force: bool,
@@ -52,7 +52,7 @@ pub trait Mounted: Send + Sync {
     ) -> Result<MoveReport>;
 }
 
-/// The serving end: sends the copy of the mount, and gives what is to be answered and the member.
+/// The serving end: sends the copy of the mount, and returns the answer and the member.
 pub(super) fn admit(
     mut stream: &UnixStream,
     peer: UCred,

@@ -1,10 +1,10 @@
-//! The report of a run: the papers' request-distribution table and what the cache cost.
+//! The report of a run: the papers' request-distribution table, and the cost of the cache.
 
 use serde::{Deserialize, Serialize};
 
 use super::Skipped;
 
-/// Files that a report names at most.
+/// How many files a report names at most.
 pub const NAMED_MAX: usize = 100;
 
 /// What was served, by which side. The field names are an interface: scripts read them.
@@ -26,7 +26,7 @@ pub struct Report {
     pub layouts: LayoutBytes,
     /// Bytes of data written to the cache: by writes and by fetches.
     pub ssd_bytes_written: u64,
-    /// Those of them that reads were filled from: critical bytes that were missed again.
+    /// Those of them written by fills: critical bytes that were missed again.
     #[serde(default)]
     pub filled_bytes: u64,
     /// What was flushed.
@@ -39,15 +39,15 @@ pub struct Report {
     /// The first [`NAMED_MAX`] of them, and why.
     #[serde(default)]
     pub left: Vec<Skipped>,
-    /// Files that were changed behind the mount while they had dirty bytes: the origin's version stayed,
-    /// the bytes are saved in `conflicts` in the cache directory.
+    /// Files that were changed behind the mount while they had dirty bytes: the origin's version was kept, and the
+    /// bytes are saved in `conflicts` in the cache directory.
     #[serde(default)]
     pub conflicts: u64,
     /// Bytes served by the cache over all bytes served, 0 when none were.
     pub hit_ratio: f64,
     /// The emulated devices, if there are any: no real hardware was measured then.
     pub emulated: Option<String>,
-    /// What was to be done with other nodes; `None` where there are none.
+    /// The coordination with other nodes; `None` if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<TokenCounts>,
 }
@@ -61,7 +61,7 @@ pub struct RequestTotals {
     pub bytes: u64,
     /// Requests of which the cache served every byte.
     pub cache_requests: u64,
-    /// Bytes the cache served, of other requests too.
+    /// Bytes served by the cache, including those of other requests.
     pub cache_bytes: u64,
 }
 
@@ -97,40 +97,40 @@ pub struct FlushTotals {
     pub seconds: f64,
 }
 
-/// What a node had to do with others that cache the same origin.
+/// A node's coordination with others that cache the same origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenCounts {
     /// Tokens held.
     pub tokens: u64,
     /// Files of which some are held.
     pub files: u64,
-    /// Those of them with ranges that no node caches, because they changed hands all the time.
+    /// Those of them with ranges that no node caches, because they changed hands too often.
     pub contended_files: u64,
     /// Requests that wait for a token now.
     pub waiting: u64,
     /// Permits that had to wait for another node.
     pub waits: u64,
-    /// How long, together, in microseconds.
+    /// The duration of these waits together, in microseconds.
     pub waited_us: u64,
-    /// The longest one, in microseconds.
+    /// The longest of them, in microseconds.
     pub longest_wait_us: u64,
-    /// Tokens that were asked for.
+    /// Tokens that were requested.
     pub asked: u64,
     /// Ranges that were given up because others wanted them.
     pub handovers: u64,
-    /// Tokens that were granted for contended ranges: nothing is cached there.
+    /// Tokens that were granted for contended ranges, where nothing is cached.
     pub direct: u64,
     /// Permits that were refused.
     pub refused: u64,
-    /// How often the lease ran out.
+    /// How often the lease expired.
     pub lapses: u64,
-    /// How often this node had to say what it holds because the store may have forgotten it.
+    /// How often this node had to report its tokens again because the store may have forgotten them.
     pub epochs: u64,
     /// Requests to the store.
     pub round_trips: u64,
-    /// How much of the lease is left, in milliseconds, less what is set aside for the longest system call.
+    /// The remaining time of the lease in milliseconds, less the reserve for the longest system call.
     pub lease_left_ms: u64,
-    /// The least that was left when it was renewed, in milliseconds: 0 after a lapse.
+    /// The shortest remaining time at a renewal, in milliseconds: 0 after a lapse.
     pub lease_least_ms: u64,
     /// Reads of which the caches of other nodes served some bytes.
     #[serde(default)]
@@ -144,7 +144,7 @@ pub struct TokenCounts {
 }
 
 impl TokenCounts {
-    /// What was counted since `before`; what is now, and the longest and least, are those of the whole mount.
+    /// The counts since `before`; current values, and the longest and the shortest, are those of the whole mount.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -165,18 +165,18 @@ impl TokenCounts {
     }
 }
 
-/// What is on a cache of the files at and below a path.
+/// What is cached of the files at and below a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedTree {
     /// The files that have bytes there, by path.
     pub files: Vec<CachedFileInfo>,
-    /// Sum of their bytes there.
+    /// Sum of their cached bytes.
     pub cached_bytes: u64,
     /// Those of them that only the cache has.
     pub dirty_bytes: u64,
 }
 
-/// What is on a cache of one file.
+/// What is cached of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedFileInfo {
     /// Path relative to the mount's root.

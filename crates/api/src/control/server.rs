@@ -1,4 +1,4 @@
-//! The serving end of the control socket: one thread a connection, the owner or root only.
+//! The server end of the control socket: one thread per connection; only the owner and root are served.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -28,38 +28,38 @@ use halocline_os::catch_panic::{caught, unpanicked};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 
-/// What a longer line may ask, as it begins: lists of paths and job files.
+/// How lines begin that may be longer: lists of paths and job files.
 const LONG_REQUESTS: [&[u8]; 2] = [b"{\"warm\"", b"{\"jobs\""];
-/// Longer lines that are read or carried out at the same time: with [`REQUEST_BYTES_MAX`] they
-/// bound what all clients together make the mount keep in memory.
+/// How many long lines are read or executed at the same time: with [`REQUEST_BYTES_MAX`] this limits the memory that
+/// all clients together can use in the mount.
 const LONG_LINES_MAX: usize = 4;
-/// Clients that are connected at the same time, one thread each.
+/// How many clients may be connected at the same time, with one thread each.
 pub(super) const CLIENTS_MAX: usize = if cfg!(test) { 32 } else { 1024 };
-/// How long a client may take nothing of an answer: then it is left, and what it asked for stops.
-/// No mount waits for a client that is stopped.
+/// How long a client may read nothing of an answer; then it is disconnected, and its request stops. No mount waits for
+/// a stopped client.
 const UNREAD: Duration =
     if cfg!(test) { Duration::from_millis(100) } else { Duration::from_mins(1) };
-/// How long a server that ends waits for clients to take their answers.
+/// How long a stopping server waits for clients to read their answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
-/// The same where nothing else is waited for.
+/// The same if nothing else is waited for.
 const LEAVING: Duration = Duration::from_secs(3);
 /// Shortest time between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What connections share.
+/// State shared by the connections.
 struct Shared {
     controlled: Arc<dyn Controlled>,
     mounted: Arc<dyn Mounted>,
     mountpoint: PathBuf,
-    /// The origin, where runs that join see the mount.
+    /// The origin, at which runs that joined see the mount.
     origin: Option<PathBuf>,
     /// Open connections by number, to wake their threads when the server stops.
     open: Mutex<Vec<(u64, UnixStream)>>,
-    /// Long lines in work.
+    /// Long lines being processed.
     long_lines: AtomicUsize,
 }
 
-/// A long line in work; one of [`LONG_LINES_MAX`].
+/// A long line being processed; one of [`LONG_LINES_MAX`].
 struct LongLine<'a>(&'a AtomicUsize);
 
 impl<'a> LongLine<'a> {
@@ -76,12 +76,11 @@ impl Drop for LongLine<'_> {
     }
 }
 
-/// An empty file beside the socket, which gives its inode to it where the file system has no other: a
-/// mount needs no more of a cache that it knows, and must not fail for want of one.
+/// An empty file beside the socket, whose inode the socket gets if the file system has no other: a mount needs nothing
+/// else of a cache that it knows, and must not fail for lack of an inode.
 const SPARE: &str = "control.spare";
 
-/// A listening control socket. Dropping it stops listening, lets requests in work finish and
-/// removes the socket.
+/// A listening control socket. Dropping it stops listening, lets requests in progress finish and removes the socket.
 pub struct Server {
     dir: PrivateDir,
     socket: PathBuf,
@@ -97,8 +96,8 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens in `cache` for the mount at `mountpoint`. The caller holds the cache's lock (I8),
-    /// so a socket that is already there belongs to a dead owner and is replaced.
+    /// Listens in `cache` for the mount at `mountpoint`. The caller holds the cache's lock (I8), so a socket that
+    /// already exists belongs to a dead owner and is replaced.
     pub fn start(
         cache: &Path,
         mountpoint: &Path,
@@ -132,7 +131,7 @@ impl Server {
         Ok(Self { dir, socket, listener, accepting: Some(accepting), ending })
     }
 
-    /// Ends as a drop does, but leaves requests that do not end soon to the end of the process.
+    /// Stops as a drop does, except that requests which do not finish soon run until the process ends.
     pub fn leave(mut self) {
         self.shut();
         let begun = Instant::now();
@@ -146,8 +145,8 @@ impl Server {
 
     fn shut(&self) {
         self.ending.store(true, Ordering::Release);
-        // Shutting a listening socket down makes its `accept` return; so do the connections'
-        // reads, while answers in work can still be written.
+        // Shutting down a listening socket makes its `accept` return, and likewise the connections' reads; answers in
+        // progress can still be written.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 
@@ -168,14 +167,14 @@ impl Drop for Server {
     }
 }
 
-/// Keeps an inode for the socket of the next mount. Where there is none, that mount can do without
-/// if others are free then.
+/// Keeps an inode for the socket of the next mount. If none is free now, that mount can do without, provided that
+/// others are free then.
 fn keep_spare(dir: &PrivateDir) {
     let _ = dir.file(SPARE, Use::Write);
 }
 
-/// Accepts until the listener is shut down, then waits for the connections. Without a free
-/// descriptor `accept` does not tell of the end.
+/// Accepts until the listener is shut down, then waits for the connections. Without a free descriptor, `accept` does
+/// not report the shutdown.
 fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     for number in 0.. {
@@ -205,8 +204,7 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool
         let shared = Arc::clone(shared);
         let spawned = thread::Builder::new().name("control-peer".into()).spawn(move || {
             let kept = stream.try_clone().map(|copy| shared.open.lock().push((number, copy)));
-            // Whatever happens, the other descriptor of the connection must not stay open: the
-            // peer would wait for ever.
+            // Whatever happens, the other descriptor of the connection must not stay open: the peer would wait forever.
             let served = unpanicked(|| kept.and_then(|()| serve(&stream, &shared)));
             if let Err(error) = served {
                 tracing::debug!("control socket: peer left: {error}");
@@ -232,7 +230,7 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool
     }
 }
 
-/// Whether a peer is obeyed: the mount's owner or root, whatever the socket's mode says.
+/// Whether a peer is served: the mount's owner or root, whatever the socket's mode.
 fn is_obeyed(peer: UCred) -> bool {
     peer.uid.is_root() || peer.uid == rustix::process::geteuid()
 }
@@ -253,7 +251,7 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         let (line, long) = match request_line(&mut lines, shared)? {
             Ok((line, _)) if line.is_empty() => return Ok(()),
             Ok(taken) => taken,
-            // What follows of the line is no request: the connection ends.
+            // The rest of the line is not a request, so the connection ends.
             Err(error) => return send(&mut out, &Answer::<()>::from(Err(error))),
         };
         let request = parse(&line);
@@ -285,7 +283,7 @@ fn defect() -> Error {
     )
 }
 
-/// The next line of a client, empty at the end; an error where it is longer than it may be.
+/// The next line of a client, empty at the end; an error if it is longer than allowed.
 fn request_line<'s>(
     lines: &mut impl BufRead,
     shared: &'s Shared,
@@ -314,7 +312,7 @@ fn request_line<'s>(
     Ok(Ok((line, Some(long))))
 }
 
-/// A request, if it is one that any mount could carry out.
+/// Parses a request, and checks that some mount could execute it.
 pub(super) fn parse(line: &[u8]) -> Result<Request> {
     let request = serde_json::from_slice::<Request>(line).map_err(|error| {
         Error::invalid(
@@ -350,7 +348,7 @@ fn send<T: Serialize>(out: &mut (impl Write + Send), answer: &Answer<T>) -> io::
     out.flush()
 }
 
-/// Carries one request out and sends its answer.
+/// Executes one request and sends its answer.
 fn answer(
     request: Request,
     peer: UCred,
@@ -422,8 +420,8 @@ fn answer(
     }
 }
 
-/// Runs long work on `paths`: progress lines first, at most ten a second, then the report. A
-/// client that went away stops the work.
+/// Runs a long operation on `paths`: progress lines first, at most ten per second, then the report. It stops if the
+/// client disconnects.
 fn moving(
     out: &mut (impl Write + Send),
     paths: &[PathBuf],

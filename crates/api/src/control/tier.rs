@@ -1,4 +1,4 @@
-//! What a mount of the file tier is asked and answers besides the common requests.
+//! Requests to a file tier, and its answers, besides the common ones.
 
 mod problem;
 mod scan_result;
@@ -13,13 +13,13 @@ use crate::config::Copies;
 pub use problem::Problem;
 pub use scan_result::Found;
 
-/// Directory of the file tier's own in each tier; programs do not see it.
+/// The file tier's own directory in each tier; programs do not see it.
 pub const PRIVATE: &str = ".halocline";
 
 /// State of a mount of any kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnyStatus {
-    /// What every mount has; of a file tier what is said of dirty data and extents is 0.
+    /// What every mount has; for a file tier, the fields about dirty data and extents are 0.
     #[serde(flatten)]
     pub status: Status,
     /// What only a file tier has.
@@ -45,13 +45,13 @@ pub struct FileInfo {
     pub size_bytes: u64,
     /// Bytes on disk.
     pub disk_bytes: u64,
-    /// A pin keeps it on the SSD.
+    /// Whether a pin keeps it on the SSD.
     pub pinned: bool,
-    /// An exclude keeps it off the SSD.
+    /// Whether an exclude keeps it off the SSD.
     pub excluded: bool,
-    /// The kernel serves it by itself now.
+    /// Whether the kernel serves it by itself now.
     pub passed_through: bool,
-    /// It is gone from its tier: restore it there, or remove the name.
+    /// Whether it is missing from its tier: restore it there, or remove the name.
     #[serde(default)]
     pub lost: bool,
     /// Name of the lower tier that has a clean copy of it; `None` where none has.
@@ -67,21 +67,21 @@ pub struct FileExplanation {
     pub file: FileInfo,
     /// The policy.
     pub policy: String,
-    /// Most bytes that files may have on the SSD.
+    /// Limit of the bytes that files may have on the SSD.
     pub ssd_limit_bytes: u64,
-    /// Bytes left below that, and on its file system.
+    /// Bytes free below that limit and on its file system.
     pub ssd_free_bytes: u64,
-    /// Opens of the file that were seen since the mount began; fewer where very many files are
-    /// opened, as what was long ago is forgotten.
+    /// Opens of the file that were seen since the mount began; fewer if very many files are opened, because old ones
+    /// are forgotten.
     pub opens: u64,
     /// The last of them, in milliseconds since 1970.
     pub last_open_ms: Option<u64>,
-    /// Files that would leave the SSD before it; `None` where it is not there, or does not leave by
-    /// the policy (pinned, empty).
+    /// Number of files that would leave the SSD before it; `None` if it is not there, or the policy does not let it
+    /// leave (pinned, empty).
     pub leaves_after: Option<u64>,
-    /// Files that may leave the SSD, itself included.
+    /// Number of files that may leave the SSD, including itself.
     pub may_leave: Option<u64>,
-    /// Jobs that name it and are believed.
+    /// Jobs that name it and are trusted.
     pub jobs: Vec<JobUse>,
     /// Open handles.
     pub handles: u64,
@@ -89,11 +89,11 @@ pub struct FileExplanation {
     pub passed_handles: u64,
     /// Its names.
     pub hard_links: u64,
-    /// Those that move together; where they are fewer than its names, it does not move.
+    /// How many of its names move together; if that is fewer than its names, it does not move.
     pub known_names: u64,
-    /// It does not fit below the SSD's limit at all.
+    /// Whether it is too large for the SSD's limit.
     pub too_large: bool,
-    /// When it last stayed where it was although it was to move, in milliseconds since 1970.
+    /// When it was last to move but stayed, in milliseconds since 1970.
     pub stayed_ms: Option<u64>,
     /// Why it stayed.
     pub stayed: Option<String>,
@@ -110,7 +110,7 @@ pub struct JobUse {
     pub name: String,
     /// References to the file that are still to come.
     pub coming: u64,
-    /// How many references from now the next one is, 1 the very next; `None` where none is to come.
+    /// How many references from now the next one is, 1 being the very next; `None` if there is none.
     pub next: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ pub struct TierState {
     pub path: PathBuf,
     /// Its name.
     pub name: String,
-    /// Bytes its file system has free; `None` where it does not answer.
+    /// Free bytes on its file system; `None` if it does not respond.
     pub free_bytes: Option<u64>,
 }
 
@@ -133,27 +133,27 @@ pub struct TierStatus {
     pub tiers: Vec<TierState>,
     /// Files on the SSD.
     pub ssd_files: u64,
-    /// Above this many bytes on the SSD files are demoted in the background.
+    /// Files are demoted in the background above this many bytes on the SSD,
     pub high_bytes: u64,
-    /// Down to this many.
+    /// and until this many are left.
     pub low_bytes: u64,
-    /// Files and bytes brought to the SSD since the mount began.
+    /// Files and bytes promoted to the SSD since the mount began.
     pub promoted: Moved,
-    /// Files and bytes moved to lower tiers, spilled ones included.
+    /// Files and bytes moved to lower tiers, including spilled ones.
     pub demoted: Moved,
     /// Copies of files on the SSD.
     #[serde(default)]
     pub copies: CopiesStatus,
     /// Opens of files on the SSD, and of files on lower tiers that were served there.
     pub opens: Opens,
-    /// Moves under way, the longest first; a hundred at most.
+    /// Moves in progress, the longest first; at most a hundred.
     #[serde(default)]
     pub moving: Vec<MoveNow>,
-    /// Bytes a second copied between tiers, the mean over the last five seconds.
+    /// Bytes per second copied between tiers, the mean over the last five seconds.
     #[serde(default)]
     pub moving_rate: u64,
-    /// Reads and writes that the mount process served: what the kernel serves by itself
-    /// (passthrough) and answers from its page cache is not seen.
+    /// Reads and writes served by the mount process: those that the kernel serves by itself (passthrough) or from its
+    /// page cache are not seen.
     #[serde(default)]
     pub requests: Requests,
     /// What the kernel serves by itself.
@@ -169,17 +169,17 @@ pub struct CopiesStatus {
     pub kept: Copies,
     /// Files with a clean copy.
     pub clean: Moved,
-    /// Bytes on disk of copies; they give way where a disk is full.
+    /// Bytes of copies on disk; copies are removed if a disk is full.
     pub disk_bytes: u64,
-    /// Of [`TierStatus::demoted`] those of which nothing was copied, as they had a clean copy.
+    /// Those of [`TierStatus::demoted`] for which nothing was copied, because they had a clean copy.
     pub demoted: Moved,
-    /// Files that were archived since the mount began, each time that they were.
+    /// Files archived since the mount began, counted each time.
     pub archived: Moved,
-    /// Files that shall be archived and have no clean copy.
+    /// Files that should be archived but have no clean copy yet.
     pub waiting: Moved,
-    /// How long the oldest of those has none, in milliseconds.
+    /// How long the oldest of those has been waiting, in milliseconds.
     pub waiting_ms: Option<u64>,
-    /// Why a file was not archived last.
+    /// Why the last attempt to archive a file failed.
     pub trouble: Option<String>,
 }
 
@@ -203,7 +203,7 @@ pub struct Opens {
     pub in_place: u64,
 }
 
-/// A file that moves now.
+/// A file that is being moved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MoveNow {
     /// Path relative to the mount's root, as it was when the move began.
@@ -215,7 +215,7 @@ pub struct MoveNow {
     pub to: usize,
     /// Bytes copied so far.
     pub done_bytes: u64,
-    /// Bytes of data that it has: holes do not count.
+    /// Its bytes of data, without holes.
     pub total_bytes: u64,
     /// Seconds since the move began.
     pub seconds: f64,
@@ -239,16 +239,16 @@ pub struct Served {
     pub read_bytes: u64,
     /// Writes.
     pub writes: u64,
-    /// Bytes that they brought.
+    /// Bytes written.
     pub written_bytes: u64,
 }
 
-/// Kernel passthrough: which open files have it and why others do not.
+/// Kernel passthrough: which open files use it and why others do not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassthroughStatus {
-    /// Whether the kernel takes files; `None` until one was offered.
+    /// Whether the kernel accepts files; `None` until one was offered.
     pub works: Option<bool>,
-    /// Why not, where it does not.
+    /// Why not, if it does not.
     pub reason: Option<String>,
     /// Open files that the kernel serves by itself.
     pub files: Vec<String>,
@@ -256,15 +256,15 @@ pub struct PassthroughStatus {
     pub refused: Vec<(String, u64)>,
 }
 
-/// What is done with announced jobs.
+/// A change of the announced jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobChange {
     /// Announces a job: the text of a job file (`docs/JOBS.md`).
     Add(String),
-    /// Takes a job back, by its name.
+    /// Removes a job, by its name.
     Remove(String),
-    /// A new run of a job begins, by processes that are marked as its own.
+    /// A new run of a job begins, with processes that are marked as its own.
     Begin(String),
     /// Changes nothing.
     List,
@@ -281,6 +281,6 @@ pub struct JobInfo {
     pub position: u64,
     /// Distinct files.
     pub files: u64,
-    /// `waiting`, `running`, `stopped` (nobody goes on with it), `done` or `deviated`.
+    /// `waiting`, `running`, `stopped` (no process continues it), `done` or `deviated`.
     pub state: String,
 }

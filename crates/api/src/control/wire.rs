@@ -1,4 +1,4 @@
-//! How paths travel in JSON: a string, or an array of bytes where a name is not UTF-8.
+//! Paths in JSON: a string, or an array of bytes if a name is not UTF-8.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Longest path in bytes: longer than one system call takes, because trees may be deeper than that.
+/// Longest path in bytes: longer than one system call accepts, because trees may be deeper than that.
 const WIRE_PATH_BYTES_MAX: usize = 1 << 20;
 
-/// Paths of one request at most.
+/// Limit of the paths in one request.
 pub(super) const PATHS_MAX: usize = 1 << 19;
 
 /// A path as it appears on the wire.
@@ -29,7 +29,7 @@ impl Serialize for WirePath {
     }
 }
 
-/// By hand, so that nothing is kept of what is no path or is longer than one.
+/// Written by hand, so that nothing is stored that is not a path or is too long for one.
 impl<'de> Deserialize<'de> for WirePath {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(PathVisitor)
@@ -87,7 +87,7 @@ impl From<WirePath> for PathBuf {
     }
 }
 
-/// Writes a path as all answers do: text, or a list of its bytes where it is not UTF-8.
+/// Writes a path as in all answers: as text, or as a list of its bytes if it is not UTF-8.
 ///
 /// # Errors
 /// Those of `out`.
@@ -114,7 +114,7 @@ pub(crate) fn paths_as_json<S: Serializer>(paths: &[PathBuf], out: S) -> Result<
     paths::serialize(paths, out)
 }
 
-/// `#[serde(with)]` for one path.
+/// For `#[serde(with)]` of one path.
 pub mod path {
     use std::path::{Path, PathBuf};
 
@@ -133,7 +133,7 @@ pub mod path {
     }
 }
 
-/// `#[serde(with)]` for a list of paths, each with a number.
+/// For `#[serde(with)]` of a list of paths, each with a number.
 pub mod numbered_paths {
     use std::path::PathBuf;
 
@@ -155,7 +155,7 @@ pub mod numbered_paths {
     }
 }
 
-/// `#[serde(with)]` for a list of paths.
+/// For `#[serde(with)]` of a list of paths.
 pub(super) mod paths {
     use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What a bulk operation reports of its way.
+//! Progress and report of a bulk operation.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 use halocline_os::clock::Clock;
 
-/// A move under way: its progress and its report.
+/// An operation in progress, with its progress and its report.
 pub(super) struct BulkOperation<'a> {
     sink: Mutex<ProgressSink<'a>>,
     done_bytes: Mutex<u64>,
@@ -49,13 +49,13 @@ impl<'a> BulkOperation<'a> {
         FileProgress { moving: self, path: path.to_owned() }
     }
 
-    /// A file had nothing to move.
+    /// A file needed no work.
     pub(super) fn already(&mut self) -> ControlFlow<()> {
         self.report.already_files += 1;
         ControlFlow::Continue(())
     }
 
-    /// A file was moved, `left` bytes of it were not, if any because of `why`.
+    /// A file was processed except for `left` bytes, if any, because of `why`.
     pub(super) fn end_file(&mut self, path: &Path, left: u64, why: &str) -> ControlFlow<()> {
         self.report.files += 1;
         if left > 0 {
@@ -64,19 +64,19 @@ impl<'a> BulkOperation<'a> {
         ControlFlow::Continue(())
     }
 
-    /// A file was not moved.
+    /// A file was skipped.
     pub(super) fn skip(&mut self, path: &Path, reason: String, left: u64) {
         self.report.left_bytes += left;
         self.report.skipped.push(Skipped { path: path.to_owned(), reason });
     }
 
-    /// What was done, and what beside the files that were moved could not be.
+    /// The report, including what could not be processed apart from the files counted so far.
     pub(super) fn report_with(mut self, skipped: &[Skipped]) -> MoveReport {
         self.report.skipped.extend_from_slice(skipped);
         self.report(0)
     }
 
-    /// What was done; `left` bytes more were not.
+    /// The report; `left` more bytes were not processed.
     pub(super) fn report(mut self, left: u64) -> MoveReport {
         self.report.bytes = *self.done_bytes.lock();
         self.report.seconds = self.clock.elapsed(self.begun).as_secs_f64();
@@ -86,7 +86,7 @@ impl<'a> BulkOperation<'a> {
 }
 
 impl FileProgress<'_, '_> {
-    /// `bytes` more were moved; `Break` asks for a stop.
+    /// `bytes` more were processed; `Break` asks to stop.
     pub(super) fn advance(&self, bytes: u64) -> ControlFlow<()> {
         let mut done = self.moving.done_bytes.lock();
         *done += bytes;

@@ -1,4 +1,4 @@
-//! The files that a bulk operation is asked about.
+//! The files that a bulk operation applies to.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::DirEntry;
 use halocline_vfs::namespace::{Namespace, Node};
 
-/// Regular files below given paths. Those that nobody uses are forgotten again when it is dropped.
+/// Regular files below given paths. When this is dropped, those not in use are forgotten again.
 pub(super) struct Walk<'a> {
     known: &'a KnownFiles,
     pub(super) found: Vec<(PathBuf, Arc<CachedFile>)>,
-    /// What could not be looked at.
+    /// What could not be examined.
     pub(super) skipped: Vec<Skipped>,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// Trees may be of any depth: nothing recurs. What goes away meanwhile was never there.
+    /// Without recursion, because trees may be arbitrarily deep. Entries that disappear meanwhile are ignored.
     fn visit(&mut self, namespace: &Namespace, node: &Node, path: PathBuf) {
         let mut left = vec![(node.clone(), path)];
         while let Some((node, path)) = left.pop() {

@@ -155,7 +155,7 @@ fn settings_of(
     }
 }
 
-/// The holders of many open files, bounded so that programs can open theirs.
+/// The components that hold many files open, limited so that programs can open theirs.
 fn within_open_files(
     cache: Volume,
     geometry: CacheGeometry,

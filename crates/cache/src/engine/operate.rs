@@ -1,4 +1,4 @@
-//! What a person or a script may ask of a running engine: the control interface.
+//! The control interface: what a person or a script may ask of a running engine.
 
 use std::path::{Path, PathBuf};
 

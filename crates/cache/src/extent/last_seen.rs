@@ -1,37 +1,37 @@
-//! How a file of the origin looked when we last left it alone: what changes of others are told by (I9).
+//! The state of an origin file when we last examined it, for detecting changes by others (I9).
 
 use halocline_meta::Stamp;
 
-/// What happened to it since it was looked at.
+/// What has happened to the file since it was examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// Nothing that we know of.
+    /// Nothing, as far as we know.
     Nothing,
     /// We changed it.
     Ours,
-    /// Others changed it, and nothing was done about that yet.
+    /// Others changed it, and that is not resolved yet.
     Theirs,
 }
 
-/// What is known of it. Its lock is taken last of a file's locks.
+/// What is known of the file's state. Its lock is taken last of a file's locks.
 #[derive(Debug)]
 pub(crate) struct LastSeen {
-    /// How it looked.
+    /// The stamp found then.
     pub(crate) seen: Stamp,
     /// What happened since then.
     pub(crate) since: Since,
-    /// Changes of ours that are under way.
+    /// Our changes in progress.
     pub(crate) under_way: u32,
-    /// Whether the store's record is of a file at rest: of `seen`, or of a look before a change of others.
+    /// Whether the store's record is of a file at rest: of `seen`, or of a state before a change by others.
     pub(crate) recorded: bool,
     /// When our last change ended, in milliseconds since the epoch.
     pub(crate) ours_ms: u64,
-    /// Whether the rebuilder is to record it as soon as it rests.
+    /// Whether the rebuilder is to record it as soon as it is at rest.
     pub(crate) restless: bool,
 }
 
 impl LastSeen {
-    /// Of a file that nobody of us has changed yet.
+    /// For a file that we have not changed yet.
     pub(crate) const fn new(seen: Stamp) -> Self {
         Self {
             seen,
@@ -43,7 +43,7 @@ impl LastSeen {
         }
     }
 
-    /// Whether our own changes hide how it looks now.
+    /// Whether our own changes hide its current state.
     pub(crate) fn is_hidden(&self) -> bool {
         self.since == Since::Ours || self.under_way > 0
     }
@@ -53,7 +53,7 @@ impl LastSeen {
         self.since == Since::Theirs
     }
 
-    /// It looks like this now, and nothing of ours is under way.
+    /// Sets the current stamp; nothing of ours is in progress.
     pub(crate) fn see(&mut self, stamp: Stamp) {
         (self.seen, self.since) = (stamp, Since::Nothing);
     }

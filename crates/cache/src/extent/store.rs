@@ -21,17 +21,17 @@ use halocline_meta::{Discard, FileId};
 use halocline_os::error::Result;
 use halocline_storage::volume::objects::CacheObjects;
 
-/// Evictions free at least this much at once, so that on a full cache only one in many writes pays
-/// for one; but no more than this share of the cache: evicted bytes may be wanted again.
+/// Evictions free at least this much at once, so that on a full cache only few writes pay for one; but no more than
+/// this share of the cache, because evicted bytes may be wanted again.
 const EVICT_BATCH_BYTES: u64 = 4 << 20;
 const EVICT_BATCH_SHARE: u64 = 256;
 
 /// The cache side of the extent engine.
 #[derive(Debug)]
 pub(crate) struct ExtentStore {
-    /// Maps bytes to their places.
+    /// Maps bytes to their placements.
     pub(crate) dmt: ExtentTable,
-    /// The bytes.
+    /// The cached bytes.
     pub(crate) objects: CacheObjects,
     /// Servers, stripe and groups of the cache volume.
     pub(crate) geometry: CacheGeometry,
@@ -59,7 +59,7 @@ impl ExtentStore {
         }
     }
 
-    /// Reads `buf` from offset `offset` of a file's object. The range is mapped there.
+    /// Reads `buf` at `offset` of a file's object. The range must be mapped there.
     pub(crate) fn read(
         &self,
         file: FileId,
@@ -77,8 +77,8 @@ impl ExtentStore {
         Ok(())
     }
 
-    /// The same; returns the parts of `buf` that differ from what was written there. The caller
-    /// holds its bytes at least shared.
+    /// The same; returns the parts of `buf` that differ from what was written there. The caller holds the bytes at
+    /// least shared.
     pub(crate) fn read_checked(
         &self,
         file: FileId,
@@ -93,8 +93,8 @@ impl ExtentStore {
         Ok(checksums.check((file, placement), offset, buf, &mut read)?.damaged)
     }
 
-    /// Writes `data` at offset `offset` of a file's object. Its blocks are reserved or mapped, and
-    /// the caller holds its bytes exclusively.
+    /// Writes `data` at `offset` of a file's object. Its blocks are reserved or mapped, and the caller holds the bytes
+    /// exclusively.
     pub(crate) fn write(
         &self,
         file: FileId,
@@ -109,9 +109,9 @@ impl ExtentStore {
         Ok(())
     }
 
-    /// Reserves blocks for `range`, evicting clean extents of `files` if necessary; never what
-    /// overlaps `range` itself. Returns the bytes evicted, or `None` if there is no room: the
-    /// caller then goes to the origin instead of waiting (D11).
+    /// Reserves blocks for `range`, evicting clean extents of `files` if necessary, but never any that overlap `range`
+    /// itself. Returns the bytes evicted, or `None` if there is no room: the caller then goes to the origin instead of
+    /// waiting (D11).
     pub(crate) fn make_room(
         &self,
         files: &FileTable,
@@ -138,7 +138,7 @@ impl ExtentStore {
         Ok(None)
     }
 
-    /// Bytes to be freed for the records, which outgrew their share of a full cache.
+    /// Bytes to be freed because records outgrew their share of a full cache.
     pub(crate) fn excess(&self) -> u64 {
         self.dmt.usage().used.saturating_sub(self.dmt.limit())
     }
@@ -167,7 +167,7 @@ impl ExtentStore {
         self.free(&discards)
     }
 
-    /// Frees blocks whose mapping is gone. The caller holds their ranges exclusively.
+    /// Frees blocks whose mapping was removed. The caller holds their ranges exclusively.
     pub(crate) fn free(&self, discards: &[Discard]) -> Result<u64> {
         let mut freed = 0;
         for discard in discards {
@@ -195,8 +195,8 @@ impl ExtentStore {
         std::mem::take(&mut self.emptied.lock())
     }
 
-    /// After a crash: frees blocks of objects outside the extents in the table, which no count
-    /// includes (I5). The cache is not in use yet.
+    /// After a crash: frees blocks of objects outside the extents in the table, which nothing else accounts for (I5).
+    /// The cache is not in use yet.
     pub(crate) fn trim(&self) -> Result<()> {
         for key in self.objects.list()? {
             let id = FileId(key.file);
@@ -216,8 +216,8 @@ impl ExtentStore {
                 }
             }
             object.cut(kept)?;
-            // This process has no list of what the killed one wrote: the first barrier would report
-            // that as durable without syncing it.
+            // This process has no list of what the killed one wrote: the first barrier would report it as durable
+            // without syncing it.
             object.sync(true)?;
         }
         self.dmt.trimmed();

@@ -9,7 +9,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use crate::extent::file::CachedFile;
 use halocline_meta::{FileId, OriginKey};
 
-/// The files that are open or hold something the engine must remember.
+/// The files that are open or have something that the engine must remember.
 #[derive(Debug, Default)]
 pub(crate) struct FileTable {
     maps: RwLock<Maps>,
@@ -33,8 +33,8 @@ impl FileTable {
         self.maps.read().by_id.get(&id).cloned()
     }
 
-    /// The file with this origin identity, made by `make` if it is not there. Only one is ever
-    /// made: its locks are what keeps two requests apart.
+    /// The file with this origin identity, made by `make` if it is not there. Only one is ever made, because its locks
+    /// keep requests apart.
     pub(crate) fn get_or_insert<E>(
         &self,
         key: OriginKey,
@@ -55,9 +55,9 @@ impl FileTable {
         Ok(file)
     }
 
-    /// How often a change of ours may have ended unseen by who looks at a file before it enters the
-    /// table: a file left, or one that is not in it was changed. What was seen of a file is of now if
-    /// this was the same before the look as it is when the file enters.
+    /// A counter of events after which attributes read before a file entered the table may be out of date: a file left
+    /// the table, or one that is not in it was changed by us. Attributes are current if the counter was the same before
+    /// they were read as it is when the file enters.
     pub(crate) fn unwatched(&self) -> u64 {
         self.unwatched.load(Ordering::SeqCst)
     }
@@ -68,11 +68,11 @@ impl FileTable {
         self.maps.write().by_id.insert(id, Arc::clone(file));
     }
 
-    /// Drops a file that nobody else holds and `idle` calls idle; its records stay in the store.
+    /// Drops a file that has no other holders and that `idle` declares idle; its records stay in the store.
     pub(crate) fn remove_if(&self, file: &Arc<CachedFile>, idle: impl FnOnce(&CachedFile) -> bool) {
         let mut maps = self.maps.write();
         let Some(held) = maps.by_key.get(&file.key) else { return };
-        // The table's own references and the caller's: one by key, one by id, one here.
+        // References of the table and of the caller: one by key, one by id, one here.
         let own = 2 + usize::from(file.id().is_some_and(|id| maps.by_id.contains_key(&id)));
         if Arc::ptr_eq(held, file) && Arc::strong_count(file) <= own && idle(file) {
             maps.by_key.remove(&file.key);
@@ -83,7 +83,7 @@ impl FileTable {
         }
     }
 
-    /// Keeps the table as it is until the answer is dropped.
+    /// Keeps the table unchanged until the result is dropped.
     pub(crate) fn freeze(&self) -> Frozen<'_> {
         Frozen { maps: self.maps.read_recursive(), unwatched: &self.unwatched }
     }
@@ -94,7 +94,7 @@ impl FileTable {
     }
 }
 
-/// The table while nothing enters or leaves it.
+/// The table while no file enters or leaves it.
 pub(crate) struct Frozen<'a> {
     maps: RwLockReadGuard<'a, Maps>,
     unwatched: &'a AtomicU64,

@@ -1,4 +1,4 @@
-//! Which dirty regions of a file a sweep takes.
+//! Chooses the dirty regions of a file for a sweep.
 
 use std::collections::VecDeque;
 
@@ -13,18 +13,18 @@ pub(super) struct DirtyRegion {
     pub(super) end: u64,
 }
 
-/// Which of a file's dirty regions a sweep takes.
+/// Which of a file's dirty regions a sweep flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Every one.
+    /// All of them.
     All,
-    /// Those with extents that have bytes of this range.
+    /// Regions whose extents have bytes of this range.
     Of(ByteRange),
-    /// The densest ones, so many that they hold this many dirty bytes.
+    /// The densest ones, as many as it takes to hold this many dirty bytes.
     Densest(u64),
 }
 
-/// The regions that `which` asks for, in offset order.
+/// The regions that `which` selects, in offset order.
 pub(super) fn chosen(mut regions: Vec<DirtyRegion>, which: Which) -> VecDeque<ByteRange> {
     if let Which::Of(range) = which {
         regions.retain(|region| region.range.start < range.end && range.start < region.end);

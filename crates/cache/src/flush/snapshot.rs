@@ -1,7 +1,7 @@
-//! A copy of a region's dirty bytes, taken while programs go on.
+//! A copy of a region's dirty bytes, taken while programs continue.
 //!
-//! Neighbours in one cache object are read together, and pieces at the same time: reading the
-//! cache extent by extent would take longer than writing a dense region to the origin.
+//! Adjacent extents of one cache object are read together, and pieces concurrently: reading the cache extent by extent
+//! would take longer than writing a dense region to the origin.
 
 use std::sync::Arc;
 use std::thread;
@@ -20,13 +20,13 @@ use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::error::Result;
 use halocline_storage::volume::run_writes::Runs;
 
-/// Longest piece read at once: its range stays locked for writers meanwhile.
+/// Longest piece read at once; its range stays locked against writers meanwhile.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Threads that read a snapshot's pieces.
 const READERS: usize = 8;
 
-/// Bytes of dirty extents held in memory while they travel.
+/// Bytes of dirty extents, held in memory between cache and origin.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     start: u64,
@@ -34,11 +34,11 @@ pub(super) struct Snapshot {
     runs: Vec<ByteRange>,
     /// The extents with the generations that were copied.
     pub(super) extents: Vec<(ByteRange, u64)>,
-    /// Bytes of others that are not what was written there.
+    /// Ranges whose bytes differ from what was written there, and which were not copied.
     pub(super) damaged: Vec<ByteRange>,
 }
 
-/// Neighbouring dirty extents in one object, with the memory for them.
+/// Adjacent dirty extents in one object, with memory for their bytes.
 #[derive(Debug)]
 struct Piece<'a> {
     range: ByteRange,
@@ -46,7 +46,7 @@ struct Piece<'a> {
     memory: &'a mut [u8],
 }
 
-/// What was copied of some pieces, and what was not because it is damaged.
+/// Copied extents of some pieces, and damaged ranges that were left out.
 #[derive(Debug, Default)]
 struct Copied {
     extents: Vec<(ByteRange, u64)>,
@@ -59,7 +59,7 @@ impl Snapshot {
     }
 }
 
-/// What takes snapshots.
+/// Takes snapshots.
 #[derive(Debug, Builder)]
 pub(crate) struct Snapshots {
     store: Arc<ExtentStore>,
@@ -68,8 +68,8 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Copies the dirty extents that nobody is writing to right now and that are what was written;
-    /// `None` where there are none. Nobody writes to any of them while the caller holds them all: `held`.
+    /// Copies the dirty extents that no one is writing to and that are undamaged; `None` if there are none. If the
+    /// caller holds all of their bytes (`held`), no one writes to any of them.
     pub(super) fn take(
         &self,
         file: &CachedFile,
@@ -110,7 +110,7 @@ impl Snapshots {
                 self.copy_piece(file, &mut piece, held, &mut segments, &mut copied)?;
             }
         };
-        // Where time is simulated, none passes while one of them computes, or waits for a processor.
+        // In simulated time, none passes while one of the readers computes or waits for a processor.
         let (team, mut works) = Team::new(&self.clock, readers);
         let read = |begun: Work| {
             let working = begun.begin();
@@ -143,7 +143,7 @@ impl Snapshots {
         segments: &mut Vec<Segment>,
         copied: &mut Copied,
     ) -> Result<()> {
-        // Only tried: a program may hold the range and wait for `writeback`, which we hold.
+        // Without waiting: a program may hold the range and wait for `writeback`, which we hold.
         let tried = if held.is_none() { file.range.try_shared(piece.range) } else { None };
         if held.is_none() && tried.is_none() {
             return Ok(());
@@ -175,8 +175,7 @@ impl Snapshots {
     }
 }
 
-/// Cuts sorted dirty extents into pieces, each with its part of `memory`, whose first byte is at
-/// file offset `start`.
+/// Cuts sorted dirty extents into pieces, each with its part of `memory`, whose first byte is at file offset `start`.
 fn pieces<'a>(dirty: &[Extent], start: u64, memory: &'a mut [u8]) -> Vec<Piece<'a>> {
     let mut ranges: Vec<(ByteRange, Placement)> = Vec::new();
     for extent in dirty {

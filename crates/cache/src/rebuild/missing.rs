@@ -1,7 +1,7 @@
-//! Dirty files that a flush does not find under their names, until they are found or gone.
+//! Dirty files that a flush does not find under their names, until they are found or known to be gone.
 //!
-//! A file that is being renamed or removed is not there for an instant, and its record follows a
-//! moment later. Only what stays missing was moved or removed behind the mount, and is searched for.
+//! While a file is renamed or removed, its name is briefly missing, and its record follows a moment later. Only a file
+//! that stays missing was moved or removed behind the mount, and is searched for.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,26 +9,25 @@ use parking_lot::Mutex;
 
 use halocline_meta::FileId;
 
-/// How long a name may be on its way, in milliseconds.
+/// How long a change of a name may take, in milliseconds.
 const GRACE_MS: u64 = 2_000;
 
-/// How long until what could not be found nor given up is searched for again, in milliseconds: a search
-/// walks the whole tree.
+/// Pause between searches for a file that could neither be found nor given up, in milliseconds: a search walks the
+/// whole tree.
 const AGAIN_MS: u64 = 60_000;
 
-/// When each of them is to be searched for, in milliseconds since the epoch.
+/// When each missing file is to be searched for, in milliseconds since the epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
     due_ms: Mutex<HashMap<FileId, u64>>,
 }
 
 impl Missing {
-    /// Notes that `id` was not found; whether it is missing for so long that it should be searched for
-    /// now.
+    /// Notes that `id` was not found; returns whether it has been missing long enough to be searched for now.
     pub(crate) fn note(&self, id: FileId, now_ms: u64) -> bool {
         let mut due_ms = self.due_ms.lock();
         let due = due_ms.entry(id).or_insert(now_ms.saturating_add(GRACE_MS));
-        // Further away than any wait is long: the clock was set back.
+        // Further in the future than any wait: the clock was set back.
         let is_due = *due <= now_ms || *due > now_ms.saturating_add(AGAIN_MS.max(GRACE_MS));
         if is_due {
             *due = now_ms.saturating_add(AGAIN_MS);
@@ -36,7 +35,7 @@ impl Missing {
         is_due
     }
 
-    /// Forgets all but those of `dirty`, the files that are dirty now.
+    /// Forgets all files except those in `dirty`, which are dirty now.
     pub(crate) fn keep_only(&self, dirty: &[(FileId, u64)]) {
         let mut due_ms = self.due_ms.lock();
         if !due_ms.is_empty() {
@@ -77,7 +76,7 @@ mod tests {
         assert!(missing.note(moving, 200_000));
     }
 
-    /// An engine with 4 KiB that are dirty of `file`, which it has to look for by its name.
+    /// An engine with 4 KiB of dirty bytes of `file`, which it must look up by name.
     fn engine(dirs: &[TempDir; 2]) -> ExtentEngine {
         let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
         let around = Decorations { data_bytes: Some(1 << 20), ..Decorations::NONE };
@@ -96,7 +95,7 @@ mod tests {
         engine
     }
 
-    /// Flushes as the rebuilder does, long after dirty files were missed first.
+    /// Flushes as the rebuilder does, long after dirty files were first missed.
     fn pass(engine: &ExtentEngine) {
         for (id, _) in engine.base.store.dmt.dirty_files() {
             engine.components.rounds.missing.note(id, 0);
@@ -104,7 +103,7 @@ mod tests {
         engine.components.rounds.flush_pass(&Signal::new(Clock::MACHINE), Reason::Short).unwrap();
     }
 
-    /// Only a flush or an unmount on request looked for them; `status` said that the next mount would.
+    /// Regression: only a flush or an unmount on request looked for them; `status` said that the next mount would.
     #[test]
     fn i9_what_others_removed_is_saved_while_the_mount_lives() {
         let dirs = [(); 2].map(|()| TempDir::new().unwrap());

@@ -1,4 +1,4 @@
-//! What the rebuilder's thread and the others tell each other.
+//! Signals between the rebuilder's thread and the others.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Doing;
 use halocline_os::clock::Clock;
 
-/// How often the rebuilder looks around when nobody wakes it.
+/// How often the rebuilder checks for work when it is not woken.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Longest rest after rounds that panicked.
@@ -24,13 +24,13 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// One whose waits are those of `clock`.
+    /// A signal whose waits use `clock`.
     pub(super) fn new(clock: Clock) -> Self {
         let (stop, doing) = (AtomicBool::new(false), AtomicU8::new(0));
         Self { clock, stop, doing, woken: Mutex::new(false), wake: Condvar::new() }
     }
 
-    /// Ends the thread's next wait, unless somebody did already.
+    /// Ends the thread's next wait, unless it was already woken.
     pub(super) fn wake(&self) {
         let mut woken = self.woken.lock();
         if !*woken {
@@ -39,7 +39,7 @@ impl Signal {
         }
     }
 
-    /// The thread is to end.
+    /// Tells the thread to end.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         *self.woken.lock() = true;
@@ -63,7 +63,7 @@ impl Signal {
         }
     }
 
-    /// Waits until somebody wakes the thread, for a tick at most.
+    /// Waits until the thread is woken, for a tick at most.
     pub(super) fn wait(&self) {
         let mut woken = self.woken.lock();
         let until = self.clock.instant() + TICK;
@@ -71,8 +71,8 @@ impl Signal {
         *woken = false;
     }
 
-    /// Rests although somebody may wake the thread: longer after each of `panics` rounds in a row. What panics
-    /// is likely to do so again, and each time is told in the log.
+    /// Rests even if woken: longer after each of `panics` rounds in a row. A round that panicked is likely to panic
+    /// again, and each panic is logged.
     pub(super) fn rest(&self, panics: u32) {
         let rest = TICK.saturating_mul(1 << panics.min(16)).min(REST_MAX);
         let mut woken = self.woken.lock();

@@ -76,19 +76,19 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let mut files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
     let cleared = origin.clear_moves(&mut |_| Ok(()))?;
     origin.check_space(&files).map_err(Failure::refused)?;
-    // The look may take long, and where all is in place nothing else asks.
+    // The check may take long, and if everything is in place nothing else checks for signals.
     if let Some(signal) = came.came() {
         return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
     }
     move_all(&origin, &files, &came, args.place.json)?;
-    // What was before stays in the answer; what is used is what is used now.
+    // The earlier state stays in the answer; the space used is the current one.
     for (file, now) in files.iter_mut().zip(origin.look(&wishes, false)?) {
         file.used = now.used;
     }
     report(args, &plan, &origin, &files, cleared)
 }
 
-/// The first signal that was to end this process; the next one does.
+/// The first signal that would have ended this process; the next one does.
 struct Interruption(Arc<AtomicUsize>);
 
 impl Interruption {
@@ -127,7 +127,7 @@ fn move_all(
     quiet: bool,
 ) -> Result<(), Failure> {
     let to_move = || files.iter().filter(|file| !file.agrees());
-    // Sizes are what users made them, of files with holes too.
+    // Sizes are set by users, also of files with holes.
     let total_bytes = to_move().map(|file| file.size).fold(0, u64::saturating_add);
     let mut meter = Meter::new("moving", quiet);
     let mut done_bytes = 0_u64;

@@ -73,7 +73,7 @@ pub(crate) fn execute(args: &BenchArgs) -> Outcome {
     }
 }
 
-/// What a benchmark ends with that `signal` interrupted: a shell's status for it.
+/// The result of a benchmark that `signal` interrupted: a shell's status for it.
 fn interrupted(signal: i32) -> Failure {
     let status = u8::try_from(128 + signal).unwrap_or(u8::MAX);
     Failure::with_status(status, "interrupted; the scratch directory was removed")

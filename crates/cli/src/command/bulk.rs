@@ -1,4 +1,4 @@
-//! What commands that move data have in common: ask, show progress, tell what moved.
+//! Common to commands that move data: send the request, show progress, report the result.
 
 use std::process::ExitCode;
 
@@ -12,8 +12,7 @@ use crate::print::{self, tell};
 use crate::progress::Meter;
 use crate::text;
 
-/// Refuses a command at a mount of the other kind, a file tier or a cache; `remedy` is what to type
-/// there.
+/// Refuses a command at a mount of the wrong kind, a file tier or a cache; `remedy` is what to type instead.
 pub(super) fn only_on_a_tier(tier: bool, place: &Place, remedy: &str) -> Result<(), Failure> {
     let is_a_tier = mount_lookup::status(place)?.tier.is_some();
     if is_a_tier == tier {
@@ -23,22 +22,22 @@ pub(super) fn only_on_a_tier(tier: bool, place: &Place, remedy: &str) -> Result<
     Err(Failure::refused(format!("this mount is {what}: {remedy}")))
 }
 
-/// How a move is told of.
+/// How a move is reported.
 pub(super) struct Telling {
-    /// While it goes on: "flushing".
+    /// The verb during the move: "flushing".
     pub(super) doing: &'static str,
-    /// Of what moved: "flushed".
+    /// The verb for the result: "flushed".
     pub(super) done: &'static str,
-    /// The failure where bytes stayed, which it is given as text.
+    /// Makes the failure if bytes were left, given their number as text.
     pub(super) left: fn(String) -> Failure,
-    /// Nothing was to move, only to be told.
+    /// Whether nothing is moved, only reported.
     pub(super) dry_run: bool,
     /// In JSON.
     pub(super) json: bool,
 }
 
 impl Telling {
-    /// Asks the mount at `place` for a move and waits for its end.
+    /// Requests a move from the mount at `place` and waits for its end.
     pub(super) fn ask(&self, place: &Place, request: &Request) -> Outcome {
         let mut meter = Meter::new(self.doing, self.json || self.dry_run);
         let report: MoveReport =
@@ -56,11 +55,11 @@ impl Telling {
     }
 }
 
-/// Says on standard error which files stay dirty, and which others had changed.
+/// Reports on standard error which files stay dirty, and which were changed by others.
 pub(super) fn tell_left(report: &MoveReport) {
     let tell = |left: &Skipped| {
         if left.path.as_os_str().is_empty() {
-            // Nothing was flushed: it is of no one file.
+            // Nothing was flushed, so this concerns no single file.
             tell!("halocline: {}", left.reason);
         } else {
             tell!("halocline: {}", text::left(left));
@@ -74,7 +73,7 @@ pub(super) fn tell_left(report: &MoveReport) {
     report.conflicts.iter().for_each(tell);
 }
 
-/// The failure of a move that met files which others had changed.
+/// The failure of a move that found files changed by others.
 pub(super) fn conflicts(report: &MoveReport) -> Option<Failure> {
     (!report.conflicts.is_empty()).then(|| Failure::conflicts(report.conflicts.len()))
 }

@@ -29,7 +29,7 @@ use crate::print::{self, say, tell};
 use crate::progress::Meter;
 use crate::text;
 
-/// Longest configuration that is added to, as the longest that is read.
+/// Longest configuration that is extended, the same as the longest that is read.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// Measure startup and per-byte time of devices, and write them to the configuration or as servers of a plan
@@ -123,7 +123,7 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
             Some(file) => servers::write(file, &measured)?,
             None => write(file, &measured)?,
         }
-        // Standard output is for the JSON alone.
+        // Standard output is only for the JSON.
         let written = format!("written to {}", text::path(file));
         if args.json { tell!("{written}") } else { say!("{written}") }
     }
@@ -189,11 +189,11 @@ fn describe(dir: &Path, found: &Calibration) -> String {
     out
 }
 
-/// Puts the measured devices into the file and leaves the rest of it, comments too, as it is.
+/// Adds the measured devices to the file and leaves the rest of it, including comments, unchanged.
 fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<(), Failure> {
     let text = match bounded::read_to_string(file, CONFIG_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        // What cannot be read is not replaced.
+        // A file that cannot be read is not replaced.
         text => text.map_err(Error::at(file, "read"))?,
     };
     let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
@@ -213,7 +213,7 @@ fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<(), Failure
     replace(file, &document)
 }
 
-/// Puts `document` in the place of `file`: a reader sees the old file or the new one.
+/// Replaces `file` by `document`: a reader sees either the old file or the new one.
 fn replace(file: &Path, document: &DocumentMut) -> Result<(), Failure> {
     let replace = || -> io::Result<()> {
         let new = Replacement::begin(file)?;
@@ -271,7 +271,7 @@ mod tests {
         assert!(config.direct);
         assert_eq!(config.device(Path::new("/mnt/a b")), Some(&new));
         assert_eq!(config.device(Path::new("/mnt/c")), Some(&old));
-        // Nobody else could read it, and it is a link's.
+        // No one else could read it, and it is a link's target.
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
         let link = dir.path().join("link.toml");
         symlink(&file, &link).unwrap();

@@ -112,7 +112,7 @@ fn state(node: &Node) -> &'static str {
     }
 }
 
-/// The sessions of the node called `name` that are gone.
+/// The dead sessions of the node called `name`.
 fn gone(nodes: Vec<Node>, name: &str) -> Result<Vec<Node>, Failure> {
     let named: Vec<Node> =
         nodes.into_iter().filter(|node| node.node.as_deref() == Some(name)).collect();
@@ -150,7 +150,7 @@ fn recover(args: &RecoverArgs) -> Outcome {
             continue;
         }
         let left = Left::open(&origin, &cache, &config).map_err(Failure::refused)?;
-        // Now that nobody can put another one there.
+        // Only now can no one put another cache there.
         check_identity(&cache, Some(left.cache_id()), &node).map_err(Failure::refused)?;
         let bytes = left.bring_to_origin().map_err(Failure::refused)?;
         sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
@@ -160,8 +160,8 @@ fn recover(args: &RecoverArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where this machine reaches the cache of a session. Nothing is made there: an empty directory of the same name is not
-/// the cache.
+/// Where this machine reaches the cache of a session. Nothing is created there: an empty directory with the same name
+/// is not the cache.
 fn cache_of(args: &RecoverArgs, node: &Node) -> Result<PathBuf> {
     let (Some(named), Some(_)) = (&node.cache, &node.cache_id) else {
         return Err(Error::invalid(
@@ -176,7 +176,7 @@ fn cache_of(args: &RecoverArgs, node: &Node) -> Result<PathBuf> {
     Ok(cache)
 }
 
-/// That what was found in a directory is the cache of a session.
+/// Checks that the cache found in a directory is that of a session.
 fn check_identity(cache: &Path, found: Option<&str>, node: &Node) -> Result<()> {
     if found.is_some() && found == node.cache_id.as_deref() {
         return Ok(());
@@ -207,12 +207,12 @@ fn forget(args: &EndArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How people know files: by a path, or by the inode number where no name is found.
+/// Names of files for people: a path, or the inode number if no name is found.
 fn names_of(origin: &Path, inodes: &BTreeSet<u64>) -> Vec<String> {
     let mut names = BTreeMap::new();
     let mut dirs = vec![origin.to_owned()];
     while let Some(dir) = dirs.pop().filter(|_| names.len() < inodes.len()) {
-        // What cannot be read is left out: the number is told then.
+        // What cannot be read is omitted; the number is then reported.
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_dir {

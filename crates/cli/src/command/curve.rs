@@ -12,15 +12,15 @@ use serde::Serialize;
 use crate::command::bench::plot::{Drawn, colour, count};
 use crate::text;
 
-/// Bytes of a block: what the extent cache counts in.
+/// Bytes of a block: the unit of the extent cache.
 const BLOCK: u64 = 4096;
-/// Accesses that are looked at, at most: some 100 MiB of memory, and a few seconds for a dozen sizes.
+/// Limit of the accesses that are analysed: some 100 MiB of memory, and a few seconds for a dozen sizes.
 const ACCESSES_MAX: usize = 1 << 21;
-/// Accesses that are counted, at most: minutes. A trace of others may claim requests of exbibytes.
+/// Limit of the accesses that are counted: minutes. Others' traces may claim requests of exbibytes.
 const COUNTED_MAX: u64 = 1 << 36;
-/// Cache sizes that can be asked for.
+/// Limit of the cache sizes that can be requested.
 const SIZES_MAX: usize = 64;
-/// Sizes where none are asked for: the footprint, its half, and so on.
+/// Number of default sizes: the footprint, half of it, and so on.
 const HALVINGS: u32 = 8;
 
 /// Cache sizes that the user wants a curve at.
@@ -48,10 +48,10 @@ pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
     Ok(Sizes::Given(sizes))
 }
 
-/// What a line of the picture shows of a point.
+/// The value of a point that a line of the picture shows.
 type Measure = fn(&PointReport) -> f64;
 
-/// A curve as scripts read it (docs/METRICS.md has the keys).
+/// A curve in the form that scripts read (docs/METRICS.md has the keys).
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Curve {
     block_bytes: u64,
@@ -72,10 +72,10 @@ struct PointReport {
     error: f64,
 }
 
-/// Takes requests for a curve.
+/// Collects requests for a curve.
 pub(crate) struct Curves {
     sampler: Sampler,
-    /// Accesses so far, beyond [`COUNTED_MAX`] those that were not looked at, too.
+    /// Accesses so far; beyond [`COUNTED_MAX`] also those that were not analysed.
     counted: u64,
 }
 
@@ -95,7 +95,7 @@ impl Curves {
         }
     }
 
-    /// The curve at `sizes`; why there is none of a trace that moves too much.
+    /// The curve at `sizes`; an error explains why there is none for a trace that moves too much.
     pub(crate) fn finish(self, sizes: &Sizes) -> Result<Curve, String> {
         if self.counted > COUNTED_MAX {
             let most = text::bytes(COUNTED_MAX * BLOCK);
@@ -131,7 +131,7 @@ impl Curves {
 }
 
 impl Curve {
-    /// As a table of a terminal's width.
+    /// A table that fits a terminal's width.
     pub(crate) fn table(&self) -> String {
         let mut out = format!(
             "What caches would have missed of {} accesses to blocks of {},\n{} distinct",
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// Each block of it would have been counted: for days.
+    /// Regression: each block of it would have been counted, for days.
     #[test]
     fn a_request_of_exbibytes_is_not_counted_block_by_block() {
         let request = |length| Request {

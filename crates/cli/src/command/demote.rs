@@ -50,7 +50,7 @@ pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
             let inside = place.inside.clone();
             return Ok((place, inside));
         }
-        // A name may look like a glob, and a glob like a name that is not there.
+        // A name may look like a glob, and a glob like a name that does not exist.
         Err(error) if error.errno() == libc::ETIMEDOUT || !path.iter().any(is_glob) => {
             return Err(mount_lookup::not_found(error));
         }
@@ -58,7 +58,7 @@ pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
     };
     let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
     let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
-    // Where neither is on a mount, what was typed is told of.
+    // If neither is on a mount, the error is about what was typed.
     let Ok(place) = mount_lookup::find(base) else { return Err(mount_lookup::not_found(literal)) };
     let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
     let inside = place.inside.join(rest);

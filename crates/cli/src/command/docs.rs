@@ -43,8 +43,8 @@ pub(crate) fn execute(args: &DocsArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command for completions, which would offer what is hidden, and files where an option takes one
-/// of few words.
+/// The command for completions, which would otherwise offer hidden items, and files where an option accepts only a few
+/// words.
 fn offered(command: &clap::Command) -> clap::Command {
     let args = command.get_arguments().filter(|arg| !arg.is_hide_set()).map(with_words);
     let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set());
@@ -92,7 +92,7 @@ fn man_pages(dir: &Path, name: &str, command: &clap::Command) -> Result<(), Fail
         .try_for_each(|command| man_pages(dir, &format!("{name}-{}", command.get_name()), command))
 }
 
-/// How the command is called, as its help says it: what `clap_mangen` writes names no values.
+/// How the command is called, as in its help: `clap_mangen` would omit the names of values.
 fn synopsis(command: &clap::Command) -> String {
     let usage = command.clone().render_usage().to_string();
     let lines = usage.trim_start_matches("Usage:").lines().map(|line| roff(line.trim()));
@@ -113,12 +113,12 @@ fn statuses() -> String {
     page
 }
 
-/// A word and what is said of it.
+/// A word and its description.
 fn paragraph(word: &str, text: &str) -> String {
     format!(".TP\n{}\n{}\n", roff(word), roff(text))
 }
 
-/// Text for a page: no character of it is taken for a request.
+/// Escapes text for a man page: no character of it is taken for a request.
 fn roff(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

@@ -20,7 +20,7 @@ use crate::{inherited, mpi, open_engine, preflight, text};
 const PASSTHROUGH_KERNEL: (u32, u32) = (6, 9);
 /// First kernel on which FUSE works inside user namespaces.
 const NAMESPACE_KERNEL: (u32, u32) = (4, 18);
-/// Open files that a mount should be allowed: one or two for each open file of a program.
+/// Open files that a mount should be allowed: one or two for each file that a program opens.
 const OPEN_FILES_WANTED: u64 = 8192;
 
 /// Check kernel, privileges, devices and directories
@@ -49,7 +49,7 @@ enum Verdict {
     Fail,
 }
 
-/// One thing that was looked at.
+/// One thing that was checked.
 #[derive(Debug, Serialize)]
 struct Finding {
     what: &'static str,
@@ -61,8 +61,8 @@ fn finding(what: &'static str, verdict: Verdict, detail: impl Into<String>) -> F
     Finding { what, verdict, detail: detail.into() }
 }
 
-/// Looks at everything. The status is 1 when something will not work, and 2 where a mount would refuse the options,
-/// the configuration or the directories, too.
+/// Checks everything. The status is 1 if something will not work, and 2 if a mount would refuse the options, the
+/// configuration or the directories, too.
 pub(crate) fn execute(args: &DoctorArgs) -> Outcome {
     let mut findings = vec![
         fuse_device(),
@@ -275,12 +275,12 @@ fn directories(origin: &Path, cache: &Path, config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// Whether the kernel says that the device rotates; `None` where it does not know.
+/// Whether the device rotates, according to the kernel; `None` if it does not know.
 fn is_rotational(path: &Path) -> Option<bool> {
     let device = fs::metadata(path).ok()?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    // A partition has no queue of its own; the disk above it does.
+    // A partition has no queue of its own; the disk above it has one.
     let queue = [node.join("queue"), node.parent()?.join("queue")];
     let text = queue.iter().find_map(|dir| fs::read_to_string(dir.join("rotational")).ok())?;
     Some(text.trim() == "1")

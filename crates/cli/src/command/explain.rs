@@ -94,9 +94,9 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is decided, and what stands in its way where that is something else.
+/// The decision, and what prevents it from taking effect, if anything.
 fn decision(told: &Explanation) -> String {
-    // There are layouts on the cache only.
+    // Layouts exist only on the cache.
     let layout = told.layout.filter(|_| told.decision == Side::Cache);
     let layout = layout.map_or_else(String::new, |layout| format!(", layout {}", layout.title()));
     let reason = text::line(&told.reason);
@@ -145,7 +145,7 @@ fn line(cost: &CostTerms) -> String {
     )
 }
 
-/// What measured times make of the model's startup and transfer: `x 0.42`.
+/// The factor that measured times apply to the model's startup and transfer: `x 0.42`.
 fn learned(cost: &CostTerms) -> String {
     let modelled = cost.startup_s + cost.transfer_s;
     let factor = cost.total_s / modelled;
@@ -159,7 +159,7 @@ fn learned(cost: &CostTerms) -> String {
 mod tests {
     use super::*;
 
-    /// The columns did not add up where a policy had learned from measured times.
+    /// Regression: the columns did not add up if a policy had learned from measured times.
     #[test]
     fn what_was_learned_stands_between_the_model_and_the_total() {
         let cost = |total_s| CostTerms {

@@ -44,14 +44,14 @@ pub(crate) struct FsckArgs {
     json: bool,
 }
 
-/// A cache that is open for checking.
+/// A cache opened for checking.
 struct Cache {
     offline: OfflineCache,
     problems: Vec<Problem>,
     origin_unchecked: Option<String>,
 }
 
-/// Checks, and mends if asked.
+/// Checks, and repairs if requested.
 pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     if let Some(outcome) = super::tier_fsck::execute(&args.cache, args.repair, args.json) {
         return outcome;
@@ -106,7 +106,7 @@ impl Cache {
         Ok(Self { offline, problems, origin_unchecked: None })
     }
 
-    /// Looks for servers that are not what they were.
+    /// Looks for servers that were replaced or lost.
     fn check_servers(&mut self) -> Result<()> {
         let lost = label::unlabelled(
             self.offline.objects.volume(),
@@ -116,8 +116,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Holds the records of one file against its objects and its place on the origin; answers
-    /// which bytes are missing.
+    /// Checks the records of one file against its objects and its place on the origin; returns the missing bytes.
     fn check_file(&mut self, file: &FileRecord, repair: bool) -> Result<Vec<ByteRange>> {
         let extents = self.offline.dmt.extents(file.id);
         let mut missing = Vec::new();
@@ -156,8 +155,8 @@ impl Cache {
         Ok(missing)
     }
 
-    /// Compares what is cached of one file, but for what is `missing`, with its checksums. `repair` is the directory of a cache
-    /// that is to be repaired: what is damaged is dropped, after what only the cache had was saved.
+    /// Compares the cached bytes of one file, except for `missing` ones, with its checksums. `repair` is the directory
+    /// of a cache to be repaired: damaged bytes are dropped after those that only the cache had were saved.
     fn check_contents(
         &mut self,
         file: &FileRecord,
@@ -194,7 +193,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Looks for objects that no record names, and for blocks that nobody counts.
+    /// Looks for objects that no record names, and for unaccounted blocks.
     fn check_objects(&mut self, repair: bool) -> Result<()> {
         let known: HashSet<u64> = self.offline.dmt.files().iter().map(|file| file.id.0).collect();
         let mut stray: Vec<u64> = self.offline.objects.list()?.iter().map(|key| key.file).collect();
@@ -214,12 +213,12 @@ impl Cache {
             self.problems.push(Problem::Uncounted { allocated_bytes, counted_bytes });
         }
         if repair {
-            // A barrier calls durable what the records name: a killed process has not synced it.
+            // A barrier declares durable what the records name, but a killed process has not synced it.
             for key in self.offline.objects.list()? {
                 self.offline.objects.open(key.file, key.placement)?.sync(true)?;
             }
             self.offline.dmt.barrier()?;
-            // Nothing is recorded any more of what a lost server had.
+            // The records no longer refer to anything that a lost server had.
             label::write(self.offline.objects.volume(), &self.offline.dmt.identity().cache_id)?;
         }
         Ok(())
@@ -366,7 +365,7 @@ fn describe(problem: &Problem) -> String {
 mod tests {
     use super::*;
 
-    /// After a clean unmount "620 KiB are in use and 616 KiB are counted" was followed by "clean".
+    /// Regression: after a clean unmount, "620 KiB are in use and 616 KiB are counted" was followed by "clean".
     #[test]
     fn what_the_next_mount_frees_is_said_to_be_normal() {
         let problem = Problem::Uncounted { allocated_bytes: 620 << 10, counted_bytes: 616 << 10 };

@@ -11,10 +11,10 @@ use halocline_trace::Request;
 use crate::print::tell;
 use crate::progress::LINE_INTERVAL;
 
-/// Requests within so many bytes are meant where a profile says "random".
+/// A profile's "random" requests are within this many bytes.
 const SPAN: u64 = 16 << 30;
 
-/// The servers of a set as the planner sees them. Its network is the slowest that there is.
+/// The servers of a set for the planner. Their network is the slowest one of the set.
 pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error> {
     let server = |server: &halocline_sim::Server| Server {
         name: server.name.clone(),
@@ -31,7 +31,7 @@ pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error>
     Servers::new(set.servers().iter().map(server).collect(), network)
 }
 
-/// A planned layout as the simulator has it.
+/// A planned layout for the simulator.
 pub(crate) fn file_layout(layout: &halocline_plan::layout::Layout) -> Result<FileLayout, String> {
     let parts = layout.parts().iter().map(|part| (part.begin, part.widths.clone()));
     FileLayout::from_parts(parts)
@@ -52,12 +52,12 @@ impl<'a> Replay<'a> {
         Self { set, failure: None, replays: 0, told: Instant::now() }
     }
 
-    /// What went wrong in a replay, if anything did.
+    /// The error of a replay, if there was one.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// What the servers do for `requests`, each process issuing its own without pauses.
+    /// The servers' activity for `requests`; each process issues its own without pauses.
     pub(crate) fn outcome(
         &self,
         requests: &[Request],

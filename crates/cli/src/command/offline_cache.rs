@@ -1,4 +1,4 @@
-//! A cache that no mount has, open to be checked, repaired or rescued from.
+//! An unmounted cache, opened for checking, repair or rescue.
 
 use std::fs;
 use std::io;
@@ -20,20 +20,20 @@ use super::origin_files::OriginFiles;
 use crate::failure::Failure;
 use crate::{mount_lookup, text};
 
-/// A cache that is open, with what its opening found.
+/// An open cache, and what was found when it was opened.
 pub(super) struct OfflineCache {
     pub(super) dmt: ExtentTable,
     pub(super) objects: CacheObjects,
     access: Access,
     pub(super) binding: Option<Binding>,
     pub(super) recovery: Recovery,
-    /// What tells changes of the origin by others.
+    /// Evidence for recognising changes of the origin by others.
     pub(super) evidence: Evidence,
-    /// What the origin has; `None` without an origin.
+    /// The files of the origin; `None` without an origin.
     pub(super) names: Option<OriginFiles>,
 }
 
-/// The real path of a directory that is a cache.
+/// The canonical path of a directory that is a cache.
 pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
     const REMEDY: &str = "name the directory that `mount` or `run` had as --cache, or the root of a \
                           file tier";
@@ -63,7 +63,7 @@ impl OfflineCache {
     /// Opens the cache in `dir`.
     pub(super) fn open(dir: &Path, access: Access) -> Result<Self> {
         let binding = Binding::load(dir)?;
-        // Before anything looks at it: who looks at an origin that hangs waits for ever.
+        // Before anything accesses it: accessing an origin that hangs would wait forever.
         if let Some(binding) = &binding {
             mount_lookup::check_answers(&binding.origin)?;
         }
@@ -88,8 +88,8 @@ impl OfflineCache {
         Ok(Self { dmt, objects, access, binding, recovery, evidence, names })
     }
 
-    /// Leaves the cache in the order in which it was found. A crashed one stays so: what its
-    /// process wrote was never synced, and must not pass for durable if the machine goes down.
+    /// Leaves the cache in the state in which it was found. A crashed one stays crashed: what its process wrote was
+    /// never synced, and must not count as durable if the machine fails.
     pub(super) fn leave(&self) -> Result<()> {
         if self.recovery.left == Left::Crashed {
             self.dmt.persist()?;
@@ -102,7 +102,7 @@ impl OfflineCache {
         Ok(())
     }
 
-    /// Parts of an extent without data below: holes, or past the object's end.
+    /// Parts of an extent without data in its object: holes, or parts beyond its end.
     pub(super) fn missing(&self, file: FileId, extent: &Extent) -> Result<Vec<ByteRange>> {
         let object = self.objects.open(file.0, extent.placement)?;
         let mut gaps = Vec::new();

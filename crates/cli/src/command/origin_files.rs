@@ -1,4 +1,4 @@
-//! What the origin has of a cache's files.
+//! The files of the origin that a cache knows.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use halocline_os::error::Result;
 use halocline_storage::volume::Origin;
 use halocline_vfs::namespace::Namespace;
 
-/// The origin's tree and where it is, or why it cannot be looked at.
+/// The origin's tree and its path, or why it cannot be examined.
 pub(super) struct OriginFiles(Result<(Namespace, PathBuf), String>);
 
 impl OriginFiles {
@@ -24,7 +24,7 @@ impl OriginFiles {
         Self(opened.map_err(|error| error.to_string()))
     }
 
-    /// How the file of a record looks, if it is there; or why nobody knows.
+    /// The state of a record's file, if it exists; or why that is unknown.
     pub(super) fn find(&self, file: &FileRecord) -> Result<Option<Stamp>, String> {
         let (namespace, dir) = self.0.as_ref().map_err(Clone::clone)?;
         let found = path_lookup::find(namespace, dir, file).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! What a plan wants of the files of a striped origin: what `apply` puts in place, and `verify` looks for.
+//! The layouts that a plan wants for the files of a striped origin: `apply` makes them, `verify` checks them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,12 +19,12 @@ use crate::command::judge;
 use crate::failure::Failure;
 use crate::text;
 
-/// What helps where the files of a plan are not there.
+/// The remedy if the files of a plan are missing.
 pub(crate) const BELOW: &str =
     "where the plan's paths begin with a mount point, take it off with --below";
-/// Bytes of a plan at most.
+/// Limit of a plan in bytes.
 const PLAN_BYTES_MAX: u64 = 1 << 28;
-/// Bytes of a description of servers at most.
+/// Limit of a description of servers in bytes.
 const SERVERS_BYTES_MAX: u64 = 1 << 24;
 
 /// A plan, and the volume that it is for.
@@ -46,7 +46,7 @@ pub(crate) struct PlacementArgs {
     pub(crate) json: bool,
 }
 
-/// Reads a plan. Refused: what is none.
+/// Reads a plan. Anything else is refused.
 pub(crate) fn read(path: &Path) -> Result<Plan, Failure> {
     let content = bounded::read_to_string(path, PLAN_BYTES_MAX);
     let content = content.map_err(|error| Failure::unreadable(path, &error))?;
@@ -55,12 +55,12 @@ pub(crate) fn read(path: &Path) -> Result<Plan, Failure> {
 }
 
 impl PlacementArgs {
-    /// The volume's directory, by its only name.
+    /// The volume's directory, as a canonical path.
     pub(crate) fn canonical_dir(&self) -> Result<PathBuf, Failure> {
         fs::canonicalize(&self.dir).map_err(|error| Failure::unusable(&self.dir, &error))
     }
 
-    /// Refuses a plan for other servers than those of `origin`, or than those described.
+    /// Refuses a plan for servers other than those of `origin`, or than those described.
     pub(crate) fn check_servers(&self, plan: &Plan, origin: &Origin) -> Result<(), Failure> {
         let name = text::path(&self.plan);
         let (planned, there) = (plan.server.len(), origin.servers().len());
@@ -101,7 +101,7 @@ impl PlacementArgs {
         Ok(())
     }
 
-    /// Why the files of the plan cannot be moved: a plan has paths as the trace has them.
+    /// Why the files of the plan cannot be moved: a plan has the paths of the trace.
     pub(crate) fn not_found(&self, error: &Error) -> Failure {
         match (error.errno(), &self.below) {
             (libc::ENOENT, None) => Failure::refused(format!("{error}; {BELOW}")),
@@ -133,14 +133,14 @@ impl PlacementArgs {
     }
 }
 
-/// A part of a file, as `plan --json` has it.
+/// A part of a file in `plan --json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct PartJson {
     begin: u64,
     widths: Vec<u64>,
 }
 
-/// The parts of a file that lies so.
+/// The parts of a file with this distribution.
 pub(crate) fn parts(spread: &Distribution) -> Vec<PartJson> {
     match spread {
         Distribution::Even(striping) => {
@@ -157,7 +157,7 @@ pub(crate) fn parts(spread: &Distribution) -> Vec<PartJson> {
     }
 }
 
-/// Parts for people: widths of the servers in their order, `-` for none.
+/// Parts for people: widths of the servers in order, `-` for none.
 pub(crate) fn told(spread: &Distribution) -> String {
     let width = |width: &u64| match *width {
         0 => "-".to_owned(),
@@ -171,7 +171,7 @@ pub(crate) fn told(spread: &Distribution) -> String {
     parts(spread).into_iter().map(part).collect::<Vec<_>>().join("; ")
 }
 
-/// What one server has of the files of a plan.
+/// The share of one server in the files of a plan.
 #[derive(Debug, Serialize)]
 pub(crate) struct ServerBytes {
     /// Its name in the plan.

@@ -126,7 +126,7 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The plan is there under its name only once it is whole.
+/// The plan appears under its name only once it is complete.
 fn write_plan(out: &Path, plan: &Plan) -> io::Result<()> {
     let written = Replacement::begin(out)?;
     written.file().write_all(plan.to_toml().as_bytes())?;

@@ -1,8 +1,8 @@
-//! The end of a mount whose origin, or one of whose tiers, does not answer: `umount --force` waits for nothing that may
-//! wait for it, also where it stops answering in the middle of the flush; nor does `umount --keep-dirty`.
+//! The end of a mount if its origin, or one of its tiers, does not respond: `umount --force` waits for nothing that may
+//! depend on it, even if it stops responding in the middle of the flush; neither does `umount --keep-dirty`.
 //!
-//! What must hold: the cache is left as a kill leaves it, so that nothing acknowledged is lost (I4); the mount point is
-//! free, and whoever asked is told what stays on the cache, before the process ends.
+//! What must hold: the cache is left as after a kill, so that nothing acknowledged is lost (I4); the mount point is
+//! freed, and the requester is told what stays on the cache, before the process ends.
 
 use std::io;
 use std::mem;
@@ -20,20 +20,20 @@ use halocline_os::looks::Looks;
 
 use super::{Host, Hosted, flushed};
 
-/// How long an origin may take to tell of its space: far longer than a busy one needs.
+/// How long an origin may take to report its space: far longer than a busy one needs.
 const ORIGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a flush may tell nothing until the origin is asked whether it answers.
+/// How long a flush may make no progress until it is checked whether the origin responds.
 const FLUSH_SILENCE: Duration = Duration::from_secs(2);
-/// How long one may tell nothing at all: an origin may answer, and not do what is asked of it.
+/// How long it may make no progress at all: an origin may respond, but not do what is requested.
 const FLUSH_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long the mount may take to be detached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the thread that owns the mount may take to end it, before the origin is asked whether it answers, and if it
-/// does.
+/// How long the thread that owns the mount may take to end it, before it is checked whether the origin responds, and
+/// after that if it does.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT_MAX: Duration = Duration::from_mins(2);
 
-/// Whether the origin does not answer.
+/// Whether the origin does not respond.
 pub(super) fn hangs<E: Hosted>(engine: &Arc<E>) -> bool {
     let engine = Arc::clone(engine);
     let ask = move || {
@@ -44,22 +44,22 @@ pub(super) fn hangs<E: Hosted>(engine: &Arc<E>) -> bool {
     Looks::default().within(ORIGIN_TIMEOUT, ask).is_none()
 }
 
-/// What a flush tells who waits for it.
+/// Messages from a flush to the thread that waits for it.
 enum Told {
     Now(Progress),
     Ended(Result<MoveReport>),
 }
 
-/// What who waits for a flush is told.
+/// The state of a flush for the thread that waits for it.
 #[derive(Debug)]
 pub(crate) enum Flushing {
-    /// It goes on.
+    /// Its progress.
     Now(Progress),
-    /// Nothing was heard of it for so long.
+    /// It has made no progress for so long.
     Silent(Duration),
 }
 
-/// Flushes; `None` once the origin does not answer any more, or does nothing.
+/// Flushes; `None` if the origin no longer responds, or nothing happens.
 pub(super) fn flushed_unless_it_hangs<E: Hosted>(
     engine: &Arc<E>,
     progress: ProgressSink<'_>,
@@ -73,7 +73,7 @@ pub(super) fn flushed_unless_it_hangs<E: Hosted>(
     })
 }
 
-/// Flushes; `None` where `told` stops that while nothing is heard of it: the flush is left behind then.
+/// Flushes; `None` if `told` stops it while it makes no progress: the flush is then abandoned.
 pub(super) fn flushed_until<E: Hosted>(
     engine: &Arc<E>,
     told: &mut dyn FnMut(Flushing) -> ControlFlow<()>,
@@ -114,8 +114,8 @@ pub(super) fn flushed_until<E: Hosted>(
     }
 }
 
-/// What the thread that owns the mount says of its end, or that it waits for an origin that does not
-/// answer, where that shall not be waited for.
+/// The result of the thread that owns the mount, or an error that it waits for an origin that does not respond, if that
+/// is not to be waited for.
 pub(super) fn end<E: Hosted>(
     engine: &Arc<E>,
     answer: &Receiver<Result<MoveReport>>,
@@ -136,7 +136,7 @@ pub(super) fn end<E: Hosted>(
     }
 }
 
-/// What is told to who asked so late that nobody can tell how the mount ended.
+/// The error for a request that came so late that the result of the mount's end is unknown.
 pub(super) fn has_ended() -> Error {
     Error::Refused {
         message:
@@ -147,7 +147,7 @@ pub(super) fn has_ended() -> Error {
     }
 }
 
-/// What is told where the mount's process cannot even end.
+/// The error if the mount's process cannot even end.
 fn stuck() -> Error {
     let pid = std::process::id();
     Error::invalid(
@@ -157,8 +157,8 @@ fn stuck() -> Error {
 }
 
 impl<E: Hosted> Host<E> {
-    /// Detaches the mount, tells who asked, and leaves everything else to the end of the process, which the caller
-    /// brings about: threads that wait for the origin end with it.
+    /// Detaches the mount, informs the requester, and leaves everything else to the end of the process, which the
+    /// caller causes: threads that wait for the origin end with it.
     pub(super) fn leave(self) -> Result<MoveReport> {
         self.members.close();
         let Self {
@@ -195,7 +195,7 @@ impl<E: Hosted> Host<E> {
         let told = Ok(report);
         unmount_requests.tell(&told);
         server.leave();
-        // Their ends would wait for threads that wait for the origin.
+        // Dropping these would wait for threads that wait for the origin.
         mem::forget((engine, claim));
         told
     }

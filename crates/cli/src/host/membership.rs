@@ -1,7 +1,6 @@
-//! The control socket's side of a mount: who may end it, and who joins it.
+//! The mount as seen by the control socket: who may end it, and who joins it.
 //!
-//! What must hold: a mount ends by itself only when nobody has joined it, and from then on nobody
-//! does.
+//! What must hold: a mount ends by itself only if no one has joined it, and from then on no one can.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,17 +23,17 @@ use crate::mount_paths::MountPaths;
 use crate::recording::Recording;
 use crate::text;
 
-/// The control socket's way to the thread that owns the mount.
+/// Connects the control socket to the thread that owns the mount.
 pub(super) struct Membership<E> {
     pub(super) engine: Arc<E>,
     pub(super) unmount_requests: Option<Sender<UnmountRequest>>,
-    /// What runs that join are shown, once there is a mount.
+    /// What joining runs are shown, once there is a mount.
     pub(super) sights: OnceLock<(Transport, Sights)>,
     /// Runs that use the mount besides its own process.
     pub(super) members: Members,
     pub(super) untold: Untold,
     pub(super) recording: Option<Arc<Recording>>,
-    /// Where others may join.
+    /// The origin at which others may join.
     pub(super) open_to: Option<OpenTo>,
 }
 
@@ -43,13 +42,13 @@ pub(super) struct OpenTo {
     origin: PathBuf,
     /// Its device and inode.
     id: (u64, u64),
-    /// Where all see the mount; `None` for a private one.
+    /// Where the mount is visible to all; `None` for a private one.
     mountpoint: Option<MountPoint>,
     options: BTreeMap<String, String>,
 }
 
 impl OpenTo {
-    /// Before the mount is made, which may lie over the origin.
+    /// To be called before the mount is made, which may cover the origin.
     pub(super) fn new(place: &MountPaths, config: &Config, public: bool) -> Result<Self> {
         let origin = place.origin.clone();
         let seen = fs::metadata(&origin).map_err(Error::at(&origin, "look at the origin"))?;
@@ -144,7 +143,7 @@ impl<E: Hosted> Mounted for Membership<E> {
                 "it ends when its command does",
             ));
         };
-        // Who lets dirty data stay waits for nobody else either.
+        // A request that leaves data dirty does not wait for anyone else either.
         let mut hangs = (force || keep_dirty) && forced_unmount::hangs(&self.engine);
         let mut first = MoveReport::default();
         if !keep_dirty && !hangs {
@@ -156,7 +155,7 @@ impl<E: Hosted> Mounted for Membership<E> {
             hangs = flushed.is_none();
             first = flushed.transpose()?.unwrap_or_default();
         }
-        // Whoever ends the mount is told of them, even if that is not yet the end.
+        // The request that ends the mount reports these, even if this is not yet the end.
         self.untold.lock().append(&mut first.conflicts);
         if first.left_bytes > 0 && !force {
             return Err(not_flushed(&first));
@@ -165,7 +164,8 @@ impl<E: Hosted> Mounted for Membership<E> {
         unmount_requests
             .send(UnmountRequest { force, keep_dirty: keep_dirty || hangs, hangs, done })
             .map_err(|_| forced_unmount::has_ended())?;
-        // The owner's thread may wait for the origin itself, since a signal told it to stop, or the origin hangs now.
+        // The owner's thread may itself be waiting for the origin, because a signal told it to stop, or the origin
+        // hangs by now.
         let last = forced_unmount::end(&self.engine, &answer, !force && !keep_dirty)?;
         Ok(joined(&first, last?))
     }
@@ -181,7 +181,7 @@ fn not_flushed(report: &MoveReport) -> Error {
     )
 }
 
-/// Two flushes as one.
+/// Merges the results of two flushes.
 pub(super) fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
     MoveReport {
         bytes: first.bytes + last.bytes,
@@ -190,7 +190,7 @@ pub(super) fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
         already_files: 0,
         clean_bytes: first.clean_bytes + last.clean_bytes,
         left_bytes: last.left_bytes,
-        // Without a second try the first one says why.
+        // Without a second attempt, the first one says why.
         skipped: if last.skipped.is_empty() && last.left_bytes > 0 {
             first.skipped.clone()
         } else {

@@ -1,4 +1,4 @@
-//! Hearing what others want, and the threads that give it up.
+//! Receives what others want, and has threads that give it up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Queue {
 }
 
 impl Shared {
-    /// Hears what others want.
+    /// Listens for what others want.
     pub(super) fn listen(self: &Arc<Self>) {
         while !self.is_stopped() {
             for file in self.store.listen(self.session, self.options.poll) {

@@ -1,4 +1,4 @@
-//! Values as bytes. What is read is bounded and checked before it is used: anybody who reaches the store can write
+//! Encodes values as bytes. Input is limited and checked before it is used: anyone who can reach the store can write
 //! there.
 
 use halocline_model::token::{Members, Tokens};
@@ -9,7 +9,7 @@ use super::{Result, StoreError};
 
 /// The largest value that is decoded, in bytes: 100,000 tokens.
 pub(super) const BYTES_MAX: usize = 16 << 20;
-/// Most members that there can be.
+/// Limit of the members.
 const MEMBERS_MAX: usize = 100_000;
 
 /// # Errors
@@ -20,7 +20,7 @@ pub(super) fn encode(value: &impl Serialize) -> Result<Vec<u8>> {
 }
 
 /// # Errors
-/// If they are no tokens, or none of this version.
+/// If they are not tokens, or not of this version.
 pub(super) fn tokens(bytes: &[u8], version: u64) -> Result<Tokens> {
     let tokens: Tokens = decode(bytes)?;
     if tokens.version != version || !tokens.is_sound() {
@@ -30,7 +30,7 @@ pub(super) fn tokens(bytes: &[u8], version: u64) -> Result<Tokens> {
 }
 
 /// # Errors
-/// If they are no members.
+/// If they are not members.
 pub(super) fn members(bytes: &[u8]) -> Result<Members> {
     let members: Members = decode(bytes)?;
     if members.sessions().take(MEMBERS_MAX + 1).count() > MEMBERS_MAX {

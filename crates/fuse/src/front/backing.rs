@@ -10,14 +10,14 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 /// `FUSE_DEV_IOC_BACKING_CLOSE`: `_IOW(229, 2, uint32_t)`.
 const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 
-/// The mount's `/dev/fuse`, once there is one.
+/// The mount's `/dev/fuse`, once it is open.
 #[derive(Debug, Default)]
 pub(crate) struct Connection(OnceLock<Weak<OwnedFd>>);
 
 /// A file that the kernel may read and write by itself until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Backing {
-    /// The kernel's number of it.
+    /// The kernel's number for it.
     pub(crate) id: u32,
     device: Weak<OwnedFd>,
 }
@@ -33,15 +33,15 @@ impl Connection {
         self.0.get().cloned().unwrap_or_default()
     }
 
-    /// The device, while the mount is there.
+    /// The device, while the mount exists.
     pub(super) fn device(&self) -> Option<Arc<OwnedFd>> {
         self.0.get()?.upgrade()
     }
 
     /// Registers a file. Only a process with `CAP_SYS_ADMIN` may.
     ///
-    /// The kernel writes the file with the rights that register it, whoever the writer is. So they
-    /// are without the one to keep set-id bits: a write takes off what was set meanwhile.
+    /// The kernel writes the file with the privileges of the registering thread, whoever the writer is. So it is
+    /// registered without the privilege to keep set-id bits: a write removes any that were set meanwhile.
     pub(super) fn register(&self, file: BorrowedFd<'_>) -> io::Result<Backing> {
         let device = self.0.get().expect("requests come after the mount");
         let open = device.upgrade().ok_or(io::ErrorKind::NotConnected)?;
@@ -60,8 +60,8 @@ fn without_set_id<T>(register: impl FnOnce() -> io::Result<T>) -> io::Result<T> 
     without.effective.remove(CapabilitySet::FSETID);
     set_capabilities(None, without)?;
     let registered = register();
-    // The thread's own sets; what is permitted stays, so this cannot fail. A thread without the
-    // capability would take the bits off where a program keeps them by right.
+    // These are the thread's own sets; the permitted set stays, so this cannot fail. Without the capability, the thread
+    // would remove the bits even for programs that may keep them.
     set_capabilities(None, before).expect("what is permitted can be made effective");
     registered
 }
@@ -70,7 +70,7 @@ impl Drop for Backing {
     fn drop(&mut self) {
         // Without the device there is no mount, and the kernel has closed its files.
         let Some(device) = self.device.upgrade() else { return };
-        // SAFETY: the request takes a pointer to a number, which is alive.
+        // SAFETY: the request takes a pointer to a number that is alive.
         let closed = unsafe { libc::ioctl(device.as_raw_fd(), BACKING_CLOSE, &raw const self.id) };
         if closed < 0 {
             let error = io::Error::last_os_error();

@@ -18,7 +18,7 @@ pub(crate) struct Listed<'a> {
     pub(crate) number: INodeNo,
     pub(crate) kind: FileType,
     pub(crate) name: &'a OsStr,
-    /// Where reading goes on after it.
+    /// The cookie from which reading continues after it.
     pub(crate) next: u64,
 }
 
@@ -71,7 +71,7 @@ impl<E: Engine> Directories<E> {
         Ok(self.engine.sync_dir(&self.get(handle)?.dir)?)
     }
 
-    /// Gives names from cookie `offset` on to `add` until it says that one has no room.
+    /// Passes names from cookie `offset` on to `add` until it reports that one has no room.
     pub(crate) fn list(
         &self,
         (dir, parent): (FileHandle, INodeNo),
@@ -92,7 +92,7 @@ impl<E: Engine> Directories<E> {
         Ok(())
     }
 
-    /// The same with attributes, each a lookup that the kernel counts.
+    /// The same with attributes; each counts as a lookup in the kernel.
     pub(crate) fn list_plus(
         &self,
         (dir, parent): (FileHandle, INodeNo),
@@ -109,12 +109,12 @@ impl<E: Engine> Directories<E> {
                 next: entry.next,
             };
             if entry.name == "." || entry.name == ".." {
-                // The kernel takes name and number of these and counts no lookup.
+                // The kernel uses name and number of these and counts no lookup.
                 let unknown = Entry::named_only(entry.inode);
                 return add(listed(&unknown.attr), &unknown);
             }
             let Ok(found) = self.engine.lookup(&parent.node, &entry.name) else {
-                // Gone since the directory was read.
+                // Removed since the directory was read.
                 return true;
             };
             let known = self.inodes.entry(found);

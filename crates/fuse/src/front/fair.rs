@@ -1,9 +1,9 @@
-//! How many files one user may have open on a mount for all, so that others can open theirs.
+//! Limits how many files one user may have open on a shared mount, so that others can open theirs.
 //!
-//! Each open file or directory takes a descriptor of the mount process, whose number is limited.
-//! What must hold: no user takes the last ones. One may have as many as are left for all others, so that
-//! `n` users without bounds leave one part in `n + 1`, and none but root gets any of the last sixteenth:
-//! those are for the engine and for commands. Root and the mount's own user are not held back.
+//! Each open file or directory takes a descriptor of the mount process, whose number is limited. What must hold: no
+//! user takes the last ones. A user may have as many as are left for all others, so `n` greedy users leave one part in
+//! `n + 1`; and none of the last sixteenth, which is for the engine and for commands. Root and the mount's own user are
+//! not limited.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use super::backing::Connection;
 use super::{Answer, Refused};
 
-/// What a user may have without a check of what is left, as long as all have but a little.
+/// What a user may have without a check of what is left, as long as every user has only a few.
 const FEW: usize = 32;
 
 /// Counts what users open on one mount.
@@ -41,7 +41,7 @@ struct Held {
     all: usize,
 }
 
-/// One open file or directory of a user; dropping it gives it back.
+/// One open file or directory of a user; dropping this releases it.
 #[derive(Debug)]
 pub(super) struct Place(Option<(Arc<Users>, u32)>);
 
@@ -77,7 +77,7 @@ impl Users {
         Arc::new(Self { limit, own: geteuid().as_raw(), held: Mutex::default() })
     }
 
-    /// Counts one more of a user's. `some` is any open descriptor.
+    /// Counts one more for a user. `some` is any open descriptor.
     ///
     /// # Errors
     /// `ENFILE` if the user has too many.
@@ -114,7 +114,7 @@ impl Drop for Place {
     }
 }
 
-/// The least number of descriptors that the process has: a new one gets the lowest number that is free.
+/// A lower bound of the number of descriptors in use: a new one gets the lowest free number.
 fn in_use(some: BorrowedFd<'_>) -> usize {
     match rustix::io::fcntl_dupfd_cloexec(some, 0) {
         Ok(lowest) => usize::try_from(lowest.as_raw_fd()).expect("no negative number"),
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_user_leaves_as_many_as_are_taken() {
         let null = std::fs::File::open("/dev/null").expect("open");
-        // Nothing that is counted here is really open.
+        // The files counted here are not really open.
         let users = users(1000);
         let many: Vec<_> =
             (0..1000).map_while(|_| users.take(7, Some(null.as_fd())).ok()).collect();

@@ -15,18 +15,18 @@ use super::recording::Recording;
 use super::stale_pages::Dropper;
 use super::{Answer, Refused};
 
-/// What the kernel does with what it reads.
+/// What the kernel does with the bytes that it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadFor {
-    /// It gives it to the program that asks.
+    /// Passes them to the program that asked.
     Program,
-    /// It keeps it as pages of the file, for whoever reads or maps it next.
+    /// Caches them as pages of the file, for later reads and mappings.
     Pages,
 }
 
 impl ReadFor {
-    /// The kernel names the lock owner (`FUSE_READ_LOCKOWNER`) where a program waits for the bytes,
-    /// and nobody where it reads pages: those are of no single program.
+    /// The kernel names the lock owner (`FUSE_READ_LOCKOWNER`) if a program waits for the bytes, and no one if it reads
+    /// pages, because those belong to no single program.
     pub(crate) fn of(names_owner: bool) -> Self {
         if names_owner { Self::Program } else { Self::Pages }
     }
@@ -57,11 +57,11 @@ impl<E: Engine> Files<E> {
         Ok(self.open.admit(inode, handle, flags, place))
     }
 
-    /// Creates and opens a file, which is the caller's then.
+    /// Creates and opens a file, which then belongs to the caller.
     ///
-    /// What must hold: a file that is there is opened by [`Self::open`] alone, for which the kernel checked
-    /// permissions. Somebody may have made it behind the mount since the kernel asked for the name: then
-    /// the kernel is told to ask again.
+    /// What must hold: an existing file is opened by [`Self::open`] only, for which the kernel has checked permissions.
+    /// The file may have been created behind the mount since the kernel looked up the name: then the kernel is told to
+    /// look it up again.
     pub(crate) fn create(
         &self,
         (parent, name): Place<'_>,
@@ -85,7 +85,7 @@ impl<E: Engine> Files<E> {
         Ok((Entry { attr, generation: inode.generation, timeout }, opened))
     }
 
-    /// Reads at `offset` into `room`; how many bytes it got. `why` tells what for.
+    /// Reads at `offset` into `room`; returns the number of bytes. `why` is what they are for.
     ///
     /// EINVAL for pages of a file that the kernel serves: see [`super::passing`].
     pub(crate) fn read(
@@ -108,7 +108,7 @@ impl<E: Engine> Files<E> {
         read.map_err(self.inodes.failed(&file.inode, "read"))
     }
 
-    /// Writes all of `data`; how many bytes that is.
+    /// Writes all of `data`; returns the number of bytes.
     pub(crate) fn write(
         &self,
         handle: FileHandle,
@@ -138,7 +138,7 @@ impl<E: Engine> Files<E> {
         Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))
     }
 
-    /// A descriptor was closed in the process that `lock_owner` is, whose locks of the file end with it.
+    /// A descriptor was closed in the process `lock_owner`; its locks of the file end with it.
     pub(crate) fn flush(&self, handle: FileHandle, lock_owner: u64) -> Answer<()> {
         if self.engine.shares_locks() {
             self.open.get(handle)?.inode.locks.closed(lock_owner);
@@ -163,7 +163,7 @@ impl<E: Engine> Files<E> {
         synced.map_err(self.inodes.failed(&file.inode, "fsync"))
     }
 
-    /// `mode` is `fallocate(2)`'s.
+    /// `mode` is that of `fallocate(2)`.
     pub(crate) fn allocate(
         &self,
         handle: FileHandle,
@@ -184,7 +184,7 @@ impl<E: Engine> Files<E> {
         Ok(())
     }
 
-    /// `whence` is `lseek(2)`'s, for data or a hole.
+    /// `whence` is that of `lseek(2)`, for data or a hole.
     pub(crate) fn seek(&self, handle: FileHandle, offset: i64, whence: i32) -> Answer<i64> {
         let file = self.open.get(handle)?;
         let what = match whence {
@@ -198,7 +198,7 @@ impl<E: Engine> Files<E> {
     }
 }
 
-/// `fallocate(2)`'s mode; `None` for what no engine does.
+/// Decodes the mode of `fallocate(2)`; `None` for a mode that no engine supports.
 fn allocation(mode: i32) -> Option<Allocate> {
     const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
     const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
@@ -224,7 +224,7 @@ mod tests {
     use super::super::{Front, FrontOptions};
     use super::*;
 
-    /// It was opened with the rights of the mount process.
+    /// Regression: it was opened with the rights of the mount process.
     #[test]
     fn what_others_made_meanwhile_is_not_opened_as_new() {
         let dir = tempfile::tempdir().expect("a directory");

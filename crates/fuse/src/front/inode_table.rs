@@ -1,9 +1,9 @@
 //! The kernel's node numbers and the engine's nodes.
 //!
-//! A node's number is the origin's inode number, so that `stat` and `readdir` agree with the
-//! origin; where that one is taken (two file systems below the origin) or reserved, a number above
-//! 2^63 is made up. The root is 1. An entry lives while the kernel has looked it up more often
-//! than forgotten it; a number that comes back later has another generation.
+//! A node's number is the origin's inode number, so that `stat` and `readdir` agree with the origin; if that number is
+//! taken (by another file system below the origin) or reserved, a number above 2^63 is invented. The root is 1. An
+//! entry lives while the kernel has looked it up more often than forgotten it; a number that is reused later has
+//! another generation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::stale_pages::Pages;
 
 /// Number of the root.
 pub(super) const ROOT: u64 = 1;
-/// Made-up numbers start here.
+/// Invented numbers start here.
 const SYNTHETIC: u64 = 1 << 63;
 
 /// What the kernel knows under one number.
@@ -28,23 +28,23 @@ pub(super) struct Inode<N> {
     pub(super) node: N,
     /// The kernel's number.
     pub(super) number: u64,
-    /// Tells uses of one number apart.
+    /// Distinguishes successive uses of one number.
     pub(super) generation: u64,
-    /// Known to have neither set-id bits nor file capabilities: a write needs no check.
+    /// Whether it is known to have neither set-id bits nor file capabilities: then a write needs no check.
     pub(super) plain: Plain,
-    /// The kernel serves, or served, handles of it that can map it for writing: such a mapping changes size and times
-    /// of the file without notice.
+    /// Whether the kernel serves, or served, handles that can map the file for writing: such a mapping changes its size
+    /// and times without notice.
     pub(super) mapped: AtomicBool,
     /// Who serves its open handles.
     pub(super) serving: Serving,
     /// Whether the kernel's pages of it may be older than direct writes.
     pub(super) pages: Pages,
-    /// Locks of programs, where they are held on the origin's file.
+    /// Locks of programs, if they are held on the origin's file.
     pub(super) locks: Locks,
     lookups: AtomicU64,
 }
 
-/// All that the kernel knows.
+/// Everything that the kernel knows.
 #[derive(Debug)]
 pub(super) struct InodeTable<N> {
     maps: RwLock<Maps<N>>,
@@ -93,11 +93,11 @@ impl<N> InodeTable<N> {
         self.insert(&mut maps, key, number, node)
     }
 
-    /// Takes back `count` lookups.
+    /// Subtracts `count` lookups.
     pub(super) fn forget(&self, number: u64, count: u64, key: impl FnOnce(&N) -> (u64, u64)) {
         let mut maps = self.maps.write();
         let Some(inode) = maps.by_number.get(&number).filter(|_| number != ROOT) else { return };
-        // All changes of the count are made under the write lock.
+        // The count only changes under the write lock.
         let left = inode.lookups.load(Ordering::Relaxed).saturating_sub(count);
         inode.lookups.store(left, Ordering::Relaxed);
         if left == 0 {

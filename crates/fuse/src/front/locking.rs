@@ -30,7 +30,7 @@ impl<E: Engine> Locking<E> {
         self.engine.shares_locks()
     }
 
-    /// Takes or drops a lock. Where others are in its way and `waits`, what is to be waited for.
+    /// Sets or releases a lock. If another lock conflicts and `waits`, returns what to wait for.
     ///
     /// # Errors
     /// `EAGAIN` where others are in its way; `ENOLCK` where nobody could wait: too many do, or the program is out of sight in
@@ -72,7 +72,7 @@ impl<E: Engine> Locking<E> {
         found.map_err(|error| refused(&error))
     }
 
-    /// The owner that a request names, as one who took locks through its handle.
+    /// The owner named in a request, noted as having taken locks through its handle.
     fn lock_owner(
         &self,
         inode: &Inode<E::Node>,
@@ -87,7 +87,7 @@ impl<E: Engine> Locking<E> {
         Ok(inode.locks.enter(request.owner, request.handle, Owner::new(origin, place)))
     }
 
-    /// To write where that is allowed: an exclusive lock needs it.
+    /// Opens for writing if that is allowed, because an exclusive lock needs it.
     fn open_for_locks(&self, inode: &Inode<E::Node>, kind: LockKind) -> Answer<File> {
         let (tree, node) = self.engine.below(&inode.node);
         let of_its_own = || match kind {

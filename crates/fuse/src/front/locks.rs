@@ -1,15 +1,16 @@
-//! Locks that programs take (`fcntl`, `flock`), held on the origin's files, so that they exclude programs on other mounts of the
-//! origin, too. Only where the engine wants that ([`halocline_vfs::Engine::shares_locks`]): otherwise the kernel keeps them by itself.
+//! Locks of programs (`fcntl`, `flock`), held on the origin's files, so that they also exclude programs on other mounts
+//! of the origin. Only if the engine wants that ([`halocline_vfs::Engine::shares_locks`]); otherwise the kernel handles
+//! them.
 //!
 //! What must hold:
-//! - Each owner of locks of a file has an open file description of its own on the origin, and locks of open file
-//!   descriptions there: those of a process would be one owner for all programs, and any close would drop them.
-//! - An owner's locks go when a descriptor of the file is closed in its process (`flush`), and at the latest when the
-//!   last handle goes that it took locks through (`release`): locks of an open file description and `flock`.
-//! - Nobody waits in a thread that requests need: a transport provides for that before it lets a [`Wait`] finish.
+//! - Each owner of locks on a file has an open file description of its own on the origin, and takes OFD locks through
+//!   it: with process locks all programs would be one owner, and any close would release the locks.
+//! - An owner's locks are released when a descriptor of the file is closed in its process (`flush`), and at the latest
+//!   when the last handle through which it took locks is closed (`release`): OFD locks and `flock`.
+//! - No wait blocks a thread that requests need: a transport ensures that before it lets a [`Wait`] finish.
 //!
-//! The kernel does not tell the library's event loop which locks are `flock`'s, so both kinds are ranges of bytes
-//! there, `flock` one over all of them, as on NFS.
+//! The kernel does not tell the library's event loop which locks are `flock`'s, so both kinds are byte ranges there;
+//! `flock` covers all bytes, as on NFS.
 
 mod interrupted;
 mod range;
@@ -29,12 +30,12 @@ use super::{Answer, Refused};
 pub(crate) use range::{LockKind, LockRange};
 pub(super) use waiters::{Waiters, Waiting};
 
-/// What a request about a lock names.
+/// A request about a lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LockRequest {
-    /// The open file that it was asked through.
+    /// The open file through which it was made.
     pub(crate) handle: FileHandle,
-    /// Whose lock it is: the kernel's number of a process's table of descriptors, or of an open file description.
+    /// The lock's owner: the kernel's number for a process's descriptor table, or for an open file description.
     pub(crate) owner: u64,
     /// Which bytes, and how.
     pub(crate) range: LockRange,
@@ -44,17 +45,17 @@ pub(crate) struct LockRequest {
 #[derive(Debug, Default)]
 pub(super) struct Locks(Mutex<FxHashMap<u64, Arc<Owner>>>);
 
-/// Who holds locks of a file, or may.
+/// An owner that holds, or may hold, locks of a file.
 #[derive(Debug)]
 pub(super) struct Owner {
-    /// The open file description on the origin that its locks belong to.
+    /// The open file description on the origin to which its locks belong.
     pub(super) origin: File,
-    /// Handles that it took locks through.
+    /// Handles through which it took locks.
     handles: Mutex<Vec<FileHandle>>,
     _place: Place,
 }
 
-/// A lock that somebody else holds, and that a program waits for.
+/// A lock that conflicts with another owner's, and for which a program waits.
 #[derive(Debug)]
 #[must_use = "the program waits for the answer"]
 pub(crate) struct Wait {
@@ -68,7 +69,7 @@ impl Wait {
         Self { owner, range, place }
     }
 
-    /// Waits until the lock is there. In a thread that no other request needs.
+    /// Waits until the lock is granted. To be called in a thread that no other request needs.
     ///
     /// # Errors
     /// `EINTR` if the program gets a signal, `ENOTCONN` if the mount is gone.
@@ -83,8 +84,8 @@ impl Locks {
         self.0.lock().get(&id).cloned()
     }
 
-    /// The owner `id`, if it has locks, as one who takes more through `handle`: from the moment in which it is looked up,
-    /// or another handle that is closed meanwhile would take the owner with it, and its locks.
+    /// The owner `id`, if it has locks, noted as taking more through `handle`. It is noted during the lookup; otherwise
+    /// another handle that is closed meanwhile would remove the owner and its locks.
     pub(super) fn entered(&self, id: u64, handle: FileHandle) -> Option<Arc<Owner>> {
         let owners = self.0.lock();
         let owner = owners.get(&id)?;
@@ -92,7 +93,7 @@ impl Locks {
         Some(Arc::clone(owner))
     }
 
-    /// The same, with `owner` where there is none. Another thread of it may have been faster.
+    /// The same, with `owner` if there is none yet. Another thread may have been faster.
     pub(super) fn enter(&self, id: u64, handle: FileHandle, owner: Owner) -> Arc<Owner> {
         let mut owners = self.0.lock();
         let owner = owners.entry(id).or_insert_with(|| Arc::new(owner));
@@ -100,19 +101,19 @@ impl Locks {
         Arc::clone(owner)
     }
 
-    /// The locks of `id` go: its process closed a descriptor of the file.
+    /// Releases the locks of `id`, whose process closed a descriptor of the file.
     pub(super) fn closed(&self, id: u64) {
         let mut owners = self.0.lock();
         if let Some(owner) = owners.get(&id) {
             owner.drop_locks();
-            // Somebody who still waits gets a lock that counts.
+            // The lock of a thread that is still waiting must count once it is granted.
             if Arc::strong_count(owner) == 1 {
                 owners.remove(&id);
             }
         }
     }
 
-    /// The locks of those go that took theirs through `handle` alone, which is closed.
+    /// Releases the locks of all owners that took theirs only through `handle`, which is closed.
     pub(super) fn released(&self, handle: FileHandle) {
         self.0.lock().retain(|_, owner| {
             let mut handles = owner.handles.lock();
@@ -127,19 +128,19 @@ impl Locks {
 }
 
 impl Owner {
-    /// One without locks yet.
+    /// An owner without locks.
     pub(super) fn new(origin: File, place: Place) -> Self {
         Self { origin, handles: Mutex::default(), _place: place }
     }
 
     fn drop_locks(&self) {
         if let Err(error) = LockRange::ALL.unlock(&self.origin) {
-            // Closing the descriptor drops them, too.
+            // Closing the descriptor releases them, too.
             tracing::debug!(%error, "locks could not be dropped");
         }
     }
 
-    /// It takes locks through `handle`.
+    /// Notes that it takes locks through `handle`.
     fn note(&self, handle: FileHandle) {
         let mut handles = self.handles.lock();
         if !handles.contains(&handle) {
@@ -148,7 +149,7 @@ impl Owner {
     }
 }
 
-/// Whether somebody else's lock was in the way.
+/// Whether the error means that another owner's lock conflicts.
 pub(super) fn is_conflict(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }

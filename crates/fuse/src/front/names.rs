@@ -54,7 +54,7 @@ impl<E: Engine> Names<E> {
             .map_err(self.inodes.failed_at(&parent, name, "rmdir"))
     }
 
-    /// `flags` are `renameat2(2)`'s.
+    /// `flags` are those of `renameat2(2)`.
     pub(crate) fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
         let (old, new) = (self.inodes.get(from.0)?, self.inodes.get(to.0)?);
         let renamed = self.engine.rename((&old.node, from.1), (&new.node, to.1), flags);

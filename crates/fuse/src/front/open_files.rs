@@ -1,4 +1,4 @@
-//! Open files and directories by the handle numbers that the kernel holds.
+//! Open files and directories, by the handle numbers that the kernel holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,26 +14,26 @@ use super::fair::Place;
 use super::inode_table::Inode;
 use super::share::Share;
 
-/// Locks that handle numbers are spread over, so that threads seldom meet.
+/// Number of locks among which handle numbers are distributed, so that threads seldom contend.
 const SHARDS: u64 = 64;
 
 /// A regular file that a program has open.
 #[derive(Debug)]
 pub(super) struct OpenFile<E: Engine> {
     pub(super) inode: Arc<Inode<E::Node>>,
-    /// Dropped before the handle: while the kernel is noted as serving the file, a handle keeps the engine from moving
-    /// it.
+    /// Dropped before the handle: while the kernel is noted as serving the file, a handle prevents the engine from
+    /// moving it.
     pub(super) share: Share<E::Node>,
     pub(super) handle: E::Handle,
-    /// Its reads and writes go past the kernel's page cache.
+    /// Whether its reads and writes bypass the kernel's page cache.
     pub(super) direct: bool,
-    /// What it is called in the trace that is recorded.
+    /// Its number in the trace that is recorded.
     pub(super) traced: Option<FileNumber>,
-    /// Opened with `O_APPEND`: the engine writes at the end whatever the offset.
+    /// Whether it was opened with `O_APPEND`: the engine then writes at the end, whatever the offset.
     append: bool,
-    /// One of those that its user may have.
+    /// Counts towards the limit of its user.
     _place: Place,
-    /// A second handle for writes that have a place although the first one appends.
+    /// A second handle, for writes at an offset although the first handle appends.
     positioned: OnceLock<E::Handle>,
 }
 
@@ -52,8 +52,8 @@ impl<E: Engine> OpenFile<E> {
         Self { inode, handle, direct, traced, append, positioned, share, _place: place }
     }
 
-    /// The handle for pages of a shared mapping. The kernel writes them through any writable
-    /// handle of the file, an appending one included, and means their offset.
+    /// The handle for pages of a shared mapping. The kernel writes them through any writable handle of the file, even
+    /// an appending one, at the pages' own offset.
     pub(super) fn for_pages(&self, engine: &E, caller: Caller) -> Result<&E::Handle> {
         if !self.append {
             return Ok(&self.handle);
@@ -74,7 +74,7 @@ impl<E: Engine> Drop for OpenFile<E> {
     }
 }
 
-/// Things by handle number.
+/// Values by handle number.
 #[derive(Debug)]
 pub(super) struct Handles<T> {
     shards: Vec<RwLock<FxHashMap<u64, Arc<T>>>>,
@@ -99,7 +99,7 @@ impl<T> Handles<T> {
         self.shard(handle.0).read().get(&handle.0).cloned()
     }
 
-    /// Takes a thing out; dropping it (outside the lock) closes it.
+    /// Removes a value; dropping it (outside the lock) closes it.
     pub(super) fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
         self.shard(handle.0).write().remove(&handle.0)
     }

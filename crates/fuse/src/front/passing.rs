@@ -1,12 +1,12 @@
 //! Open files that the kernel serves by itself (FUSE passthrough, Linux 6.9).
 //!
-//! What must hold, because Linux does not see to it: while the kernel serves a file, it keeps no pages of
-//! the mount's file (I1). Mappings then store into the pages of the file below, and nothing brings the
-//! two together. Two calls ask for such pages all the same: `splice`, and with it `sendfile` and
-//! `copy_file_range`, from a handle whose reads come to us beside the kernel's (`FOPEN_DIRECT_IO` is not
-//! `O_DIRECT` to it), and `posix_fadvise` or `readahead` through any handle. Pages that they brought would
-//! be found again, as old as they are then, also by who opens the file when all has been closed. So such
-//! reads are refused with EINVAL, which tells programs to `read` instead; advice has no effect.
+//! What must hold, because Linux does not ensure it: while the kernel serves a file, it caches no pages of the mount's
+//! file (I1). Mappings then store into the pages of the file below, and nothing keeps the two consistent. Two kinds of
+//! calls request such pages all the same: `splice`, and with it `sendfile` and `copy_file_range`, on a handle whose
+//! reads come to us while the kernel serves its mappings (`FOPEN_DIRECT_IO` is not `O_DIRECT` to it), and
+//! `posix_fadvise` or `readahead` on any handle. Such pages would be found again, stale, even by a program that opens
+//! the file after all handles were closed. So such reads are refused with EINVAL, which tells programs to `read`
+//! instead; advice has no effect.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -23,18 +23,17 @@ use super::share::Share;
 use super::stale_pages::Dropper;
 use super::{Answer, Refused, timeouts};
 
-/// What the kernel is told of a file that was opened.
+/// What the kernel is told about a file that was opened.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) handle: FileHandle,
     pub(crate) mode: FopenFlags,
-    /// What it shall read and write by itself instead of asking us.
+    /// What the kernel shall read and write by itself instead of asking us.
     pub(crate) backing: Option<Arc<Backing>>,
 }
 
-/// Of an engine's flags, those that go with passthrough: a direct handle reads and writes through
-/// us, and the kernel serves its mappings alone. Without `FOPEN_KEEP_CACHE`: pages that were read
-/// through us may not outlive writes that pass us.
+/// The engine's flags that are compatible with passthrough: a direct handle reads and writes through us, and the kernel
+/// serves only its mappings. Without `FOPEN_KEEP_CACHE`: pages read through us must not outlive writes that bypass us.
 fn beside_passthrough(mode: FopenFlags) -> FopenFlags {
     mode & (FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
 }

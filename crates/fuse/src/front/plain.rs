@@ -1,16 +1,16 @@
-//! What is known of a file's set-id bits and capabilities, so that writes need not look.
+//! What is known about a file's set-id bits and capabilities, so that writes need not check.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Whether a file is known to have neither set-id bits nor file capabilities.
 ///
-/// What must hold: it is known only after a check that began after the last change has ended. A writer that relied on
-/// another's check, which has yet to take the bits off, would be ahead of it.
+/// What must hold: it counts as known only after the end of a check that began after the last change. A writer that
+/// relied on another's check that is still in progress, with bits yet to be removed, would overtake it.
 #[derive(Debug)]
 pub(super) struct Plain {
-    /// Number of times that they may have been set, plus one.
+    /// How often they may have been set, plus one.
     changes: AtomicU64,
-    /// How many of those the last check that ended has seen.
+    /// How many of those the latest completed check has covered.
     seen: AtomicU64,
 }
 
@@ -25,13 +25,13 @@ impl Plain {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    /// What a check that begins now will have seen; `None` if none is needed.
+    /// What a check that begins now will have covered; `None` if none is needed.
     pub(super) fn begin(&self) -> Option<u64> {
         let changes = self.changes.load(SeqCst);
         (self.seen.load(SeqCst) < changes).then_some(changes)
     }
 
-    /// The check ended, and there is nothing left to take off.
+    /// The check ended, and nothing is left to remove.
     pub(super) fn end(&self, begun: u64) {
         self.seen.fetch_max(begun, SeqCst);
     }
@@ -41,7 +41,7 @@ impl Plain {
 mod tests {
     use super::*;
 
-    /// The second of two writers relied on the first, whose check had only begun.
+    /// Regression: the second of two writers relied on the first, whose check had only begun.
     #[test]
     fn a_look_counts_when_it_has_ended_and_nothing_changed_meanwhile() {
         let plain = Plain::default();

@@ -1,8 +1,7 @@
-//! Set-id bits and file capabilities go when somebody without the right to keep them changes a
-//! file's contents.
+//! Removes set-id bits and file capabilities when a caller without the right to keep them changes a file's contents.
 //!
-//! The kernel leaves this to us (`HANDLE_KILLPRIV_V2`), which spares it a look at the extended
-//! attributes before each write; we look once per inode until something may have set them again.
+//! The kernel leaves this to us (`HANDLE_KILLPRIV_V2`), which saves it a check of the extended attributes before each
+//! write; we check once per inode until something may have set them again.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -15,20 +14,20 @@ use super::inode_table::Inode;
 
 const CAPABILITY: &str = "security.capability";
 
-/// Notes set-id bits that came to light.
+/// Notes set-id bits found in a `stat`.
 pub(super) fn notice<N>(inode: &Inode<N>, stat: &Stat) {
     if stat.raw.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
         forget(inode);
     }
 }
 
-/// The next write must look again.
+/// Makes the next write check again.
 pub(super) fn forget<N>(inode: &Inode<N>) {
     inode.plain.changed();
 }
 
-/// Permission bits without what a change of the contents takes away; `None` if nothing is lost.
-/// A set-group-id bit without group execution means mandatory locking and stays.
+/// Permission bits without those that a change of the contents removes; `None` if nothing is removed. A set-group-id
+/// bit without group execution means mandatory locking and stays.
 pub(super) fn stripped(mode: u32) -> Option<u32> {
     let mut lost = mode & libc::S_ISUID;
     if mode & libc::S_IXGRP != 0 {
@@ -68,9 +67,9 @@ impl<E: Engine> Privileges<E> {
         if let Some(mode) = stripped(mode) {
             let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
             match self.engine.set_attr(&inode.node, handle, &change, caller) {
-                // A user's mount may not change the mode of somebody else's file, and does not need to:
-                // the origin's kernel takes the bits off where such a user changes the contents. That
-                // may be at a flush; this, which changes none, does it now if it can.
+                // A user's mount may not change the mode of another user's file, and need not: the origin's kernel
+                // removes the bits when such a user changes the contents. That may happen only at a flush; this call,
+                // which changes no contents, does it now if it can.
                 Err(error) if error.errno() == libc::EPERM => {
                     let reserve =
                         |handle| self.engine.allocate(handle, 0, 1, Allocate::ReserveKeepSize);
@@ -89,8 +88,8 @@ impl<E: Engine> Privileges<E> {
         }
     }
 
-    /// Takes the set-group-id bit off when somebody outside the file's group sets its ACL: the
-    /// ACL's mask replaces the group permission the bit relied on.
+    /// Removes the set-group-id bit when a caller outside the file's group sets its ACL: the ACL's mask replaces the
+    /// group permission on which the bit relied.
     pub(super) fn after_acl_change(&self, inode: &Inode<E::Node>, caller: Caller) -> Result<()> {
         let raw = self.engine.stat(&inode.node, None)?.raw;
         let outside = caller.uid != 0 && !in_group(caller, raw.st_gid);
@@ -103,7 +102,7 @@ impl<E: Engine> Privileges<E> {
     }
 }
 
-/// Whether the caller's process has the group, its supplementary groups included.
+/// Whether the caller's process has the group, including its supplementary groups.
 fn in_group(caller: Caller, gid: u32) -> bool {
     if caller.gid == gid {
         return true;

@@ -1,4 +1,4 @@
-//! Requests as a trace, for whichever engine serves them: recorded here, in front of it.
+//! Records requests as a trace, in front of the engine, whichever it is.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -28,14 +28,14 @@ impl<E: Engine> Recording<E> {
         if unseen {
             recorder.unseen();
         }
-        // A number that comes back for another file has another generation.
+        // A number that is reused for another file has another generation.
         recorder.file((inode.number, inode.generation), || {
             let (tree, node) = self.engine.below(&inode.node);
             mountpoint.join(tree.path_of(&node)).as_os_str().as_bytes().to_vec()
         })
     }
 
-    /// Has the engine serve a request, and records it with its `bytes`.
+    /// Lets the engine serve a request, and records it with its `bytes`.
     pub(super) fn recorded<T>(
         &self,
         (file, op): (&OpenFile<E>, Op),

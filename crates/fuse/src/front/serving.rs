@@ -1,8 +1,8 @@
-//! Whether the kernel by itself serves the open handles of a file, or we do.
+//! Whether the kernel or this process serves the open handles of a file.
 //!
-//! What must hold, because the kernel refuses anything else: while a file has a handle that the
-//! kernel serves, all its handles are served so, with the same backing; while it has one that we
-//! serve, none is. A file's first handle therefore decides for those opened beside it.
+//! What must hold, because the kernel refuses anything else: while the kernel serves a handle of a file, it serves all
+//! of the file's handles, with the same backing; while we serve one, it serves none. So a file's first handle decides
+//! for the others.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -24,9 +24,9 @@ struct Handles {
 }
 
 impl Serving {
-    /// Decides who serves a new handle, and counts it. `offer` is asked whether the kernel shall; it is given whether
-    /// the kernel must, and what registers a descriptor with it. Returns what the kernel reads and writes, if it serves
-    /// the handle.
+    /// Decides who serves a new handle, and counts it. `offer` decides whether the kernel shall; its arguments are
+    /// whether the kernel must, and a function that registers a descriptor with the kernel. Returns the backing that
+    /// the kernel reads and writes, if it serves the handle.
     pub(super) fn join(
         &self,
         open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<Backing>,
@@ -53,7 +53,7 @@ impl Serving {
         None
     }
 
-    /// A handle is closed; `kernels` says whether the kernel served it.
+    /// A handle is closed; `kernels` is whether the kernel served it.
     pub(super) fn leave(&self, kernels: bool) {
         let mut handles = self.0.lock();
         if !kernels {

@@ -1,4 +1,4 @@
-//! One open handle's part in who serves its file.
+//! One open handle's share in the decision who serves its file.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::backing::Backing;
 use super::inode_table::Inode;
 
-/// One open handle's part in [`Serving`](super::serving::Serving), until it is dropped.
+/// One open handle's share in [`Serving`](super::serving::Serving), until it is dropped.
 #[derive(Debug)]
 pub(super) struct Share<N> {
     inode: Arc<Inode<N>>,
-    /// What the kernel reads and writes, where it does so by itself.
+    /// What the kernel reads and writes, if it serves the handle by itself.
     pub(super) backing: Option<Arc<Backing>>,
 }
 

@@ -1,16 +1,16 @@
-//! Direct writes beside reads through the kernel's page cache.
+//! Direct writes concurrent with reads through the kernel's page cache.
 //!
-//! A direct write goes past the pages that the kernel keeps of the file. The kernel drops those in its
-//! range before it sends the write, and again when it is done, but not where the program does not wait
-//! for it (`io_submit`, `io_uring`). A page that was read from us in between has old bytes, and stays.
+//! A direct write bypasses the pages that the kernel caches of the file. The kernel drops those in its range before it
+//! sends the write, and again when it is done, but not if the program does not wait for it (`io_submit`, `io_uring`). A
+//! page read from us in between has old bytes, and stays.
 //!
-//! What must hold: a direct write is answered when no page of its range has older bytes (I1). While a
-//! file has direct handles it is noted that pages of it were read; from then on, until the last of those
-//! handles is closed, the kernel is told to drop the pages that a direct write changed.
+//! What must hold: a direct write is answered when no page of its range has older bytes (I1). While a file has direct
+//! handles, we note whether pages of it were read; if so, until the last of those handles is closed, the kernel is told
+//! to drop the pages that a direct write changed.
 //!
-//! The kernel does that when it has the answer to every read of these pages that is under way. All our
-//! threads may be writing just now, so that nobody answers it: the kernel is told by a thread of its
-//! own, for which a write waits no longer than [`WAIT_LIMIT`].
+//! The kernel does that once it has the answers to all reads of these pages in progress. All of our threads may be
+//! writing at that moment, so that none would answer them: the kernel is told by a separate thread, for which a write
+//! waits no longer than [`WAIT_LIMIT`].
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -21,16 +21,16 @@ use std::time::Duration;
 use fuser::{INodeNo, Notifier};
 use halocline_os::catch_panic::unpanicked;
 
-/// How long a write waits at most. Only if all threads wait does it last so long, and then its pages are dropped as
-/// soon as one is free again.
+/// How long a write waits at most. It waits that long only if all threads wait, and then its pages are dropped as soon
+/// as one is free again.
 const WAIT_LIMIT: Duration = Duration::from_millis(500);
 
-/// What is known of one file.
+/// State of one file.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
-    /// Open handles past the page cache.
+    /// Number of open handles that bypass the page cache.
     direct: AtomicU32,
-    /// Whether the kernel may have read pages since the first of them was opened.
+    /// Whether the kernel may have read pages since the first such handle was opened.
     read: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl Pages {
     }
 }
 
-/// A part of a file whose pages are to go.
+/// A part of a file whose pages are to be dropped.
 #[derive(Debug)]
 struct Part {
     number: u64,
@@ -69,12 +69,12 @@ struct Part {
     gone: SyncSender<()>,
 }
 
-/// Has the kernel drop pages, and attributes.
+/// Makes the kernel drop pages and attributes.
 #[derive(Debug, Default)]
 pub(crate) struct Dropper(OnceLock<(Sender<Part>, Notifier)>);
 
 impl Dropper {
-    /// Begins, before anybody uses the mount. The thread ends with the front end.
+    /// Starts the thread, before the mount is used. It ends with the front end.
     pub(crate) fn start(&self, notifier: Notifier) -> std::io::Result<()> {
         let (parts, asked) = channel();
         let own = notifier.clone();
@@ -98,10 +98,10 @@ impl Dropper {
         }
     }
 
-    /// Has the kernel drop the attributes that it keeps of an inode. Does not wait.
+    /// Makes the kernel drop its cached attributes of an inode. Does not wait.
     pub(super) fn forget_attributes(&self, number: u64) {
         if let Some((_, notifier)) = self.0.get() {
-            // A kernel that does not know the inode keeps nothing of it.
+            // A kernel that does not know the inode caches nothing of it.
             let _unknown = notifier.inval_inode(INodeNo(number), -1, 0);
         }
     }
@@ -113,7 +113,7 @@ fn drop_pages(notifier: &Notifier, asked: &Receiver<Part>) {
             notifier.inval_inode(INodeNo(number), offset.cast_signed(), len.cast_signed())
         });
         if let Err(error) = dropped {
-            // The kernel has forgotten the inode, and its pages with it; or the mount is gone.
+            // The kernel has forgotten the inode and its pages, or the mount is gone.
             tracing::debug!(number, %error, "pages were not dropped");
         }
         let _nobody_waits = gone.send(());

@@ -1,8 +1,9 @@
-//! How long the kernel may answer from its copy of an inode's attributes.
+//! How long the kernel may use its own copy of an inode's attributes.
 //!
-//! What must hold: what changes without a notice to the kernel or to us is never kept. Two things do: the kernel serves
-//! the stores of a mapping by itself in the file below (passthrough), and a write takes off set-id bits here or there,
-//! with which nobody may run the file a moment later. Of a file that is gone from its tier nothing is kept at all.
+//! What must hold: attributes that change without the kernel or us being notified are never kept. Two kinds do: sizes
+//! and times of a file below that the kernel changes by itself through a mapping (passthrough), and set-id bits that a
+//! write removes here or there, after which no one may run the file with them. For a file that is lost from its tier
+//! nothing is kept at all.
 
 use std::sync::atomic::Ordering;
 
@@ -17,14 +18,14 @@ pub(super) fn may_keep<N>(inode: &Inode<N>, attr: &FileAttr) -> bool {
     !(set_id || is_lost(attr) || inode.mapped.load(Ordering::Relaxed))
 }
 
-/// Whether this may be all that is known of a file whose data is gone and may be restored: the kernel would take it for
+/// Whether this may be all that is known of a file whose data is lost and may be restored: the kernel would consider it
 /// empty.
 fn is_lost(attr: &FileAttr) -> bool {
     attr.kind == FileType::RegularFile && attr.perm == 0 && attr.size == 0
 }
 
-/// The kernel is about to serve a handle by itself: notes whether that can be mapped for writing, which takes both
-/// rights. `true` if that is new: the kernel must drop what it was to keep for longer.
+/// The kernel is about to serve a handle by itself: notes whether that handle can be mapped for writing, which needs
+/// both access rights. `true` if this is new: the kernel must then drop attributes that it kept for longer.
 pub(super) fn served<N>(inode: &Inode<N>, flags: i32) -> bool {
     flags & libc::O_ACCMODE == libc::O_RDWR && !inode.mapped.swap(true, Ordering::Relaxed)
 }

@@ -11,10 +11,10 @@ use super::inodes::Inodes;
 use super::privileges::{self, Privileges};
 use super::{Answer, Refused};
 
-/// What is answered to a request for a value or a list, whose size may be asked for first.
+/// The answer to a request for a value or a list, of which a program may first ask the size.
 #[derive(Debug)]
 pub(crate) enum Value {
-    /// Only how many bytes it has.
+    /// Only the number of bytes.
     Size(u32),
     /// The bytes.
     Bytes(Vec<u8>),
@@ -71,9 +71,9 @@ impl<E: Engine> Xattrs<E> {
         removed.map_err(self.inodes.failed(&inode, "removexattr"))
     }
 
-    /// Refuses a caller who does not own the file ACLs of other kinds than POSIX's (`system.nfs4_acl` and the like):
-    /// the kernel does not check these, and the file system below sees this process instead of the caller. A mount of
-    /// an ordinary user has that user's rights there and no others.
+    /// Refuses a caller who does not own the file to change ACLs of kinds other than POSIX (`system.nfs4_acl` and the
+    /// like): the kernel does not check these, and the file system below sees this process instead of the caller. An
+    /// ordinary user's mount has only that user's rights there.
     fn may_change(&self, inode: &Inode<E::Node>, name: &OsStr, caller: Caller) -> Answer<()> {
         let name = name.as_encoded_bytes();
         let unchecked = name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");

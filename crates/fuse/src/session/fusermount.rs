@@ -6,12 +6,12 @@ use std::process::{Command, Output};
 
 use halocline_os::error::{Error, Result};
 
-/// What `mount` and `df` show as the type.
+/// The file-system type that `mount` and `df` show.
 pub(super) const SUBTYPE: &str = "halocline";
-/// The programs that unmount for an ordinary user, which may lie outside its path.
+/// The programs that unmount for an ordinary user, which may not be in that user's path.
 const HELPERS: [&str; 4] = ["fusermount3", "fusermount", "/bin/fusermount3", "/bin/fusermount"];
 
-/// What to do where the helper refuses with these words.
+/// What to do if the helper refused with these words.
 pub(super) fn remedy(said: &str) -> &'static str {
     if said.contains("user_allow_other") {
         return "add the line user_allow_other to /etc/fuse.conf, or mount without --allow-other";
@@ -19,12 +19,12 @@ pub(super) fn remedy(said: &str) -> &'static str {
     "see fusermount3(1), or use a private mount (halocline run)"
 }
 
-/// A name as an option of the helper: those are separated by commas.
+/// Escapes a name for an option of the helper: options are separated by commas.
 pub(super) fn escaped(name: &str) -> String {
     name.replace('\\', "\\\\").replace(',', "\\,")
 }
 
-/// Runs what an ordinary user outside a user namespace needs for unmounting `mountpoint`.
+/// Runs the program with which an ordinary user outside a user namespace unmounts `mountpoint`.
 ///
 /// # Errors
 /// There is no such program.

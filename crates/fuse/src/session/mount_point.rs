@@ -1,7 +1,8 @@
-//! A mount of ours by its place and number, and `umount(2)` on it, or `fusermount3` where this user may not call that.
+//! A mount of ours, identified by path and mount id, and `umount(2)` on it, or `fusermount3` if this user may not call
+//! that.
 //!
-//! What must hold: only our own mount is unmounted. The path may also be that of the origin's disk below, or of a mount
-//! that somebody made over ours.
+//! What must hold: only our own mount is unmounted. On the same path there may also be the mount of the origin's disk
+//! below, or a mount that someone made over ours.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,16 +18,16 @@ use rustix::mount::{OpenTreeFlags, UnmountFlags};
 
 use super::fusermount::with_helper;
 
-/// How often and how long a busy mount is tried before it is detached.
+/// How often a busy mount is tried before it is detached, and the pause between tries.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
-/// A mount of ours that this process sees.
+/// A mount of ours that this process can see.
 #[derive(Debug, Clone)]
 pub(super) struct MountPoint {
     /// Where it was made.
     pub(super) path: PathBuf,
-    /// Its number among the mounts.
+    /// Its mount id.
     pub(super) number: u64,
     /// Major and minor number of its file system's device.
     pub(super) device: Option<(u64, u64)>,
@@ -42,12 +43,12 @@ impl MountPoint {
         Ok(Self { path: path.to_owned(), number, device })
     }
 
-    /// Other mounts of the same file system, which keep it alive.
+    /// Other mounts of the same file system, which keep it in use.
     pub(super) fn copies(&self) -> Vec<MountCopy> {
         self.device.map_or_else(Vec::new, |device| mount::copies(device, self.number))
     }
 
-    /// Whether the mount is there to be unmounted; an error where another is over it.
+    /// Whether the mount can be unmounted; an error if another is mounted over it.
     pub(super) fn is_there(&self) -> Result<bool> {
         let standing = mount::standing(&self.path, self.number);
         match standing.map_err(Error::at(&self.path, "look for the mount on"))? {
@@ -60,14 +61,14 @@ impl MountPoint {
         }
     }
 
-    /// A copy of the mount that is attached nowhere yet.
+    /// A copy of the mount that is not attached anywhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         rustix::mount::open_tree(CWD, &self.path, flags)
             .map_err(|errno| Error::at(&self.path, "copy the mount on")(errno.into()))
     }
 
-    /// Unmounts; `false` if it was busy and is detached only. A mount that is gone already is fine.
+    /// Unmounts; `false` if it was busy and is only detached. A mount that is already gone is fine.
     pub(super) fn unmount(&self) -> Result<bool> {
         if self.unmount_unused()? {
             return Ok(true);
@@ -91,8 +92,8 @@ impl MountPoint {
         }
     }
 
-    /// Unmounts unless the mount is in use; `false` if it is, and then nothing has changed. A mount
-    /// that is gone already is fine.
+    /// Unmounts unless the mount is in use; if it is, nothing changes and the result is `false`. A mount that is
+    /// already gone is fine.
     pub(super) fn unmount_unused(&self) -> Result<bool> {
         for attempt in 1..=TRIES {
             if !self.is_there()? {

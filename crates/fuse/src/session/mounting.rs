@@ -1,4 +1,4 @@
-//! `mount(2)`, or `fusermount3` where this user may not call it.
+//! `mount(2)`, or `fusermount3` if this user may not call that.
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -27,14 +27,14 @@ const READ_AHEAD_KIB: &str = "1024";
 /// Nice value of the event-loop threads.
 const PRIORITY: i32 = -10;
 
-/// Mounts and shakes hands with the kernel.
+/// Mounts, and performs the handshake with the kernel.
 pub(super) fn mount<E: Engine>(
     served: Device<E>,
     mountpoint: &Path,
     options: &MountOptions,
     origin: &libc::statvfs64,
 ) -> Result<(Session<Device<E>>, Place)> {
-    // The kernel keeps other users out unless `allow_other` is given; the library needs not.
+    // The kernel excludes other users unless `allow_other` is given; the library need not.
     let mut config = Config::default();
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads.max(1));
@@ -115,7 +115,7 @@ fn open_device() -> Result<OwnedFd> {
     Ok(device.into())
 }
 
-/// The origin's own restrictions hold on the mount, too.
+/// The origin's own restrictions apply to the mount, too.
 fn inherited_flags(origin: &libc::statvfs64) -> MountFlags {
     let mut flags = MountFlags::empty();
     for (bit, flag) in [
@@ -151,7 +151,7 @@ fn mount_with_helper<E: Engine>(
     Session::new(served, mountpoint, &config).map_err(|source| {
         let said = said(&source);
         let what = format!("{}: fusermount3 could not mount: {said}", mountpoint.display());
-        // A helper that ran has said why; otherwise none was found.
+        // If a helper ran, it said why; otherwise none was found.
         if source.raw_os_error().is_some() {
             return Error::invalid(
                 what,
@@ -162,15 +162,15 @@ fn mount_with_helper<E: Engine>(
     })
 }
 
-/// What the helper printed, as part of a sentence.
+/// The helper's output, for use within a sentence.
 fn said(source: &io::Error) -> String {
     let text = source.to_string();
     let text = text.trim();
     text.strip_prefix("fusermount3: ").unwrap_or(text).to_owned()
 }
 
-/// Runs `spawn` so that the threads it starts go before ordinary ones, where we may: every program
-/// on the mount waits for them, and a busy machine must not make them wait in turn.
+/// Runs `spawn` so that the threads it starts have priority over ordinary ones, if we may do that: every program on the
+/// mount waits for them, and a busy machine must not make them wait in turn.
 pub(super) fn with_priority<T>(spawn: impl FnOnce() -> T) -> T {
     // Zero means the calling thread, and new threads inherit.
     let before = getpriority_process(None).unwrap_or(0);
@@ -182,9 +182,9 @@ pub(super) fn with_priority<T>(spawn: impl FnOnce() -> T) -> T {
     spawned
 }
 
-/// Raises the read-ahead of the mount with this device to the largest request. Only root may; without it sequential
-/// reads come in requests of the kernel's default of 128 KiB. The mount itself is not touched: a process that waits for
-/// its own mount cannot be killed.
+/// Raises the read-ahead of the mount with this device to the largest request. Only root may; without it, sequential
+/// reads arrive in requests of the kernel's default of 128 KiB. The mount itself is not accessed: a process that waits
+/// for its own mount cannot be killed.
 pub(super) fn widen_read_ahead((major, minor): (u64, u64)) {
     let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
     if let Err(error) = fs::write(setting, READ_AHEAD_KIB) {

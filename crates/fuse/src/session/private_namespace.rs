@@ -1,4 +1,4 @@
-//! A mount namespace that only this process and its children see.
+//! A mount namespace visible only to this process and its children.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Enters a private mount namespace: later mounts are seen by nobody else. An ordinary user gets a user namespace
-/// around it and keeps the own user and group id inside.
+/// Enters a private mount namespace: later mounts are invisible to all others. For an ordinary user it is inside a new
+/// user namespace, in which the user and group id stay the same.
 ///
-/// The process must have one thread only (`EINVAL` otherwise for an ordinary user).
+/// The process must have only one thread (`EINVAL` otherwise for an ordinary user).
 pub fn private_namespace() -> Result<()> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let mut flags = UnshareFlags::NEWNS;
@@ -31,8 +31,8 @@ pub fn private_namespace() -> Result<()> {
     if uid != 0 {
         map_own_ids(uid, gid)?;
     }
-    // Mounts must not propagate back to the original namespace. Unmounts there must propagate here: else this namespace
-    // would keep a shared mount busy.
+    // Mounts must not propagate back to the original namespace. Unmounts there must propagate here; otherwise this
+    // namespace would keep a shared mount busy.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(|errno| Error::at("/", "make the mounts private below")(errno.into()))
 }

@@ -1,14 +1,13 @@
-//! A mount of an ordinary user that one command and its children see, with all groups of the files.
+//! A mount of an ordinary user, visible to one command and its children, that preserves all groups of the files.
 //!
-//! A FUSE mount that is made inside a user namespace knows the ids that are mapped there: one user
-//! and one group. Files of others have no owner on it, and the kernel refuses to write them, whatever
-//! their mode says and whichever groups the program has. So the mount is made outside, by
-//! `fusermount3`, on a directory that only its user may enter; a holder, a process in namespaces of
-//! its own, binds it over the origin; and the command enters those namespaces. The engine stays
-//! outside, where it sees every id.
+//! A FUSE mount made inside a user namespace knows only the ids that are mapped there: one user and one group. Files of
+//! others have no owner on it, and the kernel refuses to write them, whatever their mode and whichever groups the
+//! program has. So the mount is made outside, by `fusermount3`, on a directory that only its user may enter; a holder,
+//! a process in namespaces of its own, binds it over the origin; and the command enters those namespaces. The engine
+//! stays outside, where it sees every id.
 //!
-//! What must hold: nobody else ever enters the mount, so it is taken away outside as soon as it is
-//! bound; and it lives no longer than its process, so the holder ends with the maker's socket.
+//! What must hold: no one else ever enters the mount, so it is removed outside as soon as it is bound; and it lives no
+//! longer than its process, so the holder ends when its parent's socket closes.
 
 mod fusermount;
 mod holder;
@@ -25,18 +24,18 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::fusermount::with_helper;
 use holder::NamespaceHolder;
 
-/// A mount that nobody serves or sees yet, and the namespaces in which it will be seen.
+/// A mount that is not served or visible yet, and the namespaces in which it will be visible.
 #[derive(Debug)]
 pub struct PrivateView {
     over: PathBuf,
     outside: Outside,
-    /// The mount's device, until somebody serves it.
+    /// The mount's device, until it is served.
     device: Mutex<Option<OwnedFd>>,
-    /// Ends with the unmount: its namespaces may still see the mount elsewhere.
+    /// Ended by the unmount: its namespaces may still see the mount elsewhere.
     holder: Mutex<Option<NamespaceHolder>>,
 }
 
-/// The mount where it was made. Dropping it takes the mount away there.
+/// The mount where it was made. Dropping this removes the mount there.
 #[derive(Debug)]
 struct Outside(Mutex<Option<PathBuf>>);
 
@@ -47,7 +46,7 @@ impl Outside {
         if !detached.is_ok_and(|output| output.status.success()) {
             tracing::warn!(dir = %dir.display(), "fusermount3 did not take the mount away");
         }
-        // Never recursively: while the mount is there, its content is the user's data.
+        // Never recursively: while the mount exists, its content is the user's data.
         if let Err(error) = fs::remove_dir(&dir) {
             tracing::warn!(dir = %dir.display(), %error, "an empty directory stays");
         }
@@ -61,8 +60,8 @@ impl Drop for Outside {
 }
 
 impl PrivateView {
-    /// Mounts for a view over `over`; the mount's source is called `fsname`. The process must have
-    /// one thread only, because it forks.
+    /// Makes a mount for a view over `over`; the mount's source is called `fsname`. The process must have only one
+    /// thread, because it forks.
     ///
     /// # Errors
     /// `fusermount3` is missing or refuses, or this user may not make user namespaces.
@@ -76,24 +75,24 @@ impl PrivateView {
         Ok(Self { over: over.to_owned(), outside, device: Mutex::new(Some(device)), holder })
     }
 
-    /// Where it is seen.
+    /// Where it is visible.
     pub(super) fn over(&self) -> &Path {
         &self.over
     }
 
-    /// The mount's device; the first caller gets it.
+    /// The mount's device; only the first caller gets it.
     pub(super) fn take_device(&self) -> io::Result<OwnedFd> {
         self.device.lock().take().ok_or_else(|| io::ErrorKind::ResourceBusy.into())
     }
 
-    /// Shows the mount, which is served by now, in the namespaces, and nowhere else.
+    /// Shows the mount, which must already be served, in the namespaces, and nowhere else.
     pub(super) fn show(&self) -> Result<()> {
         let bound = self.holder.lock().as_ref().map_or(Ok(()), NamespaceHolder::bind);
         self.outside.close();
         bound
     }
 
-    /// Unmounts unless the mount is in use; `force` detaches it then. `false` if it is in use.
+    /// Unmounts unless the mount is in use; with `force` it is then detached. `false` if it is in use.
     pub(super) fn unmount(&self, force: bool) -> Result<bool> {
         let mut holder = self.holder.lock();
         let unmounted = holder.as_ref().map_or(Ok(true), |holder| holder.unmount(force));
@@ -103,15 +102,15 @@ impl PrivateView {
         unmounted
     }
 
-    /// A copy of the mount that is attached nowhere yet.
+    /// A copy of the mount that is not attached anywhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
         let holder = self.holder.lock();
         let ended = || Error::from(io::Error::from(io::ErrorKind::NotConnected));
         holder.as_ref().ok_or_else(ended)?.copy()
     }
 
-    /// What a child calls between `fork` and `exec` to enter the view: it makes system calls, and
-    /// touches no lock and no heap. Its working directory is the root then.
+    /// A function for a child to call between `fork` and `exec`, which enters the view: it only makes system calls, and
+    /// uses no lock and no heap. The working directory is the root afterwards.
     ///
     /// # Errors
     /// The view has ended, or the process has no descriptors left.

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use halocline_os::bounded;
 
-/// Most programs that are named.
+/// How many programs are named at most.
 const NAMED_MAX: usize = 5;
-/// Longest description of a descriptor that is read.
+/// Limit for reading the description of a descriptor, in bytes.
 const FDINFO_BYTES_MAX: u64 = 4096;
 
 /// Names and numbers of programs that have something open on the mount `number`, as far as this process may see them.
@@ -26,8 +26,8 @@ pub(super) fn programs_on(number: u64) -> Vec<String> {
     named.take(NAMED_MAX).collect()
 }
 
-/// Whether a process has something open on the mount: by the kernel's description of its descriptors, not by the files,
-/// whose servers may not answer.
+/// Whether a process has something open on the mount, judged by the kernel's description of its descriptors, not by the
+/// files, whose servers may not respond.
 fn has_open(process: &Path, number: u64) -> bool {
     let Ok(descriptors) = fs::read_dir(process.join("fdinfo")) else { return false };
     descriptors.flatten().any(|descriptor| {

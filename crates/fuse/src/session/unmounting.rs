@@ -1,5 +1,5 @@
-//! Where our mount is: seen by this process, or only in a view that a holder keeps. Both are unmounted and copied
-//! alike.
+//! Where our mount is: visible to this process, or only in a view that a holder keeps. Both are unmounted and copied in
+//! the same way.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,9 +15,9 @@ use super::mount_point::MountPoint;
 /// A mount of ours.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
-    /// Seen by this process.
+    /// Visible to this process.
     Here(MountPoint),
-    /// Seen in a view; its holder unmounts it.
+    /// Visible in a view; its holder unmounts it.
     InView(Arc<PrivateView>),
 }
 
@@ -30,7 +30,7 @@ impl Place {
         }
     }
 
-    /// The mount itself, where this process sees it.
+    /// The mount itself, if it is visible to this process.
     pub(super) const fn here(&self) -> Option<&MountPoint> {
         match self {
             Self::Here(point) => Some(point),
@@ -38,28 +38,28 @@ impl Place {
         }
     }
 
-    /// Other mounts of the same file system, which keep it alive.
+    /// Other mounts of the same file system, which keep it in use.
     pub(super) fn copies(&self) -> Vec<MountCopy> {
         self.here().map_or_else(Vec::new, MountPoint::copies)
     }
 
-    /// Programs that have something open there, in words; only some if they are many.
+    /// Descriptions of programs that have something open there; if there are many, only some.
     pub(super) fn programs(&self) -> Vec<String> {
         self.here().map_or_else(Vec::new, |point| super::programs::programs_on(point.number))
     }
 
-    /// Ends the connection of the mount, whatever still sees it.
+    /// Ends the connection of the mount, even if it is still visible elsewhere.
     pub(super) fn abort(&self) -> io::Result<()> {
         let device = self.here().and_then(|point| point.device);
         super::aborting::abort(device.ok_or(io::ErrorKind::Unsupported)?)
     }
 
-    /// Whether the mount is there to be unmounted; an error where another is over it.
+    /// Whether the mount can be unmounted; an error if another is mounted over it.
     pub(super) fn is_there(&self) -> Result<bool> {
         self.here().map_or(Ok(true), MountPoint::is_there)
     }
 
-    /// A copy of the mount that is attached nowhere yet.
+    /// A copy of the mount that is not attached anywhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
         match self {
             Self::Here(point) => point.copy(),
@@ -67,7 +67,7 @@ impl Place {
         }
     }
 
-    /// Unmounts; `false` if it was busy and is detached only. A mount that is gone already is fine.
+    /// Unmounts; `false` if it was busy and is only detached. A mount that is already gone is fine.
     pub(super) fn unmount(&self) -> Result<bool> {
         match self {
             Self::Here(point) => point.unmount(),
@@ -75,7 +75,7 @@ impl Place {
         }
     }
 
-    /// Unmounts unless the mount is in use; `false` if it is, and then nothing has changed.
+    /// Unmounts unless the mount is in use; if it is, nothing changes and the result is `false`.
     pub(super) fn unmount_unused(&self) -> Result<bool> {
         match self {
             Self::Here(point) => point.unmount_unused(),

@@ -28,7 +28,7 @@ pub(crate) struct Device<E: Engine> {
 }
 
 impl<E: Engine> Device<E> {
-    /// Serves `front` in `threads` threads; what is agreed with the kernel is noted in `agreed`.
+    /// Serves `front` with `threads` threads; what is negotiated with the kernel is noted in `agreed`.
     pub(crate) fn new(front: Arc<Front<E>>, threads: usize, agreed: Arc<Agreed>) -> Self {
         Self { front, parking: Parking::new(threads), agreed }
     }
@@ -49,8 +49,8 @@ fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// Undoes how the library reads a time before 1970: it takes the kernel's nanoseconds, which
-/// count forwards from a negative second, for part of the distance to the epoch.
+/// Undoes how the library reads a time before 1970: it takes the kernel's nanoseconds, which count forwards from a
+/// negative second, for part of the distance to the epoch.
 fn time_from_kernel(time: SystemTime) -> SystemTime {
     match UNIX_EPOCH.duration_since(time) {
         Ok(before) => {
@@ -61,7 +61,7 @@ fn time_from_kernel(time: SystemTime) -> SystemTime {
     }
 }
 
-/// Answers a request for a name.
+/// Answers a request that returns an entry.
 fn named(reply: ReplyEntry, find: impl FnOnce() -> Answer<Entry>) {
     match unpanicked(find) {
         Ok(it) => reply.entry(&it.timeout, &it.attr, Generation(it.generation)),
@@ -69,7 +69,7 @@ fn named(reply: ReplyEntry, find: impl FnOnce() -> Answer<Entry>) {
     }
 }
 
-/// Answers a request for an extended attribute or their list.
+/// Answers a request for an extended attribute or for their list.
 fn valued(reply: ReplyXattr, value: &Value) {
     match value {
         Value::Size(size) => reply.size(*size),

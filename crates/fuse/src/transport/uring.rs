@@ -1,15 +1,13 @@
-//! Requests through `io_uring` (Linux 6.14, where its administrator turned it on).
+//! Requests through `io_uring` (Linux 6.14, if the administrator enabled it).
 //!
-//! The kernel has one queue of requests for each processor that the machine may have, and puts a
-//! request into the queue of the processor that its program runs on. Each of our threads has one
-//! buffer, registered in one queue: it sleeps until the kernel has put a request into the buffer,
-//! answers in the same buffer, and with one system call hands the answer over and sleeps again.
-//! An engine call may sleep long in a slow device; it holds nobody up as long as its queue has
+//! The kernel has one queue of requests for each possible processor, and puts a request into the queue of the processor
+//! that its program runs on. Each of our threads has one buffer, registered in one queue: it sleeps until the kernel
+//! has put a request into the buffer, writes the answer into the same buffer, and with one system call submits the
+//! answer and sleeps again. An engine call may sleep long in a slow device; it delays no one as long as its queue has
 //! another thread.
 //!
-//! What must hold: every queue has a thread, or the programs of its processor wait for ever; so the
-//! rings are made before the kernel is told that there are any. Forgotten inodes and interrupts
-//! still come through [`super::device`].
+//! What must hold: every queue has a thread, or the programs on its processor wait forever; so the rings are made
+//! before the kernel is told that there are any. Forgotten inodes and interrupts still come through [`super::device`].
 
 mod answer;
 mod binding;
@@ -36,32 +34,32 @@ use busy_poll::{Awake, BusyPoll};
 use exchange::Exchange;
 use stand_ins::{SETLKW, StandIns};
 
-/// Says whether the kernel offers rings to those who ask.
+/// Says whether the kernel offers rings.
 const OFFER: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The processors that the machine may have, and those that it has now.
+/// The possible processors of the machine, and those that are online.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Threads of a processor's queue at least: that one sleeps must not hold the others up.
+/// Minimum of threads for a processor's queue: while one sleeps, the others must not be delayed.
 const QUEUE_THREADS_MIN: usize = 2;
-/// Threads of all queues beyond which a queue has no more than the least.
+/// If all queues together would have more threads than this, each has only the minimum.
 const THREADS_MAX: usize = 256;
 
-/// What a thread does between two requests.
+/// What a thread does between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Between {
     /// It sleeps.
     Sleep,
-    /// It looks for the next one for a moment, then it sleeps.
+    /// Polls briefly for the next request, then sleeps.
     Look,
-    /// It sleeps, and wakes on the processor of its queue, which is its program's.
+    /// Sleeps, and wakes on the processor of its queue, which is its program's.
     Bound,
 }
 
-/// What a thread waits for: the front end that it serves and the mount's device.
+/// What a thread waits for: the front end and the device of the mount it is to serve.
 type Start<E> = (Arc<Front<E>>, Arc<OwnedFd>, Arc<StandIns>);
 
-/// Threads with rings, which wait for a mount. Dropping them ends them.
+/// Threads with rings that wait for a mount. Dropping this ends them.
 #[derive(Debug)]
 pub(crate) struct Prepared<E: Engine> {
     threads: Vec<(Sender<Start<E>>, JoinHandle<()>)>,
@@ -95,11 +93,11 @@ pub(crate) fn offered() -> bool {
 }
 
 impl<E: Engine> Prepared<E> {
-    /// Makes the rings for a mount that is to have `threads` threads, if that many suffice.
+    /// Makes the rings for a mount that should have `threads` threads, if so many suffice.
     pub(crate) fn new(threads: usize, between: Between) -> io::Result<Self> {
         let (queues, online) = (processors(POSSIBLE)?, processors(ONLINE)?);
         let each = threads.min(THREADS_MAX / online.len()).max(QUEUE_THREADS_MIN);
-        // A processor that is not there now may come: virtual machines leave room for hundreds.
+        // A processor that is offline may come online: virtual machines reserve hundreds.
         let of = |queue: &u16| if online.contains(queue) { each } else { 1 };
         let awake = Arc::new(match between {
             Between::Look => Awake::on(online.len()),
@@ -131,7 +129,7 @@ impl<E: Engine> Prepared<E> {
     pub(crate) fn serve(self, front: &Arc<Front<E>>, device: &Arc<OwnedFd>) -> Serving {
         let stand_ins = Arc::<StandIns>::default();
         let begin = |(start, thread): (Sender<Start<E>>, _)| {
-            // A thread ends before its start only by a panic, which its join shows.
+            // A thread that ended before its start must have panicked, which its join shows.
             let _told = start.send((front.clone(), device.clone(), stand_ins.clone()));
             thread
         };
@@ -150,7 +148,7 @@ impl Serving {
     pub(crate) fn join(self) -> io::Result<()> {
         let ended = |thread: JoinHandle<()>| thread.join().is_ok();
         let mut failed = self.threads.into_iter().map(ended).filter(|ended| !ended).count();
-        // One that waits may make another one until it ends.
+        // A waiting thread may add another until it ends.
         loop {
             let more = self.stand_ins.take();
             if more.is_empty() {
@@ -165,7 +163,7 @@ impl Serving {
     }
 }
 
-/// One thread: makes its ring, says so, and serves the mount that it is told of, if any.
+/// The body of one thread: makes its ring, reports that, and serves a mount once it gets one.
 fn work<E: Engine>(
     queue: u16,
     awake: Arc<Awake>,
@@ -181,7 +179,7 @@ fn work<E: Engine>(
     serve(&mut exchange, queue, &start);
 }
 
-/// Answers a queue's requests until the mount is gone.
+/// Serves a queue's requests until the mount is gone.
 fn serve<E: Engine>(exchange: &mut Exchange, queue: u16, start: &Start<E>) {
     let (front, device, stand_ins) = start;
     let served = exchange.serve(device.as_fd(), |request, room| match request.header.opcode {
@@ -193,7 +191,7 @@ fn serve<E: Engine>(exchange: &mut Exchange, queue: u16, start: &Start<E>) {
     }
 }
 
-/// One more thread of a queue.
+/// Adds one more thread to a queue.
 fn stand_in<E: Engine>(queue: u16, start: &Start<E>) -> io::Result<JoinHandle<()>> {
     let start = start.clone();
     let (made, ready) = channel();
@@ -210,7 +208,7 @@ fn stand_in<E: Engine>(queue: u16, start: &Start<E>) -> io::Result<JoinHandle<()
     Ok(thread)
 }
 
-/// The processors that a file of the kernel lists. The kernel has a queue for each possible one.
+/// The processors listed in a file of the kernel. The kernel has a queue for each possible one.
 fn processors(file: &str) -> io::Result<Vec<u16>> {
     let list = fs::read_to_string(file)?;
     ranges(list.trim_end())
@@ -218,7 +216,7 @@ fn processors(file: &str) -> io::Result<Vec<u16>> {
         .ok_or_else(|| io::Error::other(format!("{file} is not understood: {list}")))
 }
 
-/// The numbers of a list such as `0-3,8`.
+/// The numbers in a list such as `0-3,8`.
 fn ranges(list: &str) -> Option<Vec<u16>> {
     let mut numbers = Vec::new();
     for range in list.split(',') {

@@ -1,4 +1,4 @@
-//! The file of the slots: where they lie, which are free, and whether its contents may be believed.
+//! The file of the slots: their positions, which are free, and whether its contents can be trusted.
 //!
 //! A header of one page, then slots of 64 bytes. The file grows by steps that are counted before they are allocated
 //! (I5), and is truncated when it is opened and holds nothing valid.
@@ -33,7 +33,7 @@ pub(super) struct Arena {
     mapping: Mapping,
     boot_id: String,
     space: Mutex<Space>,
-    /// A page could not be used: nothing is believed any more.
+    /// Whether a page could not be used: then nothing is trusted any more.
     lost: AtomicBool,
     /// Bytes on disk, or about to be allocated.
     bytes: Arc<AtomicU64>,
@@ -89,7 +89,7 @@ impl Arena {
         bytes.store(end_of(next).next_multiple_of(HEAD), Relaxed);
         let (boot_id, lost) = (boot_id.to_owned(), AtomicBool::new(false));
         let arena = Self { file, mapping, boot_id, space, lost, bytes };
-        // Otherwise they would be believed once the bytes that they cover are cached again.
+        // Otherwise they would be trusted once the bytes that they cover are cached again.
         for (at, _) in refused.into_iter().filter(|&(_, is_written)| is_written) {
             arena.store(at, &Words::default());
         }
@@ -121,7 +121,7 @@ impl Arena {
         self.lost.load(Relaxed)
     }
 
-    /// A slot that is not in use; `None` where there is no room for one.
+    /// An unused slot; `None` if there is no room for one.
     pub(super) fn allocate(&self) -> Option<u32> {
         let mut space = self.space.lock();
         if let Some(free) = space.free.pop() {
@@ -155,12 +155,12 @@ impl Arena {
         Some(())
     }
 
-    /// Gives back a slot that was wiped.
+    /// Releases a slot that was wiped.
     pub(super) fn release(&self, slot: u32) {
         self.space.lock().free.push(slot);
     }
 
-    /// The first words of a slot; zeros where the page is lost.
+    /// The first words of a slot; zeros if the page is lost.
     pub(super) fn load<const N: usize>(&self, slot: u32) -> [u64; N] {
         let mut words = [0; N];
         if self.is_lost() || self.mapping.load_words(place(slot), &mut words).is_err() {
@@ -178,7 +178,7 @@ impl Arena {
         }
     }
 
-    /// From now on nothing is believed, in the next process either.
+    /// From now on nothing is trusted, nor in the next process.
     fn lose(&self) {
         if !self.lost.swap(true, Relaxed) {
             tracing::warn!("the checksums of cached data cannot be written; going on without them");
@@ -187,8 +187,8 @@ impl Arena {
     }
 }
 
-/// Maps room for `max` slots, or for fewer, but not for fewer than the file has: address space may be limited (`ulimit
-/// -v`). Bytes for which no slot is left have no checksum.
+/// Maps room for `max` slots, or for fewer, but for no fewer than the file has: address space may be limited (`ulimit
+/// -v`). Bytes without a slot have no checksum.
 fn map(
     make: impl Fn(usize) -> io::Result<Mapping>,
     mut max: u32,

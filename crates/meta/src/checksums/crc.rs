@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
 
-/// What the register is combined with at the end.
+/// The register is XORed with this at the end.
 const FINAL: u32 = u32::MAX;
 
 /// Zeros to shift a register by.
@@ -13,8 +13,8 @@ pub(super) fn sum(data: &[u8]) -> u32 {
     crc32_iscsi(data)
 }
 
-/// The sum of two parts one after the other, from the sum of each and the length of the second,
-/// at most 4096 bytes.
+/// The sum of two parts, one after the other, from the sum of each and the length of the second, which is at most 4096
+/// bytes.
 pub(super) fn join(first: u32, second: u32, second_len: usize) -> u32 {
     // The register is linear in its contents: what the first part left in it is shifted through the second's length,
     // without the initial value of a separate sum.

@@ -1,6 +1,6 @@
-//! What is known of 32 KiB of an object: 64 bytes, laid out as `docs/FORMAT.md` says.
+//! The checksums of 32 KiB of an object: 64 bytes, laid out as described in `docs/FORMAT.md`.
 //!
-//! For each block of 4 KiB there is a sum of all of it, of one part of it, or none. A part is what an extent covers
+//! For each block of 4 KiB there is a sum of all of it, of one part of it, or none. A part is the share of an extent
 //! that begins or ends in the block; three of the blocks may have one.
 
 #[cfg(any(test, fuzzing))]
@@ -107,7 +107,7 @@ impl Slot {
         Self { key, whole: 0, parts: [None; PARTS], sums: [0; BLOCKS] }
     }
 
-    /// Decodes words that were read; `None` where they are torn or empty.
+    /// Decodes words that were read; `None` if they are torn or empty.
     pub(super) fn decode(words: &Words) -> Option<Self> {
         if low16(words[2] >> 16) != check_of(words) {
             return None;
@@ -179,8 +179,8 @@ impl Slot {
         before != (self.whole, self.parts)
     }
 
-    /// Notes the bytes of `range`, which lies in the group; what was known of them is forgotten.
-    /// `data` begins with its first byte.
+    /// Notes the bytes of `range`, which is in the group; their earlier sums are forgotten. `data` begins with the
+    /// first byte of `range`.
     pub(super) fn note(&mut self, range: ByteRange, data: &[u8]) {
         let mut rest = data;
         for (block, start, end) in self.pieces(range) {
@@ -190,7 +190,7 @@ impl Slot {
         }
     }
 
-    /// The slot with the sums that `newer` has of the same group. This one knows none of those bytes.
+    /// The slot with the sums that `newer` has for the same group. This one has none for those bytes.
     pub(super) fn with(mut self, newer: &Self) -> Self {
         debug_assert_eq!(self.key, newer.key, "of one group");
         for (block, crc) in newer.sums.into_iter().enumerate() {
@@ -265,7 +265,7 @@ fn decode_part(part: u64) -> Option<Part> {
     (start < end && end <= WHOLE).then_some(Part { block, start, end })
 }
 
-/// A check value that tells valid words from torn or damaged ones.
+/// A check value that distinguishes valid words from torn or damaged ones.
 fn check_of(words: &Words) -> u16 {
     let mut bytes = [0; WORDS * 8];
     for (at, (bytes, word)) in bytes.chunks_exact_mut(8).zip(words).enumerate() {

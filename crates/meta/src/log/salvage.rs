@@ -1,4 +1,4 @@
-//! What can still be read of a damaged log, without changing it.
+//! Reads the intact part of a damaged log, without changing it.
 //!
 //! The snapshot up to its first bad block, then the batches up to the first incomplete one: what was recorded after
 //! that is unknown. So the result is older than the objects, and its dirty extents may since have been flushed or
@@ -21,12 +21,12 @@ use halocline_os::private::{PrivateDir, Use};
 #[derive(Debug)]
 pub(crate) struct Salvaged {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Where and why reading ended; `None` where nothing is damaged.
+    /// Where and why reading ended; `None` if nothing is damaged.
     pub(crate) damage: Option<String>,
 }
 
-/// Reads what there is in `dir`. A process of the boot `boot_id` seems to have left it: of what a loss of power may have
-/// taken, too, the objects have what they have.
+/// Reads what is intact in `dir`. It is treated as left by a process of the boot `boot_id`, so that nothing is dropped
+/// as after a power loss: the contents of the objects are taken as they are.
 ///
 /// # Errors
 /// Neither a snapshot nor a file of the log begins as one.

@@ -1,4 +1,4 @@
-//! The process that a lock file names, and whether it lives.
+//! The process named in a lock file, and whether it is alive.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ const EXITING: u64 = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) pid: u32,
-    /// When it was started, in clock ticks since boot: tells it from a later one of the same id.
+    /// When it was started, in clock ticks since boot: distinguishes it from a later process with the same id.
     pub(super) started: String,
 }
 
@@ -34,7 +34,7 @@ impl Holder {
         Some(Self { pid, started: after("started")?.to_owned() })
     }
 
-    /// Whether the process has ended or been killed, so that it releases what it holds by itself: late, if one of its
+    /// Whether the process has ended or been killed, so that it releases everything by itself, but late if one of its
     /// threads waits for a disk.
     pub(super) fn is_ending(&self) -> bool {
         let Some(stat) = Stat::of(self.pid) else { return true };
@@ -49,17 +49,17 @@ impl fmt::Display for Holder {
     }
 }
 
-/// What `/proc/PID/stat` says.
+/// The contents of `/proc/PID/stat`.
 struct Stat {
     started: String,
     is_ending: bool,
 }
 
 impl Stat {
-    /// `None` where there is no such process.
+    /// `None` if there is no such process.
     fn of(pid: u32) -> Option<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name before may contain anything.
+        // The name before this may contain anything.
         let words: Vec<_> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let (state, flags, started) = (words.first()?, words.get(6)?, words.get(19)?);
         let is_exiting = flags.parse::<u64>().ok()? & EXITING != 0;
@@ -68,7 +68,7 @@ impl Stat {
     }
 }
 
-/// Whether SIGKILL is on its way to the process.
+/// Whether a SIGKILL is pending for the process.
 fn is_killed(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let masks = status.lines().filter_map(|line| {

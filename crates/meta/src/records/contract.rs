@@ -1,4 +1,4 @@
-//! What every store of records must do ([`RecordStore`]), tested for each implementation.
+//! Tests of the contract of a store of records ([`RecordStore`]), for each implementation.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,20 +14,20 @@ use halocline_os::private::PrivateDir;
 
 pub(crate) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A store with what lies under it. A store implements it in its own file, or beside the first test of its kind.
+/// A store and its environment. A store implements this in its own file, or next to the first test of its kind.
 pub(crate) trait Bench {
-    /// Opens the store as it was left. What was opened before is gone, as after a kill.
+    /// Opens the store as it was left. What was opened earlier is gone, as after a kill.
     fn open(&mut self) -> Arc<dyn RecordStore>;
-    /// Simulates a power loss for what is not open; `false` where that is not possible.
+    /// Simulates a power loss for everything that is not open; `false` if that is impossible.
     fn lose_power(&mut self) -> bool;
-    /// From now on no write succeeds, or all do; `false` where that cannot be played.
+    /// From now on no write succeeds, or all do; `false` if that cannot be simulated.
     fn fail(&mut self, fails: bool) -> bool;
 }
 
 struct OnDisk(tempfile::TempDir);
 
 impl OnDisk {
-    /// Names that files of the log are going to have.
+    /// Names of the log's next files.
     fn names(&self) -> impl Iterator<Item = PathBuf> {
         let dir = self.0.path().join("log");
         (1_u64..200).map(move |number| dir.join(format!("log-{number:016x}")))
@@ -41,7 +41,7 @@ impl Bench for OnDisk {
             Log::create(&path).unwrap();
         }
         let dir = PrivateDir::open(&path).unwrap();
-        // Small files, so that every rule goes over many of them and over snapshots.
+        // Small files, so that every rule applies across many of them and across snapshots.
         Arc::new(Log::open(dir, false, Pace::of_log(64 << 10)).unwrap())
     }
 
@@ -50,7 +50,7 @@ impl Bench for OnDisk {
         false
     }
 
-    /// The name of the next file is taken by something that cannot be removed.
+    /// Something that cannot be removed takes the name of the next file.
     fn fail(&mut self, fails: bool) -> bool {
         for name in self.names() {
             if fails && !name.exists() {
@@ -67,7 +67,7 @@ fn on_disk() -> OnDisk {
     OnDisk(tempfile::tempdir().unwrap())
 }
 
-/// Each rule as a test of each store, of which each is a row: its name, and how a new one is made.
+/// Each rule as a test of each store; a store is one row: its name, and how to make a new one.
 macro_rules! stores {
     ($($store:ident: $new:expr),+ $(,)?) => {
         $(mod $store {
@@ -110,7 +110,7 @@ fn batch(changes: &[(&str, Option<&str>)]) -> Batch {
     batch
 }
 
-/// All records, if they can be read; fails the test where keys are not in order.
+/// All records, if they can be read; fails the test if keys are out of order.
 pub(crate) fn scanned(store: &dyn RecordStore) -> Result<Records> {
     let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     store.scan(&mut |key, value| {
@@ -141,7 +141,7 @@ fn a_store_is_empty_at_first(bench: &mut dyn Bench) {
     store.usable().unwrap();
 }
 
-/// Does changes at random; what the store has after each.
+/// Makes random changes; returns the contents after each.
 fn live(store: &dyn RecordStore, seed: u64, changes: usize) -> Vec<Records> {
     let mut random = seed;
     let mut below = |bound: u64| {
@@ -227,7 +227,7 @@ fn i4_after_a_failure_nothing_is_taken_and_what_was_refused_stays_away(bench: &m
     if !bench.fail(true) {
         return;
     }
-    // Some stores notice only where they next need the disk.
+    // Some stores notice it only when they next need the disk.
     let mut taken = before;
     let mut number = 0_u64;
     while store.usable().is_ok() {
@@ -308,7 +308,7 @@ fn i5_bytes_are_counted(bench: &mut dyn Bench) {
     let before = store.bytes();
     let mut large = Batch::default();
     for number in 0..4_096_u64 {
-        // Bytes that no store makes smaller.
+        // Incompressible bytes.
         let bytes: Vec<u8> = (0..64).flat_map(|at| hash(number * 64 + at).to_be_bytes()).collect();
         large.put(&number.to_be_bytes(), &bytes);
     }

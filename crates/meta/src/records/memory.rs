@@ -1,4 +1,4 @@
-//! Records in memory, for tests: on a disk that outlives its stores and can be told to fail.
+//! Records in memory, for tests: on a disk that outlives its stores and can be made to fail.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use super::{RecordStore, Visit};
 use crate::batch::Batch;
 use halocline_os::error::{Error, Result};
 
-/// What outlives a store: batches in order, and how many of them a loss of power leaves.
+/// What outlives a store: batches in order, and how many of them survive a power loss.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Disk(Arc<Mutex<Content>>);
 
@@ -18,17 +18,17 @@ pub(crate) struct Disk(Arc<Mutex<Content>>);
 struct Content {
     batches: Vec<Batch>,
     synced: usize,
-    /// Calls that write until one fails.
+    /// Number of writes until one fails.
     sound: Option<usize>,
 }
 
 impl Disk {
-    /// Opens a store over what the disk has. Only one at a time may be used.
+    /// Opens a store over the disk's contents. Only one may be used at a time.
     pub(crate) fn open(&self) -> MemoryStore {
         MemoryStore { disk: self.clone(), failed: OnceLock::new() }
     }
 
-    /// Simulates a power loss: of what was not synced, `kept` batches reached the disk.
+    /// Simulates a power loss after which `kept` of the unsynced batches are on the disk.
     pub(crate) fn lose_power(&self, kept: usize) {
         let mut content = self.0.lock();
         let left = (content.synced + kept).min(content.batches.len());
@@ -36,12 +36,12 @@ impl Disk {
         content.synced = left;
     }
 
-    /// Lets `calls` more writes succeed, and no other; `None`: all.
+    /// Lets `calls` more writes succeed, and no others; `None`: all.
     pub(crate) fn fail_after(&self, calls: Option<usize>) {
         self.0.lock().sound = calls;
     }
 
-    /// How many batches were taken.
+    /// How many batches were accepted.
     pub(crate) fn batches(&self) -> usize {
         self.0.lock().batches.len()
     }

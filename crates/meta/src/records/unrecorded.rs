@@ -1,4 +1,4 @@
-//! A store that is only read: changes to it are forgotten.
+//! A read-only store: changes to it are forgotten.
 
 use super::{RecordStore, Visit};
 use crate::batch::Batch;
@@ -6,8 +6,8 @@ use halocline_os::error::Result;
 
 use std::sync::Arc;
 
-/// Takes changes and records none, so that the next opening finds what this one found (I6). The tables
-/// in memory go on as if it had: nothing reads records that were changed over it.
+/// Accepts changes but records none, so that the next opening finds the same as this one (I6). The tables in memory
+/// continue as if it had recorded them: nothing rereads changed records.
 #[derive(Debug)]
 pub(crate) struct Unrecorded(pub(crate) Arc<dyn RecordStore>);
 
@@ -20,7 +20,7 @@ impl RecordStore for Unrecorded {
         self.0.usable()
     }
 
-    /// What the opening itself put in order (a torn journal) must be as durable as ever.
+    /// What the opening itself repaired (a torn journal) must be as durable as ever.
     fn sync(&self) -> Result<()> {
         self.0.sync()
     }

@@ -9,8 +9,8 @@ use super::{ExtentTable, change};
 use crate::{BLOCK, Discard, FileId};
 
 impl ExtentTable {
-    /// Reserves blocks for `range` before its data is written; `false` when the limit does not
-    /// allow it even though nothing was evicted. `map` turns the reservation into use.
+    /// Reserves blocks for `range` before its data is written; `false` if the limit does not allow it without
+    /// evictions. `map` turns the reservation into use.
     pub fn reserve(&self, file: FileId, range: ByteRange, placement: Placement) -> bool {
         let Ok(state) = self.files.known(file) else { return false };
         if range.is_empty() || range.end > change::END_MAX {
@@ -23,8 +23,8 @@ impl ExtentTable {
         reserved
     }
 
-    /// Gives a reservation back. Its blocks may have been written: they are queued for discarding
-    /// and count as used until then.
+    /// Releases a reservation. Its blocks may have been written: they are queued for discarding and count as used until
+    /// then.
     pub fn release(&self, file: FileId, range: ByteRange, placement: Placement) {
         let Some(state) = self.files.state(file) else { return };
         let mut mapped = state.mapped.write();
@@ -33,8 +33,8 @@ impl ExtentTable {
         self.busy.update(&state, mapped);
     }
 
-    /// Takes the queued ranges whose unmapping is durable. The caller locks each exclusively,
-    /// asks `still_due` what of it is to be freed, frees that, then tells `discarded`.
+    /// Takes the queued ranges whose unmapping is durable. The caller locks each exclusively, asks `still_due` which
+    /// parts are to be freed, frees those, then calls `discarded`.
     pub fn take_discards(&self) -> Vec<Discard> {
         let completed = self.epochs.completed();
         let mut due = Vec::new();
@@ -46,9 +46,9 @@ impl ExtentTable {
         due
     }
 
-    /// The parts of a taken range that nobody claimed since. Not the same as what `lookup` shows
-    /// as unmapped: what was mapped again, made durable by a barrier and unmapped again since
-    /// would come back after a power loss, and find its data gone.
+    /// The parts of a taken range that were not claimed since. This differs from what `lookup` shows as unmapped: a
+    /// part that was mapped again, made durable by a barrier and unmapped again since would come back after a power
+    /// loss, and find its data gone.
     pub fn still_due(&self, discard: &Discard) -> Vec<Discard> {
         let Some(state) = self.files.state(discard.file) else { return Vec::new() };
         let mapped = state.mapped.read();
@@ -56,7 +56,7 @@ impl ExtentTable {
         parts.map(|range| Discard { range, ..*discard }).collect()
     }
 
-    /// Tells that a range was discarded: its blocks are free again.
+    /// A range was discarded: its blocks are free again.
     pub fn discarded(&self, discard: &Discard) {
         debug_assert!(discard.range == discard.range.widen_to(BLOCK), "I5: whole blocks only");
         let Some(state) = self.files.state(discard.file) else { return };
@@ -70,8 +70,8 @@ impl ExtentTable {
         }
     }
 
-    /// Tells that nothing lies on the cache but what the extents need: the trim that recovery
-    /// asked for is done. Until then every clean close passes the duty on (I5).
+    /// The cache holds only what the extents need: the trim that recovery requested is done. Until then every clean
+    /// close passes the duty on (I5).
     pub fn trimmed(&self) {
         self.untrimmed.store(false, Release);
     }

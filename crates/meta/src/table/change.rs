@@ -16,10 +16,10 @@ use crate::write_intent::{HELD, WriteIntent, outside};
 use crate::{BLOCK, FileId};
 use halocline_os::error::{Error, Result};
 
-/// Extents end here at the latest: the largest file offset, rounded down to a block.
+/// Upper bound of the ends of extents: the largest file offset, rounded down to a block.
 pub(super) const END_MAX: u64 = i64::MAX as u64 / BLOCK * BLOCK;
 
-/// What a write changes.
+/// The changes that a write makes.
 #[derive(Debug, Default)]
 struct Dirtied {
     /// In the store.
@@ -80,8 +80,8 @@ impl ExtentTable {
         // Before `redirty` looks: a flush that ends now must see the new generation or be over.
         let _change = state.change.lock();
         if self.redirty(&state, range) {
-            // Nothing to record, so a failed store is no obstacle: refused, the write would go
-            // to the origin under a dirty extent and be undone by the next flush.
+            // Nothing must be recorded, so a failed store does not matter: if this were refused, the write would go to
+            // the origin under a dirty extent and be undone by the next flush.
             return Ok(());
         }
         let Dirtied { record, replace, intents } = self.plan_dirty(&state, range);
@@ -98,7 +98,7 @@ impl ExtentTable {
         Ok(())
     }
 
-    /// What a write to `range` changes. The caller holds `change`.
+    /// The changes that a write to `range` makes. The caller holds `change`.
     fn plan_dirty(&self, state: &FileState, range: ByteRange) -> Dirtied {
         let now = self.now_ms();
         let epoch = self.epochs.current();
@@ -143,8 +143,8 @@ impl ExtentTable {
         dirtied
     }
 
-    /// Gives dirty extents under `range` new generations, if all of them are dirty already: the
-    /// store then has nothing to learn.
+    /// Gives dirty extents under `range` new generations if all of them are dirty already: then nothing has to be
+    /// recorded.
     fn redirty(&self, state: &FileState, range: ByteRange) -> bool {
         let mapped = state.mapped.read();
         if mapped.extents.overlapping(range).any(|(_, entry)| !entry.dirty()) {
@@ -156,8 +156,8 @@ impl ExtentTable {
         true
     }
 
-    /// Whether a barrier has covered a dirty extent under `range`: it survives power loss, so what
-    /// replaces it must be durable before it is unmapped (I4).
+    /// Whether a barrier has covered a dirty extent under `range`: it survives a power loss, so what replaces it must
+    /// be durable before it is unmapped (I4).
     pub fn promised(&self, file: FileId, range: ByteRange) -> bool {
         let Some(state) = self.files.state(file) else { return false };
         let completed = self.epochs.completed();
@@ -166,8 +166,8 @@ impl ExtentTable {
         extents.any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
     }
 
-    /// Cuts dirty extents at the bounds of `range`, so that what is inside can be flushed or kept
-    /// apart from the rest; whether there was one to cut.
+    /// Cuts dirty extents at the bounds of `range`, so that the part inside can be flushed or kept separately; returns
+    /// whether there was one to cut.
     pub fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
         let state = self.files.known(file)?;
         let _change = state.change.lock();
@@ -182,7 +182,7 @@ impl ExtentTable {
                 plan.push(Replace::new(start, outside(whole, inside).chain([inside]).map(piece)));
             }
         }
-        // What an intent records as one stays so.
+        // Extents that an intent records as one stay so.
         let unmarked = plan.iter().filter(|replace| mapped.intents.at(replace.start).is_none());
         let mut changes = Batch::default();
         for replace in unmarked {
@@ -199,8 +199,8 @@ impl ExtentTable {
         Ok(cut)
     }
 
-    /// Clears `D_flag` of every extent inside `range` whose generation equals the one given;
-    /// returns the bytes cleared. They become evictable at the next `barrier`.
+    /// Clears `D_flag` of every extent inside `range` whose generation equals the given one; returns the number of
+    /// bytes. They become evictable at the next `barrier`.
     pub fn mark_clean(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
         let state = self.files.known(file)?;
         let _change = state.change.lock();
@@ -224,7 +224,7 @@ impl ExtentTable {
         plan.sort_by_key(|replace| replace.start);
         plan.dedup_by_key(|replace| replace.start);
         let bytes = plan.iter().map(Replace::bytes).sum();
-        // Inside an intent nothing is recorded before all of it is clean.
+        // Inside an intent nothing is recorded until all of it is clean.
         let planned = |start| plan.binary_search_by_key(&start, |replace| replace.start).is_ok();
         let touched = plan.iter().map(|replace| replace.start);
         let all_clean = write_intents::all_clean(&mapped, planned, touched);
@@ -245,13 +245,13 @@ impl ExtentTable {
         Ok(bytes)
     }
 
-    /// Unmaps all of `range`, dirty or not, and queues its space for discarding. Of a file that was forgotten meanwhile
-    /// nothing is mapped: who drops its bytes need not know which of the two came first.
+    /// Unmaps all of `range`, dirty or not, and queues its space for discarding. For a file that was forgotten
+    /// meanwhile this does nothing: a caller that drops its bytes need not know which of the two came first.
     pub fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
         let Ok(state) = self.files.known(file) else { return Ok(()) };
         let _change = state.change.lock();
         let intents: Vec<_> = state.mapped.read().intents.overlapping(range).collect();
-        // What is left of an intent is recorded as what it is.
+        // The rest of an intent is recorded as it is.
         let around = intents.iter().fold(range, |all, intent| {
             ByteRange::new(all.start.min(intent.range.start), all.end.max(intent.range.end))
         });
@@ -271,8 +271,8 @@ impl ExtentTable {
         Ok(())
     }
 
-    /// What unmapping `range` replaces of the extents `around` it, and the records of the bytes
-    /// that go. The caller holds `change`.
+    /// The replacements among the extents `around` it when `range` is unmapped, and the records of the removed bytes.
+    /// The caller holds `change`.
     pub(super) fn plan_unmap(
         state: &FileState,
         range: ByteRange,
@@ -318,12 +318,12 @@ impl ExtentTable {
         for replace in plan {
             write_replace(&mut changes, file, replace);
         }
-        // A failed store is no obstacle to a change that needs no record.
+        // A failed store does not prevent a change that needs no record.
         self.commit_unless_empty(&changes)
     }
 
-    /// Applies a committed replacement. The first piece that was not used just now keeps the
-    /// extent's place in the eviction order.
+    /// Applies a committed replacement. The first piece that was not used just now keeps the extent's place in the
+    /// eviction order.
     pub(super) fn apply(
         &self,
         file: FileId,
@@ -362,8 +362,8 @@ impl ExtentTable {
     }
 }
 
-/// Lets the blocks of an unmapped range wait for `epoch`. Blocks that a clean neighbour still
-/// needs wait with it: it must not be evicted earlier.
+/// Makes the blocks of an unmapped range wait for `epoch`. A clean neighbour that still needs some of these blocks
+/// waits, too: it must not be evicted earlier.
 fn retire(mapped: &mut Mapped, record: &ExtentRecord, epoch: u64) {
     let Mapped { extents, blocks, .. } = mapped;
     blocks.retire(extents, record.range, record.placement, epoch);

@@ -1,4 +1,4 @@
-//! Eviction: clean, durable, unpinned extents in the policy's order, all that are needed or none.
+//! Eviction: clean, durable, unpinned extents in the policy's order, as many as are needed or none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,8 +38,7 @@ struct Search<'a> {
 }
 
 impl ExtentTable {
-    /// Keeps a file's extents from eviction, or lets them go again. Not durable: the engine
-    /// applies its globs anew at each mount.
+    /// Keeps a file's extents from eviction, or releases them. Not durable: the engine applies its globs at each mount.
     pub fn pin(&self, file: FileId, pinned: bool) {
         let Some(state) = self.files.state(file) else { return };
         let was = state.pinned.swap(pinned, Relaxed);
@@ -52,12 +51,11 @@ impl ExtentTable {
         }
     }
 
-    /// Unmaps clean, durable, unpinned extents in the policy's order until `bytes` are freed,
-    /// never one that overlaps `keep`, and returns what the caller now discards and tells
-    /// `discarded`. `lock` is asked for the whole blocks of each extent, never twice for the same
-    /// byte, and must not wait: `false` skips the extent. The caller holds what `lock` locked
-    /// until it has discarded, so readers in flight are never cut off (I2). If the evictable bytes
-    /// are not enough, evicts nothing and returns an empty list.
+    /// Unmaps clean, durable, unpinned extents in the policy's order until `bytes` are freed, but none that overlaps
+    /// `keep`, and returns what the caller must now discard before it calls `discarded`. `lock` is called with the
+    /// whole blocks of each extent, never twice for the same byte, and must not wait: `false` skips the extent. The
+    /// caller holds what `lock` locked until it has discarded the blocks, so that no reader loses bytes (I2). If there
+    /// are not enough evictable bytes, evicts nothing and returns an empty list.
     pub fn evict(
         &self,
         bytes: u64,
@@ -169,8 +167,8 @@ impl Search<'_> {
     }
 }
 
-/// Locks the parts of `range` that are not in `locked` yet: neighbours share blocks, and what the
-/// caller holds already it could not lock again.
+/// Locks the parts of `range` that are not yet in `locked`: neighbours share blocks, and the caller could not lock
+/// again what it already holds.
 fn lock_rest(
     locked: &mut Vec<ByteRange>,
     range: ByteRange,

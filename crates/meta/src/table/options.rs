@@ -7,18 +7,17 @@ use halocline_model::evict::Eviction;
 
 use crate::write_intent::INTENT_BYTES;
 
-/// Where the time comes from, in milliseconds since the epoch.
+/// The source of the time, in milliseconds since the epoch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// What the tables of a cache are opened for.
+/// How the tables of a cache are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// To be changed.
+    /// For changes.
     Change,
-    /// Only to be looked at: nothing is recorded, not even what a power loss took, so that the next opening finds the
-    /// same.
+    /// Read-only: nothing is recorded, not even the losses of a power loss, so that the next opening finds the same.
     Look,
-    /// The same, and of damaged records is taken what can be read. It may be older than the objects.
+    /// The same, and the readable part of damaged records is used. It may be older than the objects.
     Salvage,
 }
 
@@ -26,32 +25,32 @@ pub enum Access {
 pub struct Options {
     /// The limit of data in bytes on disk (I5).
     pub limit_bytes: u64,
-    /// Bytes on disk set aside for the records; what they take beyond counts against the limit.
-    /// `u64::MAX`: they are not limited.
+    /// Bytes on disk reserved for the records; what they take beyond that counts against the limit. `u64::MAX`: they
+    /// are not limited.
     pub records_bytes: u64,
-    /// Which extent leaves first.
+    /// The eviction policy.
     pub eviction: Box<dyn Eviction>,
-    /// Most entries of the critical data table.
+    /// Limit of the entries of the critical data table.
     pub cdt_entries: usize,
-    /// Length in bytes of the aligned stretch of a clean extent that the first write into it
-    /// records as dirty; 1: exactly what is written.
+    /// Length in bytes of the aligned stretch of a clean extent that the first write into it records as dirty; 1:
+    /// exactly what is written.
     pub mark_bytes: u64,
-    /// Whether checksums of what is cached are kept.
+    /// Whether checksums of cached bytes are kept.
     pub checksums: bool,
-    /// What it is opened for.
+    /// How the tables are opened.
     pub access: Access,
     /// The time.
     pub clock: Clock,
-    /// A directory on other storage, the origin: it remembers what must not be trusted any more
-    /// when the cache's own device takes no write. Without one such a change is refused.
+    /// A directory on other storage, the origin: invalidations are recorded there if the cache's own device accepts no
+    /// write. Without one such a change is refused.
     pub witness: Option<PathBuf>,
-    /// Whether the witness is marked before a first byte is dirty ([`origin_mark`](crate::origin_mark)). Not where
+    /// Whether the witness is marked before a first byte is dirty ([`origin_mark`](crate::origin_mark)). Not needed if
     /// every write is on the origin before it is acknowledged.
     pub marks_witness: bool,
 }
 
 impl Options {
-    /// Options with the system's clock, without a witness or a limit of the records.
+    /// Options with the system's clock, without a witness and without a limit for the records.
     pub fn new(limit_bytes: u64, eviction: Box<dyn Eviction>, cdt_entries: usize) -> Self {
         Self {
             limit_bytes,

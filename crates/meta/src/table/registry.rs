@@ -136,7 +136,7 @@ impl FileRegistry {
             moved.extend(files.renamed(b, a));
             moved
         };
-        // One batch: a crash finds both names exchanged or neither.
+        // One batch: after a crash either both names are exchanged or neither.
         self.commit_paths(&moved)?;
         self.files.write().relist(&moved);
         Ok(())

@@ -1,18 +1,18 @@
-//! What becomes of one extent in a change, and how that is recorded.
+//! How one extent is replaced in a change, and how that is recorded.
 
 use crate::FileId;
 use crate::batch::Batch;
 use crate::record::{self, ExtentRecord};
 use crate::write_intent::HELD;
 
-/// What becomes of one extent: `pieces` in its place, in order.
+/// The replacement of one extent: `pieces` in its place, in order.
 #[derive(Debug)]
 pub(super) struct Replace {
     pub(super) start: u64,
     pub(super) pieces: Vec<Piece>,
 }
 
-/// A part of it, or what lies there then.
+/// A part of it, as it is afterwards.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) record: ExtentRecord,
@@ -31,7 +31,7 @@ impl Replace {
         self.pieces.iter().map(|piece| piece.record.range.len()).sum()
     }
 
-    /// Lets pieces that were held be evicted after the barrier of `epoch`.
+    /// Allows pieces that were held to be evicted after the barrier of `epoch`.
     pub(super) fn release(&mut self, epoch: u64) {
         for piece in &mut self.pieces {
             if piece.record.epoch == HELD {
@@ -56,7 +56,7 @@ pub(super) fn write_replace(changes: &mut Batch, file: FileId, replace: &Replace
     for piece in &replace.pieces {
         let key = record::extent_key(file, piece.record.range.start);
         let record = match piece.record {
-            // It is held no more once this is recorded.
+            // It is no longer held once this is recorded.
             record @ ExtentRecord { epoch: HELD, .. } => ExtentRecord { epoch: 0, ..record },
             record => record,
         };

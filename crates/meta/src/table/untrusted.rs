@@ -1,5 +1,5 @@
-//! Unmapping without the store: what a store that refuses changes cannot record is listed beside
-//! it, and what an earlier process listed is unmapped before anybody reads.
+//! Unmapping without the store: what a store that refuses changes cannot record is listed beside it, and what an
+//! earlier process listed is unmapped before anything is read.
 
 use halocline_model::request::ByteRange;
 
@@ -10,9 +10,9 @@ use crate::{Extent, FileId};
 use halocline_os::error::{Error, Result};
 
 impl ExtentTable {
-    /// For a store that is not [`usable`](Self::usable): unmaps `range` in memory, after making
-    /// sure by other means that no later opening trusts what its records say of these bytes. An
-    /// error says that no means was left; nothing is changed then.
+    /// For a store that is not [`usable`](Self::usable): unmaps `range` in memory, after ensuring by other means that
+    /// no later opening trusts what its records say about these bytes. An error means that there was no such means;
+    /// nothing is changed then.
     pub fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
         debug_assert!(self.records.usable().is_err(), "a store that works records it");
         let state = self.files.known(file)?;
@@ -20,7 +20,7 @@ impl ExtentTable {
         let (any, dirty) = {
             let mapped = state.mapped.read();
             let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range))
-                // What is marked is recorded as dirty, and stays that.
+                // Bytes inside an intent are recorded as dirty, and stay so.
                 || mapped.intents.overlapping(range).next().is_some();
             (mapped.extents.overlapping(range).next().is_some(), dirty)
         };
@@ -28,7 +28,7 @@ impl ExtentTable {
             return Ok(());
         }
         let what = if dirty { Invalidation::Bytes(file, range) } else { Invalidation::Clean };
-        // Durable before the caller may change the bytes: the records say otherwise (I1).
+        // Durable before the caller may change the bytes, because the records contradict this (I1).
         if !self.owner.invalidations().is_given_up() {
             self.invalidate(what)?;
         }
@@ -38,10 +38,9 @@ impl ExtentTable {
         Ok(())
     }
 
-    /// For a store that is not [`usable`](Self::usable), and of which nothing dirty is needed any
-    /// more: makes sure that no later opening trusts anything. From then on
-    /// [`abandon`](Self::abandon) only changes memory. An error says that no means was left to
-    /// tell a later opening.
+    /// For a store that is not [`usable`](Self::usable), and whose dirty bytes are no longer needed: ensures that no
+    /// later opening trusts anything. From then on [`abandon`](Self::abandon) only changes memory. An error means that
+    /// there was no means to inform a later opening.
     pub fn give_up(&self) -> Result<()> {
         debug_assert!(self.records.usable().is_err(), "a store that works records it");
         let said = self.invalidate(Invalidation::All);
@@ -56,8 +55,8 @@ impl ExtentTable {
         })
     }
 
-    /// Unmaps what an earlier process listed, durably, and clears the list, unless the cache is only
-    /// looked at. No barrier: it would call durable what a killed process wrote and nobody synced.
+    /// Unmaps what an earlier process listed, durably, and clears the list, unless the cache is opened read-only.
+    /// Without a barrier, which would declare durable what a killed process wrote and no one synced.
     pub(super) fn honour(&self, invalidated: &[Invalidation], access: Access) -> Result<()> {
         if invalidated.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What becomes of intents: merged when all is clean, recorded piece by piece when that is needed.
+//! Write intents are merged when all of them is clean, and recorded piece by piece when that is needed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,8 +16,7 @@ use crate::record::ExtentRecord;
 use crate::write_intent::WriteIntent;
 use halocline_os::error::Result;
 
-/// The intents with one of the extents that `starts` names in which nothing is dirty but what
-/// `cleaned` says.
+/// The intents with one of the extents in `starts` in which nothing is dirty except what is in `cleaned`.
 pub(super) fn all_clean(
     mapped: &Mapped,
     cleaned: impl Fn(u64) -> bool,
@@ -33,7 +32,7 @@ pub(super) fn all_clean(
     touched.into_values().filter(clean).collect()
 }
 
-/// A clean intent as one extent, used when the last of its pieces was.
+/// A clean intent as one extent, last used when the last of its pieces was.
 fn merged(extents: &RangeMap, intent: WriteIntent, epoch: u64) -> ExtentRecord {
     let pieces = || extents.overlapping(intent.range).map(|(_, entry)| entry);
     let first = pieces().next().expect("an intent is covered");
@@ -48,7 +47,7 @@ fn merged(extents: &RangeMap, intent: WriteIntent, epoch: u64) -> ExtentRecord {
 }
 
 impl ExtentTable {
-    /// Records that extents are clean: those outside intents, and the intents that are `all_clean`.
+    /// Records that extents are clean: those outside intents, and the intents in `all_clean`.
     pub(super) fn commit_clean(
         &self,
         state: &FileState,
@@ -70,8 +69,8 @@ impl ExtentTable {
         self.commit_unless_empty(&changes)
     }
 
-    /// Makes one extent of an intent in which nothing is dirty any more, recorded in `epoch`. It takes
-    /// the place in the eviction order of the piece that was used last.
+    /// Makes one extent of an intent in which nothing is dirty any more, recorded in `epoch`. It takes the place in the
+    /// eviction order of the piece that was used last.
     pub(super) fn merge(&self, mapped: &mut Mapped, intent: WriteIntent, epoch: u64) {
         debug_assert!(intent.is_covered_by(&mapped.extents), "an intent without its extents");
         let record = merged(&mapped.extents, intent, epoch);
@@ -101,8 +100,7 @@ impl ExtentTable {
         mapped.intents.remove(intent);
     }
 
-    /// Records every intent's pieces as what they are: the clean ones can be evicted after the next
-    /// barrier.
+    /// Records the pieces of every intent as they are: the clean ones can be evicted after the next barrier.
     pub(super) fn settle_marks(&self) -> Result<()> {
         let states = self.files.states();
         for state in states {
@@ -134,8 +132,7 @@ impl ExtentTable {
         Ok(())
     }
 
-    /// A file's extents as the store has them, with the epoch of the dirty ones: what a crash now
-    /// would leave. For tests.
+    /// A file's extents as recorded, with the epoch of the dirty ones: what a crash now would leave. For tests.
     pub fn recorded(&self, file: FileId) -> Vec<(ByteRange, Placement, Option<u64>)> {
         let Some(state) = self.files.state(file) else { return Vec::new() };
         let mapped = state.mapped.read();

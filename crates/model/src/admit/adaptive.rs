@@ -1,15 +1,13 @@
 //! The default policy (ours): disk time saved per SSD byte, corrected by measured times.
 //!
 //! Three questions, each of which can send a request to the origin:
-//! 1. Does it seek? A stream costs the disk its transfer, and costs the same again when it is
-//!    flushed or was fetched: caching it saves the disk nothing and wears the SSD out. Where
-//!    several processes stream side by side the disks seek after all, unless the request begins
-//!    where the last one on the origin ended.
-//! 2. Is it worth its SSD bytes? What the disk saves is the startups: the request's own cost on
-//!    all its servers less what flushing (or fetching) it in sorted order costs. Per byte this
-//!    must be more than what the SSDs take for it.
-//! 3. Is the cache faster, by a margin, as both sides are now? Measured times correct the
-//!    predictions ([`super::correction`]), so a congested or sick SSD loses its requests.
+//! 1. Does it seek? A stream costs the disk its transfer, and costs it once more when it is flushed or was fetched:
+//!    caching it saves the disk nothing and wears the SSD. If several processes stream at the same time, the disks do
+//!    seek, unless the request begins where the last one on the origin ended.
+//! 2. Is it worth its SSD bytes? The disk saves the startups: the request's own cost on all its servers, less the cost
+//!    of flushing (or fetching) it in sorted order. Per byte this must exceed what the SSDs spend on it.
+//! 3. Is the cache faster, by a margin, in the current state of both sides? Measured times correct the predictions
+//!    ([`super::correction`]), so a congested or failing SSD loses its requests.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,31 +20,32 @@ use crate::request::Direction;
 
 /// The origin must take this many times as long as the cache.
 const ADVANTAGE_MIN: f64 = 1.5;
-/// Disk time saved per byte, in the disk's own transfer times, that even the fastest SSD asks for: its wear.
+/// Minimum of the disk time saved per byte, in the disk's own transfer times, even for the fastest SSD, because of its
+/// wear.
 const WORTH_LEAST: f64 = 0.1;
-/// What the slowest asks for.
+/// The minimum for the slowest SSD.
 const WORTH_MOST: f64 = 1.0;
-/// Of layouts on more servers, one on fewer must take at most this share of their time: how many requests wait is not
-/// known, a request on fewer servers is slower where none do, and so is what the flush reads.
+/// A layout on fewer servers is preferred only if it takes at most this share of the time of one on more: how many
+/// requests wait is unknown, a request on fewer servers is slower if none do, and so are the flush's reads.
 const NARROWER: f64 = 0.8;
-/// Processes in step are sent to the origin if less of the cache than this is dirty: a flush would move the disk's head.
+/// Processes in step are sent to the origin if less of the cache than this is dirty: a flush would move the disk's
+/// head.
 const IN_STEP_PRESSURE: f32 = 0.05;
-/// Of the requests that only the cache's measured slowness sends to the origin, one in this many is
-/// admitted all the same: it finds out whether the cache has recovered.
+/// Of the requests that only the cache's measured slowness sends to the origin, one in this many is admitted
+/// nevertheless, to find out whether the cache has recovered.
 const PROBE_EVERY: u32 = 128;
 
-/// A write waits for room at most this many times as long as going to the origin is predicted to take longer
-/// than the cache: during a flush the origin takes longer than predicted, and one write that goes
-/// to the origin costs the flush two seeks.
+/// A write waits for room at most this many times the predicted difference between the origin and the cache: during a
+/// flush the origin takes longer than predicted, and one write that goes to the origin costs the flush two seeks.
 const WAIT_PER_GAIN: u64 = 4;
 
-/// The policy with what it has learnt.
+/// The policy with its corrections.
 #[derive(Debug)]
 pub(crate) struct Adaptive {
     setting: Setting,
     origin: Learnt,
     cache: Learnt,
-    /// What a byte must be worth, for reads and writes.
+    /// Minimum worth of a byte, for reads and writes.
     worth_min: [f64; 2],
     refused_as_slow: AtomicU32,
 }
@@ -68,7 +67,7 @@ impl Learnt {
     }
 }
 
-/// Why a request goes where it goes.
+/// Why a request goes to its side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
     Empty,
@@ -81,7 +80,7 @@ enum Reason {
     Worth,
 }
 
-/// All that the decision rests on.
+/// The basis of a decision.
 #[derive(Debug)]
 struct Assessment {
     reason: Reason,
@@ -109,7 +108,7 @@ impl Assessment {
 }
 
 impl Adaptive {
-    /// The policy for `setting`, with nothing learnt yet.
+    /// The policy for `setting`, without any corrections yet.
     pub(crate) fn new(setting: &Setting) -> Self {
         Self {
             setting: setting.clone(),
@@ -121,7 +120,8 @@ impl Adaptive {
         }
     }
 
-    /// The request as it is judged. Processes in step are worth a seek of a single disk: sent there they stay in step.
+    /// The request as it is judged. For processes in step a seek of a single disk is accepted: once there, they stay in
+    /// step.
     fn with_attempt(&self, query: &Query) -> Query {
         let attempt = query.in_step
             && query.cache_pressure < IN_STEP_PRESSURE
@@ -160,8 +160,8 @@ impl Adaptive {
         said
     }
 
-    /// Disk time saved per byte cached, in the disk's own transfer times: startups on all servers
-    /// now, less startups in sorted order later, where nothing is dearer later than now.
+    /// Disk time saved per cached byte, in the disk's own transfer times: startups on all servers now, less startups in
+    /// sorted order later, which count no more than those now.
     fn worth(&self, query: &Query, origin: &Forecast, origin_factor: f64) -> f64 {
         let service = self.setting.origin.profile.of(query.direction);
         let transfer = float(query.range.len()) * float(service.per_byte_ps);
@@ -171,15 +171,15 @@ impl Adaptive {
             Direction::Write => {
                 sorted_factor * (origin.touched * float(service.startup_sequential_ps) + transfer)
             }
-            // It came to the cache from the bytes of a read that programs waited for anyway.
+            // A fill costs the disk nothing later: it comes from a read that programs waited for anyway.
             Direction::Read => 0.0,
         };
         (now - later) / (transfer * sorted_factor).max(1.0)
     }
 }
 
-/// What a byte on the cache must save of the disks' time for transferring it: what it takes the SSDs, while the disks may
-/// have nothing to do.
+/// How much of the disks' transfer time each byte on the cache must save: the time that the SSDs spend on it, during
+/// which the disks may be idle.
 fn worth_min(setting: &Setting, direction: Direction) -> f64 {
     let (origin, cache) = (&setting.origin, &setting.cache);
     let per_byte = |profile: &DeviceProfile| float(profile.of(direction).per_byte_ps);
@@ -310,10 +310,10 @@ impl Admission for Adaptive {
         });
         let transfer = float(seen.bytes) * float(service.per_byte_ps);
         let factor = correction.factor();
-        // Startup is an average over distances and devices: half of it is nothing unusual.
+        // Startup is an average over distances and devices: half of it is not unusual.
         let least = factor * (startup + transfer / f64::from(servers)) / 2.0;
         let most = (factor * (startup + transfer)).max(float(seen.predicted_ps));
-        // The page cache takes writes at the speed of RAM; the device still has to do the work.
+        // The page cache accepts writes at the speed of RAM; the device still has to do the work.
         let hides_work = seen.direction == Direction::Write;
         correction.learn(least, most, float(seen.measured_ps), hides_work);
     }

@@ -1,26 +1,25 @@
-//! How far one side is from its profile, learnt from measured times (ours).
+//! How far one side deviates from its profile, learnt from measured times (ours).
 //!
-//! A prediction is off by what the profile does not know: congestion, a sick device, RAM in front
-//! of it. The number of requests that really wait is not known either, so a measured time between
-//! service alone and service behind a full queue says nothing. Beyond that band, the logarithm of
-//! the factor moves by 1/32 of the distance, itself taken for at most a factor of 4: one outlier
-//! moves the factor by less than 5 %, and a factor of 8 takes about a hundred requests. Inside
-//! the band the factor drifts back to 1.
+//! Predictions do not include what the profile does not know: congestion, a failing device, RAM in front of it. The
+//! number of requests that really wait is unknown, too, so a measured time between the service time alone and that
+//! behind a full queue reveals nothing. Outside that band, the logarithm of the factor moves by 1/32 of the distance,
+//! which counts as at most a factor of 4: one outlier changes the factor by less than 5 %, and reaching a factor of 8
+//! takes about a hundred requests. Inside the band the factor drifts back to 1.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Fixed point: this is a factor of 2.
 const OCTAVE: f64 = 65_536.0;
-/// Share of the distance that one observation moves.
+/// Share of the distance by which one observation moves the factor.
 const GAIN: f64 = 1.0 / 32.0;
-/// Share of the way back to 1 that an observation inside the band moves.
+/// Share of the distance to 1 by which an observation inside the band moves the factor.
 const DRIFT: f64 = 1.0 / 256.0;
-/// Octaves of distance that one observation can claim.
+/// Limit of the distance of one observation, in octaves.
 const CLAIM_MAX: f64 = 2.0;
-/// Octaves that the factor may differ from 1.
+/// Limit of the factor, in octaves from 1.
 const OCTAVES_MAX: f64 = 10.0;
 
-/// A learnt factor on predicted times; 1 until something was learnt.
+/// A learnt factor for predicted times; initially 1.
 #[derive(Debug, Default)]
 pub(super) struct Correction {
     octaves: AtomicI32,
@@ -35,9 +34,9 @@ impl Correction {
         }
     }
 
-    /// Learns that a request took `measured`, where anything from `least` to `most` (factor
-    /// included) was to be expected. With `hides_work`, less time than expected is no sign of a
-    /// faster device. A lost update of a racing thread costs one observation.
+    /// Learns that a request took `measured`, where anything from `least` to `most` (including the factor) was to be
+    /// expected. With `hides_work`, a shorter time than expected is no sign of a faster device. If threads race, a lost
+    /// update costs one observation.
     pub(super) fn learn(&self, least: f64, most: f64, measured: f64, hides_work: bool) {
         if measured <= 0.0 || least <= 0.0 {
             return;

@@ -1,4 +1,4 @@
-//! How long a request takes on one side, in floating point, for judging (ours).
+//! Predicts how long a request takes on one side, in floating point, for judging (ours).
 //!
 //! p processes with one request each at a time, each touching m of a side's servers, keep
 //! q = p*m/servers requests waiting at each server on average, or 1/c of that where a server has c channels.
@@ -12,27 +12,27 @@ use crate::striping::{Shape, Striping};
 
 /// A first request up to this size may be the first of many at random places.
 pub(super) const FIRST_BYTES_MAX: u64 = 64 << 10;
-/// A contiguous run up to this size, cut into requests by the kernel or the program, counts as
-/// one random request; what goes on beyond it is a stream.
+/// A contiguous run up to this size, cut into requests by the kernel or the program, counts as one random request;
+/// beyond it, it is a stream.
 pub(super) const RUN_BYTES_MAX: u64 = 512 << 10;
-/// What the file systems of an origin read ahead of a stream at least.
+/// Minimum read-ahead of an origin's file systems for a stream.
 const READ_AHEAD_BYTES: u64 = 128 << 10;
-/// Requests at least this large that miss their predecessor's end by a few lengths are a stream
-/// that several threads deliver out of order.
+/// Requests at least this large that miss their predecessor's end by a few lengths are a stream that several threads
+/// issue out of order.
 const NEAR_REQUEST_BYTES: u64 = 64 << 10;
 const NEAR_LENGTHS: u64 = 4;
 
 /// How a request continues what its process did before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Somewhere else: a startup, shared by bytes if the process's runs are longer.
+    /// At another place: a startup, shared by the bytes if the process's runs are longer.
     Jump,
-    /// Inside a contiguous run that is short, or ends soon if it is like the last one: the run's startup,
-    /// shared by bytes.
+    /// Inside a contiguous run that is short, or, if it is like the last one, will soon end: the run's startup, shared
+    /// by its bytes.
     Run,
     /// Part of a stream: sequential startup.
     Stream,
-    /// Too large for the first of many random requests: taken for a stream's beginning.
+    /// Too large for the first of many random requests: assumed to begin a stream.
     LargeFirst,
 }
 
@@ -82,12 +82,12 @@ impl Pattern {
     }
 }
 
-/// Whether the request's stream is one of several, so that a disk goes from one to the other.
+/// Whether the request's stream is one of several among which a disk alternates.
 pub(super) const fn interleaves(query: &Query) -> bool {
     query.processes > 1
 }
 
-/// What of a startup a request of interleaved streams pays for: of reads, read-ahead makes larger ones below us.
+/// Share of a startup that a request of interleaved streams pays: read-ahead below us makes larger requests of reads.
 fn share_of_ahead(query: &Query) -> f64 {
     match query.direction {
         Direction::Write => 1.0,
@@ -102,7 +102,7 @@ const fn run_bytes(query: &Query) -> u64 {
     if run > query.range.len() { run } else { query.range.len() }
 }
 
-/// A predicted time with what it is made of.
+/// A predicted time and its terms.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Forecast {
     /// Servers touched, m.
@@ -174,7 +174,7 @@ impl Forecast {
     }
 }
 
-/// A count as a number to reckon with.
+/// A count as a floating-point number.
 #[expect(clippy::cast_precision_loss, reason = "a part in 2^53 decides nothing here")]
 pub(super) fn float(count: u64) -> f64 {
     count as f64

@@ -1,6 +1,5 @@
-//! The policies that do not look at the request: `always` (the papers' NSCA: everything is critical
-//! and striped over all cache servers) and `never` (programs run on the origin; what is cached
-//! already is still used).
+//! The policies that ignore the request: `always` (the papers' NSCA: everything is critical and striped over all cache
+//! servers) and `never` (programs run on the origin; bytes that are already cached are still used).
 
 use super::forecast::Forecast;
 use super::{Admission, Explanation, Query, Setting, Verdict, benefit_ps};

@@ -5,7 +5,8 @@ use rustc_hash::FxHashMap;
 /// Hashes of blocks are below this.
 const HASHES: u64 = 1 << 32;
 
-/// Takes accesses in the order of time, in bounded memory: of too many it keeps those of half the blocks, and again.
+/// Accepts accesses in time order, in bounded memory: if there are too many, it keeps those of half of the blocks,
+/// repeatedly.
 #[derive(Debug)]
 pub struct Sampler {
     most: usize,
@@ -18,7 +19,7 @@ pub struct Sampler {
     kept: Vec<u32>,
 }
 
-/// Accesses to look at.
+/// The accesses to analyse.
 #[derive(Debug)]
 pub struct Accesses {
     all: u64,
@@ -93,12 +94,12 @@ impl Accesses {
         self.share
     }
 
-    /// Whether that is all.
+    /// Whether that is the whole trace.
     pub fn is_whole(&self) -> bool {
         self.share >= 1.0
     }
 
-    /// Different blocks of the whole trace: exact where all are looked at, else an estimate.
+    /// Number of different blocks of the whole trace: exact if all are sampled, otherwise an estimate.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -114,19 +115,19 @@ impl Accesses {
         &self.kept
     }
 
-    /// All numbers are below it.
+    /// All block numbers are below this.
     pub(super) const fn distinct(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Accesses that a sample of this share has on average. What it has more or less, it has of blocks that are used
-    /// often: hits (the adjustment of SHARDS).
+    /// The average number of accesses in a sample of this share. A deviation from it is due to frequently used blocks,
+    /// so it consists of hits (the adjustment of SHARDS).
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn expected(&self) -> f64 {
         self.all as f64 * self.share
     }
 
-    /// Blocks of a cache for one in `parts` of what is looked at that stands for one of `blocks`.
+    /// Size, in blocks, of the cache for one of `parts` parts of the sample that stands for a cache of `blocks` blocks.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -1,11 +1,11 @@
-//! The least possible misses (Belady, 1966), with leave to keep a block out altogether.
+//! The fewest possible misses (Belady, 1966), if a block need not be admitted.
 
 use std::collections::BinaryHeap;
 
-/// Is not used again.
+/// Marks a block that is not used again.
 const NEVER: u32 = u32::MAX;
 
-/// For each access, which one is the next to its block.
+/// For each access, the index of the next one to the same block.
 pub(super) fn next_uses(blocks: &[u32], distinct: usize) -> Vec<u32> {
     let mut next = vec![NEVER; blocks.len()];
     let mut coming = vec![NEVER; distinct];

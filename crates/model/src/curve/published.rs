@@ -1,9 +1,9 @@
-//! S3-FIFO as it was published (Yang et al., SOSP 2023), with the ghost queue that ours has no memory for: to
-//! compare with. The engine's is in `evict`.
+//! S3-FIFO as published (Yang et al., SOSP 2023), for comparison: with the ghost queue for which ours has no memory.
+//! The engine's version is in `evict`.
 
 use std::collections::VecDeque;
 
-/// Touches that count.
+/// Limit of the use count.
 const USES_MAX: u8 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ enum Place {
     Nowhere,
     Small,
     Main,
-    /// Left the small queue unused, as the so-manieth block.
+    /// Left the small queue unused, as the ghost with this number.
     Ghost(u32),
 }
 
@@ -72,7 +72,7 @@ impl Cache {
         false
     }
 
-    /// What was used more than once moves on, until one leaves.
+    /// Moves blocks that were used more than once to the main queue, until one leaves.
     fn evict_small(&mut self) {
         while let Some(block) = self.small.pop_front() {
             let at = block as usize;
@@ -88,7 +88,7 @@ impl Cache {
         }
     }
 
-    /// What was used gets another round, until one leaves.
+    /// Gives used blocks another round, until one leaves.
     fn evict_main(&mut self) {
         while let Some(block) = self.main.pop_front() {
             let at = block as usize;

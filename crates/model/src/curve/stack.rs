@@ -3,7 +3,7 @@
 /// How often each stack distance occurs.
 #[derive(Debug)]
 pub(super) struct Distances {
-    /// Accesses with so many different blocks, their own among them, since the last to their block.
+    /// Number of accesses by how many different blocks, including their own, were used since the last access to it.
     counts: Vec<u64>,
     first: u64,
 }
@@ -16,7 +16,7 @@ impl Distances {
     }
 }
 
-/// A Fenwick tree: counts of places, and sums of all up to one, in logarithmic time.
+/// A Fenwick tree: counts by position, and prefix sums in logarithmic time.
 struct Tree(Vec<u32>);
 
 impl Tree {

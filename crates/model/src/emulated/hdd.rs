@@ -1,5 +1,5 @@
-//! When a disk would answer: seek by distance, half a turn, transfer; one head, first come, first
-//! served. Pure arithmetic; the clock is an argument.
+//! When a disk would complete a request: seek by distance, half a turn, transfer; one head, first come, first served.
+//! Pure arithmetic; the clock is an argument.
 
 use super::{Access, EmulatedHdd, transfer_ns};
 use crate::profile::whole;
@@ -7,7 +7,7 @@ use crate::profile::whole;
 /// Files begin at multiples of this.
 const PLACE_UNIT: u64 = 1 << 20;
 
-/// A disk with its head somewhere.
+/// A disk with the position of its head.
 #[derive(Debug)]
 pub(super) struct Hdd {
     profile: EmulatedHdd,
@@ -34,7 +34,7 @@ impl Hdd {
         self.busy_until
     }
 
-    /// Where the head is, from 1 on, 0 if nobody knows; and until when it works.
+    /// The position of the head, from 1 on, 0 if unknown; and until when the disk is busy.
     pub(super) fn state(&self) -> [u64; 2] {
         [self.head.map_or(0, |head| head + 1), self.busy_until]
     }
@@ -51,7 +51,7 @@ impl Hdd {
         true
     }
 
-    /// Where a byte lies: each file in one piece, at a place that its inode number fixes.
+    /// The position of a byte: each file is contiguous, at a place that its inode number determines.
     pub(super) fn position(&self, inode: u64, offset: u64) -> u64 {
         let places = self.capacity / PLACE_UNIT;
         (spread(inode) % places * PLACE_UNIT + offset % self.capacity) % self.capacity

@@ -1,11 +1,11 @@
-//! When a device would answer of which only calibrated service times are known: one queue, first come, first
-//! served, and the startup of a stream for what continues one. A device with several channels looks slower
-//! here than it is when several requests wait.
+//! When a device of which only the calibrated service times are known would complete a request: one queue, first come,
+//! first served; a request that continues the last one has the startup of a stream. A device with several channels
+//! seems slower here than it is when several requests wait.
 
 use super::Access;
 use crate::profile::DeviceProfile;
 
-/// A device as `calibrate` saw it.
+/// A device as `calibrate` measured it.
 #[derive(Debug)]
 pub(super) struct Measured {
     profile: DeviceProfile,
@@ -33,8 +33,8 @@ impl Measured {
         self.busy_until()
     }
 
-    /// Whether a byte was served, the file and one past it, and until when it works: the rest of a number of 128 bits
-    /// comes last.
+    /// Whether a byte was served, its file and the position after it, and until when the device is busy: the last two
+    /// numbers are a 128-bit one.
     pub(super) fn state(&self) -> [u64; 5] {
         let (is_known, (inode, end)) = (self.head.is_some(), self.head.unwrap_or_default());
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]

@@ -1,15 +1,15 @@
-//! When a solid-state device would answer: startup and transfer on the channel that is free
-//! first. Pure arithmetic; the clock is an argument.
+//! When a solid-state device would complete a request: startup and transfer on the channel that is free first. Pure
+//! arithmetic; the clock is an argument.
 
 use super::{Access, EmulatedSsd, transfer_ns};
 use crate::profile::whole;
 use crate::request::Direction;
 
-/// A device with its channels' work.
+/// A device with the pending work of its channels.
 #[derive(Debug)]
 pub(super) struct Ssd {
     profile: EmulatedSsd,
-    /// When each channel is done with what it accepted.
+    /// When each channel has completed the requests that it accepted.
     busy_until: Vec<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Ssd {
         *free
     }
 
-    /// Until when each channel works.
+    /// Until when each channel is busy.
     pub(super) fn state(&self) -> &[u64] {
         &self.busy_until
     }
@@ -45,7 +45,7 @@ impl Ssd {
     }
 }
 
-/// Startup in microseconds and bandwidth in MB/s of one request: it has one channel's share.
+/// Startup in microseconds and bandwidth in MB/s of one request, which has one channel's share.
 pub(super) fn one_channel(profile: &EmulatedSsd, direction: Direction) -> (f64, f64) {
     let (startup_us, mb_per_s) = match direction {
         Direction::Read => (profile.read_startup_us, profile.read_mb_per_s),

@@ -1,4 +1,4 @@
-//! Least recently used first: the papers' order. 8 bytes a slot.
+//! Least recently used first: the papers' order. 8 bytes per slot.
 
 use super::slots::{END, Queue, Slots};
 use super::{Eviction, Walk};

@@ -1,22 +1,21 @@
-//! S3-FIFO (Yang et al., SOSP 2023) without its ghost queue: scan-resistant. 9 bytes a slot.
+//! S3-FIFO (Yang et al., SOSP 2023) without its ghost queue: scan-resistant. 9 bytes per slot.
 //!
-//! New slots queue in `small`, a tenth of all; only what is touched there again moves on to
-//! `main`, the rest leaves. In `main` a touched slot gets another round for each touch, up to
-//! three. A scan therefore passes through `small` and leaves the hot set in `main` alone. The
-//! ghost queue of the original remembers what left; it needs an identity that outlives the slot
-//! number, which the memory a slot may cost does not pay for.
+//! New slots queue in `small`, a tenth of all; only those that are touched again there move on to `main`, the others
+//! leave. In `main`, a slot gets another round for each touch, up to three. So a scan passes through `small` and does
+//! not displace the hot set in `main`. The ghost queue of the original remembers what left; it needs an identity that
+//! outlives the slot number, for which the memory limit per slot leaves no room.
 
 use super::slots::{END, Queue, Slots};
 use super::{Eviction, Walk};
 
-/// `small` holds one slot in this many before it is the one that gives.
+/// While `small` holds at least one slot in this many, it is the one that evicts.
 const SMALL_SHARE: usize = 10;
-/// Touches that count.
+/// Limit of the use count.
 const USES_MAX: u8 = 3;
 /// Flag in a slot's state: the slot is in `main`. The low bits count uses.
 const IN_MAIN: u8 = 0x80;
 
-/// Two FIFO queues with a use count a slot.
+/// Two FIFO queues with a use count per slot.
 #[derive(Debug, Default)]
 pub(crate) struct S3Fifo {
     slots: Slots,
@@ -65,8 +64,8 @@ impl Eviction for S3Fifo {
         queue.unlink(&mut self.slots, slot);
     }
 
-    /// Both cursors only move towards newer slots, and only slots that were not offered are
-    /// moved, ahead of the cursor: none is offered twice. Each move costs a use: the walk ends.
+    /// Both cursors only move towards newer slots, and only slots that were not offered yet are moved ahead of a
+    /// cursor: none is offered twice. Each move uses up a use, so the walk ends.
     fn victims(&mut self, f: &mut dyn FnMut(u32) -> Walk) {
         let (mut small, mut main) = (self.small.oldest(), self.main.oldest());
         let (mut small_left, mut main_left) = (self.small.len(), self.main.len());

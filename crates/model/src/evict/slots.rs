@@ -1,4 +1,4 @@
-//! Doubly linked queues threaded through one array of slots: 8 bytes a slot, no allocation each.
+//! Doubly linked queues within one array of slots: 8 bytes per slot, no separate allocations.
 
 /// End of a queue.
 pub(super) const END: u32 = u32::MAX;
@@ -32,7 +32,7 @@ impl Slots {
         self.links.get(slot as usize).is_some_and(|link| link.older != ABSENT)
     }
 
-    /// The neighbour that came in after `slot`, or [`END`].
+    /// The next newer neighbour of `slot`, or [`END`].
     pub(super) fn newer(&self, slot: u32) -> u32 {
         self.links[slot as usize].newer
     }
@@ -63,7 +63,7 @@ impl Queue {
         self.len
     }
 
-    /// Puts `slot`, which is in no queue, at the newest end.
+    /// Adds `slot`, which is in no queue, at the newest end.
     pub(super) fn push(&mut self, slots: &mut Slots, slot: u32) {
         assert!(!slots.present(slot), "slot {slot} is in a queue already");
         slots.links[slot as usize] = Link { older: self.newest, newer: END };
@@ -75,7 +75,7 @@ impl Queue {
         self.len += 1;
     }
 
-    /// Takes `slot`, which is in this queue, out.
+    /// Removes `slot`, which is in this queue.
     pub(super) fn unlink(&mut self, slots: &mut Slots, slot: u32) {
         assert!(slots.present(slot), "slot {slot} is in no queue");
         let Link { older, newer } = slots.links[slot as usize];

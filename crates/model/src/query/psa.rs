@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 use super::{PROCESSES_MAX, SIZE_MAX, TIME_MAX_PS, time, within};
 use crate::psa::{self, Candidate, Kind, Task};
 
-/// Requests and stripes end here: 256 GiB. The totals of whole traces need tighter bounds than
-/// the costs of single requests.
+/// Limit of requests and stripes: 256 GiB. The totals of whole traces need tighter limits than the costs of single
+/// requests.
 const BYTES_MAX: u64 = 1 << 38;
-/// Times of one byte end here: 16 microseconds.
+/// Limit of the times of one byte: 16 microseconds.
 const PER_BYTE_MAX_PS: u64 = 1 << 24;
-/// Servers of one class end here.
+/// Limit of the servers of one class.
 const SERVERS_MAX: u64 = 1024;
-/// Numbers of requests end here.
+/// Limit of the number of requests.
 const REQUESTS_MAX: u64 = 1 << 20;
-/// Candidates of one plan end here.
+/// Limit of the candidates of one plan.
 const CANDIDATES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]

@@ -12,7 +12,7 @@ use crate::tier::{self, Step, Trace};
 #[serde(deny_unknown_fields)]
 pub(super) struct Replay {
     policy: String,
-    /// Whether the policy is told of the references to come.
+    /// Whether the policy knows the references to come.
     #[serde(default = "announced")]
     announced: bool,
     capacity: u64,

@@ -1,5 +1,5 @@
-//! Ours: the next announced use decides, a move's own writes count, and what is not announced is
-//! judged by the one of several rules that would have moved least of late.
+//! Ours: the next announced use decides, the writes of a move count, and unannounced files are judged by whichever of
+//! several rules would recently have moved least.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,13 +7,12 @@ use std::collections::HashMap;
 use super::shadows::{Rank, Shadows, Uses};
 use super::{FileId, Keep, Outlook};
 
-/// Files remembered that are not on the SSD; the oldest are forgotten beyond.
+/// Limit of the files remembered that are not on the SSD; the oldest are forgotten.
 const REMEMBERED_MAX: usize = 1 << 16;
 
-/// With announced references: files leave by next use, farthest first, and a file comes only if
-/// the reads it saves until the first of them is wanted back exceed what their leaving writes and
-/// their coming back reads. Without: as the best of the [shadows](Shadows) has it, at first that
-/// every file comes and the least recently used leaves.
+/// With announced references: files leave by next use, farthest first, and a file comes only if the reads that it saves
+/// until the first of them is needed again exceed the writes of their leaving and the reads of their return. Without:
+/// follows the best of the [shadows](Shadows); at first every file comes and the least recently used leaves.
 #[derive(Debug, Default)]
 pub(super) struct Foresight {
     seen: HashMap<FileId, Seen>,
@@ -29,7 +28,7 @@ struct Seen {
 }
 
 impl Foresight {
-    /// Forgets files that left long ago, half of them at a time so that it is seldom done.
+    /// Forgets files that left long ago, half of them at a time, so that this is seldom needed.
     fn shrink(&mut self) {
         let away = self.seen.values().filter(|seen| !seen.on_ssd).count();
         if away <= REMEMBERED_MAX {
@@ -70,7 +69,7 @@ impl Foresight {
     }
 }
 
-/// The file wanted last leaves first; of those no longer wanted, the largest.
+/// The file needed last leaves first; of those no longer needed, the largest.
 fn by_next_use(mut files: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
     let key = |file: FileId| {
         (Reverse(outlook.next(file).unwrap_or(u64::MAX)), Reverse(outlook.size(file)))
@@ -81,7 +80,7 @@ fn by_next_use(mut files: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
     files
 }
 
-/// Leaves those on the SSD without whom there is room enough, soonest wanted first.
+/// Keeps those on the SSD that need not leave for enough room, the soonest needed first.
 fn drop_needless(leaving: &mut Vec<FileId>, bytes: u64, outlook: &dyn Outlook) {
     let mut spare: u64 = leaving.iter().map(|file| outlook.size(*file)).sum::<u64>() - bytes;
     for at in (0..leaving.len()).rev() {
@@ -115,7 +114,7 @@ impl Keep for Foresight {
 
     fn moved(&mut self, file: FileId, to_ssd: bool) {
         let seen = self.seen.entry(file).or_default();
-        // What left starts anew: one more use brings it back, it does not keep it for ever.
+        // A file that left starts anew: one more use brings it back, which does not keep it forever.
         (seen.on_ssd, seen.uses.again) = (to_ssd, seen.uses.again && to_ssd);
     }
 
@@ -144,7 +143,7 @@ impl Keep for Foresight {
     ) -> Option<Vec<FileId>> {
         let size = outlook.size(file);
         if outlook.is_known() {
-            // Not wanted again: reading it in place costs the same and writes nothing.
+            // Not needed again: reading it in place costs the same and writes nothing.
             outlook.next(file)?;
             if free < size {
                 return Self::announced(file, free, self.leaving(cached(), outlook), outlook);

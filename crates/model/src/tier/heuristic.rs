@@ -1,12 +1,12 @@
-//! The papers' heuristic: knows the references to come, weighs them by size.
+//! The papers' heuristic: knows the references to come and weights them by size.
 
 use std::cmp::Reverse;
 
 use super::recency::Recency;
 use super::{FileId, Keep, Outlook};
 
-/// Algorithms 4 and 5 (docs/ALGORITHMS.md, section 8.1). The paper assumes that the references are
-/// known; where they are not, this is LRU.
+/// Algorithms 4 and 5 (docs/ALGORITHMS.md, section 8.1). The paper assumes that the references are known; if they are
+/// not, this is LRU.
 #[derive(Debug)]
 pub(super) struct Heuristic {
     unknown: Recency,
@@ -18,7 +18,7 @@ impl Default for Heuristic {
     }
 }
 
-/// Later references times size: gain of a file that comes in, cost of one that leaves.
+/// Later references times size: the gain of a file that comes in, or the cost of one that leaves.
 fn weight(outlook: &dyn Outlook, file: FileId) -> u128 {
     u128::from(outlook.later(file, u64::MAX)) * u128::from(outlook.size(file))
 }

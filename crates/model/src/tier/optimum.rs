@@ -1,4 +1,4 @@
-//! The least that any policy could do, by trying everything: for small cases.
+//! The optimum of all possible policies, by exhaustive search: for small cases.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ fn best(trace: &Trace, count_evicted: bool) -> u64 {
             }
             let cost = cost + trace.sizes[file];
             reach(set, cost);
-            // Every subset may stay beside the new file.
+            // Any subset may stay besides the new file.
             let mut stay = set;
             loop {
                 if bytes(stay | bit) <= trace.capacity {

@@ -1,4 +1,4 @@
-//! A sequence of references, known from the beginning, under a policy.
+//! Replays a sequence of references, known from the beginning, under a policy.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use super::{FileId, Keep, Outlook};
 /// A sequence of references to files of known sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
-    /// Bytes the SSD holds.
+    /// Capacity of the SSD in bytes.
     pub capacity: u64,
     /// Names of the files, ascending; a file's index is its id.
     pub names: Vec<String>,
@@ -38,19 +38,19 @@ pub struct Replay {
     pub evicted: u64,
     /// References served by the SSD.
     pub hits: u64,
-    /// One step a reference.
+    /// One step per reference.
     pub steps: Vec<Step>,
     /// Files on the SSD at the end.
     pub cached: BTreeSet<usize>,
 }
 
-/// The references after a position of a trace. Positions are computed once, so that a count takes
-/// a binary search.
+/// The references after a position of a trace. Positions are computed once, so that counting needs only a binary
+/// search.
 struct Ahead<'a> {
     trace: &'a Trace,
     positions: &'a [Vec<u64>],
     now: u64,
-    /// Whether a policy is told of them.
+    /// Whether a policy may know them.
     announced: bool,
 }
 
@@ -100,7 +100,7 @@ pub fn replay(trace: &Trace, policy: &mut dyn Keep) -> Replay {
     replay_with(trace, true, policy)
 }
 
-/// The same; a policy that is not told of the references to come must do without.
+/// The same; without `announced` the policy does not know the references to come.
 pub fn replay_with(trace: &Trace, announced: bool, policy: &mut dyn Keep) -> Replay {
     policy.holds(trace.capacity);
     let mut positions = vec![Vec::new(); trace.sizes.len()];
@@ -246,7 +246,7 @@ mod tests {
         })
     }
 
-    /// Ours is judged by what it moves in all, against the paper's heuristic and the optimum.
+    /// Ours is judged by the total bytes that it moves, compared with the paper's heuristic and the optimum.
     #[test]
     fn foresight_moves_less_than_the_heuristic_and_stays_near_the_optimum() {
         let (mut ours, mut paper, mut lru, mut best) = (0, 0, 0, 0);

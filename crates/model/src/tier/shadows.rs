@@ -1,38 +1,35 @@
-//! Which of several rules keeps the right files, found out by what each would have cost.
+//! Finds out which of several rules keeps the right files, by what each would have cost.
 //!
-//! Every rule has a shadow: the files it would keep on an SSD of the same size, without their
-//! bytes. What each would have read from the disk and written back to it is summed, with less
-//! weight the longer ago it was, and the rule that would have cost least is followed. Where there
-//! are many files only a sample of them is watched, chosen by their numbers, on a shadow SSD that
-//! is smaller by as much: memory and time are bounded however many files there are.
+//! Every rule has a shadow: the files that it would keep on an SSD of the same size, without their bytes. The bytes
+//! that each would have read from the disk and written back to it are summed, weighted less the older they are, and the
+//! rule with the lowest cost is followed. If there are many files, only a sample of them is watched, chosen by their
+//! numbers, on a shadow SSD that is scaled down accordingly: memory and time are bounded however many files there are.
 //!
-//! To change the rule costs too: the SSD holds the files of the rule before. Recency is therefore
-//! followed first, and another only while the risk is insured. One more shadow, ours, changes its
-//! rule as we do. What it has moved since the beginning, and half of what going back to recency
-//! could move at most (each byte by which its shadow and ours differ, once), must not exceed what
-//! recency has moved by more than a 20th; else recency is followed again. After each change the
-//! rules compete anew. Where recency has moved more than frequency going back would not help, and
-//! the margins alone decide. Blum and Burch (Machine Learning 39, 2000) treat experts between
-//! which it costs to change.
+//! Changing the rule has a cost, too: the SSD holds the files of the previous rule. So recency is followed first, and
+//! another rule only while the risk is insured. One more shadow, ours, changes its rule as we do. The bytes that it has
+//! moved since the beginning, plus half of what returning to recency could move at most (each byte by which its shadow
+//! and ours differ, once), must not exceed the bytes that recency has moved by more than a 20th; otherwise recency is
+//! followed again. After each change the rules compete anew. If recency has moved more than frequency, returning would
+//! not help, and the margins alone decide. Blum and Burch (Machine Learning 39, 2000) treat experts between which
+//! switching has a cost.
 //!
-//! ARC and CACHEUS weigh lists with weights that move with each ghost hit; there the order of two
-//! files would change with references to others, which a prepared order cannot follow
-//! ([`Keep`](super::Keep)). Set duelling on real files gives half of the SSD to the worse rule.
+//! ARC and CACHEUS use lists whose weights change with each ghost hit; with them the order of two files would change
+//! with references to others, which a prepared order cannot follow ([`Keep`](super::Keep)). Set duelling on real files
+//! gives half of the SSD to the worse rule.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::FileId;
 
-/// Files watched at most.
+/// Limit of the files watched.
 const WATCHED_MAX: usize = 1 << 13;
-/// References after which what was paid counts half.
+/// After this many references a past cost counts half.
 const HALF_LIFE: u32 = 2048;
-/// Share of the SSD's size, as a divisor, by which recency must have been worse to be left.
+/// Recency must have been worse by this fraction of the SSD's size (as a divisor) before another rule replaces it.
 const LEAVING_RECENCY: f64 = 4.0;
 /// The same for any other rule.
 const LEAVING_ANOTHER: f64 = 16.0;
-/// How much more than recency we may have moved, bytes by which the contents differ counting
-/// half.
+/// How much more than recency we may have moved; bytes by which the contents differ count half.
 const INSURED: f64 = 1.05;
 
 /// A rule by which files are kept.
@@ -50,23 +47,23 @@ pub(super) enum Rule {
 
 /// All rules; the first is followed until another is better.
 const RULES: [Rule; 4] = [Rule::Recency, Rule::Again, Rule::Frequency, Rule::Worth];
-/// Recency among them, which is followed where another is not insured.
+/// The index of recency, which is followed if another rule is not insured.
 const SAFE: usize = 0;
-/// Frequency among them.
+/// The index of frequency.
 const FREQUENCY: usize = 2;
 
-/// What is known of a file's uses.
+/// What is known about a file's uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Uses {
     /// Number of uses.
     pub(super) count: u64,
     /// The last one.
     pub(super) last: u64,
-    /// Used again since it came or was first seen.
+    /// Whether it was used again since it came or was first seen.
     pub(super) again: bool,
 }
 
-/// Where a file stands in the order in which files leave.
+/// A file's position in the order in which files leave.
 pub(super) type Rank = (u64, u64);
 
 impl Rule {
@@ -79,8 +76,8 @@ impl Rule {
         }
     }
 
-    /// Whether a file with these uses and so many bytes comes where others, with so many bytes
-    /// times uses together, would have to leave for it.
+    /// Whether a file with these uses and this many bytes comes if others, with this total of bytes times uses, would
+    /// have to leave for it.
     pub(super) fn admits(self, uses: &Uses, bytes: u64, leaving_worth: u128) -> bool {
         match self {
             Self::Recency | Self::Frequency => true,
@@ -90,7 +87,7 @@ impl Rule {
     }
 }
 
-/// What a rule would keep, and what that would have cost.
+/// The files that a rule would keep, and the cost of that.
 #[derive(Debug)]
 struct Shadow {
     rule: Rule,
@@ -98,9 +95,9 @@ struct Shadow {
     order: BTreeSet<(Rank, FileId)>,
     /// Bytes and uses, as in `order`, of the files kept.
     kept: HashMap<FileId, (u64, Uses)>,
-    /// Bytes read from the disk and written back to it, those of late counting more.
+    /// Bytes read from the disk and written back to it, recent ones counting more.
     cost: f64,
-    /// The same since the beginning, all counting alike.
+    /// The same since the beginning, all counting equally.
     total: f64,
 }
 
@@ -109,13 +106,13 @@ impl Shadow {
         Self { rule, used: 0, order: BTreeSet::new(), kept: HashMap::new(), cost: 0.0, total: 0.0 }
     }
 
-    /// Goes on by another rule, with the files that are kept.
+    /// Continues with another rule and the files that are kept.
     fn follow(&mut self, rule: Rule) {
         self.rule = rule;
         self.order = self.kept.iter().map(|(file, (_, uses))| (rule.rank(uses), *file)).collect();
     }
 
-    /// A file with `bytes` bytes was used: counts what that costs and returns what leaves.
+    /// A file with `bytes` bytes was used: adds the cost, and returns the files that leave.
     fn used(&mut self, file: FileId, bytes: u64, watched: &Uses, limit: u64) -> Vec<FileId> {
         let (cost, leaving) = self.bring(file, bytes, watched, limit);
         #[expect(clippy::cast_precision_loss, reason = "costs are compared, not counted")]
@@ -125,7 +122,7 @@ impl Shadow {
         leaving
     }
 
-    /// What a use costs, and what leaves.
+    /// The cost of a use, and the files that leave.
     fn bring(
         &mut self,
         file: FileId,
@@ -140,7 +137,7 @@ impl Shadow {
                 self.insert(file, bytes, uses);
                 return (0, Vec::new());
             }
-            // It has grown beyond what is free: it comes anew.
+            // It has grown beyond the free space, so it comes anew.
         }
         if bytes > limit {
             return (bytes, Vec::new());
@@ -180,16 +177,16 @@ impl Shadow {
     }
 }
 
-/// The rules in competition.
+/// The competing rules.
 #[derive(Debug)]
 pub(super) struct Shadows {
     of_rules: [Shadow; RULES.len()],
-    /// What following the rules has kept and cost.
+    /// The files that following the rules has kept, and their cost.
     ours: Shadow,
     followed: usize,
-    /// Bytes that both we and the safe rule keep.
+    /// Bytes kept both by us and by the safe rule.
     shared: u64,
-    /// Uses of the files watched, on an SSD or not.
+    /// Uses of the watched files, whether on an SSD or not.
     watched: HashMap<FileId, Uses>,
     clock: u64,
     /// One file in two to the power of this is watched.
@@ -226,7 +223,7 @@ impl Shadows {
         }
     }
 
-    /// A file is no more.
+    /// A file was removed.
     pub(super) fn removed(&mut self, file: FileId) {
         if self.watched.remove(&file).is_some() {
             self.shared -= self.shared_of(file);
@@ -237,7 +234,7 @@ impl Shadows {
         }
     }
 
-    /// A file with `bytes` bytes is used. Whether another rule is followed from now on.
+    /// A file with `bytes` bytes is used. Returns whether another rule is followed from now on.
     pub(super) fn used(&mut self, file: FileId, bytes: u64) -> bool {
         if !is_sampled(file, self.sampling) {
             return false;
@@ -263,7 +260,7 @@ impl Shadows {
         self.choose()
     }
 
-    /// Bytes of a file that both we and the safe rule keep, who saw the same last use of it.
+    /// Bytes of a file that both we and the safe rule keep, with the same last use of it.
     fn shared_of(&self, file: FileId) -> u64 {
         match (self.ours.kept.get(&file), self.of_rules[SAFE].kept.get(&file)) {
             (Some((bytes, _)), Some(_)) => *bytes,
@@ -302,8 +299,8 @@ impl Shadows {
         true
     }
 
-    /// Whether we could go back to recency and have moved little more than it would have, or
-    /// should not, for frequency would have moved less.
+    /// Whether we could return to recency and would have moved little more than it, or should not return because
+    /// frequency would have moved less.
     fn is_insured(&self) -> bool {
         let safe = &self.of_rules[SAFE];
         #[expect(clippy::cast_precision_loss, reason = "a bound needs no exact bytes")]
@@ -312,12 +309,12 @@ impl Shadows {
             || self.ours.total + apart / 2.0 <= INSURED * safe.total
     }
 
-    /// Bytes that only one of us and recency keeps.
+    /// Bytes that either we or recency keeps, but not both.
     fn apart(&self) -> u64 {
         (self.of_rules[SAFE].used - self.shared) + (self.ours.used - self.shared)
     }
 
-    /// Half of the files watched so far.
+    /// Watches only half of the files watched so far.
     fn watch_fewer(&mut self) {
         self.sampling += 1;
         let sampling = self.sampling;
@@ -342,7 +339,7 @@ fn bytes_kept(shadow: &Shadow, files: &[FileId]) -> u64 {
 
 /// Whether a file is one of those watched.
 const fn is_sampled(file: FileId, sampling: u32) -> bool {
-    // Numbers of files made one after the other are neighbours (the finalizer of MurmurHash3).
+    // Files that were created one after another have adjacent numbers (the finalizer of MurmurHash3).
     let mut bits = file.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     bits = (bits ^ (bits >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -357,7 +354,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The sum that each use only amends is that of the files.
+        /// The sum, which each use only updates, equals that over the files.
         #[test]
         fn bytes_in_common_are_those_of_the_files_in_common(
             limit in 1..200u64,
@@ -380,7 +377,7 @@ mod tests {
         }
     }
 
-    /// With more files than are watched, sums go on to agree.
+    /// With more files than are watched, the sums stay consistent.
     #[test]
     fn a_sample_has_its_own_bytes_in_common() {
         let mut shadows = Shadows::default();

@@ -1,27 +1,27 @@
-//! Ranges that nodes take from each other again and again: nobody caches there until it calms down.
+//! Ranges that nodes take from each other repeatedly: no one caches there until they calm down.
 
 use serde::{Deserialize, Serialize};
 
 use crate::request::ByteRange;
 
-/// Contention is told apart, and ended, in regions of this many bytes.
+/// Contention is detected, and ended, in regions of this many bytes.
 pub const REGION: u64 = 16 << 20;
 
-/// A region is contended after this many handovers, each within [`PAUSE_MS`] of the one before: more than it takes a
-/// few nodes to find out where in it the part of each begins.
+/// A region is contended after this many handovers, each within [`PAUSE_MS`] of the previous one: more than a few nodes
+/// need to find out where the part of each begins in it.
 const HANDOVERS: u32 = 24;
-/// The same where another region of the file is contended: its nodes do there what they do here.
+/// The same if another region of the file is contended: its nodes do here what they do there.
 const HANDOVERS_NEXT: u32 = 2;
 /// A longer pause between handovers, in milliseconds, restarts the count.
 const PAUSE_MS: u64 = 1_000;
-/// How long a region stays contended the first time, in milliseconds; twice as long each next time.
+/// How long a region stays contended the first time, in milliseconds; twice as long each time after that.
 const CALM_MS: u64 = 5_000;
-/// How often that is doubled: up to 5 minutes.
+/// How often this is doubled: up to 5 minutes.
 const DOUBLINGS: u32 = 6;
-/// Regions that are remembered for a file; the one that was quiet longest makes way.
+/// How many regions of a file are remembered; the one that was quiet longest is replaced.
 const REGIONS: usize = 64;
 
-/// How hot the regions of one file are.
+/// The contention of the regions of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Heat {
     regions: Vec<Region>,
@@ -33,7 +33,7 @@ struct Region {
     number: u64,
     handovers: u32,
     last_ms: u64,
-    /// Until when nobody caches there, in milliseconds.
+    /// Until when no one caches there, in milliseconds.
     until_ms: u64,
     /// How often it was contended.
     times: u32,
@@ -43,13 +43,13 @@ impl Heat {
     /// Nothing was ever contended.
     pub const NONE: Self = Self { regions: Vec::new() };
 
-    /// Counts that somebody had to give up `range` for somebody else, at `now_ms`.
+    /// Counts that someone had to give up `range` for someone else, at `now_ms`.
     pub(crate) fn note_handover(&mut self, range: ByteRange, now_ms: u64) {
         let first = range.start / REGION;
         let last = range.end.saturating_sub(1).max(range.start) / REGION;
         let is_hot = self.regions.iter().any(|region| now_ms < region.until_ms);
         let limit = if is_hot { HANDOVERS_NEXT } else { HANDOVERS };
-        // A wider one is no sign of interleaving.
+        // A wider range is no sign of interleaving.
         for number in first..=last.min(first + 1) {
             let region = self.region(number, now_ms);
             if now_ms.saturating_sub(region.last_ms) > PAUSE_MS {
@@ -75,7 +75,7 @@ impl Heat {
         })
     }
 
-    /// Whether its counts can be right and go on.
+    /// Whether its counts are plausible.
     pub(super) fn is_sound(&self) -> bool {
         self.regions.len() <= REGIONS
             && self

@@ -1,4 +1,4 @@
-//! Who takes part: sessions, whether they are there, and whether the store knows what they hold.
+//! The participants: sessions, whether they are alive, and whether the store knows what they hold.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use super::{Epoch, Session};
 
-/// What the store knows of a session.
+/// What the store knows about a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Life {
-    /// Its lease runs.
+    /// Its lease is valid.
     Live,
-    /// Its lease is over. What it held exclusively is nobody's until its cache was recovered or given
-    /// up, because dirty bytes may lie there; all else that it held is void.
+    /// Its lease has expired. What it held exclusively belongs to no one until its cache was recovered or given up,
+    /// because it may have dirty bytes; everything else that it held is void.
     Gone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Member {
     life: Life,
-    /// The last epoch in which it said what it holds.
+    /// The last epoch in which it reported what it holds.
     asserted: Epoch,
 }
 
-/// The sessions, as one value in the store. It may be forgotten or an older one may come back: the list
-/// of sessions that counts is the registry on the origin, which each session enters before it joins
-/// here, and leaves, or is taken from after its recovery, when nothing of it is left.
+/// The sessions, as one value in the store. This value may be lost, or an older one may come back: the authoritative
+/// list of sessions is the registry on the origin, which each session enters before it joins here, and leaves (or is
+/// removed from after its recovery) when nothing of it remains.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Members {
     confirmed: Option<Epoch>,
@@ -33,12 +33,12 @@ pub struct Members {
 }
 
 impl Members {
-    /// A session without tokens takes part from now on.
+    /// A session without tokens joins.
     pub fn join(&mut self, session: Session, epoch: Epoch) {
         self.sessions.insert(session, Member { life: Life::Live, asserted: epoch });
     }
 
-    /// A session has said, file by file, what it holds.
+    /// A session has reported, file by file, what it holds.
     pub fn assert(&mut self, session: Session, epoch: Epoch) {
         self.join(session, epoch);
     }
@@ -46,9 +46,8 @@ impl Members {
     /// Lets tokens be granted in `epoch`.
     ///
     /// # Errors
-    /// The sessions of the `registry` that have not said yet what they hold: those that live will, and
-    /// those that do not must be recovered or given up first, because the store may have forgotten
-    /// under which tokens they have dirty bytes.
+    /// The sessions of the `registry` that have not yet reported what they hold: live ones will, and the others must be
+    /// recovered or given up first, because the store may have forgotten under which tokens they have dirty bytes.
     pub fn confirm(&mut self, epoch: Epoch, registry: &[Session]) -> Result<(), Vec<Session>> {
         let asserted = |session: &&Session| {
             self.sessions.get(*session).is_some_and(|member| member.asserted == epoch)
@@ -58,7 +57,7 @@ impl Members {
         if !missing.is_empty() {
             return Err(missing);
         }
-        // What an older table brought back.
+        // Sessions that an older table brought back.
         self.sessions.retain(|session, _| registry.contains(session));
         self.confirmed = Some(epoch);
         Ok(())
@@ -70,27 +69,27 @@ impl Members {
         self.confirmed == Some(epoch)
     }
 
-    /// What is known of a session; nothing is known of one whose tokens are all void.
+    /// The state of a session; `None` for one whose tokens are all void.
     #[must_use]
     pub fn life(&self, session: Session) -> Option<Life> {
         self.sessions.get(&session).map(|member| member.life)
     }
 
-    /// Whether a session has said in `epoch` what it holds.
+    /// Whether a session has reported in `epoch` what it holds.
     #[must_use]
     pub fn has_asserted(&self, session: Session, epoch: Epoch) -> bool {
         self.sessions.get(&session).is_some_and(|member| member.asserted == epoch)
     }
 
-    /// The lease of a session is over by the store's clock, which is later than by its own.
+    /// The lease of a session has expired by the store's clock, which is later than by its own.
     pub fn lease_is_over(&mut self, session: Session) {
         if let Some(member) = self.sessions.get_mut(&session) {
             member.life = Life::Gone;
         }
     }
 
-    /// Renews the lease of a session. `false`: the store does not know what it holds now, and it must
-    /// [`assert`](Self::assert) that first, or it was recovered and must begin again.
+    /// Renews the lease of a session. `false` if the store does not know what the session holds now, which it must
+    /// first [`assert`](Self::assert), or if it was recovered and must begin again.
     pub fn renew(&mut self, session: Session, epoch: Epoch) -> bool {
         match self.sessions.get_mut(&session) {
             Some(member) if member.asserted == epoch => {
@@ -101,7 +100,7 @@ impl Members {
         }
     }
 
-    /// A session ended or was recovered: nothing of it is left.
+    /// A session ended or was recovered: nothing of it remains.
     pub fn remove(&mut self, session: Session) {
         self.sessions.remove(&session);
     }

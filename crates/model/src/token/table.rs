@@ -1,25 +1,25 @@
-//! The tokens of one file: who holds which bytes, and who waits for some.
+//! The tokens of one file: who holds which bytes, and who waits for which.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Demand, Epoch, Heat, Held, Life, Members, Mode, REGION, Session};
 use crate::request::{ByteRange, Direction};
 
-/// Tokens and waiters of one file beyond which it is treated as contended, whatever its ranges.
+/// With more tokens and waiters than this, a file is treated as contended, whatever their ranges.
 pub(crate) const CROWD: usize = 1024;
 
-/// Tokens and waiters of one file that can be: ten of each of 10,000 nodes.
+/// Limit of the tokens and waiters of one file: ten of each of 10,000 nodes.
 const TOKENS_MAX: usize = 100_000;
 
-/// The tokens of one file. A change of it is computed with the members as the store has them, and is
-/// taken by the store if version and epoch are still those that it was computed from.
+/// The tokens of one file. A change is computed with the members in the store, and is accepted by the store if version
+/// and epoch are still those from which it was computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tokens {
     /// Counts changes.
     pub version: u64,
     epoch: Epoch,
     held: Vec<Held>,
-    /// In the order of their coming.
+    /// In the order of arrival.
     waiting: Vec<Waiting>,
     heat: Heat,
 }
@@ -29,7 +29,7 @@ struct Waiting {
     session: Session,
     direction: Direction,
     range: ByteRange,
-    /// What it would be granted: in a contended range a reader, too, needs all to go that is cached there.
+    /// The mode to be granted: in a contended range a reader, too, needs all cached bytes to be given up.
     mode: Mode,
 }
 
@@ -43,27 +43,27 @@ impl Waiting {
     }
 }
 
-/// What a demand is answered.
+/// The answer to a demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The session holds what it requires, and all this of the file.
+    /// The session holds what it requires, and all of this in the file.
     Granted(Vec<Held>),
-    /// The session stands in the queue. These must give up these ranges; none if only others that
-    /// came earlier are in its way.
+    /// The session is in the queue. These holders must give up these ranges; none if only sessions that came earlier are
+    /// ahead of it.
     Waits(Vec<Held>),
-    /// A session that is gone may have dirty bytes there: an error until it was recovered.
+    /// A dead session may have dirty bytes there: an error until it is recovered.
     Lost(Held),
 }
 
 impl Tokens {
-    /// Of a file that nobody uses.
+    /// For a file that no one uses.
     #[must_use]
     pub const fn new(epoch: Epoch) -> Self {
         Self { version: 0, epoch, held: Vec::new(), waiting: Vec::new(), heat: Heat::NONE }
     }
 
-    /// A session wants a token at `now_ms`, of the store's clock. Asking again is harmless: who waits
-    /// keeps its place, and who holds it gets it confirmed.
+    /// A session requests a token at `now_ms` of the store's clock. Repeating a request is harmless: a waiting session
+    /// keeps its place, and a holder gets a confirmation.
     pub fn ask(
         &mut self,
         session: Session,
@@ -122,8 +122,8 @@ impl Tokens {
         Answer::Granted(self.of(session))
     }
 
-    /// A session gives up `range`, of which its dirty bytes are on the origin and nothing is cached, or keeps
-    /// `Shared` of what was exclusive. What it only seemed to hold goes with it.
+    /// A session gives up `range`, whose dirty bytes are on the origin and of which nothing is cached, or keeps
+    /// `Shared` where it was exclusive. What it only seemed to hold is removed, too.
     pub fn give_up(
         &mut self,
         session: Session,
@@ -140,7 +140,7 @@ impl Tokens {
                 self.held.push(Held { range: outside, ..held });
             }
             if let (Some(inside), Some(mode)) = (held.range.intersect(range), keep) {
-                // Nothing grows by being given up.
+                // Giving up never extends a token.
                 let mode = if held.mode == Mode::Exclusive { mode } else { held.mode };
                 self.held.push(Held { mode, range: inside, ..held });
             }
@@ -148,8 +148,7 @@ impl Tokens {
         self.tidy();
     }
 
-    /// What a session says that it holds, and nothing else: at the beginning of an epoch, or after its
-    /// lease lapsed.
+    /// Replaces a session's tokens by those that it reports: at the beginning of an epoch, or after its lease lapsed.
     pub fn assert(&mut self, session: Session, holds: &[Held], epoch: Epoch) {
         self.begin(epoch);
         self.held.retain(|held| held.session != session);
@@ -158,7 +157,7 @@ impl Tokens {
         self.tidy();
     }
 
-    /// A session does not wait any more.
+    /// A session no longer waits.
     #[cfg(test)]
     pub(crate) fn withdraw(
         &mut self,
@@ -171,11 +170,11 @@ impl Tokens {
         self.leave_queue(session, direction, range);
     }
 
-    /// What `session` is to give up now, and the mode that it may keep: others wait for it.
+    /// What `session` must give up now because others wait for it, and the mode that it may keep.
     #[must_use]
     pub fn wanted_from(&self, session: Session) -> Option<(ByteRange, Option<Mode>)> {
-        // In the order of the queue, and only what nobody else must give first: who gave up something
-        // that is of no use to anybody yet would only have to fetch it again.
+        // In queue order, and only what no one else must give up first: a session that gives up something that is of no
+        // use to anyone yet would only have to fetch it again.
         self.waiting.iter().find_map(|waiting| {
             if waiting.session == session {
                 return None;
@@ -194,14 +193,15 @@ impl Tokens {
         })
     }
 
-    /// Whether a session stands in the queue for something else than what it waits for, `active`: a session that got what it
-    /// waited for by another demand, or gave up waiting while the store did not answer, may still stand in the queue.
+    /// Whether a session is in the queue for something other than what it waits for now (`active`): it may still be in
+    /// the queue if it got what it waited for through another demand, or gave up waiting while the store did not
+    /// answer.
     #[must_use]
     pub fn waits_in_vain(&self, session: Session, active: &[(Direction, ByteRange)]) -> bool {
         self.waiting.iter().any(|waiting| waiting.is_in_vain(session, active))
     }
 
-    /// Takes from the queue what [`waits_in_vain`](Self::waits_in_vain).
+    /// Removes from the queue what [`waits_in_vain`](Self::waits_in_vain).
     pub fn forget_vain(
         &mut self,
         session: Session,
@@ -212,18 +212,18 @@ impl Tokens {
         self.waiting.retain(|waiting| !waiting.is_in_vain(session, active));
     }
 
-    /// Ends all contention: the next session that asks caches again.
+    /// Ends all contention: the next session that asks may cache again.
     pub fn calm(&mut self) {
         self.heat = Heat::NONE;
     }
 
-    /// Whether `range` changes hands so often that nobody caches there.
+    /// Whether `range` changes hands so often that no one caches there.
     #[must_use]
     pub fn is_contended(&self, range: ByteRange, now_ms: u64) -> bool {
         self.heat.is_contended(range, now_ms) || self.is_crowded()
     }
 
-    /// Whether the same wait for the same in both.
+    /// Whether the same sessions wait for the same in both.
     #[must_use]
     pub fn has_same_queue(&self, other: &Self) -> bool {
         self.waiting == other.waiting
@@ -234,13 +234,13 @@ impl Tokens {
         self.waiting.iter().map(|waiting| waiting.session)
     }
 
-    /// The life of the store in which this was said.
+    /// The life of the store to which this belongs.
     #[must_use]
     pub const fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Whether this can have been made by the functions here: what a store answers may say anything.
+    /// Whether this can have been made by the functions here: a store's answer may contain anything.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let is_ordered = self.held.windows(2).all(|pair| {
@@ -253,7 +253,7 @@ impl Tokens {
         is_ordered && is_filled && is_counted && is_small && self.heat.is_sound()
     }
 
-    /// Whether the value says nothing that an empty one would not.
+    /// Whether the value says no more than an empty one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.waiting.is_empty()
@@ -271,8 +271,8 @@ impl Tokens {
         &self.held
     }
 
-    /// Every change makes a new version, and the first one of an epoch forgets what was said in earlier
-    /// ones: what still holds of that is asserted.
+    /// Every change makes a new version, and the first one of an epoch drops what was stored in earlier ones: whatever
+    /// of that still holds is reported again.
     fn begin(&mut self, epoch: Epoch) {
         self.version += 1;
         if self.epoch != epoch {
@@ -281,7 +281,7 @@ impl Tokens {
         }
     }
 
-    /// Tokens of sessions that are not there, except those under which dirty bytes may lie.
+    /// Drops tokens of sessions that do not exist, except those that may cover dirty bytes.
     fn drop_void(&mut self, members: &Members) {
         self.held.retain(|held| match members.life(held.session) {
             Some(Life::Live) => true,
@@ -295,7 +295,7 @@ impl Tokens {
         self.held.len() + self.waiting.len() >= CROWD
     }
 
-    /// Parts of `range` for which `session` has no token of a mode that is `enough`.
+    /// Parts of `range` for which `session` has no token of a sufficient mode (`enough`).
     fn missing(
         &self,
         session: Session,
@@ -313,7 +313,7 @@ impl Tokens {
         others.filter(move |held| held.mode.conflicts(mode)).copied()
     }
 
-    /// Whether somebody waits since before `session` for what conflicts with its demand.
+    /// Whether someone has been waiting longer than `session` for something that conflicts with its demand.
     fn others_come_first(
         &self,
         session: Session,
@@ -329,12 +329,13 @@ impl Tokens {
         })
     }
 
-    /// Who finds too many others there asks again later. Whether it was not there already.
+    /// Adds a demand to the queue; if the queue is too long, the session must ask again later. Returns whether it was
+    /// added.
     fn queue(&mut self, new: Waiting) -> bool {
         let Waiting { session, direction, range, .. } = new;
         let mut known = self.waiting.iter_mut();
         if let Some(known) = known.find(|waiting| waiting.is(session, direction, range)) {
-            // In its place: the range became contended meanwhile, or calmed down.
+            // At its old place: the range became contended meanwhile, or calmed down.
             known.mode = new.mode;
             return false;
         }
@@ -349,7 +350,7 @@ impl Tokens {
         self.waiting.retain(|waiting| !waiting.is(session, direction, range));
     }
 
-    /// As much of `desired` around `required` as nobody else holds or waits for.
+    /// As much of `desired` around `required` as no one else holds or waits for.
     fn widened(
         &self,
         session: Session,
@@ -370,13 +371,13 @@ impl Tokens {
             } else if limit.start >= required.end {
                 ByteRange { end: wide.end.min(limit.start), ..wide }
             } else {
-                // Within the required range the session already has what it needs there.
+                // Within the required range, the session already has what it needs there.
                 required
             }
         })
     }
 
-    /// Gives `session` `mode` over the parts of `range` where it has nothing that is `enough`.
+    /// Gives `session` `mode` over the parts of `range` where it has no sufficient mode (`enough`).
     fn set(
         &mut self,
         session: Session,
@@ -397,7 +398,7 @@ impl Tokens {
         self.tidy();
     }
 
-    /// Tokens of one session and mode that touch are one; the order says nothing.
+    /// Merges adjacent tokens of one session and mode; the order has no meaning.
     fn tidy(&mut self) {
         self.held.sort_unstable_by_key(|held| (held.session, held.range.start));
         self.held.dedup_by(|next, last| {
@@ -417,7 +418,7 @@ impl Tokens {
     }
 }
 
-/// What is left of `range` without `hole`.
+/// The parts of `range` outside `hole`.
 fn without(range: ByteRange, hole: ByteRange) -> impl Iterator<Item = ByteRange> {
     let before = ByteRange { start: range.start, end: hole.start.clamp(range.start, range.end) };
     let after = ByteRange { start: hole.end.clamp(range.start, range.end), end: range.end };

@@ -1,11 +1,11 @@
 //! A clock that advances only when all threads wait for it.
 //!
-//! Threads that work beside others register it ([`Clock::work`](super::Clock::work)): while one of them computes, time
-//! stands still. One that sleeps, for example for the answer of a thread that waits for the time, does not hold it up
-//! for longer than the others. The others do not register. So the clock watches whether any thread reads it, or begins
-//! or ends a wait: if none does for a moment of real time, all are taken to wait, and the time goes to the earliest
-//! that is waited for. A lock that belongs to a condition ([`Clock::wait_while`](super::Clock::wait_while)) is not held
-//! by any thread that waits for the time: a woken thread gets it soon, and holds the time up until then.
+//! Threads that work alongside others register that work ([`Clock::work`](super::Clock::work)): while one of them
+//! computes, time stands still. A registered thread that sleeps, for example until a thread that waits for the time
+//! answers, holds time up no longer than the others. Other threads do not register. So the clock watches whether any
+//! thread reads it, or begins or ends a wait: if none does for a moment of real time, all are assumed to wait, and time
+//! advances to the earliest that is waited for. No thread that waits for the time holds a condition's lock
+//! ([`Clock::wait_while`](super::Clock::wait_while)): a woken thread gets it soon, and holds time up until then.
 
 mod threads;
 
@@ -19,13 +19,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::threads::{Sleep, Thread};
 
-/// Real time without a use of the clock after which all threads are taken to wait.
+/// Real time without a use of the clock after which all threads are assumed to be waiting.
 const QUIET: Duration = Duration::from_micros(200);
-/// The same while a registered thread runs: it may be spinning on a lock that a thread which waits for the time holds.
+/// The same while a registered thread runs: it may be spinning on a lock held by a thread that waits for the time.
 /// Longer than a busy machine keeps a thread from its processor.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// A thread that waits to be notified looks at the clock less often the more waits end before its own, up to this many.
+/// The more waits end before its own, the less often a thread that waits for a notification checks the clock; at most
+/// this many count.
 const PLACES_MAX: u32 = 7;
 
 thread_local! {
@@ -37,27 +38,27 @@ thread_local! {
 /// The clock's state, shared by all its users.
 #[derive(Debug)]
 pub struct Simulated {
-    /// Its beginning, by the machine's clocks.
+    /// When it began, by the machine's clocks.
     begun: (Instant, SystemTime),
     /// Nanoseconds since then.
     elapsed_ns: AtomicU64,
-    /// Counts looks at the clock, and waits that began or ended.
+    /// Counts reads of the clock, and waits that began or ended.
     uses: AtomicU64,
     waits: Mutex<Waits>,
 }
 
-/// The time that a wait is for, and its number.
+/// The time at which a wait ends, and its number.
 type Wait = (u64, u64);
 
 #[derive(Debug, Default)]
 struct Waits {
     next: u64,
     all: BTreeMap<Wait, Waiter>,
-    /// Registered work that no thread has begun yet.
+    /// Amount of registered work that no thread has begun yet.
     unbegun: usize,
-    /// Registered threads that do not wait for the time.
+    /// Registered threads that are not waiting for the time.
     working: BTreeSet<Thread>,
-    /// Those of them whose time came, until they go on: still asleep, but not for long.
+    /// Those of them whose wait ended, until they run: still asleep, but not for long.
     woken: BTreeSet<Thread>,
 }
 
@@ -66,9 +67,9 @@ struct Waits {
 struct Waiter {
     /// The thread, if it is registered.
     working: Option<Thread>,
-    /// Whether it can be woken by others than the clock.
+    /// Whether it can also be woken by a notification.
     notified: bool,
-    /// Notified when the wait is over, or is the next to be.
+    /// Notified when the wait is over, or is the next one to end.
     wake: Arc<Condvar>,
 }
 
@@ -84,14 +85,15 @@ impl Waits {
         }
     }
 
-    /// How many waits end before this one, but no more than [`PLACES_MAX`].
+    /// How many waits end before this one, but at most [`PLACES_MAX`].
     fn before(&self, wait: Wait) -> u32 {
         (0..PLACES_MAX).zip(self.all.range(..wait)).fold(0, |places, _| places + 1)
     }
 
-    /// Those who work, but the calling thread, where all of them sleep; and so do those who wait to be notified. These
-    /// wake now and then to look at the clock. That is nothing they do, so only whether they sleep counts, not how often
-    /// they did: many of them would never be seen asleep twice with no wake between.
+    /// The registered working threads except the calling one, if all of them are asleep, as must be the threads that
+    /// wait for a notification. The latter wake now and then to check the clock. That is not progress, so for them only
+    /// whether they sleep counts, not how often they did: with many of them, they would never all be seen asleep twice
+    /// without a wake-up in between.
     fn all_sleep(&self) -> Option<Vec<Sleep>> {
         if self.unbegun > 0 || !self.woken.is_empty() {
             return None;
@@ -142,7 +144,7 @@ impl Simulated {
         self.lock().unbegun += 1;
     }
 
-    /// The calling thread is the worker that was counted.
+    /// The calling thread is a worker that was counted.
     pub(super) fn begin_work(&self) {
         WORKS.set(WORKS.get() + 1);
         let mut waits = self.lock();
@@ -150,8 +152,8 @@ impl Simulated {
         waits.working.insert(ME.with(|me| *me));
     }
 
-    /// One that was counted works no longer; `began`, where the calling thread is it. Whether that works for nothing
-    /// else.
+    /// Work that was counted ends; `began` if the calling thread had begun it. Returns whether that thread now does no
+    /// other work.
     pub(super) fn end_work(&self, began: bool) -> bool {
         let mut waits = self.lock();
         if !began {
@@ -199,11 +201,11 @@ impl Simulated {
         drop(waits);
         let mut quiet = self.watch();
         if self.is_over(wait) {
-            // One that calls this again and again must not keep the lock from those it waits for.
+            // A caller that repeats this must not keep the lock from the threads for which it waits.
             MutexGuard::unlocked_fair(guard, || ());
         }
         let is_late = loop {
-            // A notification may have come before this had the lock again.
+            // The notification may have come before the lock was taken again.
             if !condition(guard) {
                 break false;
             }
@@ -222,7 +224,7 @@ impl Simulated {
         is_late
     }
 
-    /// For threads that use the clock: counted first, because a thread that waits for this lock seems to be asleep.
+    /// For threads that use the clock. Counted first, because a thread that waits for this lock seems to be asleep.
     fn lock(&self) -> MutexGuard<'_, Waits> {
         self.uses.fetch_add(1, Ordering::AcqRel);
         self.waits.lock()
@@ -245,7 +247,7 @@ impl Simulated {
         (wait, wake, waits)
     }
 
-    /// The calling thread goes on.
+    /// The calling thread continues.
     fn end(&self, waits: &mut Waits, wait: Wait) {
         if let Some(waiter) = waits.all.remove(&wait) {
             waits.working.extend(waiter.working);
@@ -256,10 +258,10 @@ impl Simulated {
         self.uses.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// As [`Waits::before`]; 1 while the waits are locked.
+    /// As [`Waits::before`]; 1 if the waits are locked.
     fn before(&self, wait: Wait) -> u32 {
-        // Does not wait for the lock: the caller has a lock that a notified thread may want, and would seem asleep
-        // then.
+        // Does not wait for the lock: the caller holds a lock that a notified thread may want, which would then seem
+        // asleep.
         self.waits.try_lock().map_or(1, |waits| waits.before(wait))
     }
 
@@ -267,9 +269,10 @@ impl Simulated {
         self.elapsed_ns.load(Ordering::Acquire) >= deadline_ns
     }
 
-    /// Sets the clock to the end of `wait` where that is the earliest, and nobody uses the clock. Looks twice, one thread
-    /// after the other: one may wake another that was looked at before, or sleep because the caller holds the lock that it
-    /// wants. Between the two looks the caller and this `let_go` of their locks. Where nobody woke meanwhile, all sleep.
+    /// Sets the clock to the end of `wait` if that is the earliest and no thread uses the clock. The threads are
+    /// examined twice, each time one after another: one of them may wake another that was already examined, or sleep
+    /// because the caller holds the lock that it wants. In between, the locks are released, the caller's by `let_go`.
+    /// If no thread woke meanwhile, all of them are asleep.
     fn go_on(&self, wait: Wait, quiet: &mut Quiet, let_go: impl FnOnce()) {
         let now = self.watch();
         if quiet.uses != now.uses {
@@ -289,7 +292,7 @@ impl Simulated {
         }
         let_go();
         let mut waits = self.waits.lock();
-        // The count last: a notified thread is seen awake until it has counted that it goes on.
+        // The count is compared last: a notified thread is seen awake until it has counted that it continues.
         let is_quiet = (is_stuck || waits.all_sleep() == asleep)
             && self.uses.load(Ordering::Acquire) == now.uses;
         if waits.first() == Some(wait) && is_quiet {
@@ -319,7 +322,7 @@ impl Simulated {
     }
 }
 
-/// Since when, in real time, a waiting thread has seen no use of the clock, and the count of uses then.
+/// Since when, in real time, a waiting thread has seen no use of the clock, and the count of uses at that time.
 #[derive(Debug)]
 struct Quiet {
     since: Instant,
@@ -363,7 +366,8 @@ mod tests {
         assert_eq!(clock.elapsed(begun), 3 * HOUR);
     }
 
-    /// A wait that was already over kept the lock: the thread that was to change something never got it.
+    /// Regression: a wait that was already over kept the lock, and the thread that was to change something never got
+    /// it.
     #[test]
     fn a_wait_that_is_over_lets_go_of_the_lock() {
         let clock = Clock::simulated();
@@ -379,7 +383,7 @@ mod tests {
         });
     }
 
-    /// The parts of a request run on other threads, and the thread that waits for them had held the time up.
+    /// Regression: the parts of a request run on other threads, and the thread that waited for them held time up.
     #[test]
     fn one_that_works_and_sleeps_does_not_hold_the_time_up() {
         let clock = Clock::simulated();
@@ -395,7 +399,8 @@ mod tests {
         assert!(real.elapsed() < 2 * STUCK, "as if nobody worked");
     }
 
-    /// Each thread woke so often to look at the clock that they were never all asleep: each step took [`STUCK`].
+    /// Regression: each thread woke so often to check the clock that they were never all asleep: each step took
+    /// [`STUCK`].
     #[test]
     fn many_that_wait_to_be_notified_do_not_hold_the_time_up() {
         const WAITERS: usize = 24;
@@ -463,7 +468,7 @@ mod tests {
         assert!(clock.wait_while(&change, &mut guard, |_| true, clock.instant() + HOUR));
     }
 
-    /// A notified thread had seemed to sleep until it ran, and the time went on to the deadline of another.
+    /// Regression: a notified thread seemed to sleep until it ran, and the time advanced to the deadline of another.
     #[test]
     fn no_time_passes_between_a_notification_and_what_it_leads_to() {
         const ROUNDS: u32 = 300;

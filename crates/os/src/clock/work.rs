@@ -1,4 +1,4 @@
-//! Registered work, during which a simulated time stands still.
+//! Registered work, during which simulated time stands still.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,17 +8,17 @@ use parking_lot::Mutex;
 use super::Clock;
 
 thread_local! {
-    /// The simulated clock of the work that the calling thread does.
+    /// The simulated clock of the calling thread's work.
     static WORKS_BY: RefCell<Option<Clock>> = const { RefCell::new(None) };
 }
 
-/// Work that another thread does for the calling one, which the simulated clock must wait for; `None` where the calling
-/// thread does not work by a simulated clock.
+/// Work that another thread does for the calling one, and for which the simulated clock must wait; `None` if the
+/// calling thread does no work registered with a simulated clock.
 pub fn part_of_work() -> Option<Work> {
     WORKS_BY.with_borrow(|clock| clock.as_ref().map(Clock::work))
 }
 
-/// Work that a simulated clock waits for.
+/// Work for which a simulated clock waits.
 #[derive(Debug)]
 #[must_use = "the work has ended when it is dropped"]
 pub struct Work {
@@ -34,7 +34,7 @@ impl Work {
         Self { clock, began: false }
     }
 
-    /// The calling thread does it.
+    /// Begins the work, in the calling thread.
     #[must_use = "the work has ended when it is dropped"]
     pub fn begin(mut self) -> Self {
         if let Some(simulated) = &self.clock.0 {
@@ -56,8 +56,8 @@ impl Drop for Work {
     }
 }
 
-/// Parallel workers that another thread joins. When the last one ends, the thread that joins counts as running at once,
-/// even before it is scheduled: no simulated time passes between.
+/// Parallel workers that another thread joins. When the last one ends, the joining thread counts as running at once,
+/// even before it is scheduled: no simulated time passes in between.
 #[derive(Debug)]
 pub struct Team {
     clock: Clock,
@@ -66,14 +66,14 @@ pub struct Team {
 }
 
 impl Team {
-    /// A team of `size` threads, and the work of each: all are counted before one of them waits.
+    /// A team of `size` threads, and the work of each; all are counted before any of them waits.
     pub fn new(clock: &Clock, size: usize) -> (Self, Vec<Work>) {
         let (left, after) = (AtomicUsize::new(size), Mutex::default());
         let works = (0..size).map(|_| clock.work()).collect();
         (Self { clock: clock.clone(), left, after }, works)
     }
 
-    /// One thread has done its `work`.
+    /// A thread has finished its `work`.
     pub fn leave(&self, work: Work) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             *self.after.lock() = Some(self.clock.work());

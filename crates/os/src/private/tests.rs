@@ -1,4 +1,4 @@
-//! Directories and files that somebody else prepared.
+//! Directories and files that someone else prepared.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -42,7 +42,7 @@ fn what_was_made_too_open_is_closed() {
     {
         assert_eq!(mode(&at(name)), closed, "{name}");
     }
-    // Made so in the first place, whatever the umask.
+    // Created with this mode, whatever the umask.
     dir.replace("told", b"once").unwrap();
     dir.replace("told", b"twice").unwrap();
     assert_eq!(dir.read("told", 100).unwrap().unwrap(), b"twice");
@@ -76,7 +76,7 @@ fn links_fifos_and_other_names_of_files_are_refused() {
     assert_eq!(fs::read(at("victim")).unwrap(), b"precious");
     assert_eq!(mode(&at("victim")), 0o640, "nothing was done to it");
     assert!(refusal(dir.check_below()).contains("move it away"));
-    // A directory that is a link, and one below it.
+    // A directory that is a link, and one below a link.
     symlink(at("cache"), at("linked")).unwrap();
     assert!(refusal(PrivateDir::make(&at("linked"))).contains("symbolic link"));
     symlink(scratch.path(), at("cache/sub")).unwrap();
@@ -108,7 +108,7 @@ fn what_others_may_have_put_there_is_refused() {
     if !is_initial_namespace() {
         return;
     }
-    // Whoever owns a directory above could put another in its place.
+    // The owner of a directory above could replace it.
     fs::create_dir(at("others/cache")).unwrap();
     assert!(refusal(check_above(&at("others/cache"))).contains("another user owns"));
     chmod(&at("own"), 0o777);

@@ -1,32 +1,31 @@
-//! Widths that may be good for requests of one length.
+//! Candidate widths for requests of one length.
 
 use std::collections::BTreeSet;
 
 use crate::layout::STRIPE_BYTES_MIN;
 use crate::servers::Servers;
 
-/// Combinations of widths at most.
+/// Limit of the combinations of widths.
 const COMBINATIONS: usize = 1200;
 /// The widest stripe, bytes.
 const WIDTH_MAX: u64 = 1 << 32;
-/// The narrowest, bytes, unless requests are shorter: each change of server costs something that replays do not
-/// count.
+/// The narrowest, in bytes, unless requests are shorter: each change of server has a cost that replays do not include.
 const WIDTH_MIN: u64 = 4096;
 
 /// The narrowest for requests of `size` bytes.
 fn width_min(size: u64) -> u64 {
     WIDTH_MIN.min(size).max(STRIPE_BYTES_MIN)
 }
-/// Splits of a request in steps at most.
+/// Limit of the splits of a request.
 const SPLITS: u64 = 64;
 
-/// The unit in which requests of `size` bytes may be cut.
+/// The unit by which requests of `size` bytes may be cut.
 fn unit(size: u64) -> u64 {
     [4096, 512].into_iter().find(|unit| size.is_multiple_of(*unit)).unwrap_or(1)
 }
 
-/// Single widths worth a thought, the most promising first: whole requests, even parts of them, several of them,
-/// and powers of two.
+/// Candidate widths of one class, the most promising first: whole requests, even parts of them, several of them, and
+/// powers of two.
 fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
     let mut widths = vec![0, size, 64 << 10];
     let mut parts: Vec<u64> = vec![servers.count() as u64];
@@ -54,7 +53,7 @@ pub(super) fn widths(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
     }
     let mut all = BTreeSet::new();
     let mut counter = vec![0; classes];
-    // With many classes even few widths are too many combinations: then only some.
+    // With many classes, even a few widths give too many combinations: then only some are used.
     for _ in 0..COMBINATIONS.min(power(choices.len(), classes)) {
         let by_class: Vec<u64> = counter.iter().map(|&index: &usize| choices[index]).collect();
         all.insert(servers.widths(&by_class));
@@ -77,8 +76,8 @@ fn power(base: usize, exponent: usize) -> usize {
     base.saturating_pow(exponent)
 }
 
-/// One request in a round: so much on each server of the slowest class, the rest even on the others, or as even as
-/// units go.
+/// One request per round: a part on each server of the slowest class, the rest evenly on the others, as far as units
+/// allow.
 fn splits(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
     let unit = unit(size);
     let slow = &servers.classes()[0].members;
@@ -107,7 +106,7 @@ fn splits(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
     all
 }
 
-/// Deals `units` to `members`, the first ones one more where they do not divide.
+/// Distributes `units` among `members`; if they do not divide evenly, the first ones get one more.
 fn even(widths: &mut [u64], members: &[usize], units: u64, unit: u64) {
     let count = members.len() as u64;
     for (index, &server) in members.iter().enumerate() {
@@ -116,7 +115,7 @@ fn even(widths: &mut [u64], members: &[usize], units: u64, unit: u64) {
     }
 }
 
-/// Widths like these, with those of one class or of two changed a little.
+/// Similar widths: those of one or two classes are changed slightly.
 pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
     let classes = servers.classes();
     let now: Vec<u64> = classes.iter().map(|class| widths[class.members[0]]).collect();
@@ -182,7 +181,7 @@ mod tests {
             assert!(!near.iter().any(|widths| narrow(widths)), "{from:?}: {near:?}");
         }
         assert!(widths(&servers, 1000).iter().any(|widths| narrow(widths)));
-        // None that no volume has, whatever the requests.
+        // None that is impossible on a volume, whatever the requests.
         let none =
             |widths: &[u64]| widths.iter().any(|width| (1..STRIPE_BYTES_MIN).contains(width));
         for size in [1, 40, 120, 511, 1000] {

@@ -1,8 +1,8 @@
-//! The requests of a trace through a simulated extent cache (docs/SIMULATOR.md, The extent cache).
+//! Replays the requests of a trace through a simulated extent cache (docs/SIMULATOR.md, The extent cache).
 //!
-//! The servers of the slowest class are the origin, all others the cache's. Which requests deserve the cache, in which
-//! layout, and which extents leave is decided by the policies of [`halocline_model`] that a mount runs, from the
-//! patterns that the same code tells.
+//! The servers of the slowest class are the origin, all others the cache. Which requests deserve the cache, in which
+//! layout, and which extents leave, is decided by the same policies of [`halocline_model`] as on a mount, from patterns
+//! that the same code detects.
 
 mod extents;
 mod flush;
@@ -33,20 +33,20 @@ use extents::{Extents, Key};
 use flush::Flush;
 use room::{Room, Waiter};
 
-/// Longest request that a cache is simulated with, bytes: twice what a system call transfers. A trace of others may claim
-/// requests of exbibytes, whose bytes would be looked for on the cache region by region, for years.
+/// Longest request with which a cache is simulated, in bytes: twice what a system call transfers. Others' traces may
+/// claim requests of exbibytes, whose bytes would be searched for on the cache region by region, for years.
 const REQUEST_BYTES_MAX: u64 = 1 << 32;
-/// Places of missed reads that are remembered; then all are forgotten.
+/// Limit of the ranges of missed reads that are remembered; then all are forgotten.
 const MISSED_MAX: usize = 1 << 21;
 
-/// What the requests saw with one policy.
+/// The results with one policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CacheOutcome {
     /// The admission policy.
     pub policy: String,
     /// From the first issue to the last completion, seconds.
     pub foreground_seconds: f64,
-    /// The same with all dirty bytes written back, seconds.
+    /// The same, until all dirty bytes are written back, in seconds.
     pub total_seconds: f64,
     /// Requests.
     pub requests: u64,
@@ -60,13 +60,13 @@ pub struct CacheOutcome {
     pub origin_read_bytes: u64,
     /// Bytes that writes put on the origin.
     pub origin_written_bytes: u64,
-    /// Bytes of reads that came to the cache for the next time.
+    /// Bytes put on the cache from reads, for the next time.
     pub filled_bytes: u64,
     /// Bytes that left the cache to make room.
     pub evicted_bytes: u64,
     /// Dirty bytes that were written back.
     pub written_back_bytes: u64,
-    /// Most bytes on the cache at any time.
+    /// Largest number of bytes on the cache at any time.
     pub most_used_bytes: u64,
 }
 
@@ -102,22 +102,22 @@ pub fn replay_cached(
     Ok(cache.outcome())
 }
 
-/// What became of a request that was issued.
+/// The result of issuing a request.
 #[derive(Debug, Clone, Copy)]
 enum Served {
-    /// It is done then.
+    /// It completes then.
     Done(u64),
-    /// It waits for room, which there may be then.
+    /// It waits for room, which may be available then.
     WaitsUntil(u64),
 }
 
 #[derive(Debug)]
 struct Cache {
     stations: Vec<Station>,
-    /// Places of the cache's servers in the set.
+    /// Indices of the cache's servers in the set.
     fast: Vec<usize>,
     origin: FileLayout,
-    /// The origin as policies see it.
+    /// The origin as seen by policies.
     striping: Striping,
     layouts: FxHashMap<Placement, FileLayout>,
     geometry: CacheGeometry,
@@ -192,7 +192,7 @@ impl Cache {
         })
     }
 
-    /// Serves a request that is issued at `now_ns`, if it need not wait.
+    /// Serves a request issued at `now_ns`, unless it must wait.
     fn serve(&mut self, now_ns: u64, request: &Request) -> Served {
         let (file, range) = (request.file, ByteRange::at(request.offset, request.length));
         let direction = match request.op {
@@ -243,7 +243,7 @@ impl Cache {
             done_ns = done_ns.max(side_ns);
         }
         match direction {
-            // What was just put there is dirty.
+            // Bytes that were just put there are dirty.
             Direction::Write if is_known => self.extents.write(file, range),
             Direction::Write => {}
             Direction::Read => {
@@ -263,7 +263,7 @@ impl Cache {
         Served::Done(done_ns)
     }
 
-    /// A write that may wait from `now_ns` on, as long as its policy lets it.
+    /// The state of a write that may wait from `now_ns` on, as long as its policy allows.
     fn waiter(&self, now_ns: u64, verdict: Verdict, sequential: bool) -> Waiter {
         let wait_limit_ns = self.admission.wait_limit_ps(&verdict) / 1000;
         let most_ns = u64::try_from(WAIT_MAX.as_nanos()).unwrap_or(u64::MAX);
@@ -271,7 +271,7 @@ impl Cache {
         Waiter { verdict, sequential, until_ns }
     }
 
-    /// Until when a write waits for room: a flush makes some only where dirty bytes are too many.
+    /// Until when a write waits for room; a flush makes room only if there are too many dirty bytes.
     fn wait(&mut self, now_ns: u64, process: u32, waiter: Waiter) -> Option<u64> {
         let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
         let made_ns = self.flush.next_ns().filter(|_| short);
@@ -304,7 +304,7 @@ impl Cache {
         (verdict, pattern.distance == Some(0))
     }
 
-    /// Gives each missing piece of a critical write room on the cache, if there is any; whether there was for all.
+    /// Reserves room on the cache for each missing piece of a critical write; returns whether all have room.
     fn admit_missing(
         &mut self,
         file: u32,
@@ -324,7 +324,7 @@ impl Cache {
         all
     }
 
-    /// Brings what a critical read missed for the second time to the cache, from the bytes that it got.
+    /// Puts bytes that a critical read missed for the second time on the cache, from the bytes that it got.
     fn fill(
         &mut self,
         now_ns: u64,
@@ -353,7 +353,7 @@ impl Cache {
         }
     }
 
-    /// When `range` is read or written on the cache, or without a place on the origin.
+    /// When reading or writing `range` completes, on the cache or, without a placement, on the origin.
     fn transfer(
         &mut self,
         now_ns: u64,

@@ -1,4 +1,4 @@
-//! Which request is issued next, and when.
+//! Decides which request is issued next, and when.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,28 +8,28 @@ use rustc_hash::FxHashMap;
 
 use super::Pace;
 
-/// Requests looked ahead at most. A process that has none among them waits until one is read, so that traces of any
-/// length take bounded memory: it then goes on at once, as late as the others are by then.
+/// Limit of the look-ahead. A process without requests in it waits until one is read, so that traces of any length need
+/// only bounded memory; it then continues at once, as late as the others are by then.
 const AHEAD: usize = 1 << 17;
 
-/// The requests of one process that were read and not issued.
+/// The requests of one process that were read but not issued.
 #[derive(Debug, Default)]
 struct Queue {
     requests: VecDeque<Request>,
-    /// When its last request was done, and when that was recorded to be done, if it has issued one.
+    /// When its last request completed, and when it completed according to the trace, if it has issued one.
     last: Option<(u64, Option<u64>)>,
     /// Whether its next request is in the heap, or its last one is being served.
     running: bool,
 }
 
-/// Hands out requests in the order of their issue.
+/// Returns requests in the order in which they are issued.
 #[derive(Debug)]
 pub(super) struct Issuer<I> {
     input: I,
     pace: Pace,
     queues: Vec<Queue>,
     by_number: FxHashMap<u32, usize>,
-    /// Times of issue with the processes, the earliest first, ties by process.
+    /// Issue times with their processes, the earliest first; ties by process.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     waiting: usize,
     read: u64,
@@ -59,7 +59,7 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         Ok(issuer)
     }
 
-    /// The next request and the time at which it is issued, nanoseconds from the beginning.
+    /// The next request and its issue time, in nanoseconds from the beginning.
     pub(super) fn next(&mut self) -> Result<Option<(u64, Request)>, String> {
         if self.pace == Pace::OpenLoop {
             return Ok(self.take()?.map(|request| (request.start_ns - self.zero_ns, request)));
@@ -72,7 +72,7 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         Ok(Some((time_ns, request)))
     }
 
-    /// Notes that the request that [`Issuer::next`] answered last is done.
+    /// Notes that the request last returned by [`Issuer::next`] completed.
     pub(super) fn done(&mut self, request: &Request, done_ns: u64) -> Result<(), String> {
         if self.pace == Pace::OpenLoop {
             return Ok(());
@@ -86,7 +86,7 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         Ok(())
     }
 
-    /// Takes back the request that [`Issuer::next`] answered last: it is issued again at `at_ns`. Not in an open loop.
+    /// Takes back the request last returned by [`Issuer::next`]: it is issued again at `at_ns`. Not for an open loop.
     pub(super) fn again(&mut self, request: Request, at_ns: u64) {
         self.queues[self.serving].requests.push_front(request);
         self.waiting += 1;

@@ -3,12 +3,12 @@
 use crate::FileLayout;
 use crate::servers::{Class, ServerSet};
 
-/// Stripe on both sides, bytes.
+/// Stripe on both sides, in bytes.
 pub(super) const STRIPE: u64 = 64 << 10;
-/// Random requests of a cost model are within so many bytes.
+/// Random requests of a cost model are within this many bytes.
 pub(super) const SPAN: u64 = 16 << 30;
 
-/// Places of servers in the set, ascending.
+/// Indices of servers in the set, ascending.
 #[derive(Debug)]
 pub struct Sides {
     /// Those of the slowest class.
@@ -18,10 +18,10 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// Those of `set`, for a fast side that holds `capacity` bytes; `what` it is stands in errors.
+    /// Those of `set`, for a fast side that holds `capacity` bytes; `what` names it in errors.
     ///
     /// # Errors
-    /// There is one class only, or the fast servers have less space.
+    /// There is only one class, or the fast servers have less space.
     pub fn new(set: &ServerSet, capacity: u64, what: &str) -> Result<Self, String> {
         let mut classes = set.classes();
         let random_ps = |class: &Class| {
@@ -44,7 +44,7 @@ impl Sides {
     }
 }
 
-/// [`STRIPE`] on these of `all` servers.
+/// [`STRIPE`] on `these` of `all` servers.
 pub(super) fn striped(all: usize, these: &[usize]) -> FileLayout {
     let mut widths = vec![0; all];
     for server in these {

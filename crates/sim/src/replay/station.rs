@@ -1,4 +1,4 @@
-//! One server in the simulation: its device, and the way to it.
+//! One server in the simulation: its device, and the network path to it.
 
 use halocline_model::emulated::{Access, Mechanism};
 use halocline_model::profile::whole;
@@ -7,8 +7,8 @@ use halocline_model::request::{ByteRange, Direction};
 use super::{ServerOutcome, seconds};
 use crate::servers::{Network, Server};
 
-/// A server with what it has to do. The way in (connections, written bytes) and the way out (read bytes) are used
-/// by one request at a time each, in the order of arrival.
+/// A server with its pending work. The inbound path (connections, written bytes) and the outbound path (read bytes) are
+/// each used by one request at a time, in the order of arrival.
 #[derive(Debug)]
 pub(super) struct Station {
     device: Mechanism,
@@ -43,7 +43,7 @@ impl Station {
         }
     }
 
-    /// When the part of a request that is issued at `now_ns` is done.
+    /// When the part of a request issued at `now_ns` completes.
     pub(super) fn serve(
         &mut self,
         now_ns: u64,
@@ -79,14 +79,14 @@ impl Station {
 
     fn on_device(&mut self, arrival_ns: u64, access: Access) -> u64 {
         let done_ns = self.device.serve(arrival_ns, access);
-        // What overlaps with earlier work was counted with that.
+        // Time that overlaps earlier work was already counted.
         let busy_ns = done_ns.saturating_sub(arrival_ns.max(self.busy_until_ns));
         self.busy_ns = self.busy_ns.saturating_add(busy_ns);
         self.busy_until_ns = self.busy_until_ns.max(done_ns);
         done_ns
     }
 
-    /// Holds so many more bytes, from `now_ns` on.
+    /// Holds this many more bytes from `now_ns` on.
     pub(super) fn hold(&mut self, bytes: u64, now_ns: u64) {
         self.held = self.held.saturating_add(bytes);
         if self.held > self.capacity {

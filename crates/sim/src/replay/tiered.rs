@@ -1,7 +1,7 @@
-//! The requests of a trace through a simulated file tier (docs/SIMULATOR.md, The file tier).
+//! Replays the requests of a trace through a simulated file tier (docs/SIMULATOR.md, The file tier).
 //!
 //! The servers of the slowest class are the disk, all others the SSD. Which files come and which leave is decided by
-//! the policies of [`halocline_model::tier`] that a mount runs.
+//! the same policies of [`halocline_model::tier`] as on a mount.
 
 mod moves;
 mod uses;
@@ -24,18 +24,19 @@ use crate::servers::ServerSet;
 use moves::Move;
 pub use uses::Uses;
 
-/// Above this share of the SSD, percent, files are demoted, down to the other: as a mount does unless told otherwise.
+/// Files are demoted when more than the first share of the SSD, in percent, is used, until it is down to the second: a
+/// mount's defaults.
 const HIGH_PERCENT: u64 = 95;
 const LOW_PERCENT: u64 = 90;
 
-/// What the requests saw with one policy.
+/// The results with one policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TierOutcome {
     /// The tier policy.
     pub policy: String,
     /// From the first issue to the last completion, seconds.
     pub foreground_seconds: f64,
-    /// The same with all moves ended, seconds.
+    /// The same, until all moves ended, in seconds.
     pub total_seconds: f64,
     /// Requests.
     pub requests: u64,
@@ -49,19 +50,19 @@ pub struct TierOutcome {
     pub disk_read_bytes: u64,
     /// Bytes that writes put on the disk.
     pub disk_written_bytes: u64,
-    /// Uses of files, which take the place of opens.
+    /// Uses of files, which replace opens.
     pub uses: u64,
-    /// Those that found the file on the SSD.
+    /// Uses that found the file on the SSD.
     pub uses_on_ssd: u64,
     /// Bytes that came to the SSD.
     pub promoted_bytes: u64,
     /// Bytes that left it.
     pub demoted_bytes: u64,
-    /// Most bytes of files on the SSD at any time.
+    /// Largest number of bytes of files on the SSD at any time.
     pub most_used_bytes: u64,
 }
 
-/// What a trace tells of its files: to be known before it is replayed, because a file moves whole.
+/// What a trace reveals about its files; needed before the replay, because a file moves as a whole.
 #[derive(Debug, Clone, Default)]
 pub struct FilesSeen {
     by_number: FxHashMap<u32, Seen>,
@@ -69,17 +70,17 @@ pub struct FilesSeen {
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// End of the last byte that was touched.
+    /// One past the last byte accessed.
     len: u64,
-    /// It is taken to be made by the first request to it: that is a write, and no read goes beyond what was written by
-    /// then, as one of a file that was there before does.
+    /// Whether it is assumed to be created by its first request: that is a write, and no read goes beyond what was
+    /// written by then, as one of a file that existed before may.
     made: bool,
-    /// End of the last byte that was written so far.
+    /// One past the last byte written so far.
     written: u64,
 }
 
 impl FilesSeen {
-    /// Notes a request; they come in their order.
+    /// Notes a request; requests come in order.
     pub fn push(&mut self, request: &Request) {
         let end = request.offset.saturating_add(request.length);
         let new = Seen { len: 0, made: true, written: 0 };
@@ -91,19 +92,19 @@ impl FilesSeen {
         }
     }
 
-    /// The files that were there before the first request, with their bytes.
+    /// The files that existed before the first request, with their sizes.
     pub fn there_before(&self) -> impl Iterator<Item = (u32, u64)> {
         let there = self.by_number.iter().filter(|(_, seen)| !seen.made);
         there.map(|(number, seen)| (*number, seen.len))
     }
 }
 
-/// Replays `requests` on a tier whose SSD holds `capacity` bytes with the policy called `policy`. `files` were told
-/// of the same requests before.
+/// Replays `requests` on a tier whose SSD holds `capacity` bytes with the policy called `policy`. `files` must have
+/// been given the same requests before.
 ///
 /// # Errors
 /// As [`super::replay`]; a policy that does not exist; servers of one class only; more capacity than the SSD's servers
-/// have; an open loop, in which nobody would wait for a file that moves.
+/// have; an open loop, in which no request would wait for a file that is being moved.
 pub fn replay_tiered(
     requests: impl Iterator<Item = Request>,
     files: &FilesSeen,
@@ -129,11 +130,11 @@ pub fn replay_tiered(
     Ok(tier.outcome())
 }
 
-/// What became of a request.
+/// The result of a request.
 enum Served {
-    /// It is done at that time.
+    /// It completes at that time.
     Done(u64),
-    /// A move of its file is in its way until then at least.
+    /// A move of its file blocks it until then at least.
     Waits(u64),
 }
 
@@ -141,20 +142,20 @@ enum Served {
 struct File {
     len: u64,
     on_ssd: bool,
-    /// What requests to it wait for.
+    /// The move for which its requests wait.
     moving: Option<Move>,
 }
 
 #[derive(Debug)]
 struct Tier {
     stations: Vec<Station>,
-    /// The disk and the SSD.
+    /// For the disk and the SSD.
     layouts: [FileLayout; 2],
     policy: Box<dyn Keep>,
-    /// In the order of their numbers, so that a replay can be repeated.
+    /// In the order of their numbers, so that a replay is reproducible.
     files: BTreeMap<u32, File>,
     uses: Uses,
-    /// Processes whose request waited already.
+    /// Processes whose request has already waited.
     waited: FxHashSet<u32>,
     demotion: Move,
     capacity: u64,
@@ -166,7 +167,7 @@ struct Tier {
     sums: TierOutcome,
 }
 
-/// What a policy may know: sizes. No trace announces anything.
+/// What a policy may know: sizes. Traces announce nothing.
 struct Sizes<'a>(&'a BTreeMap<u32, File>);
 
 impl Outlook for Sizes<'_> {
@@ -195,7 +196,7 @@ fn number(file: FileId) -> u32 {
     u32::try_from(file).expect("files of a trace have numbers of 32 bits")
 }
 
-/// Files that may leave: those on the SSD that nobody waits for.
+/// Files that may leave: those on the SSD for which no request waits.
 fn cached(files: &BTreeMap<u32, File>) -> Vec<FileId> {
     let here =
         files.iter().filter(|(_, file)| file.on_ssd && file.moving.is_none() && file.len > 0);
@@ -271,7 +272,7 @@ impl Tier {
         Served::Done(done_ns)
     }
 
-    /// What an open does on a mount: tells the policy, and brings the file if that wants it.
+    /// The effect of an open on a mount: informs the policy, and promotes the file if the policy wants that.
     fn used_file(&mut self, now_ns: u64, number: u32, files: &FilesSeen) {
         let id = FileId::from(number);
         let known = self.files.get(&number).map(|file| file.len);
@@ -282,7 +283,7 @@ impl Tier {
         });
         let len = known.unwrap_or(if seen.made { 0 } else { seen.len });
         self.policy.referenced(id, len);
-        // Orders are not kept here: each is made when it is needed.
+        // Orders are not kept here: each is computed when it is needed.
         let _ = self.policy.is_reordered();
         self.sums.uses += 1;
         if known.is_none() {
@@ -319,7 +320,7 @@ impl Tier {
         (file.on_ssd, file.moving) = (true, Some(coming));
     }
 
-    /// A file is served from the disk from now on; answers its bytes, which are to be copied there.
+    /// Serves a file from the disk from now on; returns its bytes, which must be copied there.
     fn leave(&mut self, number: u32) -> u64 {
         let file = self.files.get_mut(&number).expect("it is on the SSD");
         file.on_ssd = false;
@@ -336,8 +337,8 @@ impl Tier {
         assert!(self.used <= self.capacity, "room was made for it");
     }
 
-    /// Makes a file longer where the request goes beyond its end. Answers until when that waits: a file that outgrows
-    /// the SSD goes on on the disk.
+    /// Extends a file if the request goes beyond its end. Returns until when that waits: a file that outgrows the SSD
+    /// continues on the disk.
     fn grow(&mut self, now_ns: u64, request: &Request) -> Option<u64> {
         let file = self.files.get_mut(&request.file).expect("it is used");
         let end = request.offset.saturating_add(request.length);
@@ -363,7 +364,7 @@ impl Tier {
         None
     }
 
-    /// Begins to demote files where the SSD is fuller than it shall be.
+    /// Begins to demote files if the SSD is fuller than it should be.
     fn keep_below_mark(&mut self, now_ns: u64) {
         if !self.demotion.is_done() || self.used <= self.capacity / 100 * HIGH_PERCENT {
             return;

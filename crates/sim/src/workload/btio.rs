@@ -1,5 +1,5 @@
 //! BTIO of the NAS parallel benchmarks: the solution of a block-tridiagonal solver, five doubles for each cell of a
-//! cube, is appended to a file every five time steps, and read back in the end.
+//! cube, is appended to a file every five time steps, and read back at the end.
 
 use halocline_trace::Op;
 
@@ -30,7 +30,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Points of a side of the cube, and time steps.
+    /// Points along a side of the cube, and time steps.
     const fn size(self) -> (u64, u64) {
         match self {
             Self::S => (12, 60),
@@ -48,7 +48,7 @@ impl Class {
 pub enum Variant {
     /// Collective buffering: each process is an aggregator and writes its share of a dump in pieces of 16 MiB.
     Full,
-    /// Each row of each of its cells by a request of its own.
+    /// Each row of each of its cells is a separate request.
     Simple,
 }
 
@@ -57,14 +57,14 @@ pub enum Variant {
 pub struct Btio {
     points: u64,
     dumps: u64,
-    /// Cells along a side of the cube: the root of the number of processes.
+    /// Cells along a side of the cube: the square root of the number of processes.
     cells: u64,
     variant: Variant,
     verify: bool,
 }
 
 impl Btio {
-    /// BTIO on `processes`, a square number; with `verify` all dumps are read back in the end.
+    /// BTIO on `processes`, a square number; with `verify` all dumps are read back at the end.
     ///
     /// # Errors
     /// The number of processes is no square, or there are more cells along a side than points.
@@ -102,7 +102,7 @@ impl Btio {
         self.points.pow(3) * POINT
     }
 
-    /// Share of a dump of an aggregator: first byte and length.
+    /// An aggregator's share of a dump: first byte and length.
     fn share(&self, process: u32) -> (u64, u64) {
         let share = self.dump().div_ceil(self.cells * self.cells);
         let first = (share * u64::from(process)).min(self.dump());
@@ -122,7 +122,7 @@ impl Btio {
         self.extent(y).1 * self.extent(z).1
     }
 
-    /// Place within a dump and length of a row.
+    /// Position of a row within a dump, and its length.
     fn row(&self, process: u32, mut row: u64) -> (u64, u64) {
         let mut index = 0;
         while row >= self.rows(process, index) {

@@ -1,5 +1,5 @@
 //! HPIO: each process moves a number of regions of one size, with gaps between them; the regions of the processes
-//! take turns in the file.
+//! alternate in the file.
 
 use halocline_trace::Op;
 
@@ -16,10 +16,10 @@ pub struct Hpio {
 }
 
 impl Hpio {
-    /// `count` regions of `size` bytes for each of `processes`, each followed by `spacing` bytes that nobody uses.
+    /// `count` regions of `size` bytes for each of `processes`, each followed by `spacing` unused bytes.
     ///
     /// # Errors
-    /// Something but the spacing is 0, or the file is too large.
+    /// A size other than the spacing is 0, or the file is too large.
     pub fn new(
         processes: u32,
         count: u64,

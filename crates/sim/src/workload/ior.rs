@@ -71,8 +71,9 @@ impl Ior {
         }
     }
 
-    /// In random order (`-z`). On a shared file the transfers of the whole file are dealt to the processes, each
-    /// as many; IOR throws dice for each transfer, so that its processes have only about as many.
+    /// In random order (`-z`). On a shared file the transfers of the whole file are distributed among the processes,
+    /// the same number to each; IOR chooses a process at random for each transfer, so that its processes have only
+    /// roughly the same number.
     #[must_use]
     pub const fn random(self, seed: u64) -> Self {
         Self { random: Some(seed), ..self }
@@ -88,7 +89,7 @@ impl Ior {
         self.block / self.transfer * self.segments
     }
 
-    /// The transfer of `process` that is its number `index`, as (process, index) in order of the file.
+    /// Transfer number `index` of `process`, as (process, index) in file order.
     fn placed(&self, process: u32, index: u64, seed: u64) -> (u32, u64) {
         let own = self.transfers();
         if self.file_per_process {

@@ -1,6 +1,6 @@
-//! Orders that look random and take no memory.
+//! Pseudo-random orders that take no memory.
 
-/// A permutation of `0..count`, without a table: a Feistel network over the next power of four, walked until the
+/// A permutation of `0..count`, without a table: a Feistel network over the next power of four, iterated until the
 /// result is in range.
 pub(crate) fn permuted(index: u64, count: u64, seed: u64) -> u64 {
     let bits = (u64::BITS - (count - 1).leading_zeros()).div_ceil(2).max(1);
@@ -19,7 +19,7 @@ pub(crate) fn permuted(index: u64, count: u64, seed: u64) -> u64 {
     }
 }
 
-/// Bits that look random (splitmix64).
+/// Pseudo-random bits (splitmix64).
 pub(crate) const fn mix(bits: u64) -> u64 {
     let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Processes that go over one file several times: what a cache meets (ours).
+//! Processes that pass over one file several times: typical requests to a cache (ours).
 
 use halocline_trace::Op;
 use serde::Serialize;
@@ -6,19 +6,19 @@ use serde::Serialize;
 use super::permutation::{mix, permuted};
 use super::{Access, Workload, fits, positive};
 
-/// In which order the processes ask for the requests of the file.
+/// The order in which the processes request the parts of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Each process its own part, from the beginning to the end.
+    /// Each process its own part, from beginning to end.
     Sequential,
-    /// All side by side: of as many requests as there are processes each takes one, then of the next.
+    /// All interleaved: of each group of as many requests as there are processes, each process takes one.
     Strided,
-    /// Dealt to the processes, in an order that looks random and is another in each pass.
+    /// Distributed among the processes in a pseudo-random order, which differs from pass to pass.
     Random,
 }
 
-/// Processes that touch each byte of a file once in each pass.
+/// Processes that access each byte of a file once in each pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sweeps {
     /// How many processes.
@@ -27,13 +27,13 @@ pub struct Sweeps {
     pub request: u64,
     /// Requests of each process in a pass.
     pub steps: u64,
-    /// How often the file is gone over.
+    /// Number of passes over the file.
     pub passes: u64,
-    /// In which order.
+    /// The order of requests.
     pub order: Order,
-    /// Requests of a hundred that read; the others write. Which is which differs from pass to pass.
+    /// Percentage of requests that read; the others write. Which ones do differs from pass to pass.
     pub read_percent: u64,
-    /// Tells workloads apart that are equal otherwise.
+    /// Distinguishes otherwise equal workloads.
     pub seed: u64,
 }
 
@@ -41,7 +41,7 @@ impl Sweeps {
     /// Bytes of the file.
     ///
     /// # Errors
-    /// Something is 0, or the file is larger than any can be.
+    /// Something is 0, or the file is larger than possible.
     pub fn file_bytes(&self) -> Result<u64, String> {
         positive(&[
             ("the number of processes", u64::from(self.processes)),

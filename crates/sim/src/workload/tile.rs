@@ -1,5 +1,5 @@
 //! MPI-Tile-IO: a dense two-dimensional array of elements in a file, row after row. Each process moves one tile of it;
-//! neighbouring tiles may overlap.
+//! adjacent tiles may overlap.
 
 use halocline_trace::Op;
 
@@ -16,10 +16,10 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// `tiles` of `size` elements of `element` bytes, of which neighbours share `overlap` elements.
+    /// `tiles` of `size` elements of `element` bytes, with `overlap` elements shared by neighbours.
     ///
     /// # Errors
-    /// Something but the overlap is 0, a tile is not larger than its overlap, or the file is too large.
+    /// A size other than the overlap is 0, a tile is not larger than its overlap, or the file is too large.
     pub fn new(
         tiles: (u32, u32),
         size: (u64, u64),
@@ -57,7 +57,7 @@ impl Workload for Tile {
     }
 
     fn steps(&self, _process: u32) -> u64 {
-        // Tiles as wide as the array lie in one piece.
+        // Tiles as wide as the array are contiguous.
         if self.tiles.0 == 1 { 1 } else { self.size.1 }
     }
 

@@ -1,20 +1,20 @@
-//! From measured times to the cost model's parameters. Pure arithmetic.
+//! Fits the cost model's parameters to measured times. Pure arithmetic.
 
 use std::time::Duration;
 
 use halocline_model::profile::{DeviceProfile, ServiceProfile, whole};
 use halocline_model::request::Direction;
 
-/// Where a request goes after the one before it.
+/// Where a request goes relative to the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
     Sequential,
     Random,
-    /// The same bytes again and again: a server on another machine has them in memory.
+    /// To the same bytes each time: a server on another machine has them in memory.
     Same,
 }
 
-/// What is measured, in order.
+/// The measurements, in order.
 pub(super) const SERIES: [(Direction, Pattern); 4] = [
     (Direction::Write, Pattern::Sequential),
     (Direction::Read, Pattern::Sequential),
@@ -32,10 +32,10 @@ pub(super) struct Point {
     pub(super) median_ps: f64,
 }
 
-/// What is measured of the way to another machine, too.
+/// The additional measurement for the network path to another machine.
 pub(super) const WAY: (Direction, Pattern) = (Direction::Read, Pattern::Same);
 
-/// Startup and time of a byte, picoseconds, of the way to another machine.
+/// Startup and time of a byte, in picoseconds, of the network path to another machine.
 pub(super) fn way(points: &[Point]) -> (u64, u64) {
     let sums = Sums::of(points.iter().filter(|point| point.median_ps > 0.0));
     let slope = if sums.spread > 0.0 { (sums.slope / sums.spread).max(0.0) } else { 0.0 };
@@ -50,9 +50,9 @@ pub(super) fn profile(points: &[Point]) -> DeviceProfile {
     }
 }
 
-/// Weighted least squares on the medians of one direction: each pattern has its own startup, the
-/// time of a byte is the same for both. A point weighs by the inverse square of its time, so that
-/// the relative errors count alike and a startup is not lost beside a long transfer.
+/// Weighted least squares on the medians of one direction: each pattern has its own startup, and both have the same
+/// time per byte. A point is weighted by the inverse square of its time, so that relative errors count equally and a
+/// startup is not lost next to a long transfer.
 fn service(points: &[Point], direction: Direction) -> ServiceProfile {
     let of = |pattern| {
         let wanted = move |point: &&Point| {
@@ -108,14 +108,14 @@ impl Sums {
     }
 }
 
-/// The median in picoseconds; 0 for no times.
+/// The median in picoseconds; 0 if there are no times.
 pub(super) fn median_ps(times: &mut [Duration]) -> f64 {
     times.sort_unstable();
     let middle = |at: usize| times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e12);
     f64::midpoint(middle(times.len().saturating_sub(1) / 2), middle(times.len() / 2))
 }
 
-/// Places for random requests: the same for the same seed (Weyl sequence, mixed).
+/// Positions for random requests: the same for the same seed (Weyl sequence, mixed).
 #[derive(Debug)]
 pub(super) struct Random(u64);
 

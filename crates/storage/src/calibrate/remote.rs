@@ -1,10 +1,10 @@
-//! Directories on another machine, whose times include the network.
+//! Detects directories on another machine, whose times include the network.
 
 use std::path::Path;
 
 use halocline_os::error::{Error, Result};
 
-/// `f_type` of file systems whose bytes are on other machines (statfs(2), linux/magic.h, and the clients' own sources).
+/// `f_type` of file systems whose data is on other machines (statfs(2), linux/magic.h, and the clients' own sources).
 /// One in user space may be remote.
 const REMOTE: [u32; 10] = [
     0x6969,      // NFS
@@ -22,7 +22,7 @@ const REMOTE: [u32; 10] = [
 /// Whether `path` may be on another machine.
 ///
 /// # Errors
-/// The file system does not say what it is.
+/// If the file system does not report its type.
 pub fn is_remote(path: &Path) -> Result<bool> {
     let about = rustix::fs::statfs(path).map_err(std::io::Error::from);
     let kind = about.map_err(Error::at(path, "ask which file system is below"))?.f_type;

@@ -1,16 +1,15 @@
-//! Disk or flash, as the kernel says: the default until a server is calibrated.
+//! Disk or flash, according to the kernel: the default until a server is calibrated.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Whether the device below `path` rotates; `None` where the kernel does not know, as for network
-/// file systems.
+/// Whether the device below `path` rotates; `None` if the kernel does not know, as for network file systems.
 pub fn rotational(path: &Path) -> Option<bool> {
     let device = path.metadata().ok()?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let block = format!("/sys/dev/block/{major}:{minor}");
-    // A partition has no queue of its own; its disk is one directory up.
+    // A partition has no queue of its own; that of its disk is one directory up.
     let flag = fs::read_to_string(format!("{block}/queue/rotational"))
         .or_else(|_| fs::read_to_string(format!("{block}/../queue/rotational")));
     match flag.ok()?.trim() {

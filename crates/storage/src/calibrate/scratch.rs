@@ -11,24 +11,24 @@ use halocline_os::error::{Error, Result};
 /// Alignment that direct I/O needs on every common file system.
 const ALIGNMENT: usize = 4096;
 
-/// A nameless file on the server.
+/// An unnamed file on the server.
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) file: ServerFile,
-    /// Whether it goes past the page cache.
+    /// Whether it bypasses the page cache.
     pub(super) direct: bool,
 }
 
 impl Scratch {
-    /// Makes the file in `dir` and takes its name away at once. Falls back to the page cache where
-    /// the file system has no direct I/O.
+    /// Creates the file in `dir` and removes its name at once. Falls back to the page cache if the file system has no
+    /// direct I/O.
     pub(super) fn create(dir: &Path, direct: bool) -> Result<Self> {
         let path = dir.join(format!(".halocline-calibrate-{}", std::process::id()));
         let open = |flags: i32| {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
             let file = options.open(&path);
-            // An existing file is somebody else's.
+            // An existing file belongs to someone else.
             if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
                 return file;
             }
@@ -49,7 +49,7 @@ impl Scratch {
     }
 }
 
-/// Bytes that begin at a multiple of what direct I/O needs.
+/// Bytes with the alignment that direct I/O needs.
 #[derive(Debug)]
 pub(super) struct AlignedBuffer {
     bytes: Vec<u8>,
@@ -59,7 +59,7 @@ pub(super) struct AlignedBuffer {
 impl AlignedBuffer {
     pub(super) fn new(len: u64) -> Self {
         let len = usize::try_from(len).expect("a request fits memory");
-        // Not zeros, and not one byte repeated: some devices store those at no cost.
+        // Neither zeros nor one repeated byte, which some devices store at no cost.
         let bytes: Vec<u8> = (0_u32..).map(byte).take(len + ALIGNMENT).collect();
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         Self { bytes, start }
@@ -80,7 +80,7 @@ fn byte(at: u32) -> u8 {
 mod tests {
     use super::*;
 
-    /// A file that had the name was removed, and then reported as the obstacle.
+    /// Regression: a file with this name was removed, and then reported as the obstacle.
     #[test]
     fn a_file_of_the_same_name_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Whether a device takes longer than when it was calibrated: the cost models then decide wrongly, and often the device
-//! is about to fail.
+//! Detects whether a device has become slower than when it was calibrated: then the cost models decide wrongly, and
+//! often the device is about to fail.
 //!
-//! Only requests that are alone on the device are compared, with the longest that they may take. Answers from a page
-//! cache are faster and prove nothing, so a device that became faster is not noticed.
+//! Only requests that are alone on the device are compared, with the longest time that they may take. Answers from a
+//! page cache are faster and prove nothing, so a device that became faster is not detected.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use parking_lot::Mutex;
 
 use halocline_os::clock::Clock;
 
-/// Ratio of measured to calibrated time from which a device has drifted, as in `verify`.
+/// Ratio of measured to calibrated time above which a device counts as drifted, as in `verify`.
 const DRIFTED: f64 = 1.5;
-/// Requests that are compared together.
+/// Number of requests that are compared together.
 const WINDOW: u32 = 256;
 
-/// What one device's requests took, beside what calibration says.
+/// The times of one device's requests, compared with its calibration.
 #[derive(Debug)]
 pub struct Drift {
     /// The server's directory, for the log.
@@ -38,7 +38,7 @@ struct Window {
 }
 
 impl Drift {
-    /// Watches the server in `dir`, whose service times were measured before.
+    /// Watches the server in `dir`, whose service times were calibrated.
     pub fn new(dir: PathBuf, calibrated: DeviceProfile, clock: &Clock) -> Self {
         Self { dir, calibrated, clock: clock.clone(), window: Mutex::default() }
     }
@@ -48,7 +48,7 @@ impl Drift {
         self.window.lock().last.filter(|ratio| *ratio > DRIFTED)
     }
 
-    /// Notes how long a request of `bytes` took that was alone.
+    /// Notes how long a request of `bytes` took that was alone on the device.
     #[expect(clippy::cast_precision_loss, reason = "a ratio of sums, not an amount")]
     pub(super) fn note(&self, direction: Direction, bytes: u64, took: Duration) {
         let service = self.calibrated.of(direction);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn drift() -> Drift {
-        // A millisecond and a microsecond for each byte.
+        // A millisecond, and a microsecond for each byte.
         let service = ServiceProfile {
             startup_sequential_ps: 0,
             startup_random_ps: 1_000_000_000,

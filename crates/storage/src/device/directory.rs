@@ -1,7 +1,7 @@
 //! The names of one server: a tree of files, most of which are objects of a cache or of a striped origin.
 //!
-//! What a [`Device`](super::Device) is for data, a [`Directory`] is for names. The two of a server belong together: a
-//! device takes the files that its server's directory opened.
+//! A [`Directory`] is for names what a [`Device`](super::Device) is for data. The two of a server belong together: a
+//! device accepts the files that its server's directory opened.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -19,36 +19,36 @@ use halocline_os::error::Result;
 use halocline_os::private::{self, PrivateDir};
 use halocline_os::rename_new::rename_new;
 
-/// The names of one server. Paths are relative to it, and lead through no links.
+/// The names of one server. Paths are relative to it, and must not contain links.
 pub trait Directory: Send + Sync + Debug {
-    /// Opens the file at `path` for reading and writing, or `None` where there is none.
+    /// Opens the file at `path` for reading and writing; `None` if there is none.
     fn open(&self, path: &Path) -> io::Result<Option<ServerFile>>;
 
     /// Opens the file at `path`, creating it and its directories.
     fn create(&self, path: &Path) -> io::Result<ServerFile>;
 
-    /// Removes the file at `path`; it is no error where there is none.
+    /// Removes the file at `path`; a missing file is not an error.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives the file `from` the name `to` in the same directory, unless that is taken (`EEXIST`).
+    /// Renames the file `from` to `to` in the same directory, unless that exists (`EEXIST`).
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Names in the directory at `path`; none where there is no directory.
+    /// Names in the directory at `path`; none if the directory does not exist.
     fn names(&self, path: &Path) -> io::Result<Vec<OsString>>;
 
-    /// Bytes of blocks that the file at `path` uses; 0 where there is none.
+    /// Bytes of blocks that the file at `path` uses; 0 if there is none.
     fn allocated_of(&self, path: &Path) -> io::Result<u64>;
 
-    /// Makes the entries of every directory from the root down to `path`'s durable.
+    /// Makes the entries of every directory from the root down to that of `path` durable.
     fn sync_parents(&self, path: &Path) -> io::Result<()>;
 
     /// Makes everything on the server durable.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Content of the small file `name` that says to whom the server belongs.
+    /// Content of the small file `name` that identifies the owner of the server.
     fn label(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
-    /// Puts such a file in place of the one before, atomically and durably.
+    /// Replaces this file atomically and durably.
     fn set_label(&self, name: &str, bytes: &[u8]) -> Result<()>;
 }
 
@@ -57,7 +57,7 @@ pub trait Directory: Send + Sync + Debug {
 pub struct LocalDirectory {
     root: File,
     path: PathBuf,
-    /// Whether everything here is to be ours alone.
+    /// Whether everything here must belong to us alone.
     is_private: bool,
     /// Whether files are opened to read only, and as they are.
     is_to_read: bool,
@@ -75,7 +75,7 @@ impl LocalDirectory {
         Self { root, path, is_private: true, is_to_read: true }
     }
 
-    /// Not a file that was put here to be written to in place of another.
+    /// Refuses a file that someone put here so that we write to it instead of another.
     fn checked(&self, file: File) -> io::Result<ServerFile> {
         if self.is_to_read {
             private::check_unchangeable(&file)?;

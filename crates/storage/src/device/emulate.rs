@@ -1,14 +1,13 @@
 //! An emulated disk or solid-state device over a real directory.
 //!
-//! The bytes are real: every operation is done on the file below first. What is emulated is the
-//! time: [`halocline_model::emulated`] computes when the device would have answered, and the caller
-//! sleeps until exactly then. All callers of one device share its queue, in the
-//! order in which they arrive; with a [`CommonQueue`] also those in other processes.
+//! The bytes are real: every operation is first done on the file below. The time is emulated:
+//! [`halocline_model::emulated`] computes when the device would have completed the operation, and the caller sleeps
+//! until exactly then. All callers of one device share its queue, in order of arrival; with a [`CommonQueue`] also
+//! those in other processes.
 //!
-//! An emulated device is for measuring. Its `sync` costs next to nothing, because the time of the
-//! writes was spent already; it does not reach through to the real device, so that a real disk's
-//! speed does not show up in the emulation. What was written survives `kill -9` as always; it
-//! survives power loss only as far as the file system below wrote it back.
+//! An emulated device is for measurements. Its `sync` costs almost nothing, because the time of the writes has already
+//! passed; it does not reach the real device, so that a real disk's speed does not affect the emulation. As always,
+//! what was written survives `kill -9`; it survives a power loss only if the file system below has written it back.
 
 mod common_queue;
 mod link;
@@ -29,7 +28,7 @@ use super::{Device, ServerFile, Space};
 use halocline_os::clock::{Clock, Simulated};
 use halocline_vfs::Allocate;
 
-/// A real device that answers when an emulated one would.
+/// A real device with the timing of an emulated one.
 #[derive(Debug)]
 pub struct EmulatedServer {
     below: Arc<dyn Device>,
@@ -40,30 +39,30 @@ pub struct EmulatedServer {
 }
 
 impl EmulatedServer {
-    /// Puts the emulation of `device` around the real device `below`.
+    /// Wraps the real device `below` in the emulation of `device`.
     pub fn new(device: EmulatedDevice, below: Arc<dyn Device>) -> Self {
         let mechanism = Mutex::new(Mechanism::new(device));
         Self { below, mechanism, common: None, clock: Clock::MACHINE }
     }
 
-    /// The same device as others have that name the same queue. It runs by the machine's clock.
+    /// Shares the device with others that use the same queue. It then uses the machine's clock.
     #[must_use]
     pub fn in_common(self, queue: Option<CommonQueue>) -> Self {
         Self { common: queue, ..self }
     }
 
-    /// The same in the time of `clock`.
+    /// Uses the time of `clock`.
     #[must_use]
     pub fn timed_by(self, clock: &Clock) -> Self {
         Self { clock: clock.clone(), ..self }
     }
 
-    /// When a request of the calling thread arrives, in nanoseconds since some beginning.
+    /// When a request of the calling thread arrives, in nanoseconds since an arbitrary time.
     fn arrival(&self) -> u64 {
         self.clock.as_simulated().map_or_else(sleep::arrival, Simulated::elapsed_ns)
     }
 
-    /// Passes the time that the device needs for `access`, beginning at `arrival`.
+    /// Waits for as long as the device needs for `access`, from `arrival` on.
     fn pass_time(&self, arrival: u64, access: Access) -> io::Result<()> {
         let done = {
             let mut mechanism = self.mechanism.lock();
@@ -92,7 +91,7 @@ impl Device for EmulatedServer {
         let len = self.below.read_at(file, offset, bufs)?;
         if wanted {
             let (inode, direction) = (file.inode(), Direction::Read);
-            // A read at the end of the file still has to find out that there is nothing.
+            // A read at the end of the file still takes the time to find out that there is nothing.
             self.pass_time(arrival, Access { inode, offset, len: len as u64, direction })?;
         }
         Ok(len)

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::{Device, ServerFile, Space};
 use halocline_vfs::Allocate;
 
-/// The operations a fault can hit.
+/// The operations that a fault can affect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// [`Device::read_at`].
@@ -24,7 +24,7 @@ pub enum Operation {
     Sync,
 }
 
-/// What happens.
+/// The effect of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// The operation fails with this errno and does nothing.
@@ -32,18 +32,18 @@ pub enum Effect {
     /// Half of the bytes are transferred: a read is short, a write then fails with `ENOSPC`.
     /// Other operations fail with `EIO`.
     Short,
-    /// The operation waits until its fault is cleared and then goes through.
+    /// The operation waits until its fault is cleared, and then proceeds.
     Stall,
-    /// The operation goes through, and its caller gets the answer when the fault is cleared.
+    /// The operation proceeds, and its caller gets the result when the fault is cleared.
     Linger,
-    /// The operation does nothing and says that it did: no real device is allowed to. A test that
-    /// passes on such a device tests nothing.
+    /// The operation does nothing and reports success, which no real device may do. A test that passes on such a device
+    /// tests nothing.
     Lie,
-    /// The operation panics, as a defect of ours in it would.
+    /// The operation panics, as with a defect of ours in it.
     Panic,
 }
 
-/// Which of the matching operations are hit.
+/// Which of the matching operations are affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// All while the fault is set.
@@ -63,7 +63,7 @@ struct Fault {
     seen: u64,
 }
 
-/// What happens to one operation.
+/// The effect on one operation.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     effect: Option<Effect>,
@@ -71,7 +71,7 @@ struct Due {
     clears: u64,
 }
 
-/// The switchboard of a faulty device: keep a clone of the `Arc` to flip faults at run time.
+/// Controls a faulty device: keep a clone of the `Arc` to change faults at run time.
 #[derive(Debug, Default)]
 pub struct Faults {
     state: Mutex<State>,
@@ -81,25 +81,25 @@ pub struct Faults {
 #[derive(Debug, Default)]
 struct State {
     faults: Vec<Fault>,
-    /// Changes with each clear: what stalled before goes on.
+    /// Changes with each clear, after which stalled operations proceed.
     clears: u64,
     stalled: usize,
     hits: u64,
 }
 
 impl Faults {
-    /// Adds a fault; `None` hits every operation. Of several faults that match one operation the
-    /// first that is due acts; each counts the operation.
+    /// Adds a fault; `None` affects every operation. If several faults match an operation, the first one that is due
+    /// acts; each counts the operation.
     pub fn set(&self, operation: Option<Operation>, effect: Effect, when: When) {
         self.state.lock().faults.push(Fault { operation, effect, when, seen: 0 });
     }
 
-    /// Removes all faults and lets stalled operations go on.
+    /// Removes all faults; stalled operations proceed.
     pub fn clear(&self) {
         self.replace(None);
     }
 
-    /// The same, and what goes on meets another fault.
+    /// The same, and a new fault affects operations from then on.
     pub fn clear_to(&self, operation: Option<Operation>, effect: Effect, when: When) {
         self.replace(Some(Fault { operation, effect, when, seen: 0 }));
     }
@@ -112,17 +112,17 @@ impl Faults {
         self.cleared.notify_all();
     }
 
-    /// Operations that stall or linger right now.
+    /// Operations that are stalled or lingering now.
     pub fn stalled(&self) -> usize {
         self.state.lock().stalled
     }
 
-    /// Operations that were hit so far.
+    /// Number of operations affected so far.
     pub fn hits(&self) -> u64 {
         self.state.lock().hits
     }
 
-    /// What happens to this operation; returns after a stall has ended.
+    /// The effect on this operation; returns after a stall has ended.
     fn due(&self, operation: Operation) -> Due {
         let mut state = self.state.lock();
         let clears = state.clears;
@@ -148,7 +148,7 @@ impl Faults {
         Due { effect: due, clears }
     }
 
-    /// Waits until the faults are cleared that were set after `clears` times.
+    /// Waits until the faults that were set after `clears` clears are cleared.
     fn wait(&self, state: &mut MutexGuard<'_, State>, clears: u64) {
         state.stalled += 1;
         while state.clears == clears {
@@ -157,7 +157,7 @@ impl Faults {
         state.stalled -= 1;
     }
 
-    /// Holds the answer of an operation that lingers, unless its fault was cleared meanwhile.
+    /// Holds back the result of a lingering operation, unless its fault was cleared meanwhile.
     fn answer<T>(&self, due: Due, answer: T) -> T {
         if due.effect == Some(Effect::Linger) {
             self.wait(&mut self.state.lock(), due.clears);
@@ -179,7 +179,7 @@ impl Faults {
     }
 }
 
-/// A device that fails when its [`Faults`] say so.
+/// A device that fails as its [`Faults`] demand.
 #[derive(Debug)]
 pub struct FaultyDevice {
     below: Arc<dyn Device>,
@@ -187,7 +187,7 @@ pub struct FaultyDevice {
 }
 
 impl FaultyDevice {
-    /// Lets `faults` act on what goes to `below`.
+    /// Applies `faults` to operations on `below`.
     pub fn new(below: Arc<dyn Device>, faults: Arc<Faults>) -> Self {
         Self { below, faults }
     }

@@ -1,4 +1,4 @@
-//! The real thing: system calls on a directory of a mounted file system.
+//! The real device: system calls on a directory of a mounted file system.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,7 +12,7 @@ use super::{Device, ServerFile, Space};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Allocate;
 
-/// Buffers one vectored system call takes on Linux (`UIO_MAXIOV`).
+/// Limit of buffers for one vectored system call on Linux (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
 /// A directory of a mounted file system, without any decoration.
@@ -25,7 +25,7 @@ impl LocalDevice {
     /// A device over the file system that holds `dir`.
     pub fn open(dir: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
-        // Opening another kind of file might wait: a FIFO for a writer.
+        // Opening another kind of file could block: a FIFO waits for a writer.
         options.read(true).custom_flags(libc::O_DIRECTORY);
         let dir = options.open(dir).map_err(Error::at(dir, "open the server's directory"))?;
         Ok(Self { dir })
@@ -89,13 +89,13 @@ impl Device for LocalDevice {
         Ok(Space {
             total: stat.f_blocks.saturating_mul(stat.f_frsize),
             available: stat.f_bavail.saturating_mul(stat.f_frsize),
-            // Some file systems make inodes as they need them, and count none.
+            // Some file systems create inodes on demand, and report no number.
             no_files: stat.f_files > 0 && stat.f_favail == 0,
         })
     }
 }
 
-/// Writes all of `bufs`, which hold `len` bytes; goes on after interrupts and short writes.
+/// Writes all of `bufs`, which hold `len` bytes; continues after interrupts and short writes.
 fn write_batch(file: &File, offset: u64, len: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
     if len == 0 {
         return Ok(());
@@ -190,7 +190,7 @@ mod tests {
         assert!(back[8192..].iter().all(|&byte| byte == 1));
     }
 
-    /// `calibrate` of a FIFO blocked indefinitely.
+    /// Regression: `calibrate` of a FIFO blocked indefinitely.
     #[test]
     fn only_a_directory_is_opened() {
         let (dir, ..) = scratch();

@@ -18,10 +18,10 @@ use super::{Device, Directory, ServerFile, Space};
 use halocline_os::error::Result;
 use halocline_vfs::Allocate;
 
-/// Size of a block: its bytes are held or missing together.
+/// Size of a block, whose bytes are all present or all missing.
 const BLOCK: u64 = 4096;
 
-/// Names and bytes of one server. Copies are the same server.
+/// Names and bytes of one server. Clones refer to the same server.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryServer(Arc<Files>);
 
@@ -39,14 +39,14 @@ pub(super) struct MemoryFile(Arc<RwLock<Content>>);
 #[derive(Debug, Default)]
 struct Content {
     len: u64,
-    /// By the number of the block.
+    /// By block number.
     blocks: BTreeMap<u64, Box<[u8]>>,
 }
 
-/// The part of a range that lies in one block.
+/// The part of a range in one block.
 struct Piece {
     block: u64,
-    /// Where it begins and ends in the block.
+    /// Its start and end within the block.
     within: std::ops::Range<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Content {
         }
     }
 
-    /// Makes `range` read as zeros; with `keep_blocks` the blocks stay or come.
+    /// Makes `range` read as zeros; with `keep_blocks`, the blocks are kept, or allocated.
     fn zero(&mut self, range: ByteRange, keep_blocks: bool) {
         for Piece { block, within } in pieces(range) {
             if keep_blocks {

@@ -1,4 +1,4 @@
-//! Counts what passes: requests, bytes and errors by direction; and compares some requests with what calibration says.
+//! Counts requests, bytes and errors by direction, and compares some requests with the calibration.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -19,10 +19,10 @@ struct Counter {
     errors: AtomicU64,
 }
 
-/// What passed in one direction.
+/// The traffic in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Requests that ended, failed ones too.
+    /// Completed requests, including failed ones.
     pub requests: u64,
     /// Bytes moved by requests that succeeded.
     pub bytes: u64,
@@ -30,14 +30,14 @@ pub struct Traffic {
     pub errors: u64,
 }
 
-/// Counters of one device; shared by the device and whoever reports them.
+/// Counters of one device, shared by the device and its reports.
 #[derive(Debug, Default)]
 pub struct Meter {
     read: Counter,
     write: Counter,
-    /// Syncs, truncates and allocations: no bytes.
+    /// Syncs, truncates and allocations, without bytes.
     other: Counter,
-    /// Of a device that was calibrated.
+    /// Present if the device was calibrated.
     drift: Option<Drift>,
 }
 
@@ -45,7 +45,7 @@ pub struct Meter {
 const COMPARED_ONE_IN: u64 = 8;
 
 impl Meter {
-    /// Counters of a device that was calibrated.
+    /// Counters of a calibrated device.
     pub fn with_drift(drift: Drift) -> Self {
         Self { drift: Some(drift), ..Self::default() }
     }
@@ -55,7 +55,7 @@ impl Meter {
         self.drift.as_ref()?.slower()
     }
 
-    /// Does and counts a read or write, and compares its time if it is due and was alone.
+    /// Performs and counts a read or write, and compares its time if it is due and was alone.
     fn transfer<T>(
         &self,
         direction: Direction,
@@ -81,13 +81,13 @@ impl Meter {
         outcome
     }
 
-    /// Requests of any kind that began.
+    /// Requests of any kind that have begun.
     fn begun(&self) -> u64 {
         let begun = |counter: &Counter| counter.begun.load(Ordering::Relaxed);
         [&self.read, &self.write, &self.other].into_iter().map(begun).sum()
     }
 
-    /// What passed in this direction so far.
+    /// The traffic in this direction so far.
     pub fn traffic(&self, direction: Direction) -> Traffic {
         match direction {
             Direction::Read => self.read.value(),
@@ -95,7 +95,7 @@ impl Meter {
         }
     }
 
-    /// Requests of any kind that began and have not ended.
+    /// Requests of any kind in progress.
     pub fn under_way(&self) -> u64 {
         [&self.read, &self.write, &self.other].iter().map(|counter| counter.under_way()).sum()
     }
@@ -144,7 +144,7 @@ pub struct MeteredDevice {
 }
 
 impl MeteredDevice {
-    /// Counts on `meter` what goes through to `below`.
+    /// Counts on `meter` the requests to `below`.
     pub fn new(below: Arc<dyn Device>, meter: Arc<Meter>) -> Self {
         Self { below, meter }
     }

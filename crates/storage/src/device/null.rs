@@ -1,4 +1,4 @@
-//! A device that does nothing: what is measured on it is our own overhead.
+//! A device that does nothing: measurements on it show our own overhead.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -7,7 +7,7 @@ use halocline_model::request::ByteRange;
 use super::{Device, ServerFile, Space};
 use halocline_vfs::Allocate;
 
-/// Takes every write and forgets it; reads fill whole buffers without touching them.
+/// Accepts every write and forgets it; reads fill whole buffers without accessing them.
 #[derive(Debug, Default)]
 pub struct NullDevice;
 

@@ -1,12 +1,11 @@
-//! What kernel passthrough needs, and from which size on it pays.
+//! Requirements of kernel passthrough, and from which size it pays.
 
 use std::io;
 
-/// Files below are read from the kernel's page cache after one request: handing them over costs
-/// more than that.
+/// Smaller files are read from the kernel's page cache after one request: handing them over costs more than that.
 pub const SMALL_BYTES: u64 = 64 << 10;
 
-/// Why the kernel takes no files, with the remedy.
+/// Why the kernel accepts no files, with the remedy.
 pub fn explain(error: &io::Error) -> String {
     let remedy = match error.raw_os_error() {
         Some(libc::EPERM) => "mount as root (CAP_SYS_ADMIN in the first user namespace)",

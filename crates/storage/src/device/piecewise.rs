@@ -1,10 +1,9 @@
 //! Writes in small pieces, for files that are later written in small requests.
 //!
-//! Linux keeps what one call wrote in pages as large as the call, up to 2 MiB, and ext4 looks at
-//! every block of such a page at every write into it: where 256 KiB were written at a time, 4 KiB
-//! writes reach half of what they reach after 64 KiB, where 4 MiB were a ninth. Reads of 1 MiB are
-//! fastest from 256 KiB on and lose a sixth at 64 KiB (docs/BENCH.md). A cache is filled in large pieces, and serves
-//! small requests.
+//! Linux keeps data written by one call in page-cache folios as large as the call, up to 2 MiB, and ext4 examines every
+//! block of such a folio at every write into it: after writes of 256 KiB, 4 KiB writes reach half of the speed that
+//! they reach after writes of 64 KiB; after writes of 4 MiB it was a ninth. Reads of 1 MiB are fastest from 256 KiB on
+//! and lose a sixth at 64 KiB (docs/BENCH.md). A cache is filled in large pieces, and serves small requests.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -14,14 +13,13 @@ use halocline_model::request::ByteRange;
 use super::{Device, ServerFile, Space};
 use halocline_vfs::Allocate;
 
-/// Bytes that one call writes at most, inside one aligned piece of the file.
+/// Largest write of one call, within one aligned piece of the file.
 ///
-/// Ours, from measurement: of 64 KiB pieces, 4 KiB writes into the cache reach four fifths, 1 MiB
-/// reads and writes of it nine eighths. So neither is slower than through mergerfs
-/// (docs/BENCH-HISTORY.md).
+/// Ours, from measurements: compared with 64 KiB pieces, 4 KiB writes into the cache reach four fifths, and 1 MiB reads
+/// and writes nine eighths. So neither is slower than through mergerfs (docs/BENCH-HISTORY.md).
 const PIECE: usize = 256 << 10;
 
-/// A device whose files are written in aligned pieces of 256 KiB. All else goes to it unchanged.
+/// A device whose files are written in aligned pieces of 256 KiB. Everything else is passed on unchanged.
 #[derive(Debug)]
 pub struct PiecewiseDevice(Arc<dyn Device>);
 

@@ -1,5 +1,5 @@
-//! Whether an open file is the only one of its inode, mappings included: the kernel tells by giving
-//! a write lease or not.
+//! Whether an open file is the only one of its inode, including mappings: the kernel reveals this by granting a write
+//! lease or not.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -7,12 +7,12 @@ use std::os::fd::AsRawFd;
 /// `fcntl(2)`: which signal notifies the holder of a lease.
 const F_SETSIG: i32 = 10;
 
-/// Whether `file` is the only open file of its inode. Where the file system gives no leases nobody
-/// knows, and the answer is no.
+/// Whether `file` is the only open file of its inode. If the file system does not support leases, this is unknown, and
+/// the answer is no.
 pub fn is_exclusive(file: &File) -> bool {
     let fd = file.as_raw_fd();
-    // SAFETY: these calls take plain numbers. Should somebody open the file while the lease is
-    // held, they wait for the next line but one, and the signal is one that nobody heeds.
+    // SAFETY: these calls take plain numbers. If someone opens the file while the lease is held, they wait until it is
+    // released two lines below, and the signal is one that is ignored.
     unsafe {
         libc::fcntl(fd, F_SETSIG, libc::SIGURG) == 0
             && libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) == 0

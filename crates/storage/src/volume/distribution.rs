@@ -1,5 +1,5 @@
-//! How a striped file lies on its servers: in equal stripes, as a volume's files do, or in the layout that it was
-//! given (docs/ALGORITHMS.md, section 1).
+//! How a striped file is distributed over its servers: in equal stripes, as a volume's files are, or in the layout that
+//! it was given (docs/ALGORITHMS.md, section 1).
 //!
 //! Either way the part of a request on one server is one contiguous local range.
 
@@ -14,7 +14,7 @@ use halocline_model::striping::{Piece, Striping, pieces_by};
 pub enum Distribution {
     /// Equal stripes.
     Even(Striping),
-    /// A width for each server, in parts of the file.
+    /// A width for each server, by parts of the file.
     Varied(Arc<FileLayout>),
 }
 
@@ -31,7 +31,7 @@ impl From<FileLayout> for Distribution {
 }
 
 impl Distribution {
-    /// Number of servers, those without bytes included.
+    /// Number of servers, including those without bytes.
     pub fn servers(&self) -> u32 {
         match self {
             Self::Even(striping) => striping.servers(),
@@ -39,7 +39,7 @@ impl Distribution {
         }
     }
 
-    /// Bytes of `[0, x)` that lie on `server`.
+    /// Bytes of `[0, x)` on `server`.
     pub fn local_len(&self, server: u32, x: u64) -> u64 {
         match self {
             Self::Even(striping) => striping.local_len(server, x),
@@ -47,7 +47,7 @@ impl Distribution {
         }
     }
 
-    /// The one contiguous local range that `range` occupies on `server`; empty when it has none.
+    /// The one contiguous local range that `range` occupies on `server`; empty if there is none.
     pub fn local_range(&self, server: u32, range: ByteRange) -> ByteRange {
         match self {
             Self::Even(striping) => striping.local_range(server, range),
@@ -55,8 +55,8 @@ impl Distribution {
         }
     }
 
-    /// The piece that begins at file offset `offset` and goes on to its stripe's end or to `end`, which is not before
-    /// `offset`.
+    /// The piece that begins at file offset `offset` and extends to the end of its stripe or to `end`, which must not
+    /// be before `offset`.
     pub fn piece_at(&self, offset: u64, end: u64) -> Piece {
         match self {
             Self::Even(striping) => striping.piece_at(offset, end),
@@ -69,8 +69,8 @@ impl Distribution {
         pieces_by(range, |at, end| self.piece_at(at, end))
     }
 
-    /// The file offset of the byte at `local` of a server's local file, and how many bytes from there on are neighbours
-    /// in both; `None` where no byte of the file is stored there.
+    /// The file offset of the byte at `local` of a server's local file, and how many bytes from there on are contiguous
+    /// in both; `None` if no byte of the file is stored there.
     pub fn file_offset(&self, server: u32, local: u64) -> Option<(u64, u64)> {
         match self {
             Self::Even(striping) if striping.servers() == 1 => Some((local, u64::MAX - local)),
@@ -84,7 +84,7 @@ impl Distribution {
         }
     }
 
-    /// Whether each server has its first piece of any range before any server has its second.
+    /// Whether, for any range, each server has its first piece before any server has its second.
     pub(super) const fn is_even(&self) -> bool {
         matches!(self, Self::Even(_))
     }

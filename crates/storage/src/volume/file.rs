@@ -1,4 +1,4 @@
-//! A striped file: one request in, one vectored call for each server it touches.
+//! A striped file: one request becomes one vectored call for each server it touches.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
@@ -17,8 +17,8 @@ use super::server::Server;
 use crate::device::ServerFile;
 use halocline_vfs::Allocate;
 
-/// A file over a row of servers. Its length is where its last byte lies on any of them; a caller
-/// that keeps the length elsewhere reads with [`read_filled`](Self::read_filled).
+/// A file over several servers. Its length is determined by its last byte on any of them; a caller that keeps the
+/// length elsewhere reads with [`read_filled`](Self::read_filled).
 #[derive(Debug)]
 pub struct VolumeFile {
     distribution: Distribution,
@@ -27,11 +27,12 @@ pub struct VolumeFile {
     changes: AtomicU64,
     /// Number of changes that a completed sync covers.
     synced: AtomicU64,
-    /// A sync failed: the system may have dropped what it could not write, and would report the next sync as a success.
+    /// Whether a sync failed: the system may have dropped what it could not write, and would report the next sync as a
+    /// success.
     unsyncable: AtomicBool,
 }
 
-/// What a request does on one server.
+/// The part of a request on one server.
 struct Part<'a, B> {
     slot: &'a LazyFile,
     /// Index of the server in the striping.
@@ -60,7 +61,7 @@ impl VolumeFile {
         Self::over(distribution, slots.collect())
     }
 
-    /// A file that lies whole on one server and is open there.
+    /// A file that is stored whole on one server and is already open there.
     pub fn single(server: Arc<Server>, file: ServerFile) -> Self {
         Self::over(Striping::new(1, 1).into(), vec![LazyFile::open(server, file)])
     }
@@ -75,13 +76,13 @@ impl VolumeFile {
         }
     }
 
-    /// How the file lies on its servers.
+    /// How the file is distributed over its servers.
     pub const fn distribution(&self) -> &Distribution {
         &self.distribution
     }
 
-    /// Reads at `offset`; holes and missing local files read as zeros; short only at the file's
-    /// end, which is the last byte on any of the servers touched.
+    /// Reads at `offset`; holes and missing local files read as zeros. The result is short only at the file's end,
+    /// which is the last byte on any of the servers touched.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let range = ByteRange::at(offset, buf.len() as u64);
         if let Some((slot, local)) = self.whole_on_one(range) {
@@ -107,7 +108,7 @@ impl VolumeFile {
         Ok(usize::try_from(end - offset).expect("no more than the buffer's length"))
     }
 
-    /// Reads at `offset` and fills what lies past the local files' ends with zeros.
+    /// Reads at `offset`, and fills with zeros what is beyond the local files' ends.
     pub fn read_filled(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let count = self.read_at(offset, buf)?;
         buf[count..].fill(0);
@@ -134,8 +135,8 @@ impl VolumeFile {
         outcome
     }
 
-    /// Writes `runs` with as few and as orderly calls on each server as `plan` finds. The caller
-    /// guarantees that nobody else writes between the first run's start and the last one's end.
+    /// Writes `runs` with as few and as ordered calls on each server as `plan` finds. The caller guarantees that no one
+    /// else writes between the first run's start and the last one's end.
     pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
         let parts = self.slots.iter().zip(runs.by_server(&self.distribution));
         let parts = parts.filter(|(_, runs)| !runs.is_empty());
@@ -170,7 +171,7 @@ impl VolumeFile {
         outcome
     }
 
-    /// Sets the length: cuts every local file or grows it with a hole.
+    /// Sets the length: truncates every local file or extends it with a hole.
     pub fn truncate(&self, len: u64) -> io::Result<()> {
         let outcome = self.on_each(|slot, server| {
             let local = self.distribution.local_len(server, len);
@@ -181,7 +182,7 @@ impl VolumeFile {
         outcome
     }
 
-    /// Cuts every local file that goes past the length `len`; grows none.
+    /// Truncates every local file that extends beyond the length `len`; extends none.
     pub fn cut(&self, len: u64) -> io::Result<()> {
         let outcome = self.on_each(|slot, server| {
             let local = self.distribution.local_len(server, len);
@@ -216,8 +217,8 @@ impl VolumeFile {
         self.changes.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
     }
 
-    /// Counts a change. Called after the bytes arrived, so that a concurrent sync does not claim them; and after a
-    /// failure too, because a part may have arrived.
+    /// Counts a change. Called after the bytes arrived, so that a concurrent sync does not claim them, and also after a
+    /// failure, because a part may have arrived.
     fn changed(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
@@ -232,8 +233,8 @@ impl VolumeFile {
         self.slots.iter().map(LazyFile::allocated).sum()
     }
 
-    /// The next data (`true`) or hole (`false`) at or after `offset` on any server, as a file
-    /// offset; `None` where there is none. A local file's end counts as a hole.
+    /// The next data (`true`) or hole (`false`) at or after `offset` on any server, as a file offset; `None` if there
+    /// is none. A local file's end counts as a hole.
     pub fn seek(&self, offset: u64, data: bool) -> io::Result<Option<u64>> {
         let mut nearest: Option<u64> = None;
         for (server, slot) in (0..).zip(&self.slots) {
@@ -248,7 +249,7 @@ impl VolumeFile {
         Ok(nearest)
     }
 
-    /// Where `range` starts on the one server that holds all of it, if one does.
+    /// Where `range` starts on the only server that holds all of it, if there is one.
     fn whole_on_one(&self, range: ByteRange) -> Option<(&LazyFile, u64)> {
         let piece = self.distribution.piece_at(range.start, range.end);
         (piece.len == range.len()).then(|| (&self.slots[piece.server as usize], piece.local_offset))
@@ -276,7 +277,7 @@ impl VolumeFile {
         parts
     }
 
-    /// Runs `work` on every server's local file at once.
+    /// Runs `work` on every server's local file concurrently.
     fn on_each<F>(&self, work: F) -> io::Result<()>
     where
         F: Fn(&LazyFile, u32) -> io::Result<()> + Sync,
@@ -289,12 +290,12 @@ impl VolumeFile {
         first_error(scatter(parts.collect(), |(slot, server)| work(slot, server))).map(drop)
     }
 
-    /// The file offset of a byte of a server's local file; past every byte where it has none.
+    /// The file offset of a byte of a server's local file; beyond every byte if it has none.
     fn file_offset(&self, server: u32, local: u64) -> u64 {
         self.distribution.file_offset(server, local).map_or(u64::MAX, |(offset, _)| offset)
     }
 
-    /// Zeroes what a server's local range covers of a buffer that starts at file offset `offset`.
+    /// Zeroes the bytes of a server's local range in a buffer that starts at file offset `offset`.
     fn zero(&self, server: u32, local: ByteRange, offset: u64, buf: &mut [u8]) {
         let mut at = local.start;
         while at < local.end {
@@ -326,13 +327,13 @@ fn seek_local(file: &ServerFile, from: u64, data: bool) -> io::Result<Option<u64
     let whence = if data { SeekFrom::Data(from) } else { SeekFrom::Hole(from) };
     match file.seek(whence) {
         Ok(found) => Ok(Some(found)),
-        // Past the local file's end: no more data, and nothing but hole.
+        // Beyond the local file's end there is no data, only a hole.
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok((!data).then_some(from)),
         Err(error) => Err(error),
     }
 }
 
-/// Cuts a caller's buffer into the pieces of a request.
+/// Splits a caller's buffer into the pieces of a request.
 trait Splitter {
     type Piece;
     fn take(&mut self, len: usize) -> Self::Piece;

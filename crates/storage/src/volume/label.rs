@@ -1,7 +1,7 @@
-//! Labels on the servers of a cache volume: each says which cache it belongs to, and its place.
+//! Labels on the servers of a cache volume: each says which cache the server belongs to, and its position.
 //!
-//! A server whose device is not mounted, or was replaced, is an empty directory; a striped object
-//! would read zeros where its bytes were. Without its label a server is not trusted (I1, I6).
+//! A server whose device is not mounted, or was replaced, is an empty directory; a striped object would read zeros
+//! instead of its bytes. Without its label a server is not trusted (I1, I6).
 
 use std::path::PathBuf;
 
@@ -11,13 +11,13 @@ use halocline_os::error::{Error, Result};
 /// Name of the label in a server's directory.
 const NAME: &str = "halocline-server";
 
-/// What the label of a server says.
+/// The label of a server.
 fn label(cache_id: &str, index: usize) -> String {
     format!("cache {cache_id} server {index}\n")
 }
 
-/// The directories of the servers that do not have the label of the cache `cache_id`. One server
-/// alone needs none: the cache's identity lies in the same directory.
+/// The directories of the servers that do not have the label of the cache `cache_id`. A single server needs none: the
+/// cache's identity is in the same directory.
 pub fn unlabelled(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
     let servers = volume.servers();
     let mut unlabelled = Vec::new();
@@ -38,8 +38,8 @@ pub fn unlabelled(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
     Ok(unlabelled)
 }
 
-/// Labels all servers of the cache `cache_id`. The caller knows that no record names bytes on a
-/// server that has no label.
+/// Labels all servers of the cache `cache_id`. The caller knows that no record refers to bytes on a server without a
+/// label.
 pub fn write(volume: &Volume, cache_id: &str) -> Result<()> {
     let servers = volume.servers();
     for (index, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {

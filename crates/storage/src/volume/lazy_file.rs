@@ -8,15 +8,15 @@ use std::sync::{Arc, OnceLock};
 use super::server::Server;
 use crate::device::ServerFile;
 
-/// One server's local file. It is opened when it is first read and created when it is first
-/// written, so that a small file costs one inode however many servers there are.
+/// One server's local file. It is opened when it is first read and created when it is first written, so that a small
+/// file needs only one inode, however many servers there are.
 #[derive(Debug)]
 pub(super) struct LazyFile {
     pub(super) server: Arc<Server>,
     path: PathBuf,
     file: OnceLock<ServerFile>,
-    /// The directory entry may not be durable: it was not synced here, and whoever made it may have been killed before
-    /// doing so.
+    /// Whether the directory entry may not be durable: it was not synced here, and its creator may have been killed
+    /// before syncing it.
     name_unsynced: AtomicBool,
 }
 
@@ -26,7 +26,7 @@ impl LazyFile {
         Self { server, path, file: OnceLock::new(), name_unsynced: AtomicBool::new(true) }
     }
 
-    /// A local file that is open already.
+    /// A local file that is already open.
     pub(super) fn open(server: Arc<Server>, file: ServerFile) -> Self {
         let path = PathBuf::new();
         Self { server, path, file: OnceLock::from(file), name_unsynced: AtomicBool::new(false) }
@@ -41,7 +41,7 @@ impl LazyFile {
         Ok(opened.map(|file| self.file.get_or_init(|| file)))
     }
 
-    /// The local file, created if need be.
+    /// The local file, created if necessary.
     pub(super) fn created(&self) -> io::Result<&ServerFile> {
         if let Some(file) = self.existing()? {
             return Ok(file);
@@ -50,7 +50,7 @@ impl LazyFile {
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// Makes the local file durable, the first time with its name.
+    /// Makes the local file durable, the first time including its name.
     pub(super) fn sync(&self, data_only: bool) -> io::Result<()> {
         let Some(file) = self.existing()? else { return Ok(()) };
         self.server.device().sync(file, data_only)?;

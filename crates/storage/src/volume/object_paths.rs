@@ -1,5 +1,5 @@
-//! Where objects lie on a server: `objects/<2 hex>/<16 hex>.<layout><group>`, which is the file's number, its
-//! lowest byte as the directory, and the placement. `docs/FORMAT.md` says so to users.
+//! Paths of objects on a server: `objects/<2 hex>/<16 hex>.<layout><group>`, which is the file's number, its lowest
+//! byte as the directory, and the placement. `docs/FORMAT.md` documents this for users.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ pub(super) const ROOT: &str = "objects";
 /// The directory with the layouts of a striped origin's objects, on its first server.
 pub(super) const LAYOUTS: &str = "layouts";
 
-/// Names one object.
+/// Identifies one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// The file's number in the cache.
     pub file: u64,
-    /// Where its bytes lie on the servers.
+    /// The placement of its bytes on the servers.
     pub placement: Placement,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn path_of(key: ObjectKey) -> PathBuf {
     directory_of(key.file).join(format!("{:016x}.{}{group}", key.file, layout.name()))
 }
 
-/// The object that a name stands for, if it is exactly what [`path_of`] makes.
+/// The object with this name, if it is exactly what [`path_of`] makes.
 pub(super) fn parse(name: &OsStr) -> Option<ObjectKey> {
     let (number, placement) = name.to_str()?.split_once('.')?;
     let file = u64::from_str_radix(number, 16).ok()?;

@@ -1,5 +1,5 @@
-//! The cache's objects: one sparse striped file for each file and placement, in which every
-//! cached byte lies at its own offset (`C_offset` = `D_offset`).
+//! The cache's objects: one sparse striped file for each file and placement, in which every cached byte is at its own
+//! offset (`C_offset` = `D_offset`).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ use super::object_paths::{ObjectKey, ROOT, directory_of, parse, path_of};
 use super::{Volume, VolumeFile};
 use halocline_os::open_files::OBJECTS_MAX;
 
-/// The open objects of a cache volume, least recently used closed first.
+/// The open objects of a cache volume; the least recently used ones are closed first.
 #[derive(Debug)]
 pub struct CacheObjects {
     volume: Volume,
@@ -62,7 +62,7 @@ impl CacheObjects {
     }
 
     /// The object of file number `file` at `placement`. Its local files are created when they are first written. While
-    /// the result lives, the same object is not opened a second time.
+    /// the result is alive, the same object is not opened a second time.
     pub fn open(&self, file: u64, placement: Placement) -> io::Result<Arc<VolumeFile>> {
         let key = ObjectKey { file, placement };
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl CacheObjects {
         }
     }
 
-    /// Deletes every object of file number `file`. The caller guarantees that nobody uses one.
+    /// Deletes every object of file number `file`. The caller guarantees that none is in use.
     pub fn remove(&self, file: u64) -> io::Result<()> {
         self.open.write().retain(|key, _| key.file != file);
         let dir = directory_of(file);
@@ -128,8 +128,8 @@ impl CacheObjects {
         Ok(())
     }
 
-    /// Deletes the objects of file number `file` that hold no block any more. The caller
-    /// guarantees that nobody uses one.
+    /// Deletes the objects of file number `file` that no longer have any blocks. The caller guarantees that none is in
+    /// use.
     pub fn remove_empty(&self, file: u64) -> io::Result<()> {
         let dir = directory_of(file);
         for server in self.volume.servers() {
@@ -146,9 +146,9 @@ impl CacheObjects {
         Ok(())
     }
 
-    /// Makes every write that returned before the call durable. This is the barrier before the
-    /// metadata that points to the data is made durable (I2, I4). All objects are tried; the first
-    /// error is returned, and what failed is tried again at the next call.
+    /// Makes every write that returned before this call durable. This is the barrier before metadata that refers to the
+    /// data is made durable (I2, I4). All objects are tried; the first error is returned, and those that failed are
+    /// tried again at the next call.
     pub fn sync_dirty(&self) -> io::Result<()> {
         let dirty: Vec<_> = {
             let open = self.open.read();

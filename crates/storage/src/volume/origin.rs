@@ -1,9 +1,8 @@
 //! The origin: a directory tree with data, plain or striped.
 //!
-//! Plain: the directory itself, whose files hold their data. Striped: the tree lies in
-//! `namespace/` with sparse files of the real size, and the data in objects on the servers, so
-//! that renaming, linking and changing attributes touch the tree alone. `docs/FORMAT.md`
-//! describes the format.
+//! Plain: the directory itself, whose files hold their data. Striped: the tree is in `namespace/` with sparse files of
+//! the real size, and the data in objects on the servers, so that renaming, linking and changing attributes only touch
+//! the tree. `docs/FORMAT.md` describes the format.
 
 mod file;
 #[cfg(any(test, fuzzing))]
@@ -53,17 +52,17 @@ pub struct Origin {
     striping: Striping,
     striped: bool,
     locks: Arc<SizeLocks>,
-    /// Whether objects have the inode numbers of this tree.
+    /// Whether the objects' names have the inode numbers of this tree.
     is_bound: bool,
-    /// Lock on a striped volume in use: shared by mounts, exclusive for removing what no name leads to.
+    /// Lock on a striped volume in use: shared by mounts, exclusive for removing unnamed objects.
     in_use: Option<File>,
 }
 
 impl Origin {
-    /// Opens the origin in `dir`, whose servers' devices get `decorate`'s decorators. A directory
-    /// that is a striped volume is opened as what it says it is; an empty directory becomes one
-    /// where `shape` asks for that. Of a plain origin, `shape` says how the file system below
-    /// spreads files: it is what cost is computed from, and data goes to the one directory.
+    /// Opens the origin in `dir`; `decorate` decorates the devices of its servers. A directory that is a striped volume
+    /// is opened according to its label; an empty directory becomes one if `shape` asks for that. For a plain origin,
+    /// `shape` describes how the file system below distributes files: costs are computed from it, and data goes to the
+    /// one directory.
     pub fn open_or_create(dir: &Path, shape: VolumeShape, decorate: Decorate<'_>) -> Result<Self> {
         if shape.servers == 0 || shape.stripe == 0 {
             let what = format!(
@@ -104,8 +103,8 @@ impl Origin {
         }
     }
 
-    /// The shape that the origin in `dir` is opened with where `wanted` is asked for: its own if it is a striped volume
-    /// and no other is asked for.
+    /// The shape with which the origin in `dir` is opened if `wanted` is requested: its own if it is a striped volume
+    /// and no other is requested.
     pub fn shape_in(dir: &Path, wanted: VolumeShape) -> Result<VolumeShape> {
         let found =
             VolumeLabel::read(&Home::open(dir)?)?.filter(|_| wanted.kind != VolumeKind::Striped);
@@ -144,7 +143,7 @@ impl Origin {
         decorate: Decorate<'_>,
     ) -> Result<Self> {
         let names: Vec<_> = (0..label.servers).map(|index| format!("server-{index}")).collect();
-        // Anybody who could put objects there could have us read and write files of their choice.
+        // Anyone who could put objects there could make us read and write files of their choice.
         let open = |name: &String| PrivateDir::open(&home.path().join(name));
         let dirs = names.iter().map(open).collect::<Result<Vec<_>>>()?;
         let in_use = label::lock(home, &dirs[0], how)?;
@@ -173,23 +172,23 @@ impl Origin {
         Self { dir, volume, striping, striped, locks, is_bound: true, in_use }
     }
 
-    /// Where the tree that programs see is in the origin `dir`.
+    /// The directory within the origin `dir` that contains the tree that programs see.
     pub fn tree_in(dir: &Path) -> Result<PathBuf> {
         let striped = VolumeLabel::read(&Home::open(dir)?)?.is_some();
         Ok(if striped { dir.join(label::NAMESPACE) } else { dir.to_owned() })
     }
 
-    /// The directory with the tree that programs see.
+    /// The directory that contains the tree that programs see.
     pub fn namespace_dir(&self) -> &Path {
         &self.dir
     }
 
-    /// How files are spread: by us, or by the file system below a plain origin.
+    /// How files are distributed: by us, or by the file system below a plain origin.
     pub const fn striping(&self) -> Striping {
         self.striping
     }
 
-    /// Servers over which the file system below spreads what we write to one of our servers.
+    /// Servers over which the file system below distributes what we write to one of our servers.
     pub const fn servers_below(&self) -> u32 {
         if self.striped { 1 } else { self.striping.servers() }
     }
@@ -204,8 +203,8 @@ impl Origin {
         self.striped
     }
 
-    /// Opens the data of a namespace file. `node` may be an `O_PATH` descriptor; `flags` are
-    /// `open(2)`'s and reach the file of a plain origin unchanged.
+    /// Opens the data of a namespace file. `node` may be an `O_PATH` descriptor; `flags` are those of `open(2)` and are
+    /// passed unchanged to the file of a plain origin.
     pub fn open_data(&self, node: BorrowedFd<'_>, flags: i32) -> io::Result<OriginFile> {
         let flags = OFlags::from_bits_retain(flags.cast_unsigned());
         if !self.striped {
@@ -221,7 +220,7 @@ impl Origin {
         self.adopt_data(file?)
     }
 
-    /// The data of a namespace file that is open already, with the access it was opened with.
+    /// The data of a namespace file that is already open, with the access it was opened with.
     pub fn adopt_data(&self, node: File) -> io::Result<OriginFile> {
         let node = ServerFile::new(node)?;
         if !self.striped {
@@ -242,8 +241,7 @@ impl Origin {
         if self.striped { ObjectId::of(node) } else { Ok(None) }
     }
 
-    /// Removes the data of a namespace file. The caller guarantees that its last name and its
-    /// last open file are gone.
+    /// Removes the data of a namespace file. The caller guarantees that its last name and its last open file are gone.
     pub fn remove_data(&self, node: impl AsFd) -> io::Result<()> {
         let Some(id) = self.object_of(node)? else { return Ok(()) };
         let path = id.path();
@@ -254,9 +252,9 @@ impl Origin {
         layouts::remove(id, &self.volume)
     }
 
-    /// Corrects what the namespace alone says wrong about a regular file: a striped file's blocks
-    /// are elsewhere. They are given as if it had no holes, because programs take a file without
-    /// blocks for one without data; [`OriginFile::blocks`] counts them.
+    /// Corrects wrong attributes from the namespace for a regular file: a striped file's blocks are elsewhere. They are
+    /// reported as if the file had no holes, because programs assume that a file without blocks has no data;
+    /// [`OriginFile::blocks`] counts them.
     pub fn complete_stat(&self, stat: &mut Stat) {
         if self.striped {
             stat.raw.st_blocks = stat.raw.st_size.saturating_add(511) / 512;
@@ -264,11 +262,12 @@ impl Origin {
     }
 }
 
-/// Where the nodes of an origin are listed, below it, maybe before it is made a striped volume. Programs do not see it.
+/// Where the nodes of an origin are listed, below it, possibly before it becomes a striped volume. Hidden from
+/// programs.
 pub const REGISTRY: &str = ".halocline-cluster";
 
-/// Makes an empty directory a striped volume, or goes on with what an interrupted creation left.
-/// The label comes last: without it there is none.
+/// Makes an empty directory a striped volume, or continues an interrupted creation. The label comes last: without it
+/// there is no volume.
 fn create_striped(home: &Home, shape: VolumeShape) -> Result<VolumeLabel> {
     home.check_empty(|name| {
         let is_ours = name == label::NAMESPACE || name.starts_with("server-");
@@ -277,7 +276,7 @@ fn create_striped(home: &Home, shape: VolumeShape) -> Result<VolumeLabel> {
     for index in 0..shape.servers {
         home.make_directory(&format!("server-{index}"))?;
     }
-    // The tree's root has the owner and mode that the directory was given.
+    // The tree's root gets the owner and mode of the directory.
     let namespace = home.make_directory(label::NAMESPACE)?;
     home.liken(&namespace, label::NAMESPACE)?;
     let inode = namespace.metadata().map_err(Error::at(home.path(), "stat the tree in"))?.ino();

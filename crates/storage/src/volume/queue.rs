@@ -1,8 +1,7 @@
-//! One server's worker threads: they run the parts of striped requests while the caller runs one
-//! part itself.
+//! One server's worker threads: they run the parts of striped requests while the caller itself runs one part.
 //!
-//! Nothing here can deadlock: a job never waits for another job, so every worker always comes back
-//! to its queue, and where no worker can be started the caller runs the job itself.
+//! Nothing here can deadlock: a job never waits for another job, so every worker always returns to its queue, and if no
+//! worker can be started, the caller runs the job itself.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,14 +13,13 @@ use parking_lot::{Condvar, Mutex};
 use halocline_os::catch_panic::unpanicked;
 use halocline_os::clock::{Work, part_of_work};
 
-/// Parts of requests that one server works on at once, besides those that run in their callers'
-/// threads. An emulated disk has one head and flash a handful of channels; real devices gain
-/// little beyond.
+/// Parts of requests that one server processes concurrently, besides those that run in their callers' threads. An
+/// emulated disk has one head and flash a handful of channels; real devices gain little from more.
 const WORKERS_MAX: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A server's queue; its workers start when they are first needed and end with it.
+/// A server's queue; its workers are started when they are first needed and end with it.
 #[derive(Debug)]
 pub(crate) struct Queue {
     shared: Arc<Shared>,
@@ -37,10 +35,10 @@ struct Shared {
 struct State {
     jobs: VecDeque<Job>,
     workers: usize,
-    /// Workers that were not woken since they ran out of work.
+    /// Workers that have not been woken since they ran out of work.
     idle: usize,
-    /// One for each worker that was woken and does not run yet: the work for which a simulated clock waits. A job that
-    /// waits for a busy worker does not hold up time: that worker's time has to pass first.
+    /// For each worker that was woken but is not running yet, the work for which a simulated clock waits. A job that
+    /// waits for a busy worker does not hold up time, because that worker's time has to pass first.
     woken: Vec<Option<Work>>,
     closed: bool,
 }
@@ -52,19 +50,19 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Queue {
-    /// An empty queue; `name` is what its threads are called.
+    /// An empty queue; `name` is the name of its threads.
     pub(crate) fn new(name: &str) -> Self {
         let shared =
             Shared { name: name.to_owned(), state: Mutex::default(), work: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Parts of requests that wait for a worker.
+    /// Parts of requests waiting for a worker.
     pub(crate) fn len(&self) -> usize {
         self.shared.state.lock().jobs.len()
     }
 
-    /// Runs `job` on a worker, or here where there is none and none can be started.
+    /// Runs `job` on a worker, or here if there is none and none can be started.
     fn submit(&self, job: Job) {
         let mut state = self.shared.state.lock();
         if state.idle > 0 {
@@ -131,7 +129,7 @@ struct Latch {
     ended: Condvar,
 }
 
-/// Counts one job of a latch; the job ended when this is dropped, whether it ran or not.
+/// Counts one job of a latch; the job has ended when this is dropped, whether it ran or not.
 struct Pending(Arc<Latch>);
 
 impl Pending {
@@ -151,7 +149,7 @@ impl Drop for Pending {
     }
 }
 
-/// Waits for all jobs of a latch when dropped, so also when the caller's own part panics.
+/// Waits for all jobs of a latch on drop, and so also if the caller's own part panics.
 struct WaitForAll(Arc<Latch>);
 
 impl Drop for WaitForAll {
@@ -163,8 +161,8 @@ impl Drop for WaitForAll {
     }
 }
 
-/// Does `work` on every part at once: the first in the caller's thread, the others on the queues
-/// beside them. Returns when all have ended; results are in the order of `parts`.
+/// Runs `work` on all parts concurrently: the first in the caller's thread, the others on their queues. Returns when
+/// all have ended; results are in the order of `parts`.
 pub(crate) fn scatter<P, R, F>(parts: Vec<(&Queue, P)>, work: F) -> Vec<io::Result<R>>
 where
     P: Send,
@@ -183,9 +181,9 @@ where
                 *result = unpanicked(|| work(part));
                 drop(pending);
             });
-            // SAFETY: only the lifetime changes. The job borrows `work`, `results` and what the
-            // part borrows; `all` is dropped before any of them and waits until the job has run
-            // or was dropped, because `pending` lives inside the job and is its last action.
+            // SAFETY: only the lifetime changes. The job borrows `work`, `results` and what the part borrows; `all` is
+            // dropped before any of them and waits until the job has run or was dropped, because `pending` is inside
+            // the job and its drop is the job's last action.
             queue.submit(unsafe { mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(job) });
         }
         if let Some(((_, part), result)) = own {
@@ -195,7 +193,7 @@ where
     results
 }
 
-/// Of a job that was dropped before it ran.
+/// The error of a job that was dropped before it ran.
 fn dropped() -> io::Error {
     io::Error::other("the server's queue ended before the request")
 }
@@ -267,7 +265,8 @@ mod tests {
         });
     }
 
-    /// A worker woken for a part that a busy one took worked on the next part without telling the clock.
+    /// Regression: a worker that was woken for a part which a busy one took worked on the next part without informing
+    /// the clock.
     #[test]
     fn parts_begin_in_the_moment_in_which_they_are_queued() {
         const ROUNDS: u32 = 100;
@@ -281,7 +280,7 @@ mod tests {
                 scope.spawn(move || {
                     let working = work.begin();
                     for round in 0..ROUNDS {
-                        // Callers come and go at different times.
+                        // Callers start at different times.
                         clock.sleep(Duration::from_micros(caller as u64));
                         let parts = queues.iter().map(|queue| (queue, ())).collect();
                         let at = clock.instant();

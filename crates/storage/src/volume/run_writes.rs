@@ -1,7 +1,7 @@
-//! Writes many runs of a file in as few and as orderly device calls as each server needs.
+//! Writes many runs of a file in as few and as ordered device calls as each server needs.
 //!
-//! What lies far apart in a striped file may be neighbours on a server, so the runs are planned in
-//! each server's own offsets. The servers work at the same time, each in offset order.
+//! Runs that are far apart in a striped file may be adjacent on a server, so they are planned in each server's own
+//! offsets. The servers work concurrently, each in offset order.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -16,14 +16,14 @@ use crate::device::{Device, ServerFile};
 pub struct Runs<'a> {
     /// File offset of `data`'s first byte.
     pub start: u64,
-    /// The bytes of all runs, and anything between them.
+    /// The bytes of all runs, and arbitrary bytes between them.
     pub data: &'a [u8],
-    /// What is to be written, in order and disjoint, within `data`.
+    /// The ranges to write, in order and disjoint, within `data`.
     pub runs: &'a [ByteRange],
 }
 
-/// Decides how a server's runs (local, in order, not touching each other) are written. Every run
-/// MUST be in exactly one stretch, alone in it where it has no gaps; stretches are in order.
+/// Decides how a server's runs (local, in order, not adjacent) are written. Every run MUST be in exactly one stretch,
+/// alone if the stretch has no gaps; stretches are in order.
 pub type Plan<'a> = &'a (dyn Fn(&[ByteRange]) -> Vec<Stretch> + Sync);
 
 /// A contiguous run on one server with its pieces of memory.
@@ -38,7 +38,7 @@ impl<'a> Runs<'a> {
         &self.data[index(range.start - self.start)..index(range.end - self.start)]
     }
 
-    /// The runs as they lie on each server.
+    /// The runs as they are distributed over the servers.
     pub(super) fn by_server(&self, distribution: &Distribution) -> Vec<Vec<LocalRun<'a>>> {
         let mut servers: Vec<Vec<LocalRun<'a>>> = Vec::new();
         servers.resize_with(distribution.servers() as usize, Vec::new);
@@ -58,8 +58,8 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Writes the runs of one server as `plan` says. The caller guarantees that nobody else writes
-/// between the first run's start and the last one's end.
+/// Writes the runs of one server as `plan` decides. The caller guarantees that no one else writes between the first
+/// run's start and the last one's end.
 pub(super) fn write_runs(
     device: &dyn Device,
     file: &ServerFile,
@@ -85,7 +85,7 @@ pub(super) fn write_runs(
     Ok(())
 }
 
-/// Reads a stretch into `sieve` and lays its runs over it.
+/// Reads a stretch into `sieve` and overlays its runs.
 fn fill(
     device: &dyn Device,
     file: &ServerFile,
@@ -95,7 +95,7 @@ fn fill(
 ) -> io::Result<()> {
     sieve.clear();
     sieve.resize(index(stretch.len()), 0);
-    // Short only where the local file has a hole at its end: zeros are right there.
+    // Short only if the local file has a hole at its end, where zeros are correct.
     device.read_at(file, stretch.start, &mut [IoSliceMut::new(sieve)])?;
     for run in runs {
         let mut at = index(run.range.start - stretch.start);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn neighbours_on_a_server_are_one_run_there() {
-        // Two servers, stripes of 4: server 0 has [0, 4) and [8, 12) of the file side by side.
+        // Two servers, stripes of 4: on server 0, [0, 4) and [8, 12) of the file are adjacent.
         let data: Vec<u8> = (0..16).collect();
         let runs = [ByteRange::new(2, 4), ByteRange::new(8, 13)];
         let runs = Runs { start: 0, data: &data, runs: &runs };

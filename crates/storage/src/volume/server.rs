@@ -13,7 +13,7 @@ use crate::device::{Device, Directory};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
-/// A storage target: names go through its directory, data through its device.
+/// A storage target: names are accessed through its directory, data through its device.
 #[derive(Debug)]
 pub struct Server {
     name: String,
@@ -24,7 +24,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server `name` over a directory that is ours alone, as its directories and files must be.
+    /// The server `name` over a directory that belongs to us alone, as its directories and files must.
     pub(super) fn private(
         dir: &PrivateDir,
         name: &str,
@@ -35,7 +35,7 @@ impl Server {
         let names = dir.names()?;
         for root in [object_paths::ROOT, object_paths::LAYOUTS] {
             if names.iter().any(|name| name == root) {
-                // Other names there are left alone.
+                // Other names there are ignored.
                 dir.sub(root)?.check_directories(|name| name.len() == 2)?;
             }
         }
@@ -81,8 +81,7 @@ impl Server {
         Ok(Arc::new(Self::new(name, dir, directory, device)))
     }
 
-    /// The server `name` whose names are in `directory` and whose bytes are on `device`; `dir` is where people look
-    /// for it.
+    /// The server `name` with its names in `directory` and its bytes on `device`; `dir` is where people find it.
     pub fn new(
         name: &str,
         dir: &Path,
@@ -98,7 +97,7 @@ impl Server {
         &self.name
     }
 
-    /// The directory as it was given.
+    /// The directory as given.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -108,12 +107,12 @@ impl Server {
         self.directory.as_ref()
     }
 
-    /// Where the data operations go.
+    /// The device for data operations.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
 
-    /// Parts of requests that wait for one of the server's workers.
+    /// Parts of requests waiting for one of the server's workers.
     pub fn waiting(&self) -> u64 {
         self.queue.len() as u64
     }

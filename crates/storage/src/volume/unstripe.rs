@@ -1,14 +1,13 @@
 //! Turns files of a striped origin back into plain ones, without an engine.
 //!
-//! The origin is only read, once its objects are bound to its files (a copied volume's are at the first
-//! opening). Holes stay holes; owner, mode, times, extended attributes (ACLs are
-//! such) and hard links are kept. The volume must not be mounted: what its cache holds dirty is
-//! not in the origin. A copy that is interrupted, or fails, has a name that ends in `.incomplete`.
+//! The origin is only read, once its objects are bound to its files (for a copied volume this happens at the first
+//! opening). Holes stay holes; owner, mode, times, extended attributes (including ACLs) and hard links are preserved.
+//! The volume must not be mounted: dirty bytes of its cache are not in the origin. An interrupted or failed copy has a
+//! name that ends in `.incomplete`.
 //!
-//! What must hold: while a tree is copied nobody but us gets into the copy, because a directory that
-//! keeps others out does so only when it has its own attributes; and others, who may write to the tree
-//! or to the directory of the copy, make us neither read nor write anything else by putting links in
-//! the way.
+//! What must hold: while a tree is copied no one else can access the copy, because a directory that excludes others
+//! does so only once it has its own attributes; and others, who may write to the tree or to the directory of the copy,
+//! cannot redirect our reads or writes by placing links.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -33,7 +32,7 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::own_uid;
 use halocline_os::rename_new::rename_new;
 
-/// Whatever has a name, without opening it.
+/// Flags for any kind of file, without opening its content.
 const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Copies the file at `relative` of the striped origin in `origin_dir` to the new file `out`.
@@ -68,8 +67,8 @@ pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> R
     copy.finish(&top, out)
 }
 
-/// Bytes that a copy of the file at `relative`, or of the whole tree, to `out` passes, after the checks that the copy
-/// begins with. Makes nothing.
+/// The number of bytes that a copy of the file at `relative`, or of the whole tree, to `out` passes, after the same
+/// initial checks as a copy. Creates nothing.
 pub fn planned_bytes(origin_dir: &Path, relative: Option<&Path>, out: &Path) -> Result<u64> {
     let bytes = match relative {
         Some(relative) => file(&Origin::open_volume(origin_dir)?, relative)?.found.len(),
@@ -79,19 +78,19 @@ pub fn planned_bytes(origin_dir: &Path, relative: Option<&Path>, out: &Path) -> 
     Ok(bytes)
 }
 
-/// A copy on its way. What is called `out` is whole, whatever fails or is killed; until then nobody
-/// else gets at what is copied, also who may write to the directory of both: it is in a directory, or
-/// a file, that only its maker may open.
+/// A copy in progress. The name `out` only ever refers to a complete copy, whatever fails or is killed; until then no
+/// one else can access it, not even users who may write to the directory of both: it is in a directory, or a file, that
+/// only its creator may open.
 struct Copy {
     /// The directory of both names.
     dir: OwnedFd,
-    /// The name until the copy is whole.
+    /// The name until the copy is complete.
     name: OsString,
     shown: PathBuf,
 }
 
 impl Copy {
-    /// Looks whether the copy can be made; nothing is made yet.
+    /// Checks whether the copy can be made; creates nothing yet.
     fn begin(out: &Path) -> Result<Self> {
         let taken = |path: &Path, remedy: &str| {
             let is_there = path.symlink_metadata().is_ok();
@@ -109,7 +108,7 @@ impl Copy {
         Ok(Self { dir, name, shown })
     }
 
-    /// Makes the copy, which `made` is, durable, and then gives it its name, unless that is taken now.
+    /// Makes the copy `made` durable, and then gives it its name, unless that is taken by now.
     fn finish(&self, made: &impl AsFd, out: &Path) -> Result<()> {
         let finish = || -> io::Result<()> {
             let dir = File::from(self.dir.try_clone()?);
@@ -127,7 +126,7 @@ impl Copy {
     }
 }
 
-/// Makes a directory that only we can enter until it gets its attributes.
+/// Creates a directory that only we can enter until it gets its attributes.
 fn make_directory(dir: &OwnedFd, name: &OsStr, shown: &Path) -> Result<OwnedFd> {
     let made = || -> io::Result<OwnedFd> {
         mkdirat(dir, name, Mode::RWXU)?;
@@ -141,8 +140,7 @@ fn make_directory(dir: &OwnedFd, name: &OsStr, shown: &Path) -> Result<OwnedFd> 
     made().map_err(Error::at(shown, "create the directory"))
 }
 
-/// Bytes of all files of the striped origin in `origin_dir`: what a whole tree's progress adds up
-/// to.
+/// Total bytes of all files of the striped origin in `origin_dir`, which the progress of a whole tree reaches.
 fn tree_bytes(origin_dir: &Path) -> Result<u64> {
     let origin = Origin::open_volume(origin_dir)?;
     let mut seen = std::collections::HashSet::new();
@@ -166,14 +164,14 @@ struct TreeCopy<'a> {
     /// The root of the copy, and its path.
     top: &'a OwnedFd,
     out: PathBuf,
-    /// Where below it the first name of each inode with several names was copied to.
+    /// Where below it the first name of each inode with several names was copied.
     linked: HashMap<u64, PathBuf>,
     progress: Progress<'a>,
 }
 
 impl TreeCopy<'_> {
-    /// Fills the new directory `to`, at `place`, from `from`. Its own attributes come last: filling it
-    /// changes its times, its mode may forbid filling it, and it lets in whom they let in.
+    /// Fills the new directory `to`, at `place`, from `from`. Its own attributes come last: filling it changes its
+    /// times, its mode may forbid filling it, and they may admit other users.
     fn directory(&mut self, from: &Node, to: &OwnedFd, place: &Path) -> Result<()> {
         let open = from.open()?;
         let mut names = beneath::names(&open).map_err(at(&from.shown, "list the directory"))?;
@@ -261,7 +259,7 @@ fn make_special(found: &Metadata, dir: &OwnedFd, name: &OsStr) -> rustix::io::Re
     mknodat(dir, name, kind, private, found.rdev())
 }
 
-/// Owner, extended attributes, mode and times, in the order in which they do not undo each other.
+/// Copies owner, extended attributes, mode and times, in an order in which none undoes another.
 fn copy_attributes(from: &Node, to: &OwnedFd, shown: &Path) -> Result<()> {
     let found = &from.found;
     copy_owner(found, to, shown).map_err(Error::at(shown, "set the owner"))?;
@@ -280,7 +278,7 @@ fn copy_attributes(from: &Node, to: &OwnedFd, shown: &Path) -> Result<()> {
     rustix::fs::utimensat(to, "", &times, AtFlags::EMPTY_PATH).map_err(at(shown, "set the times"))
 }
 
-/// Sets the owner unless it is right; who may not give files away keeps them.
+/// Sets the owner unless it is already right; a user who may not give files away keeps them.
 fn copy_owner(found: &Metadata, to: &OwnedFd, shown: &Path) -> io::Result<()> {
     let now = rustix::fs::fstat(to)?;
     if (now.st_uid, now.st_gid) == (found.uid(), found.gid()) {
@@ -296,8 +294,8 @@ fn copy_owner(found: &Metadata, to: &OwnedFd, shown: &Path) -> io::Result<()> {
     }
 }
 
-/// Paths by descriptors lead to a link itself. ACLs that the directory of the copy had for what is made
-/// there are none of the file's.
+/// Paths by descriptors lead to a link itself. ACLs that new entries inherited from the directory of the copy are not
+/// the file's, and are removed.
 fn copy_xattrs(from: &Path, to: &Path, shown: &Path) -> io::Result<()> {
     for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
         match rustix::fs::removexattr(to, acl) {

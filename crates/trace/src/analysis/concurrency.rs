@@ -1,4 +1,4 @@
-//! How much happened at once.
+//! Concurrency of requests.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,17 +7,17 @@ use rustc_hash::FxHashSet;
 
 use crate::request::Request;
 
-/// Requests in flight that are followed at most, and processes that are counted.
+/// Limit of the requests in flight that are tracked, and of the processes that are counted.
 const FOLLOWED_MAX: usize = 1 << 20;
 
-/// How much happened at once.
+/// Concurrency of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Concurrency {
     /// Processes with requests, at most 2^20.
     pub processes: u64,
-    /// Requests in flight at most, each request's own among them; `None` where durations are not known.
+    /// Maximum number of requests in flight; `None` if durations are unknown.
     pub in_flight_max: Option<u64>,
-    /// Requests in flight when one starts, on average, itself among them.
+    /// Average number of requests in flight when one starts, including itself.
     pub in_flight_mean: Option<f64>,
 }
 

@@ -1,10 +1,10 @@
-//! Requests summed up, and when two sums are of different kinds.
+//! Totals of requests, and when two totals are of different kinds.
 
 use serde::Serialize;
 
 use crate::request::{Op, Request};
 
-/// Requests of some time, or some part of a file.
+/// Totals of the requests of some time, or of some part of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Mix {
     /// Reads.
@@ -44,7 +44,7 @@ impl Mix {
         self.read_bytes.saturating_add(self.write_bytes)
     }
 
-    /// Mean length of a request, bytes; 0 of none.
+    /// Mean length of a request, in bytes; 0 if there are none.
     pub(crate) const fn mean_length(&self) -> u64 {
         match self.bytes().checked_div(self.requests()) {
             Some(mean) => mean,
@@ -52,8 +52,8 @@ impl Mix {
         }
     }
 
-    /// Whether the two want different stripes: one reads where the other writes (the share of writes
-    /// differs by more than one half), or their mean lengths differ by a factor of two or more.
+    /// Whether the two need different stripes: one reads where the other writes (the share of writes differs by more
+    /// than one half), or their mean lengths differ by a factor of two or more.
     pub(super) fn differs(&self, other: &Self) -> bool {
         let share = |mix: &Self| (u128::from(mix.writes), u128::from(mix.requests().max(1)));
         let ((a, all_a), (b, all_b)) = (share(self), share(other));

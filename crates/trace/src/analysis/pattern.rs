@@ -1,26 +1,26 @@
-//! The pattern of a stream: the requests of one process in one file, or of all in one file.
+//! The pattern of a stream: the requests of one process in one file, or of all processes in one file.
 
 use serde::Serialize;
 
 use crate::request::Request;
 
-/// How a stream goes through its file.
+/// The pattern of a stream's accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
-    /// Each request begins where the one before ended.
+    /// Each request begins where the previous one ended.
     Sequential,
     /// With the same gap between requests.
     Strided,
-    /// Runs with one gap, and another between runs of one length.
+    /// Runs with one gap, and another gap between runs of one length.
     NestedStrided,
     /// None of these.
     Random,
-    /// Fewer than three requests: nothing to tell by.
+    /// Fewer than three requests: too few for a pattern.
     Short,
 }
 
-/// Steps from a request to the next, by what explains them.
+/// Number of steps from one request to the next, by how they can be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Transitions {
     /// All.
@@ -29,22 +29,22 @@ pub struct Transitions {
     pub sequential: u64,
     /// With the gap of the run.
     pub repeated: u64,
-    /// From one run to the next, as from the run before to this.
+    /// From one run to the next, with the same gap as between the previous two.
     pub outer: u64,
     /// From one run to the next.
     pub breaks: u64,
 }
 
-/// What is known of a stream: its last request, its run, and the break before that.
+/// The state of a stream: its last request, its run, and the break before that.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stream {
     seen: Transitions,
     started: bool,
     end: u64,
-    /// Gap inside the run, once it has two requests.
+    /// Gap within the run, once it has two requests.
     inner: Option<i64>,
     run: u64,
-    /// Gap after the last whole run, and the requests that it had.
+    /// Gap after the last complete run, and the number of its requests.
     last_break: Option<(i64, u64)>,
     /// The last gap, and the one before it.
     last_gap: Option<i64>,
@@ -52,7 +52,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Takes the next request; answers whether it begins where the one before ended.
+    /// Adds the next request; returns whether it begins where the previous one ended.
     pub(super) fn push(&mut self, request: &Request) -> bool {
         let gap = request.offset.cast_signed().wrapping_sub(self.end.cast_signed());
         self.end = request.end();
@@ -80,7 +80,7 @@ impl Stream {
                 let in_turn = gap >= 0 && self.run == 2 && self.before == Some(gap);
                 self.seen.outer += u64::from(as_before || in_turn);
                 self.last_break = Some(this);
-                // A run of one step was none: this step may be the first of the next.
+                // A run of one step does not count: this step may be the first of the next run.
                 let is_run = self.run > 2 || as_before;
                 (self.inner, self.run) = if is_run { (self.inner, 1) } else { (Some(gap), 2) };
             }
@@ -95,7 +95,7 @@ impl Stream {
         if seen.all < 2 {
             return Pattern::Short;
         }
-        // The first step has nothing to be compared with.
+        // The first step cannot be compared with anything.
         let most = |explained: u64| explained * 5 >= (seen.all - 1) * 4;
         if seen.sequential * 5 >= seen.all * 4 {
             Pattern::Sequential
@@ -149,12 +149,12 @@ mod tests {
         let pairs = (0..20).flat_map(|row| [row * 1000, row * 1000 + 30]);
         assert_eq!(pattern(pairs), Pattern::NestedStrided);
         assert_eq!(pattern((0..40).map(|n| n % 2 * 1000)), Pattern::Random);
-        // A header first, and another stride later.
+        // A header first, and a different stride later.
         let two = [7].into_iter().chain((1..30).map(|n| n * 70)).chain((30..60).map(|n| n * 90));
         assert_eq!(pattern(two), Pattern::Strided);
         let random = (1..50_u64).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20);
         assert_eq!(pattern(random), Pattern::Random);
-        // Two passes are no steps of a stride; a few jumps do not make a stream random.
+        // Two passes are not steps of a stride; a few jumps do not make a stream random.
         assert_eq!(pattern((0..100).map(|n| n % 50 * 10)), Pattern::Sequential);
         assert_eq!(pattern((0..100).map(|n| n * 10 + n / 30 * 7777)), Pattern::Sequential);
     }

@@ -1,16 +1,16 @@
-//! Phases: stretches of time in which a file gets requests of one kind.
+//! Phases: periods in which a file gets requests of one kind.
 
 use super::mix::Mix;
 use crate::request::Request;
 
-/// Requests that are looked at together: fewer say little of a mix.
+/// Requests that are analysed together: fewer reveal little about a mix.
 const WINDOW: u64 = 64;
-/// Phases of a file at most; then the two most alike neighbours become one.
+/// Limit of the phases of a file; beyond it, the two most similar adjacent ones are merged.
 const PHASES_MAX: usize = 32;
-/// A pause this long ends a window, nanoseconds: what comes after may be something else.
+/// A pause this long ends a window, in nanoseconds: different requests may follow.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// A stretch of time with one mix of requests.
+/// A period with a uniform mix of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Phase {
     /// Start of its first request, nanoseconds.
@@ -19,9 +19,9 @@ pub struct Phase {
     pub end_ns: u64,
     /// Its requests.
     pub mix: Mix,
-    /// Requests that begin where the last of the same process ended.
+    /// Requests that begin where the last one of the same process ended.
     pub sequential: u64,
-    /// Stretches without a pause of a second.
+    /// Number of stretches without a pause of a second.
     pub bursts: u64,
 }
 
@@ -41,17 +41,17 @@ impl Phase {
     }
 }
 
-/// Phases so far, and the window that fills.
+/// The phases so far, and the current window.
 #[derive(Debug, Default)]
 pub(super) struct Phases {
     done: Vec<Phase>,
     window: Phase,
-    /// The window began after a pause.
+    /// Whether the window began after a pause.
     paused: bool,
 }
 
 impl Phases {
-    /// Takes a request, and whether it begins where the last of its process ended.
+    /// Adds a request; `continues` is whether it begins where the last one of its process ended.
     pub(super) fn push(&mut self, request: &Request, continues: bool) {
         let filled = self.window.mix.requests();
         let first = filled == 0 && self.done.is_empty();
@@ -77,7 +77,7 @@ impl Phases {
     fn close(&mut self) {
         let window = Phase { bursts: u64::from(self.paused), ..std::mem::take(&mut self.window) };
         match self.done.last_mut() {
-            // A few requests say nothing of a mix: they belong to what was before.
+            // A few requests reveal nothing about a mix: they are added to the previous phase.
             Some(last) if !last.differs(&window) || window.mix.requests() < WINDOW / 8 => {
                 last.join(&window);
             }
@@ -88,7 +88,7 @@ impl Phases {
         }
     }
 
-    /// Joins the two neighbours whose mean lengths are the nearest.
+    /// Merges the two adjacent phases whose mean lengths are closest.
     fn join_two(&mut self) {
         let distance = |index: usize| {
             let [a, b] = [index, index + 1].map(|at| self.done[at].mix.mean_length().max(1));

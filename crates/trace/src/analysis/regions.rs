@@ -3,12 +3,12 @@
 use super::mix::Mix;
 use crate::request::Request;
 
-/// Parts in which a file is looked at: a power of two.
+/// Number of parts in which a file is analysed, a power of two.
 const PARTS: usize = 64;
-/// The smallest part, bytes.
+/// The smallest part, in bytes.
 const PART_MIN: u64 = 64 << 10;
 
-/// A stretch of a file with one mix of requests.
+/// A stretch of a file with a uniform mix of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
     /// Its first byte.
@@ -19,7 +19,7 @@ pub struct Region {
     pub mix: Mix,
 }
 
-/// Equal parts of a file, twice as long whenever it turns out to be longer.
+/// Equal parts of a file, whose length doubles whenever the file turns out to be longer.
 #[derive(Debug)]
 pub(super) struct Regions {
     parts: Box<[Mix; PARTS]>,
@@ -49,7 +49,7 @@ impl Regions {
         }
     }
 
-    /// Neighbouring parts of one mix together; parts without requests between regions are in none.
+    /// Merges adjacent parts with one mix; parts without requests between regions are in none.
     pub(super) fn finish(self) -> Vec<Region> {
         let mut regions: Vec<Region> = Vec::new();
         for (index, part) in self.parts.iter().enumerate() {

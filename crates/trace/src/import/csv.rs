@@ -11,11 +11,11 @@ use crate::error::Error;
 use crate::request::{Op, Process, Request};
 
 const HEADER: [&str; 7] = ["time_s", "process", "file", "op", "offset", "length", "duration_s"];
-/// Bytes that the reader of lines asks for at once.
+/// Size of the reads of the line reader, in bytes.
 const BUFFER: usize = 1 << 16;
 
-/// Reads all requests. A duration may be empty. A file of the right form that is cut off between two lines cannot be
-/// told from a whole one; cut off in a line, it is refused or, if the line still has sense, believed to be incomplete.
+/// Reads all requests. A duration may be empty. A file that is cut off between two lines cannot be distinguished from a
+/// complete one; cut off within a line, it is refused or, if the line still makes sense, accepted as incomplete.
 pub fn import<W: Write>(input: impl Read, sink: &mut Sink<W>) -> Result<(), Error> {
     let guard = Guard { input, given: Rc::new(Cell::new(0)), last: Rc::new(Cell::new(b'\n')) };
     let (given, last) = (guard.given.clone(), guard.last.clone());
@@ -106,7 +106,7 @@ fn request<W: Write>(
     })
 }
 
-/// Passes bytes on and refuses a record that does not end: a quote that is never closed would take all memory.
+/// Passes bytes on and refuses a record that does not end: a quote that is never closed would use up all memory.
 struct Guard<R> {
     input: R,
     given: Rc<Cell<u64>>,

@@ -1,7 +1,7 @@
-//! The text that `darshan-dxt-parser` prints of a log of Darshan's extended tracing (DXT).
+//! The text that `darshan-dxt-parser` prints for a log of Darshan's extended tracing (DXT).
 //!
-//! It goes by file and rank, not by time. MPI-IO requests become POSIX requests below, so of a file that has both only
-//! the POSIX ones are taken: those are what servers see.
+//! It is ordered by file and rank, not by time. MPI-IO requests become POSIX requests below, so of a file that has both
+//! only the POSIX ones are used, which are those that servers see.
 
 use std::io::{BufRead, Write};
 
@@ -11,10 +11,10 @@ use super::{Lines, Sink, nanoseconds};
 use crate::error::Error;
 use crate::request::{Op, Process, Request};
 
-/// Steps of the times that it prints, nanoseconds.
+/// Resolution of the times that it prints, in nanoseconds.
 pub const RESOLUTION_NS: u64 = 100_000;
 
-/// Which requests are taken.
+/// Which requests are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Module {
     /// POSIX requests, and MPI-IO requests of files that have no others.
@@ -22,11 +22,11 @@ pub enum Module {
     Lowest,
     /// POSIX requests only.
     Posix,
-    /// MPI-IO requests only: what the program asked for.
+    /// MPI-IO requests only: the program's own requests.
     Mpiio,
 }
 
-/// Reads all requests into `sink`, which has to sort them.
+/// Reads all requests into `sink`, which must sort them.
 pub fn import<W: Write>(
     input: impl BufRead,
     module: Module,
@@ -38,7 +38,7 @@ pub fn import<W: Write>(
         let line = String::from_utf8_lossy(line).into_owned();
         match text.line(&line) {
             Ok(()) => {}
-            // Half a line is how a text ends that was cut off.
+            // A text that was cut off ends with half a line.
             Err(Refused::Line(_)) if !lines.whole => {}
             Err(Refused::Line(what)) => return Err(Error::Line { number: lines.number, what }),
             Err(Refused::Other(error)) => return Err(error),
@@ -77,7 +77,7 @@ struct Section {
     file: u32,
     name: String,
     node: Vec<u8>,
-    /// Requests that were announced and have not come yet.
+    /// Requests that were announced but have not been read yet.
     awaited: u64,
     process: Option<(u64, u32)>,
 }
@@ -182,7 +182,7 @@ impl<W: Write> Text<'_, W> {
         Ok(self.sink.push(0, request)?)
     }
 
-    /// A section that has fewer requests than it announced was cut off.
+    /// A section with fewer requests than announced was cut off.
     fn end_section(&mut self) {
         if let Some(section) = self.section.take().filter(|section| section.awaited > 0) {
             let (lost, name) = (section.awaited, section.name);

@@ -1,4 +1,4 @@
-//! What one thread has served, until the writer takes it.
+//! The requests that one thread has served, until the writer takes them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 
 use crate::request::Op;
 
-/// Requests in each of a thread's two buffers at most.
+/// Limit of the requests in each of a thread's two buffers.
 const ROOM: usize = 4096;
-/// No request is served.
+/// No request is being served.
 const IDLE: u64 = u64::MAX;
 /// One is about to begin: its start is not known yet.
 const BEGINNING: u64 = u64::MAX - 1;
@@ -22,28 +22,28 @@ pub(super) struct Served {
     pub(super) took_ns: u64,
     pub(super) offset: u64,
     pub(super) length: u64,
-    /// Number of the recorder.
+    /// The recorder's number of the file.
     pub(super) file: u32,
-    /// The thread that asked.
+    /// The thread that issued it.
     pub(super) by: u32,
     pub(super) op: Op,
 }
 
-/// What a thread does.
+/// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Now {
-    /// It serves nothing.
+    /// It serves no request.
     Idle,
-    /// It begins to: since when is not known yet.
+    /// It is beginning one, whose start is not known yet.
     Beginning,
-    /// It serves a request since then.
+    /// It has been serving a request since then.
     Since(u64),
 }
 
-/// One thread's part of the recorder.
+/// One thread's slot in the recorder.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Start of the request that is served now, or [`IDLE`] or [`BEGINNING`].
+    /// Start of the current request, or [`IDLE`] or [`BEGINNING`].
     now: AtomicU64,
     buffers: [Mutex<Vec<Served>>; 2],
     lost: AtomicU64,
@@ -56,7 +56,7 @@ impl Default for Slot {
     }
 }
 
-/// A request that is being served; over when this goes.
+/// A request being served; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Begun<'a> {
     slot: &'a Slot,
@@ -64,8 +64,8 @@ pub(super) struct Begun<'a> {
 }
 
 impl Slot {
-    /// Begins a request. The order matters: whoever saw the thread idle before it said that it begins read the clock
-    /// before it did, so its start is later than theirs.
+    /// Begins a request. The order matters: a reader that saw the thread idle before it announced the beginning has
+    /// read the clock before the thread did, so the request's start is later than that reading.
     pub(super) fn begin(&self, zero: Instant) -> Begun<'_> {
         self.now.store(BEGINNING, Ordering::SeqCst);
         let start_ns = passed(zero);
@@ -73,7 +73,7 @@ impl Slot {
         Begun { slot: self, start_ns }
     }
 
-    /// Puts a request down, without waiting; whether the writer should come.
+    /// Stores a request, without waiting; returns whether the writer should be woken.
     pub(super) fn push(&self, served: Served) -> bool {
         for buffer in &self.buffers {
             let Some(mut buffer) = buffer.try_lock() else { continue };
@@ -86,7 +86,7 @@ impl Slot {
         false
     }
 
-    /// What the thread does now; requests before that are in its buffers.
+    /// The state of the thread; its earlier requests are in the buffers.
     pub(super) fn now(&self) -> Now {
         match self.now.load(Ordering::SeqCst) {
             IDLE => Now::Idle,
@@ -95,7 +95,7 @@ impl Slot {
         }
     }
 
-    /// Takes what is there; `spare` is empty, and has room for a buffer. How many were lost meanwhile.
+    /// Takes the contents; `spare` is empty, with capacity for a buffer. Returns how many were lost meanwhile.
     pub(super) fn take(&self, into: &mut Vec<Served>, spare: &mut Vec<Served>) -> u64 {
         for buffer in &self.buffers {
             // The thread finds the other buffer free.
@@ -105,20 +105,20 @@ impl Slot {
         self.lost.swap(0, Ordering::Relaxed)
     }
 
-    /// Whether something is in it that was not taken.
+    /// Whether it has contents that were not taken.
     pub(super) fn is_used(&self) -> bool {
         let used = |buffer: &Mutex<Vec<Served>>| !buffer.lock().is_empty();
         self.buffers.iter().any(used) || self.lost.load(Ordering::Relaxed) > 0
     }
 
-    /// Room for one buffer.
+    /// An empty buffer with its capacity.
     pub(super) fn spare() -> Vec<Served> {
         Vec::with_capacity(ROOM)
     }
 }
 
 impl Begun<'_> {
-    /// Nanoseconds since the zero of the clock when it began.
+    /// Nanoseconds from the clock's zero until it began.
     pub(super) const fn start_ns(&self) -> u64 {
         self.start_ns
     }
@@ -131,7 +131,7 @@ impl Begun<'_> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        // What was pushed before is seen by whoever sees this.
+        // A reader that sees this also sees what was pushed before.
         self.slot.now.store(IDLE, Ordering::Release);
     }
 }
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_counted_and_nobody_waits() {
         let slot = Slot::default();
-        // The writer holds a buffer: the other one takes all, and nothing waits.
+        // While the writer holds a buffer, the other one accepts everything, and nothing waits.
         let held = slot.buffers[0].lock();
         for start in 0..ROOM as u64 {
             assert_eq!(slot.push(served(start)), start + 1 == ROOM as u64 / 2);

@@ -16,33 +16,33 @@ use crate::error::Error;
 use crate::request::{Process, Request};
 use crate::writer::Writer;
 
-/// Requests that are held back at most: 24 MiB.
+/// Limit of the requests that are held back: 24 MiB.
 const HELD_MAX: usize = 1 << 19;
-/// How often what waits is written, so that a kill leaves it.
+/// How often buffered data is written, so that it survives a kill.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// Threads that are remembered; beyond it the table starts anew.
+/// Limit of the threads that are remembered; then the table starts anew.
 const THREADS_MAX: usize = 1 << 16;
 
 /// The writer's own state.
 pub(super) struct Writing<W: Write> {
-    /// `None` once the file takes no more.
+    /// `None` once the file accepts no more data.
     writer: Option<Writer<W>>,
     shared: Arc<Shared>,
     held: Vec<Served>,
     spare: Vec<Served>,
     lost: u64,
-    /// While requests are being written: those of the trace when that is done, and those that are held back.
+    /// While requests are being written: the number of requests in the trace afterwards, plus those that are held back.
     at_stake: u64,
-    /// Requests of the trace that are in the file for sure.
+    /// Requests of the trace that are certainly in the file.
     flushed: u64,
     /// Start of the last request written.
     last_ns: u64,
-    /// All that starts later may still be told of.
+    /// Requests that start later than this may still be reported.
     complete_ns: u64,
     node: Vec<u8>,
     process_of: FxHashMap<u32, u32>,
     numbers: FxHashMap<(u32, Option<u32>), u32>,
-    /// Number in the trace of each file of the recorder.
+    /// Number in the trace of each of the recorder's files.
     files: Vec<u32>,
 }
 
@@ -66,8 +66,8 @@ impl<W: Write> Writing<W> {
         }
     }
 
-    /// Writes until the recorder ends. A round that panics ends the trace as a file that takes no more does: the
-    /// thread goes on counting what is missing.
+    /// Writes until the recorder ends. A round that panics ends the trace, as a file that accepts no more data does:
+    /// the thread continues to count what is missing.
     pub(super) fn run(mut self) {
         let mut flushed = Instant::now();
         loop {
@@ -97,7 +97,7 @@ impl<W: Write> Writing<W> {
         Ok(())
     }
 
-    /// Takes all buffers. A request that starts before `complete_ns` and is not in service was in one of them.
+    /// Takes all buffers. A request that started before `complete_ns` and is not being served was in one of them.
     fn take(&mut self) {
         let mut complete_ns = passed(self.shared.zero);
         let mut slots = self.shared.slots.lock().clone();
@@ -105,7 +105,7 @@ impl<W: Write> Writing<W> {
             match slot.now() {
                 Now::Idle => {}
                 Now::Since(start_ns) => complete_ns = complete_ns.min(start_ns),
-                // When is not known yet: nothing new is known to be complete.
+                // Its start is not known yet, so the known completeness does not advance.
                 Now::Beginning => complete_ns = complete_ns.min(self.complete_ns),
             }
         }
@@ -114,17 +114,17 @@ impl<W: Write> Writing<W> {
             self.lost += slot.take(&mut self.held, &mut self.spare);
         }
         slots.clear();
-        // Only the list has those of threads that have ended; what they did last was taken.
+        // Slots of threads that have ended are only referenced by the list; their last requests were taken.
         self.shared.slots.lock().retain(|slot| Arc::strong_count(slot) > 1 || slot.is_used());
         self.lost += self.shared.lost.swap(0, Ordering::Relaxed);
     }
 
-    /// Writes what no request can come before any more.
+    /// Writes all requests that no other can precede any more.
     fn write(&mut self) -> Result<(), Error> {
         self.held.sort_unstable_by_key(|served| served.start_ns);
         let mut ready = self.held.partition_point(|served| served.start_ns < self.complete_ns);
         if self.held.len() - ready > HELD_MAX {
-            // A request takes very long: it will be missing.
+            // A request is taking very long: it will be missing.
             ready = self.held.len() - HELD_MAX / 2;
         }
         self.at_stake = self.in_trace() + self.held.len() as u64;
@@ -135,7 +135,7 @@ impl<W: Write> Writing<W> {
             self.put(&served)
         });
         (self.held, self.at_stake) = (held, 0);
-        // What waits in the writer is counted where the error is noted.
+        // Requests that wait in the writer are counted where the error is noted.
         self.lost += left;
         written
     }
@@ -171,13 +171,13 @@ impl<W: Write> Writing<W> {
         }
         self.last_ns = served.start_ns;
         match pushed {
-            // Past the largest file there can be: no file system takes it.
+            // Beyond the largest possible file: no file system accepts it.
             Err(Error::Request { .. }) => Ok(()),
             pushed => pushed,
         }
     }
 
-    /// Number of the process of a thread: by its rank where that is known.
+    /// Number of the process of a thread: by its rank if that is known.
     fn process(&mut self, thread: u32) -> Result<u32, Error> {
         if self.process_of.len() >= THREADS_MAX {
             self.process_of.clear();
@@ -204,7 +204,7 @@ impl<W: Write> Writing<W> {
         Ok(self.files[number as usize])
     }
 
-    /// Notes how far it is; after an error nothing is written any more.
+    /// Notes the progress; after an error nothing is written any more.
     fn note(&mut self, written: Result<(), Error>) {
         let mut progress = self.shared.progress.lock();
         if let Some(writer) = &self.writer {
@@ -219,12 +219,12 @@ impl<W: Write> Writing<W> {
         progress.lost = self.lost;
     }
 
-    /// Requests that the writer has taken.
+    /// Requests that the writer has accepted.
     fn in_trace(&self) -> u64 {
         self.writer.as_ref().map_or(0, Writer::requests)
     }
 
-    /// What is told of a panic; the panic hook has said where it was.
+    /// The error for a panic; the panic hook has reported where it was.
     fn defect(&mut self) -> Error {
         self.lost += std::mem::take(&mut self.at_stake).saturating_sub(self.in_trace());
         let what = "a defect of this program: what writes it panicked; the log says where";

@@ -1,8 +1,8 @@
-//! Creating as the caller: file-system ids and umask of the calling thread, restored on drop.
+//! Creates files as the caller: sets file-system ids and umask of the calling thread, and restores them on drop.
 //!
-//! The kernel below then decides owner, group (set-group-id directories), mode and default ACL as
-//! it does for the program itself. Permissions were checked above already, with supplementary
-//! groups we do not have here, so a privileged daemon keeps its capabilities while it acts.
+//! The kernel then decides owner, group (set-group-id directories), mode and default ACL as it does for the program
+//! itself. Permissions were already checked above, with supplementary groups that we do not have here, so a privileged
+//! daemon keeps its capabilities meanwhile.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ use crate::Maker;
 use halocline_os::error::Result;
 
 thread_local! {
-    /// Whether this thread has a umask of its own.
+    /// Whether this thread has its own umask.
     static OWN_UMASK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -25,7 +25,7 @@ pub(super) struct ActAs {
     umask: Mode,
     /// Whether the ids were switched and must be switched back.
     switched: bool,
-    /// The ids belong to the thread: the guard must not leave it.
+    /// The ids belong to the thread, so the guard must not leave it.
     not_send: PhantomData<*const ()>,
 }
 
@@ -55,15 +55,15 @@ impl Drop for ActAs {
     fn drop(&mut self) {
         umask(self.umask);
         if self.switched {
-            // Going back to the daemon's own ids cannot fail; were it to, files would get a wrong
-            // owner from here on, which is worse than stopping.
+            // Switching back to the daemon's own ids cannot fail; if it did, files would get a wrong owner from here
+            // on, which is worse than stopping.
             switch_to(geteuid().as_raw(), getegid().as_raw())
                 .expect("the daemon's own file-system ids can always be set");
         }
     }
 }
 
-/// Gives the thread its own umask (and working directory) instead of the process's.
+/// Gives the thread its own umask (and working directory), separate from the process's.
 fn own_umask() -> Result<()> {
     if !OWN_UMASK.get() {
         // SAFETY: CLONE_FS concerns umask, root and working directory only; no descriptor table
@@ -74,8 +74,8 @@ fn own_umask() -> Result<()> {
     Ok(())
 }
 
-/// Sets the file-system ids of this thread and checks that they took effect: the calls
-/// themselves report nothing.
+/// Sets the file-system ids of this thread and checks that they took effect, because the calls themselves report
+/// nothing.
 fn switch_to(uid: u32, gid: u32) -> Result<()> {
     // SAFETY: these system calls take plain numbers and change the calling thread only.
     let now = unsafe {

@@ -12,8 +12,8 @@ use crate::{SetAttr, Stat};
 use halocline_os::error::Result;
 
 impl Namespace {
-    /// Attributes: through the node's descriptor if it is open, else by a name that still stands
-    /// for the node, which spares it a descriptor.
+    /// Attributes: through the node's descriptor if it is open, otherwise by a name that still refers to the node,
+    /// which then needs no descriptor.
     pub fn stat(&self, node: &Node) -> Result<Stat> {
         if let Some(fd) = node.0.cached() {
             return stat_descriptor_as(fd.as_fd(), self.freshness);
@@ -28,7 +28,7 @@ impl Namespace {
         stat_descriptor_as(self.descriptor(node)?.as_fd(), self.freshness)
     }
 
-    /// Id of the mount that the node is on, unique while that mount exists. Where the kernel does not report it (before
+    /// Id of the mount that the node is on, unique while that mount exists. If the kernel does not report it (before
     /// Linux 5.8), the node's device.
     pub fn mount_of(&self, node: &Node) -> Result<u64> {
         let wanted = StatxFlags::INO | StatxFlags::MNT_ID;

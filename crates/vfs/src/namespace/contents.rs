@@ -8,7 +8,7 @@ use rustix::fs::{fdatasync, fsync};
 use crate::Seek;
 use halocline_os::error::Result;
 
-/// Reads at `offset`; short only at the end of the file.
+/// Reads at `offset`; the result is short only at the end of the file.
 pub fn read(file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < buf.len() {

@@ -1,4 +1,4 @@
-//! Reading a directory by the file system's own cookies.
+//! Reads a directory by the file system's own cookies.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use halocline_os::error::Result;
 pub struct DirEntry {
     /// Inode number.
     pub inode: u64,
-    /// Cookie from which reading goes on after this entry.
+    /// Cookie from which reading continues after this entry.
     pub next: u64,
     /// `DT_*` type.
     pub kind: u8,
@@ -35,7 +35,7 @@ pub struct Directory {
     stream: Mutex<Stream>,
 }
 
-/// Entries read ahead and the cookie before the first of them.
+/// Entries read ahead, and the cookie before the first of them.
 #[derive(Debug, Default)]
 struct Stream {
     ahead: VecDeque<DirEntry>,
@@ -47,7 +47,7 @@ struct Stream {
 }
 
 impl Directory {
-    /// `hidden` is a name that is left out.
+    /// `hidden` is a name to leave out.
     pub(super) fn new(fd: OwnedFd, node: Node, hidden: Option<&'static str>) -> Self {
         Self { fd, node, stream: Mutex::new(Stream { hidden, ..Stream::default() }) }
     }
@@ -57,11 +57,11 @@ impl Directory {
         &self.node
     }
 
-    /// Gives entries from cookie `offset` (0 at first) to `take` until it returns `false`; the
-    /// entry it refused comes first when reading goes on from the cookie before it.
+    /// Passes entries from cookie `offset` (0 at first) to `take` until it returns `false`; an entry that was refused
+    /// is the first one when reading continues from the cookie before it.
     pub fn read(&self, offset: u64, take: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         let mut stream = self.stream.lock();
-        // From 0 the program means to see the directory as it is now.
+        // From 0, the program wants to see the directory as it is now.
         if stream.position != offset || (offset == 0 && stream.moved) {
             seek(&self.fd, SeekFrom::Start(offset))?;
             stream.ahead.clear();

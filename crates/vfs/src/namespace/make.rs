@@ -1,4 +1,4 @@
-//! Making inodes, as the caller.
+//! Creates inodes, as the caller.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::{Make, Maker, Stat};
 use halocline_os::error::Result;
 
 impl Namespace {
-    /// Makes a directory, symbolic link or special file that belongs to the caller.
+    /// Creates a directory, symbolic link or special file that belongs to the caller.
     pub fn make(
         &self,
         (parent, name): (&Node, &OsStr),
@@ -38,8 +38,8 @@ impl Namespace {
         self.lookup(parent, name)
     }
 
-    /// Creates a regular file that belongs to the caller, and opens it with `open(2)`'s `flags`
-    /// (`O_CREAT` is added, `O_DIRECT` dropped).
+    /// Creates a regular file that belongs to the caller, and opens it with the `flags` of `open(2)` (`O_CREAT` is
+    /// added, `O_DIRECT` dropped).
     pub fn create(
         &self,
         (parent, name): (&Node, &OsStr),

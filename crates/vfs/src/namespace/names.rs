@@ -1,4 +1,4 @@
-//! Changing names: link, unlink, rename. Nodes that lose a name get their descriptor first.
+//! Changes names: link, unlink, rename. Nodes that lose a name get their descriptor first.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::Stat;
 use halocline_os::error::Result;
 use halocline_os::rename_new::rename_new;
 
-/// The inode that a removed name stood for.
+/// The inode to which a removed name referred.
 #[derive(Debug, Clone)]
 pub struct Removed {
     /// Device and inode number.
@@ -25,21 +25,21 @@ pub struct Removed {
     pub node: Option<Node>,
     /// Attributes just before the removal.
     pub stat: Stat,
-    /// The live node's descriptor, kept until the node holds it for good.
+    /// The live node's descriptor, kept until the node itself holds it.
     fd: Option<Arc<OwnedFd>>,
-    /// What the name stood for when it was looked at.
+    /// What the name referred to when it was examined.
     seen: Arc<OwnedFd>,
 }
 
 impl Removed {
-    /// An `O_PATH` descriptor of what the name stood for.
+    /// An `O_PATH` descriptor of what the name referred to.
     pub fn descriptor(&self) -> &OwnedFd {
         &self.seen
     }
 }
 
 impl Namespace {
-    /// Makes a hard link.
+    /// Creates a hard link.
     pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
         self.shown(parent, name, Errno::PERM)?;
         let fd = self.descriptor(node)?;
@@ -49,7 +49,7 @@ impl Namespace {
         self.stat(node)
     }
 
-    /// Removes a name that is no directory.
+    /// Removes a name of anything but a directory.
     pub fn unlink(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
         self.remove(parent, name, AtFlags::empty())
     }
@@ -59,8 +59,8 @@ impl Namespace {
         self.remove(parent, name, AtFlags::REMOVEDIR)
     }
 
-    /// Removes a name that [`Namespace::before_removal`] was just asked about, by giving what it
-    /// stands for another, in a directory outside the tree's sight on the same file system.
+    /// Removes a name for which [`Namespace::before_removal`] was just called, by moving its inode to another name, in
+    /// a directory outside the visible tree on the same file system.
     pub fn take_out(
         &self,
         mut seen: Removed,
@@ -78,7 +78,7 @@ impl Namespace {
         self.remove_seen(removed, parent, name, how)
     }
 
-    /// Removes a name that [`Namespace::before_removal`] was just asked about.
+    /// Removes a name for which [`Namespace::before_removal`] was just called.
     pub fn unlink_seen(&self, seen: Removed, parent: &Node, name: &OsStr) -> Result<Removed> {
         self.remove_seen(seen, parent, name, AtFlags::empty())
     }
@@ -96,8 +96,7 @@ impl Namespace {
         Ok(removed)
     }
 
-    /// Renames; `flags` are `renameat2(2)`'s. Returns what the new name stood for before, if it
-    /// was replaced.
+    /// Renames; `flags` are those of `renameat2(2)`. Returns what the new name referred to before, if it was replaced.
     pub fn rename(
         &self,
         from: (&Node, &OsStr),
@@ -113,7 +112,7 @@ impl Namespace {
         let flags = RenameFlags::from_bits_retain(flags);
         renameat_with(&from_dir, from.1, &to_dir, to.1, flags)?;
         if target.as_ref().is_some_and(|target| target.key == moved.key()) {
-            // Two names of one file: rename(2) does nothing.
+            // Both are names of one file: rename(2) does nothing.
             return Ok(None);
         }
         if let Some(target) = &mut target {
@@ -129,9 +128,9 @@ impl Namespace {
         Ok(target.filter(|_| !exchange))
     }
 
-    /// Puts what `from` names (in a directory outside the tree's sight, on the same file system)
-    /// in place of `name`, atomically, if that still is the inode `expected` (`ESTALE` otherwise).
-    /// The caller keeps others from changing the name meanwhile.
+    /// Atomically puts what `from` names (in a directory outside the visible tree, on the same file system) in place of
+    /// `name`, if that still is the inode `expected` (`ESTALE` otherwise). The caller must keep others from changing
+    /// the name meanwhile.
     pub fn replace(
         &self,
         from: (BorrowedFd<'_>, &OsStr),
@@ -148,12 +147,12 @@ impl Namespace {
         self.lookup(to.0, to.1)
     }
 
-    /// Looks at what a name stands for and makes sure that a live node of it keeps a descriptor
-    /// when the name goes.
+    /// Examines what a name refers to, and makes sure that its live node, if any, keeps a descriptor when the name is
+    /// removed.
     pub fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
         self.shown(parent, name, Errno::NOENT)?;
         let dir = self.descriptor(parent)?;
-        // Opened before it is looked at: what is kept is what was seen.
+        // Opened before it is examined, so that the descriptor is of what was examined.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let seen = Arc::new(openat(&dir, name, flags, Mode::empty())?);
         let stat = statx::stat_descriptor(&*seen)?;
@@ -166,7 +165,7 @@ impl Namespace {
         Ok(Removed { key: stat.key(), last, node, stat, fd, seen })
     }
 
-    /// Takes the name from the node; if it was the last one, the descriptor stays with the node.
+    /// Removes the name from the node; if it was the last one, the descriptor stays with the node.
     fn forget_name(&self, removed: &mut Removed, parent: &Node, name: &OsStr) {
         if let (Some(node), Some(fd)) = (&removed.node, removed.fd.take()) {
             node.remove_link(parent, name);

@@ -1,4 +1,4 @@
-//! One inode of the tree and the table of the live ones.
+//! One inode of the tree, and the table of the live ones.
 
 pub(super) mod descriptors;
 
@@ -18,17 +18,17 @@ use crate::Stat;
 
 use descriptors::Descriptors;
 
-/// Deepest chain of names that is followed upwards; a loop of stale names is cut here.
+/// Longest chain of names that is followed upwards; a loop of stale names ends here.
 pub(super) const DEPTH_MAX: usize = 1 << 16;
 
 /// A file, directory, link or special file of a [`super::Namespace`]; cheap to clone.
 #[derive(Clone)]
 pub struct Node(pub(super) Arc<Inode>);
 
-/// What a node knows. It holds its parents, never its children.
+/// The state of a node. It holds its parents, never its children.
 pub(super) struct Inode {
     pub(super) key: (u64, u64),
-    /// Used since the descriptor cache last looked at it.
+    /// Whether it was used since the descriptor cache last examined it.
     pub(super) used: AtomicBool,
     /// Fingerprint of size and times at the last call of [`Node::note_look`]; 0 before that.
     look: AtomicU64,
@@ -38,17 +38,17 @@ pub(super) struct Inode {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Names the node was seen under; several for hard links, one for a directory.
+    /// Names under which the node was seen; several for hard links, one for a directory.
     pub(super) links: Vec<Link>,
     pub(super) fd: Option<Arc<OwnedFd>>,
     /// Whether the descriptor cache counts `fd`.
     pub(super) counted: bool,
-    /// Handles that keep `fd` open.
+    /// Number of handles that keep `fd` open.
     pub(super) pins: usize,
 }
 
 impl State {
-    /// Whether `fd` must stay: an open handle needs it, or there is no name to find it by.
+    /// Whether `fd` must stay: an open handle needs it, or there is no name by which to find the node.
     pub(super) fn must_stay(&self) -> bool {
         self.pins > 0 || self.links.is_empty()
     }
@@ -97,23 +97,23 @@ impl Node {
         before == now || before == 0
     }
 
-    /// A directory and a name in it that the node is known under; `None` once it has lost all.
+    /// A directory and a name in it under which the node is known; `None` once it has lost all names.
     pub fn known_as(&self) -> Option<(Node, OsString)> {
         self.link().map(|link| (link.parent, link.name))
     }
 
-    /// All directories and names in them that the node is known under.
+    /// All directories, and names in them, under which the node is known.
     pub fn names(&self) -> Vec<(Node, OsString)> {
         let state = self.0.state.lock();
         state.links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect()
     }
 
-    /// A name the node is known under.
+    /// A name under which the node is known.
     pub(super) fn link(&self) -> Option<Link> {
         self.0.state.lock().links.first().cloned()
     }
 
-    /// Learns a name: a directory has one, a file may have several.
+    /// Adds a name: a directory has one, a file may have several.
     pub(super) fn add_link(&self, parent: &Node, name: &OsStr, directory: bool) {
         let link = Link { parent: parent.clone(), name: name.to_owned() };
         let mut dropped = Vec::new();
@@ -128,7 +128,7 @@ impl Node {
         drop(state);
     }
 
-    /// Forgets a name; its descriptor stays if that was the last one.
+    /// Removes a name; the descriptor stays if that was the last one.
     pub(super) fn remove_link(&self, parent: &Node, name: &OsStr) {
         let mut state = self.0.state.lock();
         let at = state.links.iter().position(|known| known.is(parent, name));
@@ -199,7 +199,7 @@ impl Tree {
         Self { nodes: Mutex::default(), root: OnceLock::new(), descriptors }
     }
 
-    /// Makes the root's node: it has no name, so its descriptor stays for ever.
+    /// Makes the root's node: it has no name, so its descriptor stays forever.
     pub(super) fn root(self: &Arc<Self>, stat: &Stat, fd: OwnedFd) -> Node {
         let node = self.node(stat.key());
         node.0.state.lock().fd = Some(Arc::new(fd));
@@ -238,7 +238,7 @@ impl Tree {
         Node(inode)
     }
 
-    /// Called from the node's own drop: its entry goes unless a newer node took the key.
+    /// Called from the node's own drop: removes its entry unless a newer node has taken the key.
     fn forget(&self, inode: &Inode) {
         let mut nodes = self.nodes.lock();
         if nodes.get(&inode.key).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), inode)) {

@@ -1,4 +1,4 @@
-//! Attributes by descriptor: read and changed, `O_PATH` ones included.
+//! Reads and changes attributes by descriptor, including `O_PATH` ones.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,8 +13,8 @@ use super::{ON_DESCRIPTOR, proc_path};
 use crate::{SetAttr, SetTime, Stat};
 use halocline_os::error::Result;
 
-/// Changes owner, mode, size and times through a descriptor, `O_PATH` ones included, in the order
-/// in which they do not undo each other.
+/// Changes owner, mode, size and times through a descriptor, which may be `O_PATH`, in an order in which none undoes
+/// another.
 pub fn set_attr_on(fd: impl AsFd, change: &SetAttr) -> Result<Stat> {
     if change.uid.is_some() || change.gid.is_some() {
         let uid = change.uid.map(Uid::from_raw);
@@ -106,7 +106,7 @@ fn timespec(time: Option<SetTime>) -> Timespec {
     }
 }
 
-/// A time before 1970: whole seconds round down, nanoseconds count up.
+/// A time before 1970: whole seconds are rounded down, nanoseconds count up.
 fn before_epoch(before: Duration) -> Timespec {
     let seconds = -i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
     match before.subsec_nanos() {
@@ -140,7 +140,7 @@ fn seconds(time: &StatxTimestamp) -> (i64, i64) {
     (time.tv_sec, i64::from(time.tv_nsec))
 }
 
-/// A time of `stat` as the standard library has it.
+/// A time of `stat` as the standard library represents it.
 pub fn system_time((seconds, nanoseconds): (i64, i64)) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let base = if seconds < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole };

@@ -1,4 +1,4 @@
-//! Extended attributes of any node, ACLs among them.
+//! Extended attributes of any node, including ACLs.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::{Namespace, Node, proc_path};
 use halocline_os::error::Result;
 
-/// Room tried first: most values fit.
+/// Buffer size tried first: most values fit.
 const FIRST_ROOM: usize = 512;
 /// The kernel's own limit of a value and of a list of names.
 const ROOM_MAX: usize = 1 << 16;
@@ -27,7 +27,7 @@ impl Namespace {
         list_on(&*self.descriptor(node)?)
     }
 
-    /// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+    /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
     pub fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
         set_on(&*self.descriptor(node)?, name, value, flags)
     }
@@ -38,13 +38,13 @@ impl Namespace {
     }
 }
 
-/// Value of an extended attribute of a descriptor, `O_PATH` ones included; so are the others here.
+/// Value of an extended attribute of a descriptor, which may be `O_PATH`, as in the other functions here.
 pub fn get_on(fd: &impl AsFd, name: &OsStr) -> Result<Vec<u8>> {
     let path = proc_path(fd);
     with_room(|room| getxattr(&path, name.as_bytes(), room))
 }
 
-/// Whether an open file has an extended attribute with a value; no `O_PATH` descriptor will do.
+/// Whether an open file has an extended attribute with a value; the descriptor must not be `O_PATH`.
 pub fn is_set(file: &File, name: &OsStr) -> bool {
     fgetxattr(file, name.as_bytes(), &mut [0_u8; 0]).is_ok_and(|bytes| bytes > 0)
 }
@@ -55,7 +55,7 @@ pub fn list_on(fd: &impl AsFd) -> Result<Vec<u8>> {
     with_room(|room| listxattr(&path, room))
 }
 
-/// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+/// Sets an extended attribute; `flags` are those of `setxattr(2)`.
 pub fn set_on(fd: &impl AsFd, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
     let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
     Ok(setxattr(proc_path(fd), name.as_bytes(), value, flags)?)

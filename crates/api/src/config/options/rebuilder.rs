@@ -1,4 +1,4 @@
-//! Options of what moves data in the background.
+//! Options of background transfers.
 
 use super::{OptionSpec, option};
 use crate::config::bounds::{RATE, SERVERS};

@@ -1,4 +1,4 @@
-//! The directories that a directory lies in, by every path that is mounted.
+//! The directories above a directory, by every mounted path.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,16 +10,16 @@ use super::names::Id;
 /// A directory, or one above it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ancestor {
-    /// How it is reached here.
+    /// A path that leads there.
     pub(super) path: PathBuf,
     pub(super) id: Id,
-    /// The directory that it is an ancestor of, relative to it; empty for that directory itself.
+    /// The path from it to the directory whose ancestor it is; empty for that directory itself.
     pub(super) inside: PathBuf,
 }
 
-/// `dir`, absolute and without links, and what lies above it; what cannot be looked at is left out.
-/// Where a part of a file system is mounted here (a bind mount), and more of it elsewhere, that is
-/// above it, too.
+/// `dir`, absolute and without links, and the directories above it, without those that cannot be examined. If only a
+/// part of a file system is mounted here (a bind mount) and more of it elsewhere, the directories above that part
+/// count, too.
 pub(super) fn of(dir: &Path) -> Vec<Ancestor> {
     let mut found = Vec::new();
     add(&mut found, dir, dir, Path::new(""));
@@ -29,7 +29,7 @@ pub(super) fn of(dir: &Path) -> Vec<Ancestor> {
     found
 }
 
-/// Adds `path` and what is above it, of which `inside` is below `path`.
+/// Adds `path` and the directories above it; `inside` is the part of the path below `path`.
 fn add(found: &mut Vec<Ancestor>, dir: &Path, path: &Path, inside: &Path) {
     for above in path.ancestors() {
         let Ok(seen) = fs::metadata(above) else { continue };

@@ -1,4 +1,4 @@
-//! What a mount is about to use, and as what.
+//! What a mount wants to use, and how.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,25 +6,26 @@ use std::path::Path;
 
 use super::names::Access;
 
-/// What a mount is about to use.
+/// What a mount wants to use.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     /// The directories whose files it changes: absolute paths without links.
     pub dirs: &'a [&'a Path],
-    /// The cache, or what stands for it.
+    /// The cache, or what identifies the user instead.
     pub cache: &'a Path,
-    /// What it does there.
+    /// How it uses them.
     pub use_as: UseAs,
 }
 
-/// What a mount does with the directories that it claims.
+/// How a mount uses the directories that it claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UseAs {
-    /// It never changes files by itself: it disturbs nobody who does not either.
+    /// It never changes files: it conflicts only with mounts that do.
     Reader,
     /// It changes files, and must be their only user.
     OnlyUser,
-    /// It changes files, and knows of others that do so, too (`crates/cache/src/coherence.rs`), each with a cache of its own.
+    /// It changes files and coordinates with others that do (`crates/cache/src/coherence.rs`), each with a cache of its
+    /// own.
     Node,
 }
 
@@ -33,7 +34,7 @@ impl Wanted<'_> {
         match self.use_as {
             UseAs::Reader => Access::Read,
             UseAs::OnlyUser => Access::Change,
-            // A missing cache belongs to nobody else.
+            // A missing cache cannot belong to anyone else.
             UseAs::Node => Access::Share(
                 fs::metadata(self.cache).map_or((0, 0), |cache| (cache.dev(), cache.ino())),
             ),

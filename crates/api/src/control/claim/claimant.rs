@@ -1,4 +1,4 @@
-//! The process that listens on a claim's name, and what it answers.
+//! The process that listens on a claim's name, and its answer.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -15,17 +15,17 @@ use super::names::Entry;
 /// Longest answer in bytes: two paths as JSON arrays.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
-/// Who listens on a name, and where that process says what it claims.
+/// The process that listens on a name, and the connection on which it reports what it claims.
 pub(super) struct Claimant {
     pub(super) peer: UCred,
     pub(super) stream: UnixStream,
 }
 
-/// What came of an attempt to connect to a name.
+/// The outcome of an attempt to connect to a name.
 enum Reached {
     Listener(Claimant),
     Nobody,
-    /// A process listens whose queue of connections is full: the kernel does not tell which.
+    /// A process listens whose connection queue is full; the kernel does not report which process.
     Full,
 }
 
@@ -52,17 +52,16 @@ impl Claimant {
     }
 }
 
-/// How long names with a full queue are tried again, all together.
+/// How long names with a full queue are retried, all together.
 const WAIT_LIMIT: Duration =
     if cfg!(test) { Duration::from_mins(2) } else { Duration::from_secs(1) };
-/// Between two rounds of trying them.
+/// Pause between two rounds of retries.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The processes that listen on names.
 ///
-/// Anybody may connect to a name, again and again: a flood fills the queue of a claim that counts, and must
-/// not make it unseen. Anybody may as well listen with a queue that stays full: all such names are
-/// waited for together, for one short time.
+/// Anyone may connect to a name repeatedly: a flood fills the queue of a valid claim, and must not make it invisible.
+/// Equally, anyone may listen with a queue that stays full: all such names are retried together, for one short time.
 pub(super) struct Claimants<I, T> {
     names: I,
     full: VecDeque<(Entry, T)>,
@@ -116,7 +115,7 @@ impl<T, I: Iterator<Item = (Entry, T)>> Claimants<I, T> {
     }
 }
 
-/// What a claimant says until `deadline`; after that, what it has said already.
+/// What a claimant reports until `deadline`; afterwards, what it has reported so far.
 pub(super) fn read_answer(mut stream: UnixStream, deadline: Instant) -> Option<Told> {
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
@@ -146,8 +145,8 @@ mod tests {
     use super::super::names::{Access, Kind};
     use super::*;
 
-    /// Any user could fill the queue of a claim's name with connections; meanwhile others did not see the claim, and
-    /// two caches served one origin.
+    /// Regression: any user could fill the queue of a claim's name with connections; meanwhile others did not see the
+    /// claim, and two caches served one origin.
     #[test]
     fn i8_a_claim_whose_queue_somebody_fills_is_seen() {
         let nonce = u64::from(std::process::id());

@@ -1,4 +1,4 @@
-//! The names that claims have, and the list of those that are there.
+//! The names of claims, and the list of existing ones.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -8,9 +8,10 @@ use std::io::{self, BufRead, BufReader, Read};
 
 /// The sockets of this network namespace (`proc_pid_net(5)`).
 const TABLE: &str = "/proc/net/unix";
-/// Most bytes of a line that are looked at together; names end after 108.
+/// Limit for examining one line at once, in bytes; names end after 108.
 const LINE_BYTES_MAX: u64 = 4096;
-/// What the names begin with. Part of the interface between versions: those that differ do not meet.
+/// Prefix of the names. Part of the interface between versions: versions with different prefixes do not see each
+/// other's claims.
 const PREFIX: &str = "halocline/1/";
 
 /// Device and inode of a directory.
@@ -19,27 +20,28 @@ pub(super) type Id = (u64, u64);
 /// What is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The directory that the name is about.
+    /// The directory in the name.
     At,
-    /// One below it.
+    /// A directory below it.
     Below,
-    /// The mount on the device whose numbers stand for the directory's.
+    /// The mount whose device has the numbers given in the name in place of the directory's.
     Mount,
 }
 
-/// What is done with a claimed directory.
+/// How a claimed directory is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// It is only read.
     Read,
-    /// It is changed, by nobody else.
+    /// Its files are changed, by this claimant alone.
     Change,
-    /// It is changed beside others, who know of it; through a cache with this identity, which has one user.
+    /// Its files are changed by several claimants that coordinate; each has a cache with this identity, which has one
+    /// user.
     Share(Id),
 }
 
 impl Access {
-    /// Whether two may not use one directory, or, if not `same`, one the other's part.
+    /// Whether two uses exclude each other in one directory, or, if not `same`, when one directory is inside the other.
     pub(super) fn excludes(self, other: Self, same: bool) -> bool {
         match (self, other) {
             (Self::Read, Self::Read) => false,
@@ -55,12 +57,12 @@ pub(super) struct Entry {
     pub(super) kind: Kind,
     pub(super) id: Id,
     pub(super) access: Access,
-    /// Tells claims apart.
+    /// Distinguishes claims.
     pub(super) nonce: u64,
 }
 
 impl Entry {
-    /// As an abstract socket has it: at most 102 bytes of 107.
+    /// The name of the abstract socket: at most 102 bytes of 107.
     pub(super) fn name(&self) -> String {
         let kind = match self.kind {
             Kind::At => "at",
@@ -96,15 +98,15 @@ impl Entry {
         };
         let id = (hex(device)?, hex(inode)?);
         let entry = Self { kind, id, access, nonce: hex(parts.next()?)? };
-        // Only what we would write ourselves.
+        // Only names that we would write ourselves.
         (entry.name() == name).then_some(entry)
     }
 }
 
-/// All names that are there. Anybody may listen on one, and a name may hold line ends that make it
-/// look like several: whoever listens is to be asked.
+/// All existing names. Anyone may listen on one, and a name may contain line breaks that make it look like several: so
+/// each listener must be asked.
 ///
-/// However long the list is: whoever has made it long must not keep the claims of others from being seen.
+/// The list is read however long it is: a user who makes it long must not hide the claims of others.
 pub(super) fn all() -> io::Result<Vec<Entry>> {
     parse_table(BufReader::new(File::open(TABLE)?))
 }
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(parse_table(table.as_bytes()).unwrap(), [good]);
     }
 
-    /// A list of more than 256 MiB was ignored: its claims were not seen.
+    /// Regression: a list of more than 256 MiB was ignored, and its claims were not seen.
     #[test]
     fn claims_are_seen_behind_any_number_of_sockets() {
         let good = Entry { kind: Kind::At, id: (0x801, 0x2a), access: Access::Change, nonce: 9 };

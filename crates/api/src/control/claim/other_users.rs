@@ -9,19 +9,18 @@ use super::claimant::{Claimant, read_answer};
 use super::names::Kind;
 use super::{ANSWER_TIMEOUT, Taken, taken, write_permission};
 
-/// Claims of one user listened to.
+/// How many claims of one user are asked.
 const OTHER_USERS_MAX: usize = 64;
 
-/// Claimants that may not write to the directory that their claim is about. They may use one below
-/// it that is theirs.
+/// Claimants that may not write to the directory in their claim. They may use one below it that belongs to them.
 ///
-/// All say so at the same time, and nobody waits for them longer than for one: who squats names by
-/// the thousand must not keep others from their origins. More of one user than [`OTHER_USERS_MAX`]
-/// are not listened to: only that user's own claims are lost by it.
+/// All are asked at the same time, and waited for no longer than for one: a user who squats thousands of names must not
+/// keep others from their origins. No more than [`OTHER_USERS_MAX`] claims of one user are asked: only that user's own
+/// claims are lost by this.
 #[derive(Default)]
 pub(super) struct OtherUsers<'a> {
     listened_to: Vec<(&'a Ancestor, Claimant)>,
-    /// By user: claims, one process, and what one is about.
+    /// By user: number of claims, one process, and the directory of one claim.
     users: BTreeMap<u32, (usize, i32, PathBuf)>,
 }
 

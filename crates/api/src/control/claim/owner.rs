@@ -1,4 +1,4 @@
-//! The owner of a mount, found without a look into the mount.
+//! Finds the owner of a mount without accessing the mount.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,16 +17,16 @@ const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::control) struct Owner {
     pub(in crate::control) pid: u32,
-    /// Its cache, or what stands for it; `None` where the process does not answer.
+    /// Its cache, or what identifies the user instead; `None` if the process does not answer.
     pub(in crate::control) cache: Option<PathBuf>,
 }
 
-/// The owner of the mount `line`, found without a look into it; `None` where no process claims it.
+/// The owner of the mount `line`, found without accessing it; `None` if no process claims it.
 ///
-/// The number of a device is given to the next mount while the process of an earlier one, which
-/// ends, still says that it serves it: only of a single process that names the mount point is that
-/// believed at once. Others are asked whether they go on: their sockets may lie on what hangs, by accident or because
-/// their user wants it so, and `look` finds that out before.
+/// A device number is reused by the next mount while the process of an earlier one, which is ending, still reports that
+/// it serves it: so a claim is trusted at once only if a single process names the mount point. Other processes are
+/// asked whether they are ending: their sockets may be on something that hangs, by accident or because their user wants
+/// that, which `look` finds out first.
 pub(in crate::control) fn owner_of(line: &MountLine, look: &dyn Look) -> Option<Owner> {
     let entries = names::all().unwrap_or_default();
     let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
@@ -35,10 +35,10 @@ pub(in crate::control) fn owner_of(line: &MountLine, look: &dyn Look) -> Option<
     let mut claimants = Claimants::of(entries.into_iter().filter(of_it).map(|entry| (entry, ())));
     loop {
         let nobody_yet = silent.is_none() && named.is_empty();
-        // Who fills queues keeps nobody waiting who was told already.
+        // A user who fills queues must not delay anyone once an owner was reported.
         let next = if nobody_yet { claimants.next() } else { claimants.next_at_once() };
         let Some((_, (), Claimant { peer, stream })) = next else { break };
-        // Anybody may say so; the kernel knows whose it is. Others are not waited for.
+        // Anyone may claim this; the kernel knows who the mount's user is. Others are not waited for.
         let uid = peer.uid.as_raw();
         if line.user != Some(uid) {
             continue;
@@ -54,7 +54,7 @@ pub(in crate::control) fn owner_of(line: &MountLine, look: &dyn Look) -> Option<
     let is_certain = silent.is_none() && named.len() == 1 && !named[0].0;
     let goes_on = |uid: u32, cache: &Path| {
         let socket = cache.join(SOCKET_NAME);
-        // Answered at once or not at all: no other connection is made.
+        // Answered at once or not at all: no second connection is made.
         Client::over(look.connect(&socket), &socket, uid, client::connect)
             .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
             .is_ok_and(|ends: bool| !ends)

@@ -1,4 +1,4 @@
-//! The messages about a directory that another process uses.
+//! Error messages about a directory that another process uses.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use halocline_os::error::Error;
 impl From<Taken> for Error {
     fn from(taken: Taken) -> Self {
         let Taken { wanted, wanted_cache, dir, cache, pid, uid, .. } = taken;
-        // What another user says of itself may hold anything.
+        // What another user reports may contain anything.
         let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
         let what = match dir {
             dir if dir.as_os_str().is_empty() => "files of it".to_owned(),
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// The refusal of a tier that was mounted twice named two caches, and a `run` that could join.
+    /// Regression: the refusal of a tier that was mounted twice named two caches, and a `run` that could join.
     #[test]
     fn a_file_tier_in_use_is_not_called_a_cache() {
         let (wanted, dir) = (PathBuf::from("/t/ssd"), PathBuf::from("/t/ssd"));
@@ -71,7 +71,7 @@ mod tests {
         assert!(error.contains("file tier") && !error.contains("cache"), "{error}");
     }
 
-    /// The refusal of a cache that was mounted at a second place named two.
+    /// Regression: the refusal of a cache that was mounted at a second place named two.
     #[test]
     fn one_cache_is_not_called_two() {
         let told = |wanted_cache: &str| {

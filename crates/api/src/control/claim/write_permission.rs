@@ -1,8 +1,8 @@
-//! Whether a process could write to a directory: claims of others count only then.
+//! Whether a process could write to a directory; claims of others count only then.
 //!
-//! By owner, mode and ACL, and by the groups that the process has now. Where the kernel hides the
-//! processes of others, a group's or an ACL's member cannot be told from anybody else, and counts:
-//! the bytes matter more than a refusal that somebody provoked.
+//! This is judged by owner, mode and ACL, and by the groups that the process has now. If the kernel hides the processes
+//! of others, members of a group or an ACL cannot be distinguished from other users, and count as permitted: safe data
+//! matters more than a refusal that someone provoked.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ const ACL_GROUP_OWNER: u16 = 0x04;
 const ACL_GROUP: u16 = 0x08;
 const ACL_WRITE: u16 = 0x02;
 
-/// What decides about a directory.
+/// The attributes of a directory that decide about access.
 struct Directory {
     uid: u32,
     gid: u32,
@@ -30,12 +30,12 @@ struct Directory {
     acl: Vec<(u16, u16, u32)>,
 }
 
-/// Whether the process could change what is in a directory that it claims, or in what lies in there: the last of
-/// `way`, which leads up to it from the directory that is wanted.
+/// Whether the process could change the contents of a directory that it claims: the last one of `way`, which leads up
+/// to it from the directory that is wanted.
 ///
-/// In a directory above, the right to make names is one over all that lies below, unless only owners may
-/// rename and remove there (the sticky bit, as `/tmp` has it): otherwise anybody could claim `/tmp`, and so what all
-/// others have there.
+/// In a directory above, the right to create names extends to everything below, unless only owners may rename and
+/// remove there (the sticky bit, as on `/tmp`): otherwise anyone could claim `/tmp`, and so everything that others have
+/// there.
 pub(super) fn may_change<'a>(peer: &UCred, mut way: impl Iterator<Item = &'a Path>) -> bool {
     let may = |path: &Path, of_all: bool| {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -45,7 +45,7 @@ pub(super) fn may_change<'a>(peer: &UCred, mut way: impl Iterator<Item = &'a Pat
     way.next().is_some_and(|wanted| may(wanted, false)) || way.any(|above| may(above, true))
 }
 
-/// Whether it could write to `inside` the directory `path`, which it named itself.
+/// Whether it could write to `inside`, below the directory `path` that it named itself.
 pub(super) fn may_write_below(peer: &UCred, path: &Path, inside: &Path) -> bool {
     if inside.as_os_str().is_empty() {
         return false;
@@ -58,7 +58,7 @@ pub(super) fn may_write_below(peer: &UCred, path: &Path, inside: &Path) -> bool 
 }
 
 impl Directory {
-    /// Whether the process could make names in it; with `of_all`, also change names that others made.
+    /// Whether the process could create names in it; with `of_all`, also change names that others created.
     fn may_be_used(&self, peer: &UCred, of_all: bool) -> bool {
         let uid = peer.uid;
         if uid.is_root() || uid == geteuid() || uid.as_raw() == self.uid {
@@ -70,7 +70,7 @@ impl Directory {
 
     fn read(dir: &OwnedFd) -> Option<Self> {
         use std::os::fd::AsRawFd;
-        // Of a descriptor that is only a path, attributes are read by its name in /proc.
+        // The attributes of an `O_PATH` descriptor are read by its name in /proc.
         let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
         let seen = fs::metadata(&path).ok()?;
         let mut value = vec![0; 64 << 10];
@@ -79,8 +79,8 @@ impl Directory {
         Some(Self { uid: seen.uid(), gid: seen.gid(), mode: seen.mode(), acl })
     }
 
-    /// Whether the directory may be written by a user who is not its owner. A mask is not looked
-    /// at, nor is an entry that forbids: what is in doubt counts.
+    /// Whether a user who is not the owner may write to the directory. Masks and denying entries of the ACL are
+    /// ignored: in case of doubt it counts as permitted.
     fn lets_in(&self, uid: u32, is_member: impl Fn(u32) -> bool) -> bool {
         if self.mode & 0o002 != 0 || (self.mode & 0o020 != 0 && is_member(self.gid)) {
             return true;
@@ -112,8 +112,8 @@ fn parse_acl(value: &[u8]) -> Option<Vec<(u16, u16, u32)>> {
     })
 }
 
-/// Whether the process that claims is in a group. It lives as long as its claim does: a name that
-/// somebody keeps for a process that has ended does not count.
+/// Whether the claiming process is in a group. It lives as long as its claim does: a name that someone keeps for a
+/// process that has ended does not count.
 fn is_member(peer: &UCred, gid: u32) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{}/status", peer.pid.as_raw_nonzero()))
     else {

@@ -7,8 +7,8 @@ use super::Answer;
 use crate::control::tier::{AnyStatus, FileExplanation, FileInfo, JobInfo};
 use crate::control::{CachedTree, Explanation, ExtentInfo, MoveReport, Report, Rules};
 
-/// A line of whoever listens on the socket, as the answer to each request: what is understood can be printed, and be
-/// read again.
+/// A line from any process that listens on the socket, as the answer to each request: if it is understood, it can be
+/// printed, and read again.
 pub fn answer(line: &[u8]) {
     read::<AnyStatus>(line);
     read::<Report>(line);

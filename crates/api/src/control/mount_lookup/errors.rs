@@ -1,4 +1,4 @@
-//! Why a path leads to no mount that answers.
+//! Errors for a path that leads to no responding mount.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) fn not_followed(path: &Path, error: io::Error) -> Error {
     missing(path, "", &error).unwrap_or_else(|| Error::at(path, "find the path")(error))
 }
 
-/// The error for a path in a mount whose root answers.
+/// The error for a path in a mount whose root responds.
 pub(super) fn unresolved(path: &Path, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::TimedOut {
         return Error::Refused {
@@ -35,7 +35,7 @@ pub(super) fn unresolved(path: &Path, error: io::Error) -> Error {
         .unwrap_or_else(|| Error::at(path, "find the path on the mount")(error))
 }
 
-/// The error for a path that is not there.
+/// The error for a path that does not exist.
 pub(super) fn missing(path: &Path, place: &str, error: &io::Error) -> Option<Error> {
     (error.kind() == io::ErrorKind::NotFound).then(|| Error::Refused {
         message: format!(
@@ -57,7 +57,7 @@ pub(super) fn not_ours(path: &Path) -> Error {
     }
 }
 
-/// The error for a directory that this user may not look into.
+/// The error for a directory that this user may not read.
 pub(super) fn closed_directory(path: &Path) -> Error {
     Error::Refused {
         message: format!(
@@ -77,7 +77,7 @@ pub(super) fn dead(path: &Path) -> Error {
     )
 }
 
-/// The error for a mount whose owner lives and does not answer.
+/// The error for a mount whose owner is alive but does not respond.
 pub(super) fn silent(mountpoint: &Path, pid: Option<u32>) -> Error {
     let process = pid.map_or_else(|| "its process".to_owned(), |pid| format!("its process {pid}"));
     Error::Refused {

@@ -1,4 +1,4 @@
-//! What does not fit together on the tiers, for people and scripts.
+//! Inconsistencies of the tiers, for people and scripts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use crate::control::path_as_json;
 
-/// Something on the tiers that does not fit together.
+/// An inconsistency of the tiers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "problem", rename_all = "kebab-case")]
 pub enum Problem {
-    /// Both the SSD and a lower tier have something under this path; the SSD's is the truth (I10).
+    /// Both the SSD and a lower tier have something under this path; the SSD's is authoritative (I10).
     Conflict {
         /// Path below both roots.
         #[serde(serialize_with = "path_as_json")]
@@ -20,7 +20,7 @@ pub enum Problem {
         #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
-    /// A link names a file that is not there.
+    /// A link refers to a file that does not exist.
     Lost {
         /// The link's path.
         #[serde(serialize_with = "path_as_json")]
@@ -29,7 +29,7 @@ pub enum Problem {
         #[serde(serialize_with = "path_as_json")]
         place: PathBuf,
     },
-    /// Two links name the same file; this one is taken for a user's link.
+    /// Two links refer to the same file; this one is treated as a user's link.
     SecondLink {
         /// The link's path.
         #[serde(serialize_with = "path_as_json")]
@@ -38,8 +38,7 @@ pub enum Problem {
         #[serde(serialize_with = "path_as_json")]
         place: PathBuf,
     },
-    /// A link in the form of ours that the user who mounts did not make, or a second name of one: it is
-    /// taken for a user's link.
+    /// A link in our form that the mounting user did not make, or a second name of one: it is treated as a user's link.
     #[serde(rename = "strange-link")]
     UnownedLink {
         /// The link's path.
@@ -49,34 +48,33 @@ pub enum Problem {
         #[serde(serialize_with = "path_as_json")]
         place: PathBuf,
     },
-    /// Something on a lower tier that is no regular file and cannot be made on the SSD: it is left
-    /// where it is.
+    /// Something on a lower tier that is not a regular file and cannot be created on the SSD: it is left where it is.
     NotAFile {
         /// What.
         #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
-    /// A copy, or data of a removed file, that a killed mount left; the next mount removes it.
+    /// A copy, or data of a removed file, left by a killed mount; the next mount removes it.
     Leftover {
         /// The file.
         #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
-    /// A mount was killed while it moved a file with several names, of which this one still stands
-    /// for the old copy, which is the same; the next mount goes on.
+    /// A mount was killed while it moved a file with several names; this name still refers to the old copy, which is
+    /// identical. The next mount continues.
     #[serde(rename = "unswitched")]
     NotCutOver {
         /// The name.
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
     },
-    /// A file on a lower tier that no link names; the next mount adopts it.
+    /// A file on a lower tier to which no link refers; the next mount adopts it.
     Unlinked {
         /// The file.
         #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
-    /// A file's clean copy is gone; the next mount makes no use of it.
+    /// A file's clean copy is gone; the next mount does not use it.
     CopyGone {
         /// The file's path.
         #[serde(serialize_with = "path_as_json")]
@@ -85,7 +83,7 @@ pub enum Problem {
         #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
-    /// A file is not what it was when it got its clean copy; the next mount removes the copy.
+    /// A file has changed since it got its clean copy; the next mount removes the copy.
     CopyDiffers {
         /// The file's path.
         #[serde(serialize_with = "path_as_json")]
@@ -94,8 +92,7 @@ pub enum Problem {
         #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
-    /// Files that were put on a lower tier with several names there: programs take each name for a
-    /// file of its own.
+    /// Files that were put on a lower tier with several names there: programs see each name as a separate file.
     ManyNames {
         /// Names of such files.
         names: u64,

@@ -1,4 +1,4 @@
-//! What a scan of the tiers found, for people and scripts.
+//! The result of a scan of the tiers, for people and scripts.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Problem;
 use crate::control::paths_as_json;
 
-/// What was found, and done about it.
+/// What was found, and what was done about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     /// Regular files on each tier, the fastest first.
@@ -21,6 +21,6 @@ pub struct Found {
     pub copies: u64,
     /// Leftovers that were removed.
     pub removed: u64,
-    /// What does not fit.
+    /// Inconsistencies.
     pub problems: Vec<Problem>,
 }

@@ -1,11 +1,11 @@
-//! Which use is advised, and how sure that is: from seconds alone.
+//! Decides which use is advised, and how sure that is: from times alone.
 
-/// What an SSD can be used for; the order breaks ties.
+/// Possible uses of an SSD; the order breaks ties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::command) enum Use {
     /// Nothing: the slowest servers alone.
     None,
-    /// Stripes of files lie on it.
+    /// Stripes of files on it.
     Stripes,
     /// An extent cache.
     Cache,
@@ -17,7 +17,7 @@ impl Use {
     pub(in crate::command) const ALL: [Self; 4] =
         [Self::None, Self::Stripes, Self::Cache, Self::Tier];
 
-    /// In JSON.
+    /// The name in JSON.
     pub(in crate::command) const fn word(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -27,7 +27,7 @@ impl Use {
         }
     }
 
-    /// For people.
+    /// The name for people.
     pub(in crate::command) const fn text(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -38,33 +38,33 @@ impl Use {
     }
 }
 
-/// Seconds with each use, in the order of [`Use::ALL`]; `None` where it is not possible. That of no use is.
+/// Seconds with each use, in the order of [`Use::ALL`]; `None` if it is impossible. No use is always possible.
 pub(in crate::command) type Seconds = [Option<f64>; 4];
 
-/// A gain below this is none, and uses within it of the best one are ties.
+/// A smaller gain does not count, and uses within this distance of the best one are ties.
 const LEAST_GAIN: f64 = 0.01;
 
-/// What is advised.
+/// The advice.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::command) struct Advice {
-    /// The use that is advised; none where nothing is to be gained.
+    /// The advised use; none if there is nothing to gain.
     pub(in crate::command) answer: Use,
     /// The fastest, whether it is advised or not.
     pub(in crate::command) best: Use,
-    /// Throughput that the fastest gains over no use, as a share of that.
+    /// Gain of throughput of the fastest over no use, as a share.
     pub(in crate::command) gain: f64,
     /// The same over the next fastest.
     pub(in crate::command) gain_over_next: f64,
-    /// Half the distance between the least and the largest gain of the fastest in all variants, at least 1 %, more for
-    /// a trace that is not whole.
+    /// Half the difference between the smallest and the largest gain of the fastest in all variants, at least 1 %, and
+    /// more for an incomplete trace.
     pub(in crate::command) spread: f64,
-    /// Share of the variants in which the same use is the fastest, or as here none gains anything.
+    /// Share of the variants in which the same use is the fastest, or, if none is advised, in which nothing gains.
     pub(in crate::command) stays: f64,
-    /// Other uses that cannot be told from the fastest.
+    /// Other uses that cannot be distinguished from the fastest.
     pub(in crate::command) ties: Vec<Use>,
 }
 
-/// Throughput gained by `seconds` over `other`, as a share of the latter's.
+/// Gain of throughput with `seconds` over `other`, as a share.
 pub(in crate::command) fn gain(other: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { other / seconds - 1.0 } else { 0.0 }
 }
@@ -76,14 +76,15 @@ fn fastest(seconds: &Seconds) -> (Use, f64) {
     first.expect("no use is always possible")
 }
 
-/// The fastest use if it gains something, else none.
+/// The fastest use if it gains anything, otherwise none.
 pub(in crate::command) fn answer(seconds: &Seconds) -> Use {
     let (best, least) = fastest(seconds);
     let none = seconds[0].unwrap_or(least);
     if gain(none, least) > LEAST_GAIN { best } else { Use::None }
 }
 
-/// Advises from the `base` and what came of `variants` of it; `weight`, 0 to 1, is how far the trace is to be trusted.
+/// Advises from the `base` case and the results of `variants` of it; `weight`, from 0 to 1, says how much the trace can
+/// be trusted.
 pub(in crate::command) fn advise(base: &Seconds, variants: &[Seconds], weight: f64) -> Advice {
     let (best, least) = fastest(base);
     let of = |seconds: &Seconds| Some(gain(seconds[0]?, seconds[best as usize]?));
@@ -131,7 +132,7 @@ mod tests {
         // In half of the variants another one is faster.
         let variants = [seconds([10.0, 8.0, 4.0, 5.0]), seconds([10.0, 8.0, 4.0, 3.9])];
         assert!((advise(&base, &variants, 1.0).stays - 0.5).abs() < 1e-9);
-        // A trace of which little is known makes no advice.
+        // A trace of which little is known allows no advice.
         assert_eq!(advise(&base, &variants, 1e-3).answer, Use::None);
     }
 
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(advice.ties, [Use::None, Use::Stripes]);
         let slower = advise(&seconds([4.0, 5.0, 5.0, 5.0]), &[], 1.0);
         assert_eq!((slower.answer, slower.best, slower.gain), (Use::None, Use::None, 0.0));
-        // A gain that is as likely a loss.
+        // A gain that might equally be a loss.
         let variants = [seconds([4.0, 4.0, 2.0, 4.0]), seconds([4.0, 4.0, 8.0, 4.0])];
         assert_eq!(advise(&seconds([4.0, 4.0, 3.5, 4.0]), &variants, 1.0).answer, Use::None);
     }

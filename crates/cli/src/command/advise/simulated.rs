@@ -1,4 +1,4 @@
-//! The uses of an SSD, simulated on the servers as they are described and on variants of them.
+//! The uses of an SSD, simulated on the described servers and on variants of them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::command::simulate::tiered::files_seen;
 use crate::command::simulate::traced::{Traced, refused};
 use crate::failure::Failure;
 
-/// Stripe of files where no plan says otherwise, bytes.
+/// Stripe of files without a plan, in bytes.
 const STRIPE: u64 = 64 << 10;
-/// Variants are judged by so many first requests of the trace.
+/// Variants are judged by this many requests from the beginning of the trace.
 const VARIANT_REQUESTS: usize = 250_000;
-/// Times of a device in the variants, as a share of what is described: a fifth faster and slower.
+/// Times of a device in the variants, relative to the description: a fifth faster and slower.
 const FACTORS: [f64; 3] = [0.8, 1.0, 1.2];
-/// Further places of files on the disks.
+/// Seeds for other positions of files on the disks.
 const SEEDS: [u64; 2] = [1, 2];
 
 /// What is simulated.
@@ -36,7 +36,7 @@ pub(in crate::command) struct Case<'a> {
     size: u64,
     options: Options,
     files: FilesSeen,
-    /// The layouts that the planner chose, with their default, or why there are none.
+    /// The layouts that the planner chose, and their default, or why there are none.
     stripes: Result<(HashMap<u32, FileLayout>, FileLayout), String>,
     slow_alone: FileLayout,
     pub(in crate::command) trace_weight: f64,
@@ -44,28 +44,28 @@ pub(in crate::command) struct Case<'a> {
     pub(in crate::command) bytes: u64,
 }
 
-/// What came of one use.
+/// The result of one use.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(in crate::command) struct Outcome {
     /// From the first issue to the last completion.
     pub(in crate::command) foreground_seconds: Option<f64>,
-    /// The same with dirty bytes written back and moves ended.
+    /// The same, with dirty bytes written back and moves completed.
     pub(in crate::command) seconds: Option<f64>,
-    /// Why it is not possible.
+    /// Why it is impossible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::command) unavailable: Option<String>,
 }
 
-/// The servers, a little otherwise.
+/// A variant of the servers.
 #[derive(Debug, Clone, Serialize)]
 pub(in crate::command) struct Variant {
-    /// Times of the slowest servers' devices, as a share of what is described.
+    /// Times of the slowest servers' devices, relative to the description.
     pub(in crate::command) disk_times: f64,
     /// The same of all others.
     pub(in crate::command) ssd_times: f64,
-    /// Where files lie on disks.
+    /// Seed for the positions of files on disks.
     pub(in crate::command) seed: u64,
-    /// What would be the answer.
+    /// What would be advised.
     pub(in crate::command) answer: &'static str,
 }
 
@@ -124,7 +124,8 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The layouts of a stripe target: those of files of their own, and that of all others; or why there are none.
+    /// The layouts of a stripe target: those of individual files, and the default for all others; or why there are
+    /// none.
     pub(in crate::command) fn stripes(
         &self,
     ) -> Result<(&HashMap<u32, FileLayout>, &FileLayout), &String> {
@@ -141,7 +142,7 @@ impl<'a> Case<'a> {
         self.size
     }
 
-    /// The whole trace on the servers as they are described.
+    /// The whole trace on the described servers.
     pub(in crate::command) fn base(&self) -> Result<[Outcome; 4], Failure> {
         let mut outcomes = Vec::new();
         for what in Use::ALL {
@@ -162,7 +163,7 @@ impl<'a> Case<'a> {
         Ok(outcomes.try_into().expect("one for each use"))
     }
 
-    /// The beginning of the trace on the variants of the servers, without those that are the base's.
+    /// The beginning of the trace on the variants of the servers, without those equal to the base.
     pub(in crate::command) fn variants(&self) -> Result<Vec<(Variant, Seconds)>, Failure> {
         let mut input = Traced::open(self.trace)?;
         let requests: Vec<Request> = input.by_ref().take(VARIANT_REQUESTS).collect();
@@ -185,12 +186,12 @@ impl<'a> Case<'a> {
         Ok(variants)
     }
 
-    /// Requests that the variants are judged by.
+    /// Number of requests by which the variants are judged.
     pub(in crate::command) fn variant_requests(&self) -> u64 {
         self.requests.min(VARIANT_REQUESTS as u64)
     }
 
-    /// Seconds until the last request is done, and until all is where it belongs.
+    /// Seconds until the last request completes, and until all data is where it belongs.
     fn run(
         &self,
         what: Use,

@@ -1,4 +1,4 @@
-//! Measured directories as the servers of a plan (docs/SIMULATOR.md, Servers).
+//! Writes measured directories as the servers of a plan (docs/SIMULATOR.md, Servers).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::print::tell;
 use crate::text;
 
-/// Writes each directory with its device, the way there, and the space that is free there.
+/// Writes each directory with its device, its network path, and its free space.
 pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<(), Failure> {
     let (mut tables, mut profiles) = (ArrayOfTables::new(), Table::new());
     profiles.set_implicit(true);
@@ -33,7 +33,7 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
         table["name"] = value(&name);
         table["directory"] = value(path);
         table["profile"] = value(&name);
-        // What a plan may use; a server without space is refused there.
+        // The space that a plan may use; a server without space is refused there.
         table["capacity"] = value(i64::try_from(free).unwrap_or(i64::MAX));
         if let Some(way) = &found.way {
             table["network"] = network(*way);
@@ -56,7 +56,7 @@ fn network(way: Way) -> Item {
     Item::Value(Value::InlineTable(network))
 }
 
-/// Servers of one file system have its space together, and one device.
+/// Reports servers on one file system, which share its space and its device.
 fn say_of_shared(measured: &[(PathBuf, Calibration)]) -> Result<(), Failure> {
     use std::os::unix::fs::MetadataExt;
     let mut first = std::collections::BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What the store of tokens says, for people and scripts. Nothing is changed.
+//! Reports the contents of the store of tokens, for people and scripts. Nothing is changed.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -41,12 +41,12 @@ struct TokenJson {
     end: Option<u64>,
 }
 
-/// What is known of one file's tokens.
+/// The tokens of one file.
 #[derive(Debug, Serialize)]
 struct TokensJson {
     inode: u64,
     tokens: Vec<TokenJson>,
-    /// Names of nodes that wait for something, the first one first.
+    /// Names of the waiting nodes, in order of arrival.
     waiting: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn status(args: &AskArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `halocline cluster fsck`: ends with 1 where something does not end by itself.
+/// `halocline cluster fsck`: exits with 1 if a problem does not resolve by itself.
 pub(super) fn fsck(args: &AskArgs) -> Outcome {
     let found = look(args)?;
     if args.json {
@@ -184,7 +184,7 @@ pub(super) fn tokens(args: &TokensArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file as the origin has it, from a path on it or below it.
+/// The path of a file on the origin, from a path there or below it.
 fn on_the_origin(origin: &Path, file: &Path) -> Result<PathBuf, Failure> {
     let below = origin.join(file);
     let path = if file.is_absolute() || below.symlink_metadata().is_err() { file } else { &below };

@@ -1,4 +1,4 @@
-//! Compares what is cached with its checksums, and saves what only the cache had of what is damaged.
+//! Compares cached bytes with their checksums, and saves damaged ones that only the cache had.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use crate::progress::Meter;
 
 /// Directory of the cache for bytes that could not go to the origin.
 const CONFLICTS: &str = "conflicts";
-/// Bytes that are read at once.
+/// Bytes read at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// How far the comparison is.
+/// Progress of the comparison.
 pub(in crate::command) struct Contents {
     meter: Meter,
     total_bytes: u64,
     done_bytes: u64,
-    /// Bytes that had a checksum and were what it says, or were not.
+    /// Bytes that have a checksum and were compared with it.
     pub(in crate::command) verified_bytes: u64,
     buf: Vec<u8>,
 }
 
-/// What is beside saved bytes, in the same words as beside those of a conflict.
+/// The description of saved bytes, in the same form as for a conflict.
 #[derive(Serialize)]
 struct Saved<'a> {
     #[serde(serialize_with = "path_as_json")]
@@ -40,13 +40,13 @@ struct Saved<'a> {
 }
 
 impl Contents {
-    /// Nothing of `total_bytes` was compared yet; silent when `quiet`.
+    /// Nothing of `total_bytes` was compared yet; silent if `quiet`.
     pub(in crate::command) fn new(total_bytes: u64, quiet: bool) -> Self {
         let meter = Meter::new("verifying", quiet);
         Self { meter, total_bytes, done_bytes: 0, verified_bytes: 0, buf: Vec::new() }
     }
 
-    /// The parts of an extent that are not what was written. What cannot be read counts as such.
+    /// The parts of an extent that differ from what was written. Unreadable parts count as such.
     pub(in crate::command) fn damaged(
         &mut self,
         (dmt, objects): (&ExtentTable, &CacheObjects),
@@ -57,7 +57,7 @@ impl Contents {
         let mut damaged: Vec<ByteRange> = Vec::new();
         let mut at = extent.range.start;
         while at < extent.range.end {
-            // Pieces end where blocks do: of a block in two pieces each would read the whole.
+            // Pieces end at block boundaries: if a block were in two pieces, each would read all of it.
             let end = (at / PIECE_BYTES + 1) * PIECE_BYTES;
             let piece = ByteRange::new(at, end.min(extent.range.end));
             let length = usize::try_from(piece.len()).expect("a piece fits in memory");
@@ -88,8 +88,8 @@ impl Contents {
     }
 }
 
-/// Saves what is there of damaged dirty bytes of one file, durably, in a sparse file of their own
-/// below `cache` with a description beside it; where.
+/// Saves the damaged dirty bytes of one file, durably, in a new sparse file below `cache` with a description beside it;
+/// returns its path.
 pub(in crate::command) fn save(
     cache: &Path,
     objects: &CacheObjects,
@@ -108,7 +108,7 @@ pub(in crate::command) fn save(
         while at < range.end {
             let piece = ByteRange::at(at, PIECE_BYTES.min(range.end - at));
             let mut buf = vec![0; usize::try_from(piece.len()).expect("a piece fits in memory")];
-            // What cannot be read stays a hole.
+            // Unreadable bytes stay a hole.
             if object.read_filled(at, &mut buf).is_ok() {
                 bytes.write_all_at(&buf, at).map_err(Error::at(&path, "write"))?;
             }

@@ -1,21 +1,21 @@
-//! What a check finds, for people and scripts: the names are an interface (`docs/METRICS.md`).
+//! The findings of a check, for people and scripts: the names are an interface (`docs/METRICS.md`).
 
 use std::path::PathBuf;
 
 use halocline_api::control::{path_as_json, path_or_null_as_json};
 use serde::Serialize;
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "problem", rename_all = "kebab-case")]
 pub(super) enum Problem {
-    /// A power loss took these bytes; the next mount, or a repair, forgets them and says so.
+    /// A power loss took these bytes; the next mount, or a repair, forgets them and reports it.
     LostAtPowerLoss {
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         dirty_bytes: u64,
     },
-    /// A record says that these bytes are on the cache, and they are not.
+    /// A record says that these bytes are on the cache, but they are not.
     MissingData {
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
@@ -23,55 +23,55 @@ pub(super) enum Problem {
         length: u64,
         dirty: bool,
     },
-    /// These bytes on the cache are not what was written there.
+    /// These bytes on the cache differ from what was written there.
     DamagedData {
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         offset: u64,
         length: u64,
         dirty: bool,
-        /// Where what is there was saved before the records of it were dropped.
+        /// Where the damaged bytes were saved before their records were dropped.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "path_or_null_as_json")]
         saved: Option<PathBuf>,
     },
-    /// A server of the cache holds nothing of it: its device is not mounted, or was replaced.
+    /// A server of the cache has nothing of it: its device is not mounted, or was replaced.
     LostServer {
         #[serde(serialize_with = "path_as_json")]
         server: PathBuf,
     },
-    /// An object of a file that no record names: it costs space and nothing else. A killed mount
-    /// leaves such objects, and the next mount removes them.
+    /// An object of a file that no record names: it only takes space. A killed mount leaves such objects, and the next
+    /// mount removes them.
     StrayObject { file: u64, next_mount_removes: bool },
-    /// The origin has no such file any more: its dirty bytes have no place to go.
+    /// The origin no longer has this file: its dirty bytes cannot be flushed.
     NoOrigin {
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         dirty_bytes: u64,
     },
-    /// The origin's file cannot be looked at: its dirty bytes wait until it can.
+    /// The origin's file cannot be examined: its dirty bytes wait until it can.
     NotReachable {
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         dirty_bytes: u64,
         reason: String,
     },
-    /// Others changed the origin's file under dirty bytes: these are not written to the origin.
+    /// Others changed the origin's file while there were dirty bytes: these are not written to the origin.
     Conflict {
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         dirty_bytes: u64,
     },
-    /// The directory is a copy of a cache, or was moved to another file system, with dirty bytes: some
-    /// may be older than the origin's.
+    /// The directory is a copy of a cache, or was moved to another file system, with dirty bytes: some may be older
+    /// than the origin's.
     Copy { dirty_bytes: u64 },
-    /// An object of a striped origin that no file names any more: it costs space and nothing else.
+    /// An object of a striped origin to which no file refers any more: it only takes space.
     OrphanObject { object: String, bytes: u64 },
-    /// More blocks are in use than the records know of (I5).
+    /// More blocks are in use than the records account for (I5).
     Uncounted { allocated_bytes: u64, counted_bytes: u64 },
 }
 
 impl Problem {
-    /// Whether the next mount ends it.
+    /// Whether the next mount resolves it.
     pub(super) fn ends_by_itself(&self) -> bool {
         matches!(
             self,
@@ -82,7 +82,7 @@ impl Problem {
     }
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Serialize)]
 pub(super) struct Findings {
     #[serde(serialize_with = "path_or_null_as_json")]
@@ -91,18 +91,18 @@ pub(super) struct Findings {
     pub(super) extents: u64,
     pub(super) mapped_bytes: u64,
     pub(super) dirty_bytes: u64,
-    /// Cached bytes that have a checksum. Of the others nobody knows whether they are right.
+    /// Cached bytes that have a checksum. Whether the others are right is unknown.
     pub(super) verified_bytes: u64,
     pub(super) problems: Vec<Problem>,
     pub(super) repaired: bool,
-    /// Why a striped origin's objects were not looked at.
+    /// Why a striped origin's objects were not examined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) origin_unchecked: Option<String>,
 }
 
 impl Findings {
-    /// Problems that the next mount does not end by itself. A killed mount leaves blocks that were
-    /// written and not yet recorded: nobody was told that they are stored, and nothing is lost.
+    /// Problems that the next mount does not resolve by itself. A killed mount leaves blocks that were written but not
+    /// recorded: they were not acknowledged, and nothing is lost.
     pub(super) fn wrong(&self) -> usize {
         self.problems.iter().filter(|problem| !problem.ends_by_itself()).count()
     }

@@ -1,30 +1,30 @@
-//! What `strace -f -e trace=open,openat` wrote.
+//! Parses the output of `strace -f -e trace=open,openat`.
 //!
-//! A trace is more than the calls: where two threads call at once, strace writes a call on two lines,
-//! `<unfinished ...>` and `<... openat resumed>`, and it tells of signals and ends of processes
-//! (`---`, `+++`). None of these is the name of a file.
+//! A trace contains more than calls: if two threads call at the same time, strace writes a call on two lines,
+//! `<unfinished ...>` and `<... openat resumed>`, and it reports signals and ends of processes (`---`, `+++`). None of
+//! these is the name of a file.
 
 use std::collections::HashMap;
 
 /// Calls that open a file by name.
 const CALLS: [&str; 4] = ["openat", "open", "openat2", "creat"];
-/// Where a call's line ends because another thread's came in between.
+/// The end of a call's line if another thread's line came in between.
 const UNFINISHED: &str = "<unfinished ...>";
 
-/// Files that a trace says were opened.
+/// Files that were opened according to a trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Opened {
-    /// Their names in the order in which the calls ended: as the program gave them, or absolute
-    /// where strace wrote which directory they were relative to (`-y`).
+    /// Their names in the order in which the calls ended: as given by the program, or absolute if strace wrote the
+    /// directory to which they were relative (`-y`).
     pub(super) names: Vec<String>,
-    /// Opens whose file the trace does not say: relative to a directory that is a number only, or of
-    /// a name that is not UTF-8.
+    /// Opens whose file the trace does not reveal: relative to a directory that is only a number, or with a name that
+    /// is not UTF-8.
     pub(super) unknown: u64,
 }
 
-/// What a line of a trace is.
+/// A line of a trace.
 enum Line<'a> {
-    /// A call, whole or with its arguments only.
+    /// A call, complete or only with its arguments.
     Call { name: &'a str, after: &'a str },
     /// The rest of a call.
     Resumed { name: &'a str, after: &'a str },
@@ -37,12 +37,12 @@ pub(super) fn is_a_line(line: &str) -> bool {
     parse(line).is_some()
 }
 
-/// The files that were opened, not those where it failed, nor directories.
+/// The files that were opened, without failed calls and directories.
 pub(super) fn opened(text: &str) -> Opened {
     let mut opened = Opened::default();
     let mut unfinished: HashMap<Option<u32>, &str> = HashMap::new();
     for line in text.lines() {
-        // What a program wrote between the lines is not strace's.
+        // Output of a program between the lines is not strace's.
         let Some((process, line)) = parse(line) else { continue };
         let (name, found) = match line {
             Line::Call { name, after } => match after.trim_end().strip_suffix(UNFINISHED) {
@@ -69,7 +69,7 @@ pub(super) fn opened(text: &str) -> Opened {
     opened
 }
 
-/// The process of a line, where one stands there, and what the line is.
+/// The process of a line, if given, and the kind of the line.
 fn parse(line: &str) -> Option<(Option<u32>, Line<'_>)> {
     let (process, line) = beginning(line);
     if line.starts_with("+++ ") && line.ends_with(" +++")
@@ -90,7 +90,7 @@ fn parse(line: &str) -> Option<(Option<u32>, Line<'_>)> {
     (is_word(name) && ended).then_some((process, Line::Call { name, after }))
 }
 
-/// Takes the process and the times off a line: `[pid 12] `, `12 `, `12:34:56.789 `, `0.000123 `.
+/// Removes the process and the times from a line: `[pid 12] `, `12 `, `12:34:56.789 `, `0.000123 `.
 fn beginning(line: &str) -> (Option<u32>, &str) {
     let mut line = line.trim_start();
     let mut process = None;
@@ -114,7 +114,7 @@ fn is_word(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// What a call opened.
+/// The file opened by a call.
 enum Found {
     File(String),
     Unknown,
@@ -122,7 +122,7 @@ enum Found {
     None,
 }
 
-/// What a call opened whose line goes on with `after` behind its first bracket.
+/// The file opened by a call whose line continues with `after` behind its first bracket.
 fn file(after: &str) -> Found {
     let Some((directory, name, rest)) = arguments(after) else { return Found::None };
     let Some((flags, result)) = result(rest) else { return Found::None };
@@ -143,14 +143,14 @@ fn file(after: &str) -> Found {
     }
 }
 
-/// What a name is relative to.
+/// The directory to which a name is relative.
 enum Directory {
     Working,
     Of(String),
     Unknown,
 }
 
-/// The directory, the name (`None` if it is not UTF-8) and what stands behind it.
+/// The directory, the name (`None` if it is not UTF-8) and the rest.
 fn arguments(after: &str) -> Option<(Directory, Option<String>, &str)> {
     if let Some(rest) = after.strip_prefix('"') {
         let (name, rest) = quoted(rest, b'"')?;
@@ -171,7 +171,7 @@ fn arguments(after: &str) -> Option<(Directory, Option<String>, &str)> {
     Some((directory, name, rest))
 }
 
-/// The arguments behind the name, and what the call returned: `, O_RDONLY)   = 3` has both.
+/// The arguments after the name, and the result of the call: `, O_RDONLY)   = 3` has both.
 fn result(rest: &str) -> Option<(&str, &str)> {
     let mut brackets = rest.match_indices(')');
     brackets.find_map(|(at, _)| {
@@ -180,8 +180,7 @@ fn result(rest: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// What stands before the closing mark, as strace escapes it (`None` if that is not UTF-8), and what
-/// stands after.
+/// The text before the closing mark, as strace escapes it (`None` if that is not UTF-8), and the text after it.
 fn quoted(text: &str, close: u8) -> Option<(Option<String>, &str)> {
     let mut name = Vec::new();
     let mut rest = text.as_bytes();
@@ -274,7 +273,7 @@ mod tests {
             assert_eq!(names(line), ["x"], "{line}");
             assert!(is_a_line(line), "{line}");
         }
-        // Two threads that are told apart in each of them.
+        // Two threads, distinguished in each of them.
         let trace = "[pid 1] open(\"a\", O_RDONLY <unfinished ...>\n[pid 2] open(\"b\", O_RDONLY \
                      <unfinished ...>\n[pid 1] <... open resumed>) = 3\n[pid 2] <... open \
                      resumed>) = -1 EIO (Input/output error)";

@@ -1,7 +1,7 @@
-//! A plan as a page that a person looks at: one HTML file that loads nothing.
+//! A plan as a page for people: one HTML file that loads nothing.
 //!
-//! What must hold: names from traces and descriptions of servers are text and never markup ([`html::escaped`]); the
-//! page's own policy forbids scripts and everything from elsewhere, should that ever fail.
+//! What must hold: names from traces and descriptions of servers are text and never markup ([`html::escaped`]); should
+//! that ever fail, the page's own policy forbids scripts and all external resources.
 
 mod figures;
 mod html;
@@ -27,11 +27,11 @@ use crate::output::Replacement;
 use crate::text;
 use html::{Cell, Figure, escaped, table};
 
-/// Files and parts of files in the table of the plan at most.
+/// Limit of the files, and of the parts of files, in the table of the plan.
 const FILES_SHOWN: usize = 20;
 const STYLE: &str = include_str!("page/page.css");
 
-/// What servers do under a layout.
+/// The load of the servers under a layout.
 struct Load {
     name: Name,
     seconds: f64,
@@ -43,12 +43,12 @@ struct Station {
     name: String,
     kind: String,
     is_fast: bool,
-    /// Share of the replay.
+    /// Busy share of the replay.
     busy: f64,
     bytes: u64,
 }
 
-/// All that a page shows.
+/// The contents of a page.
 struct Page<'a> {
     trace: &'a Path,
     seen: &'a Seen,
@@ -60,13 +60,13 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// The layouts that there are.
+    /// The existing layouts.
     fn judged(&self) -> impl Iterator<Item = (Name, &Judged)> {
         Name::ALL.into_iter().filter_map(|name| Some((name, self.outcome.of(name).ok()?)))
     }
 }
 
-/// Writes the page for a plan to `file`, which is there under its name only once it is whole.
+/// Writes the page for a plan to `file`, which appears under its name only once it is complete.
 pub(super) fn write(
     file: &Path,
     trace: &Path,
@@ -95,7 +95,7 @@ fn loads(seen: &Seen, set: &ServerSet, outcome: &Outcome) -> Result<Vec<Load>, F
     Ok(loads)
 }
 
-/// Servers under a layout, or classes of them where there are more than `most`.
+/// Servers under a layout, or classes of them if there are more than `most`.
 fn stations(page: &Page<'_>, load: &Load, most: usize) -> Vec<Station> {
     let share = |server: &ServerOutcome| (server.busy_seconds / load.seconds.max(1e-12)).min(1.0);
     let bytes = |server: &ServerOutcome| server.read_bytes.saturating_add(server.written_bytes);

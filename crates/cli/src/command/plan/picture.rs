@@ -1,9 +1,9 @@
-//! What a report shows of a trace: which bytes were asked for when, counted over all requests in bounded memory.
+//! The picture of a trace in a report: which bytes were requested when, counted over all requests in bounded memory.
 
 use halocline_trace::analysis::{Sizes, Summary};
 use halocline_trace::{Op, Request};
 
-/// Files that are shown, those with the most bytes.
+/// How many files are shown, those with the most bytes.
 pub(crate) const FILES_MAX: usize = 3;
 /// Cells of a map along time and offset.
 pub(crate) const COLUMNS: usize = 48;

@@ -1,4 +1,4 @@
-//! Asking the store for a token.
+//! Requests a token from the store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::store::{Lease, Reading, Roll, StoreError, Swap};
 
 /// Lost races after which a request pauses.
 const RACES: u32 = 16;
-/// Every this many attempts, a waiting request checks whether those in its way still live.
+/// Every this many attempts, a waiting request checks whether the holders in its way are still alive.
 const LOOK_EVERY: u32 = 4;
-/// All of a file: taken where it is free, beyond what is required.
+/// All of a file: desired in addition to what is required, as far as it is free.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
 impl File {
@@ -51,7 +51,7 @@ impl File {
             return waits("bytes that are being brought to the origin for another node");
         }
         if let Some(range) = expired {
-            // Perhaps nobody else writes there any more.
+            // Perhaps no one else writes there any more.
             self.give(range, None);
         }
         let Some(changes) = shared.changes.try_read_until(deadline) else {
@@ -70,7 +70,8 @@ impl File {
             }
             Ok(Asked::GiveFirst(range)) => {
                 drop((changes, change));
-                // Where another thread gives it already, or it cannot be given now, asking again at once would find the same.
+                // If another thread is already giving it up, or it cannot be given up now, asking again at once would
+                // find the same.
                 if self.give(range, None) {
                     Ok(Attempt::Again)
                 } else {
@@ -80,7 +81,7 @@ impl File {
             Ok(Asked::Waits(on)) => Ok(Attempt::Waits(on)),
             Ok(Asked::Lost(held)) => Err(self.lost(held)),
             Err(error @ StoreError::NoAnswer(_)) => {
-                // The request may have been done.
+                // The request may have been executed.
                 self.state.lock().last = None;
                 Ok(Attempt::Waits(error.to_string()))
             }
@@ -106,7 +107,7 @@ impl File {
         let Want { direction, range: required, alone, .. } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
-        // The value seen last is a guess, which the store takes if it is right. A request that waits must read.
+        // The last known value is a guess, which the store accepts if it is right. A request that waits must read.
         let guess = self.guess(roll.parts[part]).filter(|_| attempts == 0);
         let mut is_read = attempts > 0;
         let mut value = match guess {
@@ -153,7 +154,7 @@ impl File {
         Ok(Asked::Waits("the store, which others change at the same time".to_owned()))
     }
 
-    /// The store took a change with this answer.
+    /// The store accepted a change with this answer.
     fn answered(&self, want: Want, answer: &Answer, new: Tokens, lapses: u64) -> Asked {
         let shared = &self.shared;
         let asked = match answer {
@@ -172,7 +173,7 @@ impl File {
                 if held.iter().any(|held| held.mode == Mode::Direct) {
                     add(&shared.counters.direct);
                 }
-                // Under the same lock: a request that waited uses what it got before others take it away.
+                // Under the same lock, so that a request that waited uses what it got before others take it away.
                 let permit = if is_sure { state.pieces.permit(want, now) } else { None };
                 Asked::Granted(permit)
             }
@@ -186,7 +187,7 @@ impl File {
         asked
     }
 
-    /// Tells those who are in the way.
+    /// Notifies the holders in the way.
     fn waits(&self, on: &[Held], tokens: &Tokens) -> Asked {
         let own = self.shared.session;
         let sessions: BTreeSet<Session> = on.iter().map(|held| held.session).collect();
@@ -206,13 +207,13 @@ enum Asked {
     /// The token is held; no permit if it is being given up right now.
     Granted(Option<Grant>),
     Waits(String),
-    /// What this node holds there must be given up first: cached bytes became contended, or the reverse.
+    /// What this node holds there must be given up first: cached bytes became contended, or contended ones cacheable.
     GiveFirst(ByteRange),
     Lost(Held),
 }
 
 impl Shared {
-    /// A roll by which tokens are granted, if there is one.
+    /// A roll under which tokens are granted, if there is one.
     fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
         let roll = self.known();
         if roll.members.grants(roll.epoch) {
@@ -227,15 +228,15 @@ impl Shared {
         Ok(self.known())
     }
 
-    /// A roll that is not older than the tokens, where that matters: where they name a session that is not known to
-    /// live.
+    /// A roll that is not older than the tokens if that matters, that is, if they name a session that is not known to
+    /// be alive.
     fn knowing(&self, roll: Arc<Roll>, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
         let mut others = tokens.all().iter().map(|held| held.session).chain(tokens.waiters());
         let is_live = |session: Session| roll.members.life(session) == Some(Life::Live);
         if others.all(is_live) { Ok(roll) } else { self.refresh() }
     }
 
-    /// Checks whether the sessions that have or want tokens of a file are still there.
+    /// Checks whether the sessions that have or want tokens of a file are still alive.
     fn declare_gone(&self, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
         let mut roll = self.refresh()?;
         let held = tokens.all().iter().map(|held| held.session);

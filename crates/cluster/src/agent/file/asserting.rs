@@ -1,15 +1,15 @@
-//! Asserting again what this node holds of a file, to a store that may have forgotten it.
+//! Asserts again what this node holds of a file, for a store that may have forgotten it.
 
 use halocline_model::token::{Held, Tokens};
 
 use super::File;
 use crate::store::{Result, Roll, StoreError, Swap};
 
-/// Lost races after which it is left for later.
+/// Lost races after which this is postponed.
 const RACES: u32 = 64;
 
 impl File {
-    /// Drops what is not exclusive, whatever the store believes. `false` if it must be tried again.
+    /// Drops everything that is not exclusive, whatever the store says. `false` if it must be tried again.
     pub(in crate::agent) fn drop_what_is_unsure(&self) -> bool {
         let ranges = self.state.lock().pieces.unsure();
         ranges.into_iter().all(|range| self.drop_range(range))

@@ -7,11 +7,11 @@ use halocline_model::token::{Life, Mode, Tokens};
 use super::{File, filled};
 use crate::store::{Reading, StoreError};
 
-/// Nodes that an explanation names at most.
+/// How many nodes an explanation names at most.
 const NAMED: usize = 3;
 
 impl File {
-    /// Looks at what this node holds and, if that is not enough, at the store. Changes nothing.
+    /// Examines what this node holds and, if that is not enough, the store. Changes nothing.
     pub(super) fn explained(&self, want: Want) -> Option<String> {
         let now = self.why_not_now(filled(want));
         let last = self.state.lock().last_wait.clone().map(|wait| {
@@ -58,7 +58,7 @@ impl File {
         if at >= want.range.end { None } else { self.why_asked(want) }
     }
 
-    /// Why a token that this node does not hold cannot be had at once.
+    /// Why a token that this node does not hold cannot be granted at once.
     fn why_asked(&self, want: Want) -> Option<String> {
         let shared = &self.shared;
         let answer =

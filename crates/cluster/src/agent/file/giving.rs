@@ -1,4 +1,4 @@
-//! Giving up what others want of a file.
+//! Gives up what others want of a file.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -12,11 +12,11 @@ use super::File;
 use crate::counters::add;
 use crate::store::{Reading, StoreError, Swap};
 
-/// Lost races after which a change is given up for now.
+/// Lost races after which a change is abandoned for now.
 const RACES: u32 = 64;
 /// Attempts to give everything up at the end, if something fails.
 const TRIES: u32 = 8;
-/// Handovers of one file after which others have their turn.
+/// Handovers of one file after which other files have their turn.
 const TURNS: u32 = 64;
 
 impl File {
@@ -24,7 +24,7 @@ impl File {
     pub(in crate::agent) fn give_what_is_wanted(&self) -> Result<()> {
         let shared = &self.shared;
         for _ in 0..TURNS {
-            // A node without a lease sees to its tokens when it has one again.
+            // A node without a lease deals with its tokens once it has one again.
             shared.check_lease()?;
             let Reading { tokens, epoch } = shared.store.read(self.id).map_err(told)?;
             let active = self.state.lock().active.clone();
@@ -48,7 +48,7 @@ impl File {
         Ok(())
     }
 
-    /// Takes requests that no longer wait out of the queue, because others are queued behind them.
+    /// Removes requests that no longer wait from the queue, because others are queued behind them.
     fn leave_queue(&self) -> Result<(), StoreError> {
         let _changes = self.shared.changes.read();
         let _change = self.change.lock();
@@ -79,7 +79,7 @@ impl File {
             }
             let mut state = self.state.lock();
             if state.pieces.is_closed(all) {
-                // Some of it is being given to others.
+                // Some of it is currently being given to others.
                 let _ = self.changed.wait_until(&mut state, deadline);
             } else {
                 failures += 1;
@@ -91,7 +91,7 @@ impl File {
         })
     }
 
-    /// Gives up a range, or keeps `keep` of what is exclusive there. `false` if that is under way already, or must be
+    /// Gives up a range, or keeps `keep` of exclusive tokens there. `false` if that is already in progress, or must be
     /// tried again.
     pub(in crate::agent) fn give(&self, range: ByteRange, keep: Option<Mode>) -> bool {
         {
@@ -108,8 +108,8 @@ impl File {
         given
     }
 
-    /// Drops a range from the caches and from what the node believes it holds, because its lease lapsed. `false` if it
-    /// must be tried again.
+    /// Drops a range from the caches, and from the tokens that the node believes to hold, because its lease lapsed.
+    /// `false` if it must be tried again.
     pub(in crate::agent) fn drop_range(&self, range: ByteRange) -> bool {
         {
             let mut state = self.state.lock();
@@ -129,7 +129,7 @@ impl File {
         dropped
     }
 
-    /// Has the engine bring a closed range to the origin and drop it.
+    /// Lets the engine flush a closed range to the origin and drop it.
     fn bring_to_origin(&self, range: ByteRange, keeps_clean: bool) -> bool {
         let Some(holder) = self.shared.holder.get() else { return true };
         let given = match holder.upgrade() {
@@ -152,12 +152,12 @@ impl File {
         all.iter().any(|(held, mode)| *mode == Mode::Exclusive && held.overlaps(range))
     }
 
-    /// Tells the store that a closed range, which is on the origin, is given up.
+    /// Tells the store that a closed range, which was flushed, is given up.
     fn tell_given(&self, range: ByteRange, keep: Option<Mode>) -> bool {
         let shared = &self.shared;
         let _changes = shared.changes.read();
         let _change = self.change.lock();
-        // The node forgets it first, whether or not the store hears of it.
+        // The node removes it first, whether or not the store receives the change.
         self.state.lock().pieces.remove(range, keep);
         let changed =
             self.change_tokens(|new, epoch| new.give_up(shared.session, range, keep, epoch));

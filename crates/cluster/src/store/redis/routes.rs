@@ -1,6 +1,6 @@
-//! Routing on a Redis Cluster: which server to ask for a slot. A request goes to one server, and to another only where
-//! the first says that it did nothing and which one will: a request whose answer was lost is never sent again, because
-//! it may have been done.
+//! Routing on a Redis Cluster: which server to ask for a slot. A request goes to one server, and to another only if the
+//! first reports that it did nothing and which one will: a request whose answer was lost is never repeated, because it
+//! may have been executed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,21 +17,21 @@ use super::server::Server;
 use super::slots::{Address, SlotMap};
 use super::{Result, StoreError};
 
-/// After this time no further server is asked; the last one may take its time to answer.
+/// After this time no further server is asked; the last one may still take its time to answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Servers that one request is sent to, one after the other, at most.
+/// How many servers one request is sent to, one after another, at most.
 const HOPS: u32 = 16;
-/// How long a slot that is on its way to another server is left alone.
+/// Pause for a slot that is being moved to another server.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// The parts of the store that a request may be about.
+/// The parts of the store that a request may concern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// The members and leases.
     Members(u16),
     /// A part, and its slot.
     Part(usize, u16),
-    /// What sessions are told.
+    /// Messages to sessions.
     Messages(u16),
 }
 
@@ -55,12 +55,12 @@ impl fmt::Display for Place {
 
 /// The servers.
 pub(super) struct Routes {
-    /// Those that were named, and how to connect to others.
+    /// The servers that were named, and how to connect to others.
     seeds: Vec<(Address, Arc<Server>)>,
     template: ConnectionInfo,
     known: Mutex<Known>,
-    /// Which server is asked next for the masters of slots: another each time, so that one that was cut off does not
-    /// mislead for long.
+    /// Which server is asked next for the masters of slots: a different one each time, so that one that is partitioned
+    /// does not mislead for long.
     turn: Mutex<usize>,
     asked: AtomicU64,
 }
@@ -74,9 +74,9 @@ impl fmt::Debug for Routes {
 #[derive(Debug, Default)]
 struct Known {
     map: SlotMap,
-    /// What servers said since about single slots.
+    /// What servers have since said about individual slots.
     moved: BTreeMap<u16, Address>,
-    /// A server did not answer: another may have taken its place.
+    /// A server did not answer: another may have replaced it.
     is_stale: bool,
     servers: BTreeMap<Address, Arc<Server>>,
 }
@@ -95,10 +95,10 @@ enum Next {
 }
 
 impl Routes {
-    /// The servers of the cluster that the `seeds` belong to, none of them asked yet.
+    /// The servers of the cluster to which the `seeds` belong, none of them asked yet.
     ///
     /// # Errors
-    /// If there is none, or something else than a cluster's database is named.
+    /// If there is none, or something other than a cluster's database is named.
     pub(super) fn new(seeds: Vec<ConnectionInfo>) -> Result<Self> {
         let unusable = |what: &str| Err(StoreError::Unusable(what.to_owned()));
         let Some(template) = seeds.first().cloned() else { return unusable("no server is named") };
@@ -115,12 +115,13 @@ impl Routes {
         })
     }
 
-    /// How often a server was asked something.
+    /// Number of requests sent to servers.
     pub(super) fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Runs a script where a place lies. An error other than that of the script itself may mean that it was done.
+    /// Runs a script on the server for a place. An error other than that of the script itself may mean that it was
+    /// executed.
     pub(super) fn run<T: FromRedisValue>(
         &self,
         place: Place,
@@ -182,10 +183,10 @@ impl Routes {
         self.known.lock().is_stale = true;
     }
 
-    /// The master of a place, as far as is known.
+    /// The master for a place, as far as is known.
     ///
     /// # Errors
-    /// If nobody is known to, or it cannot be used.
+    /// If none is known, or it cannot be used.
     pub(super) fn owner(&self, place: Place, deadline: Instant) -> Result<(Address, Arc<Server>)> {
         self.refresh(deadline)?;
         let owner = self.known.lock().owner(place.slot()).cloned();
@@ -221,10 +222,10 @@ impl Routes {
         })
     }
 
-    /// All masters, with what keeps one from being used.
+    /// All masters, and for each the reason why it cannot be used, if any.
     ///
     /// # Errors
-    /// If nobody says who they are.
+    /// If no server reports the masters.
     pub(super) fn masters(&self, deadline: Instant) -> Result<Vec<(Address, Result<Arc<Server>>)>> {
         self.note_stale();
         self.refresh(deadline)?;
@@ -238,7 +239,7 @@ impl Routes {
             .collect())
     }
 
-    /// A server that was checked: its settings lose no keys.
+    /// A server that was checked: its settings do not lose keys.
     fn server(&self, address: &Address) -> Result<Arc<Server>> {
         if let Some(server) = self.known.lock().servers.get(address) {
             return Ok(Arc::clone(server));
@@ -260,10 +261,10 @@ impl Routes {
         Ok(Arc::clone(known.servers.entry(address.clone()).or_insert(server)))
     }
 
-    /// Asks one of the servers for the masters of slots, if that may have changed.
+    /// Asks one of the servers for the masters of slots, if they may have changed.
     ///
     /// # Errors
-    /// If nobody says so, and nothing is known from before.
+    /// If no server reports them, and nothing is known from before.
     fn refresh(&self, deadline: Instant) -> Result<()> {
         let state = || {
             let known = self.known.lock();
@@ -273,7 +274,7 @@ impl Routes {
         if !is_first && !is_stale {
             return Ok(());
         }
-        // The last answer may do while another thread asks.
+        // The previous answer may suffice while another thread asks.
         let turn = if is_first { self.turn.try_lock_until(deadline) } else { self.turn.try_lock() };
         match turn {
             None if is_first => Err(StoreError::NoAnswer("no server answers".to_owned())),
@@ -337,21 +338,21 @@ fn address_of(info: &ConnectionInfo) -> Address {
     }
 }
 
-/// Runs a script; `asking` is for keys that are on their way to that server.
+/// Runs a script; `asking` is for keys that are being moved to that server.
 fn invoke<T: FromRedisValue>(
     connection: &mut Connection,
     script: &ScriptInvocation<'_>,
     asking: bool,
 ) -> RedisResult<T> {
     if asking {
-        // It counts for the next command only, which must find the script.
+        // It applies only to the next command, which must find the script.
         script.load(connection)?;
         redis::cmd("ASKING").exec(connection)?;
     }
     script.invoke(connection)
 }
 
-/// An error with the place that it is about.
+/// An error, with the place that it concerns.
 fn at(place: Place, error: StoreError) -> StoreError {
     match error {
         StoreError::NoAnswer(what) => StoreError::NoAnswer(format!("{what} ({place})")),

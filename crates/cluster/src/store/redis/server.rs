@@ -1,4 +1,4 @@
-//! One server: connections to it that are used by turns, and what its errors mean.
+//! One server: a pool of connections to it, and what its errors mean.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use redis::{ErrorKind, RedisError, RedisResult};
 
 use super::{NAME_MAX, Result, StoreError};
 
-/// How long connecting, and each answer, may take.
+/// Limit for connecting, and for each answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
-/// Connections that are kept while nobody uses them.
+/// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
 
 /// A server.
 pub(super) struct Server {
     client: Client,
-    /// Where it is, without any secret.
+    /// Its address, without any secret.
     address: String,
     /// Whether it is reached over TLS.
     is_encrypted: bool,
@@ -30,12 +30,12 @@ impl fmt::Debug for Server {
     }
 }
 
-/// How to connect to the server at `url`; a `password` that comes from elsewhere counts more.
+/// How to connect to the server at `url`; a `password` from elsewhere takes precedence.
 ///
 /// # Errors
-/// If the URL cannot be read. The error does not show it: there may be a password in it.
+/// If the URL cannot be parsed. The error does not show it, because it may contain a password.
 pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInfo> {
-    // An error means that there is one already.
+    // An error means that there already is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let info: ConnectionInfo = url.into_connection_info().map_err(|_| unread())?;
     Ok(match password {
@@ -56,7 +56,7 @@ impl Server {
     /// A server to which no request was sent yet.
     ///
     /// # Errors
-    /// If what is known of it makes no sense.
+    /// If the connection information makes no sense.
     pub(super) fn new(info: ConnectionInfo) -> Result<Self> {
         let address = match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -69,10 +69,10 @@ impl Server {
         Ok(Self { client, address, is_encrypted, idle: Mutex::default() })
     }
 
-    /// A server that makes room by forgetting keys would forget tokens, and its epoch would not tell.
+    /// Refuses a server that makes room by forgetting keys: it would forget tokens, and its epoch would not change.
     ///
     /// # Errors
-    /// If it is such a one, or does not answer.
+    /// If it is such a server, or does not answer.
     pub(super) fn check_settings(&self) -> Result<()> {
         let ask = |connection: &mut Connection| redis::cmd("INFO").arg("memory").query(connection);
         let info: String = self.ask(ask).map_err(|error| self.error(&error))?;
@@ -96,7 +96,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// Sends a request over an idle connection. A request that failed may have been done.
+    /// Sends a request over an idle connection. A request that failed may have been executed.
     pub(super) fn ask<T>(
         &self,
         ask: impl FnOnce(&mut Connection) -> RedisResult<T>,
@@ -120,7 +120,7 @@ impl Server {
         answer
     }
 
-    /// Which of ours it is. The server's words are cut: it may say anything.
+    /// Converts an error to ours. The server's text is truncated, because it may contain anything.
     pub(super) fn error(&self, error: &RedisError) -> StoreError {
         let said: String =
             error.to_string().chars().filter(|c| !c.is_control()).take(200).collect();

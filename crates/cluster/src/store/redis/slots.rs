@@ -1,19 +1,19 @@
-//! Where keys of a Redis Cluster lie: hash slots, the tags of the parts, and the masters of slots as a server reports
-//! them.
+//! The location of keys on a Redis Cluster: hash slots, the tags of the parts, and the masters of slots as a server
+//! reports them.
 
 use redis::Value;
 
 /// Slots of a Redis Cluster.
 pub(super) const SLOTS: u16 = 16384;
-/// Parts of a store on a cluster. Each lies in one slot, so that scripts may compare a file's tokens and the part's
-/// epoch atomically; the slots are spread evenly, so that up to this many masters have their share.
+/// Parts of a store on a cluster. Each is in one slot, so that scripts may compare a file's tokens and the part's epoch
+/// atomically; the slots are distributed evenly, so that up to this many masters have their share.
 pub(super) const PARTS: usize = 64;
-/// Ranges of slots that an answer may have: each slot by itself, at worst.
+/// Limit of the ranges of slots in an answer: at worst one for each slot.
 const RANGES_MAX: usize = SLOTS as usize;
 /// The longest name of a host.
 const HOST_MAX: usize = 255;
 
-/// The slot of a hash tag: CRC16 with polynomial 0x1021 (XMODEM), as the cluster's specification has it.
+/// The slot of a hash tag: CRC16 with polynomial 0x1021 (XMODEM), as in the cluster's specification.
 pub(super) fn slot_of(tag: &str) -> u16 {
     let crc = tag.bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
@@ -23,13 +23,13 @@ pub(super) fn slot_of(tag: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Hash tags of the parts of an origin: the first number whose slot lies in the part's share of all slots. All nodes
-/// find the same ones.
+/// Hash tags of the parts of an origin: for each part the first number whose slot is in the part's share of all slots.
+/// All nodes find the same ones.
 pub(super) fn tags_of(origin: &str) -> Vec<String> {
     let share = SLOTS / u16::try_from(PARTS).expect("fewer parts than slots");
     let mut tags = vec![None; PARTS];
     let mut missing = PARTS;
-    // Each number hits a share by chance: some hundreds are needed.
+    // Each number hits a share by chance, so some hundreds are needed.
     for number in 0_u32.. {
         let tag = format!("{origin}.{number}");
         let place = &mut tags[usize::from(slot_of(&tag) / share)];
@@ -52,7 +52,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// As in redirections; a host that is left out is that of the server that answered.
+    /// Parses the form in redirections; an omitted host means the server that answered.
     pub(super) fn parse(text: &str, asked: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Self::new(host, port.parse().ok()?, asked)
@@ -73,7 +73,8 @@ pub(super) struct SlotMap {
 }
 
 impl SlotMap {
-    /// Parses an answer to `CLUSTER SLOTS`; `asked` is where the server listens. `None` if it is something else.
+    /// Parses an answer to `CLUSTER SLOTS`; `asked` is the address of the server that answered. `None` if it is
+    /// something else.
     pub(super) fn parse(answer: &Value, asked: &Address) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         if ranges.len() > RANGES_MAX {
@@ -97,7 +98,7 @@ impl SlotMap {
                 Value::Nil => "",
                 _ => return None,
             };
-            // A master whose place that server does not know is left out.
+            // A master whose address that server does not know is omitted.
             if let Some(master) = Address::new(host, u16::try_from(*port).ok()?, asked) {
                 found.push((first, last, master));
             }
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_specification() {
-        // Of its appendix, and of `CLUSTER KEYSLOT`.
+        // From its appendix, and from `CLUSTER KEYSLOT`.
         assert_eq!(slot_of("123456789"), 0x31c3);
         assert_eq!(slot_of("foo"), 12182);
         assert_eq!(slot_of(""), 0);

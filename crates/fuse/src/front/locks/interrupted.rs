@@ -1,40 +1,41 @@
-//! Whether a program that waits has got a signal.
+//! Whether a waiting program has received a signal.
 //!
-//! The library's event loop answers the kernel's interrupts by itself, and as not supported, so it is looked for signals.
-//! What must hold: a call is ended only where the signal surely is for the thread that made it. Ended without one, its
-//! program would see an error that is no error number.
+//! The library's event loop answers the kernel's interrupt requests itself, as unsupported, so signals must be polled
+//! for. What must hold: a call is ended only if the signal is certainly for the thread that made it. If it were ended
+//! without one, its program would see an error that is not a valid error number.
 
 use std::fs;
 
-/// Threads of a program that are looked at.
+/// How many threads of a program are examined.
 const THREADS_MAX: usize = 4096;
-/// The largest file of `/proc` about a thread that is read, in bytes.
+/// Limit for reading a file of `/proc` about a thread, in bytes.
 const STATUS_MAX: u64 = 64 << 10;
 
-/// The signals of a thread, as sets of bits.
+/// The signals of a thread, as bit sets.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Signals {
-    /// The process that it belongs to.
+    /// The process to which it belongs.
     process: u32,
     threads: u64,
-    /// Those that it alone has got.
+    /// Signals pending for this thread alone.
     own: u64,
-    /// Those that its process has got.
+    /// Signals pending for its process.
     shared: u64,
-    /// Those that it does not take now.
+    /// Signals that it blocks now.
     blocked: u64,
 }
 
-/// What was seen of a thread's signals.
+/// What was found out about a thread's signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It is not to be seen from here.
+    /// The thread is not visible from here.
     Nothing,
     /// No signal.
     Quiet,
-    /// One for the process that this thread takes if it is still there in a while: another one may take it at once.
+    /// One for the process, which this thread takes if it is still pending a little later: another thread may take it
+    /// first.
     Shared,
-    /// One that nobody else can take.
+    /// One that no other thread can take.
     Own,
 }
 
@@ -61,7 +62,7 @@ fn look_counted(thread: u32, reads: &mut usize) -> Seen {
     if shared == 0 {
         return Seen::Quiet;
     }
-    // The kernel gives a signal of the process to its first thread, if that one takes it.
+    // The kernel gives a signal for the process to its first thread, if that one does not block it.
     if thread == signals.process || signals.threads == 1 {
         return Seen::Shared;
     }

@@ -1,4 +1,4 @@
-//! Locks of an open file description over a range of bytes.
+//! OFD locks over a range of bytes.
 
 use std::fs::File;
 use std::io;
@@ -9,21 +9,21 @@ use fuser::Errno;
 /// What a lock allows others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LockKind {
-    /// To hold shared ones, too.
+    /// Shared locks.
     Shared,
     /// Nothing.
     Exclusive,
-    /// There is none.
+    /// Not a lock: releases it.
     Unlock,
 }
 
-/// A lock over some bytes of a file, or that there shall be none.
+/// A lock over some bytes of a file, or its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockRange {
     kind: LockKind,
     /// First byte.
     start: i64,
-    /// Bytes; 0 for all from `start` on.
+    /// Number of bytes; 0 for all from `start` on.
     length: i64,
 }
 
@@ -31,13 +31,13 @@ pub(crate) struct LockRange {
 const LAST: u64 = i64::MAX as u64;
 
 impl LockRange {
-    /// No locks at all.
+    /// Releases all locks.
     pub(super) const ALL: Self = Self { kind: LockKind::Unlock, start: 0, length: 0 };
 
-    /// As the kernel puts it: the last byte is named, and the kind is `fcntl`'s `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    /// From the kernel's form, which gives the last byte, and as kind `fcntl`'s `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     ///
     /// # Errors
-    /// `EINVAL` for what is none.
+    /// `EINVAL` for anything else.
     pub(crate) fn new(kind: i32, first: u64, last: u64) -> Result<Self, Errno> {
         let kind = match kind {
             libc::F_RDLCK => LockKind::Shared,
@@ -72,22 +72,22 @@ impl LockRange {
         i16::try_from(code).expect("0 to 2")
     }
 
-    /// Takes the lock if nobody is in its way; `EAGAIN` or `EACCES` otherwise.
+    /// Takes the lock if no other conflicts; `EAGAIN` or `EACCES` otherwise.
     pub(in crate::front) fn try_lock(self, file: &File) -> io::Result<()> {
         self.ask(file, libc::F_OFD_SETLK).map(drop)
     }
 
-    /// Takes the lock when nobody is in its way; `EINTR` if this thread gets a signal.
+    /// Takes the lock once no other conflicts; `EINTR` if this thread gets a signal.
     pub(super) fn lock_waiting(self, file: &File) -> io::Result<()> {
         self.ask(file, libc::F_OFD_SETLKW).map(drop)
     }
 
-    /// Drops what is locked of the range.
+    /// Releases all locks in the range.
     pub(in crate::front) fn unlock(self, file: &File) -> io::Result<()> {
         Self { kind: LockKind::Unlock, ..self }.ask(file, libc::F_OFD_SETLK).map(drop)
     }
 
-    /// A lock of others that is in its way.
+    /// A conflicting lock of another owner.
     pub(in crate::front) fn find(self, file: &File) -> io::Result<Option<Self>> {
         let found = self.ask(file, libc::F_OFD_GETLK)?;
         let kind = match i32::from(found.l_type) {
@@ -99,7 +99,7 @@ impl LockRange {
     }
 
     fn ask(self, file: &File, command: i32) -> io::Result<libc::flock> {
-        // SAFETY: zeros are a `flock`; of an open file description its process must be 0.
+        // SAFETY: zeros are a valid `flock`; the pid must be 0 for an open file description.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         lock.l_type = self.code();
         lock.l_whence = 0; // SEEK_SET

@@ -1,8 +1,8 @@
 //! Programs that wait for locks: how many may, and what ends a wait.
 //!
-//! Each waits in a thread of the mount, in the origin's file system, which wakes it in turn. One more thread watches them:
-//! where a program gets a signal, or the mount is gone, it wakes the thread by a signal, again and again until it has
-//! seen that it shall end.
+//! Each waits in a thread of the mount, in the origin's file system, which wakes it when its turn comes. One more
+//! thread watches them: if a program gets a signal, or the mount is gone, it wakes the waiting thread by a signal,
+//! repeatedly until the thread has noticed.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,9 +20,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::interrupted::{Seen, look};
 use crate::front::{Answer, Refused};
 
-/// Most simultaneous waits on one mount; each has a thread.
+/// Limit of simultaneous waits on one mount; each has a thread.
 const WAITS_MAX: usize = 1024;
-/// Most of them that one user may have, except root and the mount's own user.
+/// Limit for one user, except root and the mount's own user.
 const OF_ONE_USER_MAX: usize = WAITS_MAX / 4;
 /// How often signals are checked for; for how many files of `/proc` that are read a millisecond is added, and for how
 /// many at most.
@@ -54,7 +54,7 @@ struct Waiter {
     program: u32,
     /// The thread that waits for it, once it does.
     thread: Option<libc::pthread_t>,
-    /// A signal of its process was pending at the last check.
+    /// Whether a signal of its process was pending at the last check.
     seen: bool,
     /// The round of that check.
     looked: u64,
@@ -77,7 +77,7 @@ pub(in crate::front) struct Waiting {
 }
 
 impl Waiters {
-    /// Counts one more program that waits.
+    /// Counts one more waiting program.
     ///
     /// # Errors
     /// `ENOLCK` if too many do, or no signal could end its wait.
@@ -115,7 +115,7 @@ impl Waiters {
 }
 
 impl Waiting {
-    /// Repeats `lock`, which a signal to this thread ends, until it succeeds or the wait is to end.
+    /// Repeats `lock`, which a signal to this thread interrupts, until it succeeds or the wait is to end.
     pub(super) fn wait(&self, lock: impl Fn() -> io::Result<()>) -> Answer<()> {
         allow_signal();
         if let Some(own) = self.waits.lock().all.iter_mut().find(|one| one.number == self.number) {
@@ -143,7 +143,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Looks after the waits until there are none.
+/// Watches the waits until there are none.
 fn watch(waits: &Mutex<Waits>, device: &Weak<OwnedFd>) {
     while let Some(reads) = look_round(waits, &|| is_gone(device), &look) {
         let more = reads.min(READS_MAX) / READS_PER_MS;
@@ -242,31 +242,33 @@ impl Waiter {
         let ends =
             self.end.gone.load(Ordering::Acquire) || self.end.interrupted.load(Ordering::Acquire);
         if let Some(thread) = self.thread.filter(|_| ends) {
-            // SAFETY: a thread takes its wait off the list, which is locked, before it ends; the signal has a handler.
+            // SAFETY: a thread removes its wait from the list, which is locked, before it ends; the signal has a
+            // handler.
             let told = unsafe { libc::pthread_kill(thread, signal()) };
             debug_assert_eq!(told, 0, "the thread is there");
         }
     }
 }
 
-/// The signal that wakes a thread: of those that nobody else sends.
+/// The signal that wakes a thread: one that no one else sends.
 fn signal() -> i32 {
     libc::SIGRTMIN() + 7
 }
 
-/// Lets the signal through to this thread. Its handler does nothing: that it came ends the system call.
+/// Unblocks the signal in this thread. Its handler does nothing: the arrival alone interrupts the system call.
 fn allow_signal() {
     extern "C" fn handler(_signal: i32) {}
     static HANDLED: Once = Once::new();
     HANDLED.call_once(|| {
-        // SAFETY: zeros are a `sigaction` without flags: a call is not begun again. The handler touches nothing.
+        // SAFETY: zeros are a `sigaction` without flags, so interrupted calls are not restarted. The handler accesses
+        // nothing.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as usize;
             libc::sigaction(signal(), &raw const action, std::ptr::null_mut());
         }
     });
-    // SAFETY: both calls get a whole set of signals.
+    // SAFETY: both calls get a complete set of signals.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);

@@ -1,5 +1,5 @@
-//! `fusermount3` makes a mount and hands over its device (libfuse's protocol: the descriptor comes
-//! through the socket whose number is in the environment).
+//! Lets `fusermount3` make a mount and hand over its device (libfuse's protocol: the descriptor comes through the
+//! socket whose number is in the environment).
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -11,10 +11,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::session::fusermount::{SUBTYPE, escaped, remedy, run_helper};
 
-/// Names the socket's number for the helper.
+/// The variable in which the helper finds the socket's number.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Mounts on `dir`, which is this user's.
+/// Mounts on `dir`, which belongs to this user.
 pub(super) fn mount(dir: &Path, fsname: &str) -> Result<OwnedFd> {
     let options = format!("default_permissions,subtype={SUBTYPE},fsname={}", escaped(fsname));
     let (ours, theirs) =

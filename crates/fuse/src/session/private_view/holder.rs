@@ -1,4 +1,4 @@
-//! A process that keeps a user and a mount namespace, and mounts and unmounts there on demand.
+//! A process that holds a user and a mount namespace, and mounts and unmounts there on demand.
 //!
 //! What must hold: it ends with the process that started it, however that ends, because the socket between them closes;
 //! no signal meant for a job's processes ends it earlier.
@@ -20,19 +20,19 @@ use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 use crate::session::mount_point::MountPoint;
 use crate::session::private_namespace;
 
-/// What the holder is asked.
+/// Requests to the holder.
 const BIND: u8 = b'b';
 const UNMOUNT_UNUSED: u8 = b'u';
 const DETACH: u8 = b'd';
 const COPY: u8 = b'c';
-/// First byte of its answers; a failure's text follows.
+/// First byte of its answers; for a failure, its text follows.
 const DONE: u8 = b'+';
 const IN_USE: u8 = b'=';
 const FAILED: u8 = b'-';
 /// Longest answer in bytes.
 const ANSWER_MAX: usize = 4096;
 
-/// The holder, from its maker's side. Dropping it ends it.
+/// The holder, as seen by the process that started it. Dropping this ends it.
 #[derive(Debug)]
 pub(super) struct NamespaceHolder {
     socket: Option<OwnedFd>,
@@ -42,17 +42,17 @@ pub(super) struct NamespaceHolder {
 }
 
 impl NamespaceHolder {
-    /// Starts the holder of the mount on `outside`, to be seen at `over`. The process must have one thread.
+    /// Starts the holder of the mount on `outside`, which is to be visible at `over`. The process must have one thread.
     pub(super) fn start(outside: &Path, over: &Path) -> Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        // SAFETY: there is no other thread that could hold a lock, so the child may do all that a
-        // process may; it leaves by `_exit` and never returns into its copy of the caller.
+        // SAFETY: there is no other thread that could hold a lock, so the child may do anything a process may; it
+        // leaves by `_exit` and never returns into its copy of the caller.
         let child = unsafe { libc::fork() };
         if child == 0 {
             drop(ours);
             let kept = catch_unwind(AssertUnwindSafe(|| keep(&theirs, outside, over)));
-            // SAFETY: it ends the process at once; nothing of the maker's is undone twice.
+            // SAFETY: ends the process at once, so that no destructor of the parent's values runs twice.
             unsafe { libc::_exit(i32::from(kept.is_err())) };
         }
         drop(theirs);
@@ -77,13 +77,13 @@ impl NamespaceHolder {
     /// See [`super::PrivateView::unmount`].
     pub(super) fn unmount(&self, force: bool) -> Result<bool> {
         match self.ask(if force { DETACH } else { UNMOUNT_UNUSED }) {
-            // Somebody ended it. The mount ends with the last process in its namespaces.
+            // The holder was killed. The mount ends with the last process in its namespaces.
             Err(error) if matches!(error.errno(), libc::EPIPE | libc::ECONNRESET) => Ok(true),
             other => other,
         }
     }
 
-    /// A copy of the mount that is attached nowhere yet.
+    /// A copy of the mount that is not attached anywhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
         self.ask(COPY)?;
         let socket = self.socket.as_ref().expect("taken by the drop only");
@@ -121,7 +121,7 @@ fn answer(socket: &OwnedFd) -> Result<bool> {
     }
 }
 
-/// The holder's life.
+/// The main loop of the holder.
 fn keep(socket: &OwnedFd, outside: &Path, over: &Path) {
     leave_the_job();
     close_all_but(socket.as_raw_fd());
@@ -163,11 +163,11 @@ fn tell(socket: BorrowedFd<'_>, done: Result<bool>) {
         Ok(false) => vec![IN_USE],
         Err(error) => [&[FAILED], error.to_string().as_bytes()].concat(),
     };
-    // If the maker is gone, the next `recv` says so.
+    // If the parent is gone, the next `recv` shows it.
     let _told = send(socket, &text[..text.len().min(ANSWER_MAX)], SendFlags::NOSIGNAL);
 }
 
-/// Answers, and sends a descriptor after it.
+/// Sends the answer, followed by a descriptor.
 fn pass(socket: BorrowedFd<'_>, copied: Result<OwnedFd>) {
     match copied {
         Ok(copy) => {
@@ -178,21 +178,21 @@ fn pass(socket: BorrowedFd<'_>, copied: Result<OwnedFd>) {
     }
 }
 
-/// Closes what the maker had open: locks and pipes are the maker's to hold.
+/// Closes what the parent had open: locks and pipes are for the parent to hold.
 fn close_all_but(kept: RawFd) {
     let kept = kept.cast_unsigned();
-    // SAFETY: what is closed belongs to values of the maker that this process has copies of, and
-    // never uses: it leaves by `_exit`.
+    // SAFETY: the closed descriptors belong to copies of the parent's values that this process never uses: it leaves by
+    // `_exit`.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3_u32, kept.saturating_sub(1), 0_u32);
         libc::syscall(libc::SYS_close_range, kept + 1, u32::MAX, 0_u32);
     }
 }
 
-/// Signals to the terminal's or the job's processes are not for the holder, and no reader of a pipe may wait for it.
+/// Signals to the processes of a terminal or job are not meant for the holder, and no reader of a pipe may wait for it.
 fn leave_the_job() {
     let _session = setsid();
-    // SAFETY: both calls get a set of this frame; blocked signals run no handler.
+    // SAFETY: both calls get a set from this frame; blocked signals run no handler.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);

@@ -1,8 +1,8 @@
 //! The table from the library's methods to the front end's.
 //!
-//! What is not here the library refuses with `ENOSYS`, and the kernel then does it by itself: it
-//! copies ranges in a loop and calls every file ready, as it does for a local file system. It keeps locks by itself
-//! unless they were asked for at the start.
+//! The library refuses all other operations with `ENOSYS`, and the kernel then handles them itself: it copies ranges in
+//! a loop and reports every file as ready, as for a local file system. It also handles locks, unless lock requests were
+//! negotiated at the start.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,7 +25,7 @@ use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
 use crate::front::inodes::Entry;
 
-/// Answers with the value that `$call` returns, or with its error; a panic in it is one.
+/// Answers with the value that `$call` returns, or with its error; a panic in it counts as an error.
 macro_rules! answer {
     ($reply:ident, $call:expr, $value:pat => $send:expr) => {
         match unpanicked(|| $call) {

@@ -1,4 +1,4 @@
-//! Answers about locks.
+//! Answers to requests about locks.
 
 use std::thread::Builder;
 
@@ -9,16 +9,16 @@ use halocline_vfs::{Caller, Engine};
 use crate::front::locks::{LockRange, LockRequest, Wait};
 use crate::front::{Answer, Front, Refused};
 
-/// The open file that a lock is asked through, and whose it is.
+/// The open file through which a lock is requested, and its owner.
 type Through = (FileHandle, LockOwner);
-/// `fcntl`'s kind, the first and the last byte.
+/// `fcntl`'s lock type, the first byte and the last.
 type Asked = (i32, u64, u64);
 
 fn request((handle, owner): Through, (kind, first, last): Asked) -> Answer<LockRequest> {
     Ok(LockRequest { handle, owner: owner.0, range: LockRange::new(kind, first, last)? })
 }
 
-/// Answers which lock is in the way of one, if one is.
+/// Answers with a conflicting lock, if there is one.
 pub(super) fn find<E: Engine>(front: &Front<E>, through: Through, asked: Asked, reply: ReplyLock) {
     match unpanicked(|| front.locking.find(request(through, asked)?)) {
         Ok(found) => {
@@ -30,7 +30,7 @@ pub(super) fn find<E: Engine>(front: &Front<E>, through: Through, asked: Asked, 
     }
 }
 
-/// Takes or drops a lock, and answers when that is done.
+/// Sets or releases a lock, and answers when that is done.
 pub(super) fn set<E: Engine>(
     front: &Front<E>,
     through: Through,
@@ -45,8 +45,8 @@ pub(super) fn set<E: Engine>(
     }
 }
 
-/// Answers when the lock is there, from a thread of its own: an event loop's is for other requests, among them the one
-/// that ends the wait.
+/// Answers when the lock is granted, from a thread of its own: the event loop's threads are needed for other requests,
+/// including the one that ends the wait.
 fn later(wait: Wait, reply: ReplyEmpty) {
     let finish = move || match unpanicked(|| wait.finish()) {
         Ok(()) => reply.ok(),
@@ -54,7 +54,7 @@ fn later(wait: Wait, reply: ReplyEmpty) {
     };
     let started = Builder::new().name("lock wait".to_owned()).spawn(finish);
     if let Err(error) = started {
-        // What was to answer is gone, and has answered with an error.
+        // The reply was dropped, and with that answered with an error.
         tracing::warn!(%error, "no thread to wait for a lock");
     }
 }

@@ -1,4 +1,4 @@
-//! What is agreed with the kernel when a mount begins.
+//! Negotiation with the kernel when a mount begins.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,31 +6,31 @@ use fuser::{InitFlags, KernelConfig};
 
 /// Largest write and read of one request, in bytes.
 pub(crate) const REQUEST_MAX: u32 = 1 << 20;
-/// Read-ahead and asynchronous requests the kernel may have under way.
+/// Limit of read-ahead and asynchronous requests that the kernel may have in progress.
 const BACKGROUND: u16 = 128;
 
-/// What not every mount wants.
+/// Features that not every mount wants.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    /// The kernel shall be offered files to serve by itself.
+    /// Whether files may be offered to the kernel, which then serves them by itself.
     pub(super) passes_through: bool,
-    /// Files that bypass the kernel's pages may be mapped shared.
+    /// Whether files that bypass the page cache may be mapped shared.
     pub(super) maps_direct_files: bool,
-    /// Locks are asked for here; otherwise the kernel keeps them by itself.
+    /// Whether lock requests come to us; otherwise the kernel handles them.
     pub(super) shares_locks: bool,
 }
 
-/// What was agreed beyond what every mount has.
+/// What was negotiated beyond what every mount has.
 #[derive(Debug, Default)]
 pub(crate) struct Agreed {
-    /// Whether rings for requests stand ready.
+    /// Whether rings for requests are ready.
     rings_ready: bool,
-    /// Whether the kernel puts requests into them.
+    /// Whether the kernel uses the rings.
     rings: AtomicBool,
 }
 
 impl Agreed {
-    /// What is to be agreed: requests through rings, where they stand ready.
+    /// To be negotiated: requests through rings if they are ready.
     pub(crate) fn with_rings(ready: bool) -> Self {
         Self { rings_ready: ready, rings: AtomicBool::new(false) }
     }
@@ -40,7 +40,7 @@ impl Agreed {
         self.rings.load(Ordering::Acquire)
     }
 
-    /// Asks for what the front end is written for, as far as the kernel has it.
+    /// Requests the features that the front end needs, as far as the kernel has them.
     pub(super) fn agree(&self, config: &mut KernelConfig, what: &Wanted) {
         agree(config, what);
         let rings = InitFlags::FUSE_OVER_IO_URING;
@@ -62,8 +62,8 @@ fn agree(config: &mut KernelConfig, what: &Wanted) {
         | InitFlags::FUSE_DO_READDIRPLUS
         | InitFlags::FUSE_READDIRPLUS_AUTO
         | InitFlags::FUSE_CACHE_SYMLINKS
-        // The engine says at open whether cached pages are still right (I9); our own writes
-        // change the modification time and must not throw them away.
+        // The engine decides at open whether cached pages are still valid (I9); our own writes change the modification
+        // time and must not invalidate them.
         | InitFlags::FUSE_EXPLICIT_INVAL_DATA
         | mapped
         | locks

@@ -1,14 +1,13 @@
 //! Keeps only as many event-loop threads waiting for the kernel as the load needs.
 //!
-//! Calls may sleep long in slow devices, so there are many threads; but the kernel gives requests
-//! to waiting threads in turn, and where calls do not sleep (the page cache answers) more threads
-//! than processors only get in each other's way: with 2 threads instead of 16, four programs read
-//! 4 KiB pieces 1.4 times as fast on two cores. So while calls mostly do not sleep, a thread that
-//! ends a request and finds enough others waiting parks here. One parked thread keeps watch: when
-//! calls sleep, or no request ends any more, threads go back.
+//! Calls may sleep long in slow devices, so there are many threads; but the kernel gives requests to waiting threads in
+//! turn, and if calls do not sleep (because the page cache answers), more threads than processors only contend with
+//! each other: with 2 threads instead of 16, four programs read 4 KiB pieces 1.4 times as fast on two cores. So while
+//! calls mostly do not sleep, a thread that completes a request and finds enough others waiting parks here. One parked
+//! thread watches: when calls sleep, or no request completes any more, threads return to the kernel.
 //!
-//! The library's event loop knows nothing of this: a thread parks at the end of its request's
-//! method, after the answer was sent.
+//! The library's event loop knows nothing of this: a thread parks at the end of the method that handles its request,
+//! after the answer was sent.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,17 +15,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// How soon the watch looks around again: as long as threads suffice each time twice as long, because
-/// every look takes a processor from somebody (1000 a second: 8 % of a single program's 4 KiB
-/// reads on two cores). No request waits longer than the second for a parked thread.
+/// Interval of the watch's checks; it doubles each time as long as threads suffice, because every check takes a
+/// processor from another thread (1000 a second: 8 % of a single program's 4 KiB reads on two cores). No request waits
+/// longer than the second value for a parked thread.
 const WATCH: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(8));
 
-/// Time without any request after which all parked threads go back to the kernel: an idle mount
-/// has no timers, and an unmount, which only the kernel's queue tells of, ends every thread.
+/// Time without requests after which all parked threads return to the kernel: an idle mount has no timers, and an
+/// unmount, which only the kernel's queue reports, ends every thread.
 const IDLE: Duration = Duration::from_millis(20);
 
-/// Of a thread's requests, one in this many is asked whether it slept, and each that follows one
-/// that did.
+/// One in this many of a thread's requests is sampled for whether it slept, and so is the request after one that slept.
 const SAMPLE_EVERY: u32 = 16;
 
 /// Samples over which times are averaged.
@@ -40,11 +38,11 @@ thread_local! {
 /// The event-loop threads of one mount.
 #[derive(Debug)]
 pub(super) struct Parking {
-    /// Threads that are not in a request: in the kernel, or on their way.
+    /// Threads not handling a request: in the kernel, or on their way there.
     waiting: AtomicUsize,
-    /// Requests ended.
+    /// Requests completed.
     ended: AtomicUsize,
-    /// Threads that may wait for the kernel before others park.
+    /// How many threads may wait in the kernel before others park.
     enough: usize,
     /// Decaying sums of sampled nanoseconds: in all requests, and in those that slept.
     all_ns: AtomicU64,
@@ -55,9 +53,9 @@ pub(super) struct Parking {
 
 #[derive(Debug, Default)]
 struct Parked {
-    /// Whether one of the parked threads keeps watch.
+    /// Whether one of the parked threads is watching.
     watched: bool,
-    /// Counts the times at which all went back.
+    /// Counts how often all threads returned.
     all_back: u64,
 }
 
@@ -69,7 +67,7 @@ pub(super) struct Turn<'a> {
     sample: Option<(Instant, i64)>,
 }
 
-/// Which parked threads go back to the kernel.
+/// Which parked threads return to the kernel.
 #[derive(Debug, PartialEq, Eq)]
 enum Needed {
     One,
@@ -77,7 +75,7 @@ enum Needed {
 }
 
 impl Parking {
-    /// Parking of `threads` threads, all of them waiting.
+    /// Parking for `threads` threads, all of them waiting.
     pub(super) fn new(threads: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -102,7 +100,7 @@ impl Parking {
     fn note(&self, begun: Instant, sleeps_before: i64) {
         let ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX >> 8);
         let slept = sleeps() != sleeps_before;
-        // Two threads may lose each other's sample: an estimate lives with that.
+        // Concurrent threads may lose each other's samples, which an estimate tolerates.
         let decayed = |sum: &AtomicU64, more: u64| {
             let old = sum.load(Ordering::Relaxed);
             sum.store(old - old / MEMORY + more, Ordering::Relaxed);
@@ -114,7 +112,7 @@ impl Parking {
         }
     }
 
-    /// Whether threads spend most of their time in calls that sleep: then all are of use.
+    /// Whether threads spend most of their time in calls that sleep: then all of them are useful.
     fn calls_sleep(&self) -> bool {
         self.slept_ns.load(Ordering::Relaxed) > self.all_ns.load(Ordering::Relaxed) / 2
     }
@@ -139,7 +137,7 @@ impl Parking {
         parked.watched = false;
     }
 
-    /// Keeps watch over the threads that are not parked.
+    /// Watches while other threads serve requests.
     fn watch(&self, parked: &mut MutexGuard<'_, Parked>) -> Needed {
         let mut seen = self.ended.load(Ordering::Relaxed);
         let (mut idle, mut pause) = (Duration::ZERO, WATCH.0);
@@ -175,9 +173,9 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// How often this thread gave its processor up to wait for something.
+/// How often this thread has blocked.
 fn sleeps() -> i64 {
-    // SAFETY: `usage` is a valid place for the answer, and zeros are a valid value of it.
+    // SAFETY: `usage` is a valid place for the result, and all zeros are a valid value.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);

@@ -1,4 +1,4 @@
-//! What reads are answered from.
+//! Buffers for the answers to reads.
 
 use std::cell::RefCell;
 
@@ -11,12 +11,12 @@ use crate::front::{Answer, Refused};
 const PAGE: usize = 4096;
 
 thread_local! {
-    /// What reads of this thread are answered from; it grows to the largest read and stays. The
-    /// answer begins at a page's start, because the kernel maps page by page what it copies.
+    /// Buffer for answers to reads of this thread; it grows to the largest read and is kept. The answer begins at a
+    /// page boundary, because the kernel maps page by page what it copies.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Answers with what `read` puts into the `size` bytes that it is given.
+/// Answers with what `read` puts into a buffer of `size` bytes.
 pub(super) fn read(
     size: usize,
     mut read: impl FnMut(&mut [u8]) -> Answer<usize>,

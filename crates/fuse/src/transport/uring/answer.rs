@@ -1,6 +1,7 @@
 //! The table from the kernel's operations to the front end's.
 //!
-//! What is not here is refused with `ENOSYS`, as [`crate::transport::device`] does; [`super::stand_ins`] has what waits.
+//! Other operations are refused with `ENOSYS`, as in [`crate::transport::device`]; operations that wait are in
+//! [`super::stand_ins`].
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -61,7 +62,7 @@ mod code {
     pub(super) const LSEEK: u32 = 46;
 }
 
-/// `FATTR_*`: what a change of attributes says.
+/// `FATTR_*`: which attributes a change sets.
 mod valid {
     pub(super) const MODE: u32 = 1;
     pub(super) const UID: u32 = 1 << 1;
@@ -76,15 +77,14 @@ mod valid {
 
 /// `FUSE_GETATTR_FH`: the request names an open file.
 const GETATTR_HANDLE: u32 = 1;
-/// A read names the owner of locks that it belongs to.
+/// A read names the lock owner that it belongs to.
 const READ_LOCKOWNER: u32 = 1 << 1;
 /// `FUSE_FSYNC_FDATASYNC`
 const DATA_ONLY: u32 = 1;
 /// Directory entries begin at multiples of this.
 const DIRENT_ALIGN: usize = 8;
 
-/// Does what a request asks; its names and data begin `room`, and its answer is put there. How many
-/// bytes that is.
+/// Executes a request whose names and data begin `room`, and puts the answer there; returns its length in bytes.
 pub(super) fn answer<E: Engine>(
     front: &Front<E>,
     request: &Message<'_>,
@@ -146,7 +146,7 @@ pub(super) fn answer<E: Engine>(
         code::SETXATTR | code::GETXATTR | code::LISTXATTR | code::REMOVEXATTR => {
             answer_xattr(front, request, room)
         }
-        // As for a file system that has none.
+        // As on a file system without ioctls.
         code::IOCTL => Err(Refused(Errno::ENOTTY)),
         _ => answer_name(front, request, room),
     }
@@ -303,14 +303,14 @@ fn answer_directory<E: Engine>(
     Ok(list.used)
 }
 
-/// Directory entries one behind the other.
+/// Directory entries, one after another.
 struct List<'a> {
     room: &'a mut [u8],
     used: usize,
 }
 
 impl List<'_> {
-    /// Adds an entry after what `before` says of it; `false` if there is no room.
+    /// Adds an entry, preceded by `before`; `false` if there is no room.
     fn add(&mut self, before: &[u8], listed: &Listed<'_>) -> bool {
         let name = listed.name.as_bytes();
         let dirent = Dirent {

@@ -1,15 +1,15 @@
-//! Threads that stay on one processor.
+//! Binds threads to one processor.
 //!
-//! A program that makes or removes names sends two requests at once (the file that it closed, the
-//! next name), and each wakes a thread. Where threads wake on any idle processor, they and their
-//! program change processors at each request, and each change is an interrupt; a switch on the
-//! program's own processor costs a fraction of it.
+//! A program that creates or removes names sends two requests at once (for the file that it closed, and for the next
+//! name), and each wakes a thread. If threads may wake on any idle processor, they and their program change processors
+//! at each request, and each change costs an interrupt; a context switch on the program's own processor costs a
+//! fraction of that.
 
 use rustix::io::{Errno, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Keeps the calling thread on `processor`. It stays where it may run now if that is not one of
-/// its processors: whoever starts the mount may have kept it to some, or the machine has it not.
+/// Binds the calling thread to `processor`. If the thread may not run there, nothing changes: the mount may have been
+/// started with a restricted set of processors, or the machine does not have this one.
 pub(super) fn stay_on(processor: u16) {
     if let Err(error) = bind(processor) {
         tracing::debug!(%error, processor, "a thread stays free to change processors");
@@ -31,7 +31,7 @@ fn bind(processor: u16) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// In a thread of its own, which alone is bound.
+    /// Runs `test` in a thread of its own, so that only that thread is bound.
     fn in_a_thread(test: impl FnOnce() + Send + 'static) {
         std::thread::spawn(test).join().unwrap();
     }

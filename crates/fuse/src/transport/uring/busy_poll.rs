@@ -1,72 +1,70 @@
-//! Looking out for the next request for a moment before sleeping until it comes.
+//! Polling briefly for the next request before sleeping.
 //!
-//! A program that reads or creates one thing after the other sends its next request some
-//! microseconds after the last answer. Sleeping in between costs it a wake-up across processors,
-//! which on an otherwise idle machine takes as long as the rest of a small request. So a thread
-//! that has answered goes on looking, and gives its processor to whoever wants it meanwhile.
+//! A program that reads or creates one thing after another sends its next request some microseconds after the last
+//! answer. If the thread sleeps in between, each request costs a wake-up across processors, which on an otherwise idle
+//! machine takes as long as the rest of a small request. So a thread that has answered keeps polling, and yields its
+//! processor to any thread that wants it.
 //!
-//! It pays only with a processor for each of the two: threads that share one hand it to each other
-//! at the price of a switch, and a thread that never sleeps stays where it is, so that each answer
-//! wakes a program on another processor. What must hold: an idle mount has no thread that looks; and
-//! where looking does not pay, because requests come slowly or others need the processors, threads
-//! nearly stop doing so.
+//! This pays only if the thread and the program have a processor each: if they share one, they must switch in turn, and
+//! a thread that never sleeps stays where it is, so that each answer wakes a program on another processor. What must
+//! hold: no thread of an idle mount polls; and where polling does not pay, because requests come slowly or other
+//! threads need the processors, threads nearly stop polling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for its next request.
+/// How long a thread polls for its next request.
 const WAIT_LIMIT: Duration = Duration::from_micros(50);
 
-/// A processor that is away for longer, when it was offered to others, went to one: then a wake-up
-/// is only a switch on the same processor, and looking costs more than it saves.
+/// If yielding the processor takes longer than this, another thread was given it: then a wake-up is only a switch on
+/// the same processor, and polling costs more than it saves.
 const AWAY: Duration = Duration::from_micros(5);
 
-/// After looking in vain `n` times in a row, the next `2^n - 1` requests are slept for: this `n` at
-/// most where nothing came, and [`CROWDED_MAX`] where the processor was away.
+/// After `n` failed polls in a row, the thread sleeps for the next `2^n - 1` requests. `n` grows to this limit if
+/// nothing came, and to [`CROWDED_MAX`] if another thread took the processor.
 const QUIET_MAX: u32 = 4;
 const CROWDED_MAX: u32 = 10;
 
-/// One thread in an average of threads, and how much of it each new number replaces.
+/// The value of one thread in an average of threads, and how much of the average each new number replaces.
 const ONE: usize = 256;
 const RENEWED: usize = 16;
 
-/// The threads of a mount that do not sleep for a request.
+/// The threads of a mount that are not asleep.
 #[derive(Debug)]
 pub(super) struct Awake {
     now: AtomicUsize,
-    /// With more of them on average, in parts of [`ONE`], none looks.
+    /// If more are awake on average, in parts of [`ONE`], none polls.
     most: usize,
 }
 
-/// Whether and how long one thread looks for its next request.
+/// Whether and how long one thread polls for its next request.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
     awake: Arc<Awake>,
     /// Decaying average of the threads awake at each request, in parts of [`ONE`].
     crowd: usize,
-    /// How often it looked in vain in a row.
+    /// Failed polls in a row.
     vain: u32,
-    /// Requests that it sleeps for until it looks again.
+    /// Number of requests to sleep for before it polls again.
     rest: u32,
 }
 
-/// How looking ended.
+/// How a poll ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// The next request came.
+    /// The next request arrived.
     Request,
-    /// Nothing did.
+    /// Nothing happened.
     Nothing,
-    /// Other programs needed the processor.
+    /// Other threads needed the processor.
     Others,
 }
 
 impl Awake {
-    /// For a mount on `processors`: each thread that looks, and the program it waits for, have one.
-    /// Now and then there may be a thread too many: one that puts an end to something, such as a
-    /// closed file, while its program goes on.
+    /// For a mount on `processors`: each polling thread and the program it waits for have one. Now and then there may
+    /// be one thread too many, for example one that completes the close of a file while its program continues.
     pub(super) fn on(processors: usize) -> Self {
         Self { now: AtomicUsize::new(0), most: processors / 2 * ONE * 5 / 4 }
     }
@@ -84,7 +82,7 @@ impl BusyPoll {
         Self { awake, crowd: 0, vain: 0, rest: 0 }
     }
 
-    /// Whether to look for the request that comes next; asked once a request.
+    /// Whether to poll for the next request; called once per request.
     pub(super) fn is_due(&mut self) -> bool {
         let awake = self.awake.now.load(Ordering::Relaxed);
         self.crowd = self.crowd - self.crowd / RENEWED + awake * (ONE / RENEWED);
@@ -104,7 +102,7 @@ impl BusyPoll {
         woken
     }
 
-    /// Looks until a request is `there`, for a moment at most.
+    /// Polls until a request is `there`, at most for [`WAIT_LIMIT`].
     pub(super) fn look(&mut self, mut there: impl FnMut() -> bool) {
         let begin = Instant::now();
         let mut last = begin;
@@ -149,7 +147,7 @@ mod tests {
         BusyPoll::new(Arc::new(Awake::on(2)))
     }
 
-    /// How many of 10,000 requests are looked for, if looking always ends so.
+    /// For how many of 10,000 requests a thread polls, if every poll ends like this.
     fn looked(seen: Seen) -> usize {
         let mut poll = poll();
         let looks = |_: &usize| {
@@ -184,7 +182,7 @@ mod tests {
 
     #[test]
     fn nobody_looks_where_programs_need_the_processors() {
-        // What it comes to after some requests.
+        // The answer after some requests.
         let due = |poll: &mut BusyPoll| (0..100).map(|_| poll.is_due()).last().unwrap();
         let mut first = poll();
         let second = BusyPoll::new(first.awake.clone());

@@ -1,9 +1,8 @@
-//! One buffer and the ring that hands it to and fro.
+//! One buffer, and the ring that exchanges it with the kernel.
 //!
-//! What must hold: the kernel writes into the buffer and reads it only inside the system calls of
-//! the ring's own thread (the ring defers its work to them), from registering or committing the
-//! buffer until a completion says that a request is in it. We borrow it only in between, and no
-//! borrow lasts over such a call.
+//! What must hold: the kernel accesses the buffer only inside system calls of the ring's own thread (the ring defers
+//! its work to them), from the registration or commit of the buffer until a completion reports a request in it. We
+//! borrow it only outside that time, and no borrow extends over such a call.
 
 use std::io;
 use std::mem;
@@ -25,14 +24,14 @@ use crate::transport::device::negotiation::REQUEST_MAX;
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Where a submission says how many pieces of memory it names.
+/// Where a submission stores the number of its memory pieces.
 const SUBMISSION_LEN: usize = 24;
 
 /// A ring with its buffer.
 #[derive(Debug)]
 pub(super) struct Exchange {
     queue: u16,
-    // Dropped before the memory it was told of.
+    // Dropped before the memory that was registered with it.
     ring: Ring,
     buffer: Buffer,
     poll: BusyPoll,
@@ -46,15 +45,14 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// A page for the headers, and from the next one on room for the largest request or answer. It is
-/// not touched before it is used.
+/// A page for the headers, followed by room for the largest request or answer. It is not touched before it is used.
 #[derive(Debug)]
 struct Buffer(NonNull<u8>);
 
 impl Exchange {
-    /// A ring for this thread and a queue of the kernel's.
+    /// A ring for this thread and the kernel's queue `queue`.
     pub(super) fn new(queue: u16, poll: BusyPoll) -> io::Result<Self> {
-        // The flag says in memory when the kernel has something for the thread: a request.
+        // With this flag the kernel sets a bit in shared memory when it has work for the thread: a request.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -63,8 +61,8 @@ impl Exchange {
         Ok(Self { queue, ring: Ring(ring), buffer: Buffer::new()?, poll })
     }
 
-    /// Serves a mount's requests with `answer`, which is given a request and the payload, and says
-    /// how many bytes of the payload its answer takes. Ends when the mount is gone.
+    /// Serves a mount's requests with `answer`, which gets a request and the payload and returns how many bytes of the
+    /// payload its answer takes. Returns when the mount is gone.
     pub(super) fn serve(
         &mut self,
         device: BorrowedFd<'_>,
@@ -80,7 +78,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Puts the answer where the request was; which request it answers.
+    /// Replaces the request with its answer; returns the id of the request.
     fn respond(&mut self, answer: impl Fn(&Message<'_>, &mut [u8]) -> Answer<usize>) -> u64 {
         // SAFETY: a completion has just said that a request is here, and it is not committed yet.
         let (header, payload) = unsafe { self.buffer.borrow() };
@@ -99,13 +97,13 @@ impl Exchange {
         header.entry.commit_id
     }
 
-    /// Tells the kernel of the buffer and asks for the first request.
+    /// Registers the buffer with the kernel and asks for the first request.
     fn register(&mut self, device: RawFd) -> io::Result<()> {
         let pieces = self.buffer.pieces();
         let command = self.command(device, REGISTER, 0).addr(Some(pieces.as_ptr() as u64));
         let mut entry = command.build();
-        // SAFETY: a submission is 128 bytes without padding, this field 4 of them. The library
-        // has no name for it here.
+        // SAFETY: a submission is 128 bytes without padding, and this field is 4 of them. The library has no name for
+        // the field.
         unsafe {
             ptr::from_mut(&mut entry)
                 .cast::<u8>()
@@ -114,7 +112,7 @@ impl Exchange {
                 .write_unaligned(u32::try_from(pieces.len()).expect("two"));
         }
         self.submit(&entry);
-        // The kernel copies the list of pieces while it takes the submission.
+        // The kernel copies the list of pieces when it takes the submission.
         self.ring.0.submit().map(drop)
     }
 
@@ -153,8 +151,8 @@ impl Exchange {
     }
 
     fn submit(&mut self, entry: &Entry128) {
-        // SAFETY: what the entry points to lives as long as the exchange, or until `register` has
-        // submitted it.
+        // SAFETY: the memory that the entry points to lives as long as the exchange, or until `register` has submitted
+        // it.
         let pushed = unsafe { self.ring.0.submission().push(entry) };
         pushed.expect("one entry at a time in a queue of two");
     }
@@ -168,12 +166,12 @@ impl Buffer {
     fn new() -> io::Result<Self> {
         const { assert!(size_of::<RequestHeader>() <= Self::HEADER) };
         let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new place for a mapping overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let at = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, access, kind) }?;
         Ok(Self(NonNull::new(at.cast()).expect("no mapping begins at 0")))
     }
 
-    /// What the kernel is told of it: the headers and the payload.
+    /// The pieces to register with the kernel: the headers and the payload.
     fn pieces(&self) -> [libc::iovec; 2] {
         let header = self.0.as_ptr();
         [
@@ -188,9 +186,8 @@ impl Buffer {
     /// # Safety
     /// The kernel does not use the memory while it is borrowed.
     unsafe fn borrow(&mut self) -> (&mut RequestHeader, &mut [u8]) {
-        // SAFETY: mapped, a page and `PAYLOAD` bytes large, aligned to a page, zeroed at first;
-        // every content is a valid header. The exclusive borrow of `self` keeps others out, and
-        // the caller the kernel.
+        // SAFETY: mapped, a page and `PAYLOAD` bytes large, page-aligned, initially zeroed; every content is a valid
+        // header. The exclusive borrow of `self` excludes other borrows, and the caller excludes the kernel.
         unsafe {
             let payload = self.0.add(Self::HEADER);
             let payload = std::slice::from_raw_parts_mut(payload.as_ptr(), Self::PAYLOAD);
@@ -201,7 +198,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody borrows it any more.
+        // SAFETY: mapped by `new`, and no longer borrowed.
         let unmapped = unsafe { munmap(self.0.as_ptr().cast(), Self::BYTES) };
         debug_assert!(unmapped.is_ok(), "a mapping can be unmapped");
     }
@@ -216,14 +213,14 @@ mod tests {
     use super::*;
     use crate::transport::uring::busy_poll::Awake;
 
-    /// Its program waited until the mount was gone, and no signal could end it.
+    /// Regression: its program waited until the mount was gone, and no signal could end the wait.
     #[test]
     fn a_call_that_panics_is_answered() {
         let Ok(mut exchange) = Exchange::new(0, BusyPoll::new(Arc::new(Awake::off()))) else {
             return;
         };
         exchange.respond(|_, _| panic!("on purpose"));
-        // SAFETY: the kernel was not told of it.
+        // SAFETY: the buffer was not registered with the kernel.
         let (header, _) = unsafe { exchange.buffer.borrow() };
         let (answer, _) = OutHeader::read_from_prefix(&header.in_out).unwrap();
         assert_eq!((answer.error, header.entry.payload_bytes), (-libc::EIO, 0));

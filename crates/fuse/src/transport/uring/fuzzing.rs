@@ -9,14 +9,14 @@ use super::wire::{
     WriteIn,
 };
 
-/// Headers, which are followed by the payload: names end where they end, and each operation's fields can be read.
+/// Headers followed by the payload; names are terminated, and each operation's fields can be read.
 pub fn ring_request(bytes: &[u8]) {
     let mut buffer = vec![0; size_of::<RequestHeader>()];
     let head = bytes.len().min(buffer.len());
     buffer[..head].copy_from_slice(&bytes[..head]);
     let header = RequestHeader::read_from_bytes(&buffer).expect("it has room");
     let room = &bytes[head..];
-    // The kernel says no more than it put there.
+    // The kernel reports no more bytes than it put there.
     let payload = (header.entry.payload_bytes as usize).min(room.len());
     let message = Message { header: header.input(), fields: &header.fields, payload };
     if let Ok(name) = message.name(room) {

@@ -14,9 +14,9 @@ use crate::front::{Answer, Refused};
 #[derive(Debug)]
 pub(super) struct Message<'a> {
     pub(super) header: InHeader,
-    /// The operation's own fields; older bytes follow them.
+    /// The operation's own fields; bytes of earlier requests follow them.
     pub(super) fields: &'a [u8],
-    /// Bytes of names or data at the beginning of the payload.
+    /// Length of the names or data at the beginning of the payload, in bytes.
     pub(super) payload: usize,
 }
 
@@ -26,7 +26,7 @@ impl Message<'_> {
         T::ref_from_prefix(self.fields).map(|(fields, _)| fields).map_err(|_| Refused(Errno::EIO))
     }
 
-    /// The one name that a request has, or its first.
+    /// The only or the first name of a request.
     pub(super) fn name<'a>(&self, room: &'a [u8]) -> Answer<&'a OsStr> {
         let name = CStr::from_bytes_until_nul(&room[..self.payload]);
         name.map(|name| OsStr::from_bytes(name.to_bytes())).map_err(|_| Refused(Errno::EINVAL))

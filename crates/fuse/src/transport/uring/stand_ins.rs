@@ -1,7 +1,7 @@
-//! Threads that take the place of others that wait for locks.
+//! Threads that replace others while these wait for locks.
 //!
-//! What must hold: of each queue as many threads are there for requests as it began with, however many wait: among the
-//! requests behind them is the one that drops the lock. A thread that was made stays, for the next time.
+//! What must hold: each queue always has as many threads for requests as it began with, however many are waiting: the
+//! request that releases the lock may be queued behind them. A thread that was added stays, for the next wait.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -30,14 +30,15 @@ struct Queue {
     made: usize,
 }
 
-/// A thread that waits, and has a stand-in.
+/// A waiting thread that has a stand-in.
 struct Absent<'a> {
     all: &'a StandIns,
     queue: u16,
 }
 
 impl StandIns {
-    /// Takes a lock, and waits for it if need be, after `make` has begun another thread of the queue where none is to spare.
+    /// Takes a lock, waiting if necessary; before a wait, `make` starts another thread for the queue if it has none to
+    /// spare.
     pub(super) fn lock<E: Engine>(
         &self,
         front: &Front<E>,
@@ -70,7 +71,7 @@ impl StandIns {
         Ok(Absent { all: self, queue })
     }
 
-    /// Those that were made since the last time.
+    /// Takes the threads that were added since the last call.
     pub(super) fn take(&self) -> Vec<JoinHandle<()>> {
         std::mem::take(&mut *self.threads.lock())
     }

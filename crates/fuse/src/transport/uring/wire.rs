@@ -1,4 +1,4 @@
-//! The kernel's structures (`linux/fuse.h`, protocol 7.42), each named after the one it is.
+//! The kernel's structures (`linux/fuse.h`, protocol 7.42); each names its original.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -55,15 +55,15 @@ wire! {
     ReadIn { handle: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
     /// `fuse_write_in`
     WriteIn { handle: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
-    /// `fuse_release_in`; what `fuse_flush_in` begins with
+    /// `fuse_release_in`; also the beginning of `fuse_flush_in`
     ReleaseIn { handle: u64, flags: u32, release_flags: u32, lock_owner: u64, }
     /// `fuse_fsync_in`
     FsyncIn { handle: u64, flags: u32, padding: u32, }
-    /// `fuse_lk_in`, with the `fuse_file_lock` in it
+    /// `fuse_lk_in`, with its `fuse_file_lock`
     LockIn { handle: u64, owner: u64, first: u64, last: u64, kind: i32, pid: u32, lock_flags: u32, padding: u32, }
     /// `fuse_setxattr_in`, short form
     SetXattrIn { size: u32, flags: i32, }
-    /// `fuse_getxattr_in`, also of a list
+    /// `fuse_getxattr_in`, also for a list
     GetXattrIn { size: u32, padding: u32, }
     /// `fuse_fallocate_in`
     FallocateIn { handle: u64, offset: u64, len: u64, mode: i32, padding: u32, }
@@ -85,7 +85,7 @@ wire! {
     }
     /// `fuse_open_out`
     OpenOut { handle: u64, flags: u32, backing: u32, }
-    /// What answers `FUSE_CREATE`
+    /// The answer to `FUSE_CREATE`
     CreateOut { entry: EntryOut, open: OpenOut, }
     /// `fuse_write_out`
     WriteOut { size: u32, padding: u32, }
@@ -100,17 +100,17 @@ wire! {
         blocks: u64, free: u64, available: u64, files: u64, free_files: u64,
         block_bytes: u32, name_max: u32, fragment_bytes: u32, padding: u32, spare: [u32; 6],
     }
-    /// `fuse_dirent`, which the name follows
+    /// `fuse_dirent`, followed by the name
     Dirent { number: u64, next: u64, name_bytes: u32, kind: u32, }
 }
 
 impl RequestHeader {
-    /// The header of a request that has come.
+    /// The header of the request in the buffer.
     pub(super) fn input(&self) -> InHeader {
         InHeader::read_from_prefix(&self.in_out).expect("it has room").0
     }
 
-    /// Puts the header of an answer where that of the request was.
+    /// Replaces the request's header with that of the answer.
     pub(super) fn set_output(&mut self, header: &OutHeader) {
         header.write_to_prefix(&mut self.in_out).expect("it has room");
     }
@@ -157,7 +157,7 @@ impl From<&Entry> for EntryOut {
     }
 }
 
-/// The type bits of a mode; without its twelve permission bits they are a `DT_*` type.
+/// The type bits of a mode; shifted right by the twelve permission bits they are a `DT_*` type.
 pub(super) fn kind_bits(kind: FileType) -> u32 {
     match kind {
         FileType::NamedPipe => libc::S_IFIFO,
@@ -170,13 +170,13 @@ pub(super) fn kind_bits(kind: FileType) -> u32 {
     }
 }
 
-/// Seconds and the nanoseconds that count forwards from them, also before 1970.
+/// Seconds, and the nanoseconds to add to them, also before 1970.
 fn since_epoch(time: SystemTime) -> (i64, u32) {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => (after.as_secs().cast_signed(), after.subsec_nanos()),
         Err(before) => {
             let before = before.duration();
-            // The earliest second that there is has no positive number.
+            // The earliest second has no positive counterpart.
             let seconds = before.as_secs().cast_signed().wrapping_neg();
             match before.subsec_nanos() {
                 0 => (seconds, 0),

@@ -1,11 +1,11 @@
 //! The extents of a simulated cache: which bytes of which files it holds, which of them are dirty, and what leaves.
 //!
-//! Files are cut into regions, found by a hash: an ordered map of a million extents would cost a replay most of its time.
-//! No extent lies in two regions.
+//! Files are divided into regions, which are found by a hash: an ordered map of a million extents would take most of a
+//! replay's time. Every extent is in a single region.
 //!
-//! What must hold: `used` is the sum of all extents and never above `capacity`; exactly the clean extents have a
-//! place in the eviction order; a region is there as long as it has extents, and among the dirty ones as long as it
-//! has dirty extents.
+//! What must hold: `used` is the sum of all extents and never exceeds `capacity`; exactly the clean extents are in the
+//! eviction order; a region exists as long as it has extents, and is among the dirty ones as long as it has dirty
+//! extents.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use halocline_model::request::ByteRange;
 
 use super::region::{Extent, REGION_BYTES, RegionKey, Regions};
 
-/// A file and a first byte.
+/// A file and an offset.
 pub(super) type Key = (u32, u64);
 
-/// Dirty bytes that follow each other in a file, in one placement.
+/// Contiguous dirty bytes of a file, in one placement.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) file: u32,
@@ -26,7 +26,7 @@ pub(super) struct Run {
     pub(super) placement: Placement,
 }
 
-/// The clean extent of a slot: its region's place, where in the region it begins, and its length.
+/// The clean extent of a slot: the index of its region, where in the region it begins, and its length.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     place: u32,
@@ -34,7 +34,7 @@ struct Held {
     len: u32,
 }
 
-/// What has a place in the eviction order.
+/// The slots of the eviction order.
 #[derive(Debug, Default)]
 struct Slots {
     all: Vec<Held>,
@@ -42,7 +42,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// A free slot, for the extent `range` of the region at `place`.
+    /// Takes a free slot for the extent `range` of the region with index `place`.
     fn take(&mut self, place: u32, range: ByteRange) -> u32 {
         let short = |bytes| u32::try_from(bytes).expect("a region is shorter than 2^32 bytes");
         let (start, len) = (short(range.start % REGION_BYTES), short(range.len()));
@@ -64,7 +64,7 @@ pub(super) struct Extents {
     pub(super) dirty_bytes: u64,
     pub(super) evicted_bytes: u64,
     regions: Regions,
-    /// With their places.
+    /// With their indices.
     dirty_regions: BTreeMap<RegionKey, u32>,
     order: Box<dyn Eviction>,
     slots: Slots,
@@ -85,7 +85,7 @@ impl Extents {
         }
     }
 
-    /// Dirty bytes as a share of the capacity, 0 to 1; 1 without capacity.
+    /// Dirty bytes as a share of the capacity, from 0 to 1; 1 without capacity.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a share")]
     pub(super) fn pressure(&self) -> f32 {
         if self.capacity == 0 {
@@ -95,8 +95,8 @@ impl Extents {
         }
     }
 
-    /// `range` of `file` in pieces, ascending: with its placement where it is on the cache, else without. What lies
-    /// side by side is one piece, as a mount serves it. `pieces` is emptied first.
+    /// `range` of `file` in pieces, ascending: with a placement if on the cache, otherwise without. Adjacent pieces are
+    /// merged, as a mount serves them. `pieces` is cleared first.
     pub(super) fn pieces(
         &self,
         file: u32,
@@ -123,7 +123,7 @@ impl Extents {
         add(ByteRange::new(at, range.end), None);
     }
 
-    /// Notes that what is on the cache of `range` was read.
+    /// Notes that the cached parts of `range` were read.
     pub(super) fn touch(&mut self, file: u32, range: ByteRange) {
         for (key, part) in regions_of(file, range) {
             let Some(region) = self.regions.find(key) else { continue };
@@ -133,7 +133,7 @@ impl Extents {
         }
     }
 
-    /// Makes what is on the cache of `range` dirty; the clean bytes beside it stay clean.
+    /// Makes the cached parts of `range` dirty; adjacent clean bytes stay clean.
     pub(super) fn write(&mut self, file: u32, range: ByteRange) {
         for (key, part) in regions_of(file, range) {
             let Some(place) = self.regions.find(key) else { continue };
@@ -160,7 +160,7 @@ impl Extents {
         }
     }
 
-    /// Puts `range`, of which nothing is on the cache, there. Room was made for it.
+    /// Puts `range`, which is not on the cache, there. Room was made for it.
     pub(super) fn put(&mut self, file: u32, range: ByteRange, placement: Placement, dirty: bool) {
         self.used += range.len();
         self.most_used = self.most_used.max(self.used);
@@ -183,7 +183,7 @@ impl Extents {
         }
     }
 
-    /// Removes the clean extent of the region at `place` that begins at byte `start` of the file.
+    /// Removes the clean extent that begins at byte `start` of the file from the region with index `place`.
     fn remove(&mut self, place: u32, start: u64) {
         let region = &mut self.regions[place];
         let extent = region.remove(start);
@@ -198,8 +198,8 @@ impl Extents {
         self.slots.free.push(slot);
     }
 
-    /// Makes room for `bytes`: free bytes first, then whole clean extents of others than `spared`, if `may_evict` so
-    /// many bytes. Evicts nothing, and answers false, where that is not enough.
+    /// Makes room for `bytes`: uses free bytes first, then evicts whole clean extents outside `spared`, if `may_evict`
+    /// allows that many bytes. If that is not enough, evicts nothing and returns false.
     pub(super) fn make_room(
         &mut self,
         bytes: u64,
@@ -240,8 +240,8 @@ impl Extents {
         true
     }
 
-    /// Begins to flush the dirty extents of the first stretch, `most` bytes of a file, that has any at or after
-    /// `from`; tells their `runs`, ascending.
+    /// Begins to flush the dirty extents of the first stretch of `most` bytes that has any at or after `from`; returns
+    /// their `runs`, ascending.
     pub(super) fn flush_next(&mut self, from: Key, most: u64, runs: &mut Vec<Run>) {
         let mut stretch: Option<(u32, u64)> = None;
         for (key, place) in self.dirty_regions.range((from.0, from.1 / REGION_BYTES)..) {
@@ -273,7 +273,7 @@ impl Extents {
         }
     }
 
-    /// Marks clean what of `range` was not written to since its flush began.
+    /// Marks clean the parts of `range` that were not written since their flush began.
     pub(super) fn flushed(&mut self, file: u32, range: ByteRange) {
         for (key, part) in regions_of(file, range) {
             let Some(place) = self.regions.find(key) else { continue };
@@ -296,7 +296,7 @@ impl Extents {
     }
 }
 
-/// The regions of `range` with what of it lies in them.
+/// The regions of `range`, each with its part.
 fn regions_of(file: u32, range: ByteRange) -> impl Iterator<Item = (RegionKey, ByteRange)> {
     let mut at = range.start;
     std::iter::from_fn(move || {

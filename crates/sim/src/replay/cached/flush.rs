@@ -1,7 +1,8 @@
-//! How dirty bytes go to the origin: as the flusher of a mount does it (docs/ALGORITHMS.md, section 5).
+//! How dirty bytes go to the origin: as in a mount's flusher (docs/ALGORITHMS.md, section 5).
 //!
-//! Several workers take region after region in the order of files and offsets. Each reads what is dirty of its region
-//! in pieces, several at a time, then writes it to the origin, and only then is clean what did not change meanwhile.
+//! Several workers take one region after another in the order of files and offsets. Each reads the dirty bytes of its
+//! region in pieces, several concurrently, then writes them to the origin; only then do the bytes that did not change
+//! meanwhile become clean.
 
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::{ByteRange, Direction};
@@ -13,20 +14,20 @@ use super::inode_of;
 
 /// Bytes of a file that a region covers on each server of the origin.
 const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
-/// Regions under way at once: `flush_workers` of a mount.
+/// Regions flushed concurrently: `flush_workers` of a mount.
 const WORKERS: usize = 3;
-/// Longest read of a region's bytes from the cache, and how many of them at once.
+/// Longest read of a region's bytes from the cache, and how many of them are concurrent.
 const PIECE_BYTES: u64 = 1 << 20;
 const READERS: usize = 8;
-/// A flush begins when dirty bytes are more than one part in so many of the cache, and ends below half of that.
+/// A flush begins when more than this fraction of the cache is dirty, and ends at half of that.
 pub(super) const BEGINS_AT_ONE_IN: u64 = 2;
 
-/// A flush under way, beside the programs.
+/// A flush in progress while programs run.
 #[derive(Debug)]
 pub(super) struct Flush {
-    /// Whether workers take further regions.
+    /// Whether workers take more regions.
     running: bool,
-    /// Dirty bytes with which it ends.
+    /// The number of dirty bytes at which it ends.
     until_dirty: u64,
     next: Key,
     region_bytes: u64,
@@ -34,7 +35,7 @@ pub(super) struct Flush {
     cost: OriginCost,
 }
 
-/// A worker does its next step when its last one is done.
+/// A worker takes its next step when its last one completes.
 #[derive(Debug, Clone, Default)]
 struct Worker {
     ready_ns: u64,
@@ -46,14 +47,14 @@ enum Step {
     /// Read the next region.
     #[default]
     Next,
-    /// Write to the origin what was read.
+    /// Write what was read to the origin.
     Write(Vec<Run>),
-    /// It is on the origin.
+    /// Mark it clean: it is on the origin.
     Clean(Vec<Run>),
 }
 
 impl Flush {
-    /// None is under way; the origin has so many servers of this kind.
+    /// No flush in progress; the origin has this many servers of this kind.
     pub(super) fn new(origin_servers: usize, origin: &DeviceProfile) -> Self {
         Self {
             running: false,
@@ -72,7 +73,7 @@ impl Flush {
         }
     }
 
-    /// When the first worker that does something is done with it.
+    /// When the first busy worker completes its step.
     pub(super) fn next_ns(&self) -> Option<u64> {
         let busy = self.workers.iter().filter(|worker| !matches!(worker.step, Step::Next));
         busy.map(|worker| worker.ready_ns).min()
@@ -84,7 +85,7 @@ impl Flush {
 }
 
 impl Cache {
-    /// Lets a flush do what it does before `now_ns`.
+    /// Advances a flush by the steps it takes before `now_ns`.
     pub(super) fn flush_until(&mut self, now_ns: u64) {
         let most = self.capacity / BEGINS_AT_ONE_IN;
         if self.flush.is_idle() && self.extents.dirty_bytes > most {
@@ -93,7 +94,7 @@ impl Cache {
         while self.flush_step(now_ns) {}
     }
 
-    /// Flushes all that is dirty from `now_ns` on; answers when that is on the origin.
+    /// Flushes everything dirty from `now_ns` on; returns when it is on the origin.
     pub(super) fn drain(&mut self, now_ns: u64) -> u64 {
         while self.flush_step(u64::MAX) {}
         let busy_ns = self.flush.workers.iter().map(|worker| worker.ready_ns).max();
@@ -108,7 +109,7 @@ impl Cache {
         end_ns.max(busy_ns.unwrap_or(0))
     }
 
-    /// The next step of the worker that is ready first, if that is until `now_ns` and there is one.
+    /// The next step of the worker that is ready first, if there is one until `now_ns`.
     fn flush_step(&mut self, now_ns: u64) -> bool {
         let running = self.flush.running;
         let due = self.flush.workers.iter().enumerate();
@@ -137,8 +138,8 @@ impl Cache {
         true
     }
 
-    /// When the runs of a region, which begins at `at_ns`, are on the origin: each server writes what the sieve of a
-    /// mount plans for it, one stretch after the other.
+    /// When the runs of a region, which begins at `at_ns`, are on the origin: each server writes what a mount's sieve
+    /// plans for it, one stretch after another.
     fn write_to_origin(&mut self, at_ns: u64, runs: &[Run]) -> u64 {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return at_ns };
         let file = first.file;

@@ -1,6 +1,6 @@
-//! A stretch of a file with what of it is on a simulated cache.
+//! The cached parts of a stretch of a file.
 //!
-//! Most of a replay's time goes to waiting for memory, so an extent is small, and the search for one begins where it
+//! Most of a replay's time is spent waiting for memory, so an extent is small, and the search for one begins where it
 //! would be if all were equally long.
 
 use std::ops::{Index, IndexMut, Range};
@@ -9,33 +9,33 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use rustc_hash::FxHashMap;
 
-/// Bytes of a file in a region: places in it fit in 32 bits.
+/// Bytes of a file in a region; positions in it fit in 32 bits.
 pub(super) const REGION_BYTES: u64 = 2 << 20;
 
-/// In place of a slot: the extent is dirty, and not being flushed or written to since that began.
+/// Instead of a slot: the extent is dirty, and not being flushed, or was written to since its flush began.
 const DIRTY: u32 = u32::MAX;
-/// In place of a slot: it is being flushed, and was not written to since that began.
+/// Instead of a slot: it is being flushed, and was not written to since its flush began.
 const FLUSHING: u32 = u32::MAX - 1;
 
-/// A range of a region that is on the cache. What must hold: it is not empty.
+/// A cached range of a region. What must hold: it is not empty.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     start: u32,
     end: u32,
     pub(super) placement: Placement,
-    /// Its place in the eviction order if it is clean, which no eviction policy lets be one of the two above.
+    /// Its slot in the eviction order if it is clean; no eviction policy uses the two values above.
     slot: u32,
 }
 
 impl Extent {
-    /// `range` of a file, within one region; dirty without a slot.
+    /// `range` of a file, within one region; dirty if it has no slot.
     pub(super) fn new(range: ByteRange, placement: Placement, slot: Option<u32>) -> Self {
         let start = within(range.start);
         let len = u32::try_from(range.len()).expect("no extent is longer than a region");
         Self { start, end: start + len, placement, slot: slot.unwrap_or(DIRTY) }
     }
 
-    /// Its range of the file, if it lies in region `number`.
+    /// Its range of the file, if it is in region `number`.
     pub(super) const fn range(&self, number: u64) -> ByteRange {
         let begin = number * REGION_BYTES;
         ByteRange::new(begin + self.start as u64, begin + self.end as u64)
@@ -49,28 +49,28 @@ impl Extent {
         self.slot == FLUSHING
     }
 
-    /// Its place in the eviction order, if it is clean.
+    /// Its slot in the eviction order, if it is clean.
     pub(super) const fn slot(&self) -> Option<u32> {
         if self.is_dirty() { None } else { Some(self.slot) }
     }
 
-    /// A dirty extent is being flushed from now on.
+    /// The flush of a dirty extent begins.
     pub(super) const fn flush(&mut self) {
         self.slot = FLUSHING;
     }
 
-    /// A dirty extent is written to: no flush under way makes it clean.
+    /// A dirty extent is written to: a flush in progress will not make it clean.
     pub(super) const fn write(&mut self) {
         self.slot = DIRTY;
     }
 }
 
-/// Where a byte of a file lies in its region.
+/// The position of a byte of a file in its region.
 const fn within(at: u64) -> u32 {
     (at % REGION_BYTES) as u32
 }
 
-/// A file, and which region of it.
+/// A file, and the number of a region in it.
 pub(super) type RegionKey = (u32, u64);
 
 /// The extents of a region, ascending.
@@ -81,7 +81,7 @@ pub(super) struct Region {
     pub(super) dirty: u32,
 }
 
-/// All regions with extents, each in a place that it keeps: what knows the place need not look for the region.
+/// All regions with extents, each with a permanent index: code that knows the index need not look the region up.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     places: FxHashMap<RegionKey, u32>,
@@ -105,7 +105,7 @@ impl Regions {
         })
     }
 
-    /// Forgets a region without extents.
+    /// Frees a region without extents.
     pub(super) fn release(&mut self, place: u32) {
         self.places.remove(&self.all[place as usize].key);
         self.free.push(place);
@@ -135,12 +135,12 @@ impl Region {
         &mut self.extents
     }
 
-    /// The extents that have bytes of `part`, which is of this region and not empty.
+    /// The extents that have bytes of `part`, which is in this region and not empty.
     pub(super) fn overlapping(&self, part: ByteRange) -> &[Extent] {
         &self.extents[self.places(part)]
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(super) fn overlapping_mut(&mut self, part: ByteRange) -> &mut [Extent] {
         let places = self.places(part);
         &mut self.extents[places]
@@ -154,21 +154,21 @@ impl Region {
         first..first + behind.take_while(|extent| u64::from(extent.start) < end).count()
     }
 
-    /// Adds an extent where there is none.
+    /// Adds an extent where nothing is cached.
     pub(super) fn insert(&mut self, extent: Extent) {
         let at = self.first_not(extent.start, |other| other.start < extent.start);
         self.extents.insert(at, extent);
     }
 
-    /// Takes out the extent that begins at byte `start` of the file.
+    /// Removes the extent that begins at byte `start` of the file.
     pub(super) fn remove(&mut self, start: u64) -> Extent {
         let start = within(start);
         let at = self.first_not(start, |other| other.start < start);
         self.extents.remove(at)
     }
 
-    /// The place of the first extent that is not `before` byte `at` of the region, as all behind it are not: steps away
-    /// from a guess, each twice as far as the last one, then halves.
+    /// The index of the first extent that is not `before` byte `at` of the region, as none after it is: an exponential
+    /// search from a guess, then a binary search.
     fn first_not(&self, at: u32, before: impl Fn(&Extent) -> bool) -> usize {
         let (all, len) = (self.extents.as_slice(), self.extents.len());
         let guess = (u64::from(at) * len as u64 / REGION_BYTES) as usize;
@@ -217,7 +217,7 @@ mod tests {
             number in 0u64..3,
             (start, len) in (0u64..2 << 20, 1u64..2 << 20),
         ) {
-            // Half of the time all of them are in the first hundredth.
+            // In half of the cases all of them are in the first hundredth.
             let marks: Vec<u32> = marks.into_iter().map(|mark| if near { mark / 100 } else { mark }).collect();
             prop_assume!(marks.windows(2).all(|pair| pair[0] < pair[1]));
             let region = region(number, &marks);

@@ -4,20 +4,20 @@ use halocline_model::admit::Verdict;
 use halocline_model::room::BACKOFF_WRITES;
 use rustc_hash::FxHashMap;
 
-/// A write that waits.
+/// A waiting write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiter {
     pub(super) verdict: Verdict,
     pub(super) sequential: bool,
-    /// Then it goes to the origin.
+    /// When it goes to the origin instead.
     pub(super) until_ns: u64,
 }
 
-/// Who waits for the flush to make room.
+/// The writes that wait for the flush to make room.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     waiters: FxHashMap<u32, Waiter>,
-    /// Writes that shall still go to the origin without waiting.
+    /// How many more writes go to the origin without waiting.
     backoff_writes: u32,
 }
 
@@ -27,7 +27,8 @@ impl Room {
         self.waiters.remove(&process)
     }
 
-    /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes to the origin.
+    /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes to the
+    /// origin.
     pub(super) fn wait(
         &mut self,
         process: u32,
@@ -36,7 +37,7 @@ impl Room {
         made_ns: Option<u64>,
     ) -> Option<u64> {
         if waiter.until_ns <= now_ns {
-            // One that was given no time did not wait.
+            // A write that was given no time did not wait.
             return None;
         }
         if self.backoff_writes > 0 {

@@ -1,4 +1,4 @@
-//! Files on their way from one side of a tier to the other, piece by piece beside the programs.
+//! Moves files from one side of a tier to the other, piece by piece while programs run.
 
 use std::collections::VecDeque;
 
@@ -6,40 +6,40 @@ use halocline_model::request::{ByteRange, Direction};
 
 use super::Tier;
 
-/// Bytes that are read at a time, while those before them are written.
+/// Bytes read at a time, while the previous piece is written.
 const PIECE_BYTES: u64 = 8 << 20;
 
-/// Files that move one after the other.
+/// Files that move one after another.
 #[derive(Debug, Default)]
 pub(super) struct Move {
-    /// With whether they come to the SSD, and their bytes.
+    /// Each with whether it moves to the SSD, and its bytes.
     files: VecDeque<(u32, bool, u64)>,
-    /// Bytes of the first one that are there already, or on their way there.
+    /// Bytes of the first one that are already there, or being written.
     copied: u64,
-    /// What was read of it after those.
+    /// The piece that was read after those.
     read: Option<ByteRange>,
     ready_ns: u64,
 }
 
 impl Move {
-    /// One of no files, at `now_ns`.
+    /// A move of no files yet, at `now_ns`.
     pub(super) fn begun(now_ns: u64) -> Self {
         Self { ready_ns: now_ns, ..Self::default() }
     }
 
-    /// Moves `bytes` bytes of a file after all others.
+    /// Adds `bytes` bytes of a file, to be moved after all others.
     pub(super) fn add(&mut self, file: u32, to_ssd: bool, bytes: u64) {
         self.files.push_back((file, to_ssd, bytes));
     }
 
-    /// Whether all files are where they shall be.
+    /// Whether all files have been moved.
     pub(super) fn is_done(&self) -> bool {
         self.files.is_empty()
     }
 }
 
 impl Tier {
-    /// Does what is due of the move that requests to `file` wait for; answers until when they wait, if they do.
+    /// Performs the due steps of the move for which requests to `file` wait; returns until when they wait, if they do.
     pub(super) fn wait_for(&mut self, now_ns: u64, file: u32) -> Option<u64> {
         let mut moving = self.files.get_mut(&file)?.moving.take()?;
         while moving.ready_ns <= now_ns && !moving.is_done() {
@@ -53,7 +53,7 @@ impl Tier {
         None
     }
 
-    /// Lets what leaves in the background do so before `now_ns`.
+    /// Performs background moves until `now_ns`.
     pub(super) fn move_until(&mut self, now_ns: u64) {
         let mut going = std::mem::take(&mut self.demotion);
         while going.ready_ns <= now_ns && !going.is_done() {
@@ -62,8 +62,8 @@ impl Tier {
         self.demotion = going;
     }
 
-    /// Writes the piece that was read, and reads the next one meanwhile: the step is over with both, as in a mount's own
-    /// copies.
+    /// Writes the piece that was read, and reads the next one meanwhile: the step ends when both have, as in a mount's
+    /// own copies.
     fn step(&mut self, moving: &mut Move) {
         let Some(&(file, to_ssd, len)) = moving.files.front() else { return };
         let at_ns = moving.ready_ns;

@@ -8,7 +8,8 @@ use rustc_hash::FxHashMap;
 pub struct Uses(FxHashMap<(u32, u32), u64>);
 
 impl Uses {
-    /// Whether the process uses the file anew with this request: for the first time, or from where its last use began.
+    /// Whether this request begins a new use of the file by the process: its first request, or one from where its last
+    /// use began.
     pub fn begins(&mut self, request: &Request) -> bool {
         let mut first = false;
         let at = *self.0.entry((request.process, request.file)).or_insert_with(|| {

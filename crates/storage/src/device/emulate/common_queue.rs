@@ -1,5 +1,5 @@
-//! An emulated device that several mounts have in common, each in a process of its own: the nodes of a cluster have one
-//! origin, and so one set of disks.
+//! An emulated device shared by several mounts, each in its own process: the nodes of a cluster have one origin, and so
+//! one set of disks.
 //!
 //! The device's queue is in a file, which each process locks to use it. Its times are of the machine's monotonic clock,
 //! which all processes of one machine share until it reboots.
@@ -46,10 +46,10 @@ struct Queue {
 }
 
 impl CommonQueue {
-    /// The queue of the device with this number in `dir`, which is made if it is not there.
+    /// The queue of the device with this number in `dir`; created if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be opened, or is not this user's alone.
+    /// If it cannot be opened, or does not belong to this user alone.
     pub fn open(dir: &Path, number: usize) -> Result<Self> {
         let name = format!("emulated-device-{number}");
         let file = PrivateDir::look_or_make(dir)?.file(&name, Use::Write)?;

@@ -1,24 +1,24 @@
-//! An emulated network to a server, as in the simulator: transfers in one direction follow each other.
+//! An emulated network link to a server, as in the simulator: transfers in one direction are serialised.
 
 use halocline_model::profile::whole;
 
 use super::sleep;
 
-/// One way between clients and a server, used by one thread.
+/// One direction between clients and a server, used by one thread.
 #[derive(Debug)]
 pub struct EmulatedWay {
     ns_per_byte: f64,
-    /// Until when it is in use, nanoseconds of the monotonic clock.
+    /// Until when it is busy, in nanoseconds of the monotonic clock.
     free_ns: u64,
 }
 
 impl EmulatedWay {
-    /// A way on which a byte takes `ns_per_byte`.
+    /// A link on which a byte takes `ns_per_byte`.
     pub const fn new(ns_per_byte: f64) -> Self {
         Self { ns_per_byte, free_ns: 0 }
     }
 
-    /// Passes `connect_us` microseconds and `bytes`, after what passed before.
+    /// Transfers `bytes` after `connect_us` microseconds, and after earlier transfers.
     pub fn pass(&mut self, connect_us: f64, bytes: u64) {
         let arrival = sleep::arrival();
         #[expect(clippy::cast_precision_loss, reason = "a request is far shorter than 2^52 bytes")]
@@ -32,7 +32,7 @@ impl EmulatedWay {
 mod tests {
     use super::*;
 
-    /// No time is measured: only until when the way is said to be in use.
+    /// No time is measured, only until when the link counts as busy.
     #[test]
     fn what_passes_passes_one_after_the_other() {
         let mut way = EmulatedWay::new(10.0);

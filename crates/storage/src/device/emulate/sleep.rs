@@ -1,8 +1,8 @@
-//! Sleeping until an absolute time, so that errors of single sleeps do not add up.
+//! Sleeps until an absolute time, so that errors of single sleeps do not accumulate.
 //!
-//! A thread always wakes a little late. A caller that goes on at once would carry that delay into
-//! every following request, and an emulated device would look slower than it is. So the delay of
-//! a thread's last sleep is taken off the arrival of its next request.
+//! A thread always wakes slightly late. A caller that continues at once would carry that delay into every following
+//! request, and an emulated device would seem slower than it is. So the delay of a thread's last sleep is subtracted
+//! from the arrival time of its next request.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -10,7 +10,7 @@ use std::sync::Once;
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use rustix::time::{Timespec, clock_gettime};
 
-/// Lateness beyond this is not the sleep's fault but a machine without time, and is not hidden.
+/// More lateness than this is not caused by the sleep but by an overloaded machine, and is not hidden.
 const LATENESS_NS_MAX: u64 = 1_000_000;
 
 const NS: u64 = 1_000_000_000;
@@ -44,10 +44,10 @@ pub(super) fn until(time: u64) {
     LATE_NS.set(if late <= LATENESS_NS_MAX { late } else { 0 });
 }
 
-/// The kernel may delay a thread's timers by 50 microseconds to save power; not this thread's.
+/// The kernel may delay a thread's timers by 50 microseconds to save power; this disables that for the calling thread.
 fn ask_for_exact_timers() {
     let slack_ns: libc::c_ulong = 1;
-    // SAFETY: PR_SET_TIMERSLACK takes one integer and changes nothing but this thread's timers.
-    // It can only fail where the kernel lacks it, and then sleeps are as exact as they get.
+    // SAFETY: PR_SET_TIMERSLACK takes one integer and changes only this thread's timers. It can only fail if the kernel
+    // lacks it, and then sleeps cannot be more exact.
     let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns) };
 }

@@ -1,9 +1,9 @@
 //! The data of one open origin file, plain or striped.
 //!
-//! A striped file's size is that of its sparse namespace file. What must hold: no object holds
-//! bytes past that size, so that a file that grows later reads zeros there. Hence a write grows
-//! the size before it writes data, and a truncate cuts data before it cuts the size; a crash in
-//! between leaves zeros where a request was that nobody acknowledged, never old bytes.
+//! A striped file's size is that of its sparse namespace file. What must hold: no object holds bytes beyond that size,
+//! so that a file that grows later reads zeros there. Hence a write extends the size before it writes data, and a
+//! truncate cuts the data before the size; a crash in between leaves zeros for a request that was not acknowledged,
+//! never old bytes.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -23,13 +23,12 @@ use crate::volume::{Distribution, Server, Volume, VolumeFile};
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
 
-/// Locks that guard sizes, each shared by many objects: they are held for a system call or two.
+/// Locks that guard sizes, each shared by many objects: they are held only for a system call or two.
 pub(super) type SizeLocks = [Mutex<()>; 64];
 
 /// The data of an open origin file.
 ///
-/// The caller guarantees that no two calls change overlapping ranges at once, and that a truncate
-/// runs alone.
+/// The caller guarantees that no two calls change overlapping ranges at the same time, and that a truncate runs alone.
 #[derive(Debug)]
 pub struct OriginFile(pub(super) Data);
 
@@ -49,13 +48,13 @@ pub(super) struct Striped {
     pub(super) object: OnceLock<(ObjectId, VolumeFile)>,
 }
 
-/// The object that a file names.
+/// The object to which a file refers.
 enum Found<'a> {
-    /// It names none.
+    /// It refers to none.
     None,
     /// Its own, which may have no data yet.
     Own(&'a VolumeFile),
-    /// The data of another file: this one is a copy made past the mount, or its owner tries to reach that data.
+    /// The data of another file: this one is a copy made behind the mount, or its owner is trying to reach that data.
     OfAnother,
 }
 
@@ -66,7 +65,7 @@ fn of_another() -> io::Error {
 }
 
 impl OriginFile {
-    /// The open file that carries the attributes: the file itself where the origin is plain.
+    /// The open file that has the attributes: the file itself if the origin is plain.
     pub fn node(&self) -> &File {
         let file = match &self.0 {
             Data::Plain { file, .. } => file,
@@ -75,7 +74,7 @@ impl OriginFile {
         file.file().expect("the origin's files have names on a mounted file system")
     }
 
-    /// Reads at `offset`; short only at the end of the file.
+    /// Reads at `offset`; the result is short only at the end of the file.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         match &self.0 {
             Data::Plain { server, file } => {
@@ -85,7 +84,7 @@ impl OriginFile {
         }
     }
 
-    /// Writes all of `data` at `offset`; grows the file where it passes the end.
+    /// Writes all of `data` at `offset`; extends the file if that is beyond its end.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         match &self.0 {
             Data::Plain { server, file } => {
@@ -125,7 +124,7 @@ impl OriginFile {
         }
     }
 
-    /// Makes data and size durable, other attributes too unless `data_only`.
+    /// Makes data and size durable; other attributes too unless `data_only`.
     pub fn sync(&self, data_only: bool) -> io::Result<()> {
         match &self.0 {
             Data::Plain { server, file } => server.device().sync(file, data_only),
@@ -133,7 +132,7 @@ impl OriginFile {
         }
     }
 
-    /// The next data or hole at or after `offset`; `ENXIO` where there is none, as `lseek(2)`.
+    /// The next data or hole at or after `offset`; `ENXIO` if there is none, as for `lseek(2)`.
     pub fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {
         match &self.0 {
             Data::Plain { file, .. } => file.seek(what.at(offset)),
@@ -154,7 +153,7 @@ impl OriginFile {
 }
 
 impl OriginFile {
-    /// How the file lies on the servers of a striped origin.
+    /// How the file is distributed over the servers of a striped origin.
     pub(super) fn distribution(&self) -> io::Result<Distribution> {
         match &self.0 {
             Data::Plain { .. } => Ok(Striping::new(1, 1).into()),
@@ -168,7 +167,7 @@ impl Striped {
         self.node.size()
     }
 
-    /// The object that the file has now.
+    /// The object that the file currently has.
     fn find(&self) -> io::Result<Found<'_>> {
         if let Some((_, object)) = self.object.get() {
             return Ok(Found::Own(object));
@@ -184,7 +183,7 @@ impl Striped {
         Ok(Found::Own(self.attach(id, object)))
     }
 
-    /// Whether the object that the file names, without data of this file, has data of another.
+    /// Whether the object to which the file refers has no data of this file but data of another.
     fn is_of_another(&self, id: ObjectId) -> io::Result<bool> {
         let dir = id.number.directory();
         for server in self.volume.servers() {
@@ -207,8 +206,8 @@ impl Striped {
         }
     }
 
-    /// The object, whose number the namespace file has before there is data. An empty file that names another's object
-    /// gets its own.
+    /// The object; the namespace file refers to it before there is data. An empty file that refers to another file's
+    /// object gets its own.
     fn created(&self) -> io::Result<&VolumeFile> {
         if let Some((_, object)) = self.object.get() {
             return Ok(object);
@@ -226,14 +225,14 @@ impl Striped {
         Ok(self.attach(id, object))
     }
 
-    /// The object `id` in its layout; `None` where the layout is missing.
+    /// The object `id` in its layout; `None` if the layout is missing.
     fn object(&self, id: ObjectId) -> io::Result<Option<VolumeFile>> {
         let distribution = layouts::spread_of(id, &self.volume, self.striping)?;
         Ok(distribution
             .map(|distribution| VolumeFile::lazy(&self.volume, 0, distribution, &id.path())))
     }
 
-    /// How the file lies on the servers.
+    /// How the file is distributed over the servers.
     fn distribution(&self) -> io::Result<Distribution> {
         Ok(self.existing()?.map_or(self.striping.into(), |object| object.distribution().clone()))
     }
@@ -273,7 +272,7 @@ impl Striped {
         })
     }
 
-    /// Makes the size at least `end` and stamps the modification; returns the size before.
+    /// Makes the size at least `end` and sets the modification time; returns the previous size.
     fn grow(&self, end: u64) -> io::Result<u64> {
         let _size = self.size_lock().lock();
         let before = self.size()?;
@@ -285,12 +284,12 @@ impl Striped {
         Ok(before)
     }
 
-    /// Takes back the growth of a write that failed, unless another write grew the file further. Only the write's own
-    /// range is cut: nobody else writes there now.
+    /// Undoes the growth of a failed write, unless another write extended the file further. Only the write's own range
+    /// is cut: no one else writes there now.
     fn shrink_back(&self, object: &VolumeFile, len: u64, end: u64) {
         let _size = self.size_lock().lock();
         if self.size().is_ok_and(|size| size == end) && object.cut(len).is_ok() {
-            // The write's own error is what the caller must see.
+            // The caller must see the write's own error.
             let _ = self.set_size(len);
         }
     }
@@ -299,7 +298,7 @@ impl Striped {
         Ok(rustix::fs::ftruncate(self.node.file()?, len)?)
     }
 
-    /// Stamps the modification as a write to the namespace file would.
+    /// Sets the modification time as a write to the namespace file would.
     fn touch(&self) -> io::Result<()> {
         let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
         let times = Timestamps {
@@ -335,7 +334,7 @@ impl Striped {
         self.grow(if grows { range.end } else { 0 }).map(drop)
     }
 
-    /// Data first: a durable size never covers bytes that are not durable.
+    /// Data first, so that a durable size never covers bytes that are not durable.
     fn sync(&self, data_only: bool) -> io::Result<()> {
         if let Some(object) = self.existing()? {
             object.sync(data_only)?;

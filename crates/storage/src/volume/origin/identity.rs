@@ -1,5 +1,5 @@
-//! Which object holds a file's data: an extended attribute of its namespace file, and that file's inode number. What
-//! must hold: nothing that others can write decides alone whose data is reached.
+//! Which object holds a file's data: determined by an extended attribute of its namespace file, and that file's inode
+//! number. What must hold: nothing that others can write determines alone whose data is accessed.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,33 +14,33 @@ use rustix::io::Errno;
 
 use crate::volume::object_paths;
 
-/// Everything that Halocline keeps in extended attributes begins like this.
+/// Prefixes of all of Halocline's extended attributes.
 const PREFIXES: [&[u8]; 2] = [b"user.halocline.", b"trusted.halocline."];
 
 const ATTRIBUTE: &str = "user.halocline.object";
 
-/// Whether an extended attribute is Halocline's own and hidden from programs.
+/// Whether an extended attribute belongs to Halocline and is hidden from programs.
 pub fn hidden_xattr(name: &OsStr) -> bool {
     PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix))
 }
 
-/// NUL-terminated names of extended attributes without the hidden ones.
+/// NUL-terminated names of extended attributes, without the hidden ones.
 pub fn shown_xattrs(all: &[u8]) -> Vec<u8> {
     let names = all.split_inclusive(|&byte| byte == 0);
     names.filter(|name| !hidden_xattr(OsStr::from_bytes(name))).flatten().copied().collect()
 }
 
-/// The attribute's value: 128 random bits, so that a copied tree or a restored backup never gives two files the same
-/// object by counting again. Anybody who may write to a file can set it to anything.
+/// The attribute's value: 128 random bits, so that a copied tree or a restored backup never assigns one object to two
+/// files by restarting a counter. Anyone who may write to a file can set this to any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ObjectNumber {
     random: u128,
-    /// The object has a layout of its own, without which its bytes would be read in the wrong order; so the
-    /// number itself says that there must be one.
+    /// Whether the object has its own layout, without which its bytes would be read in the wrong order; so the number
+    /// itself records that there must be one.
     pub(super) has_layout: bool,
 }
 
-/// What follows the digits of a number that has a layout.
+/// Suffix of a number that has a layout.
 const HAS_LAYOUT: char = 'v';
 
 impl fmt::Display for ObjectNumber {
@@ -58,7 +58,7 @@ impl ObjectNumber {
         random.map(|random| Self { random, has_layout })
     }
 
-    /// A number that no object had before.
+    /// A number that no object has had before.
     pub(super) fn random(has_layout: bool) -> io::Result<Self> {
         let mut random = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -70,13 +70,13 @@ impl ObjectNumber {
         Path::new(ObjectId::ROOT).join(&self.to_string()[..2])
     }
 
-    /// Makes a namespace file name the object with this number: all at once, or not at all.
+    /// Makes a namespace file refer to the object with this number, atomically.
     pub(super) fn name_by(self, node: impl AsFd, how: XattrFlags) -> io::Result<()> {
         let (path, value) = (by_descriptor(&node), self.to_string());
         Ok(rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), how)?)
     }
 
-    /// What the namespace file at `path` says, if anything.
+    /// The number in the namespace file at `path`, if any.
     pub(super) fn named_by(path: &Path) -> io::Result<Option<Self>> {
         let mut value = [0_u8; 64];
         let len = match rustix::fs::getxattr(path, ATTRIBUTE, &mut value) {
@@ -91,13 +91,12 @@ impl ObjectNumber {
     }
 }
 
-/// Names an object: the number that the file's attribute says, and the inode number of the file
-/// whose data it is. The second cannot be chosen: a file that names the object of another gets none
-/// of its data.
+/// Identifies an object: the number in the file's attribute, and the inode number of the file whose data it is. The
+/// latter cannot be chosen: a file that refers to another file's object gets none of its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
     pub(super) number: ObjectNumber,
-    /// `None` where versions before format 2 named the object; it then belongs to no file.
+    /// `None` for an object named by a version before format 2; it then belongs to no file.
     pub(super) inode: Option<u64>,
 }
 
@@ -114,18 +113,18 @@ impl ObjectId {
     /// The directory of all objects below each server.
     pub(super) const ROOT: &'static str = object_paths::ROOT;
 
-    /// Where the object lies below each server.
+    /// The object's path below each server.
     pub(super) fn path(self) -> PathBuf {
         self.path_in(Self::ROOT)
     }
 
-    /// Where what belongs to the object lies below a directory of a server.
+    /// The path, below a directory of a server, of what belongs to the object.
     pub(super) fn path_in(self, root: &str) -> PathBuf {
         let name = self.to_string();
         Path::new(root).join(&name[..2]).join(name)
     }
 
-    /// The object with this name, which is written in one way only.
+    /// The object with this name, which has only one valid form.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (number, inode) = match text.split_once('-') {
             Some((number, inode)) => (number, Some(inode.parse().ok()?)),
@@ -135,25 +134,25 @@ impl ObjectId {
         (id.to_string() == text).then_some(id)
     }
 
-    /// The object of a namespace file, if it has one. The descriptor may be an `O_PATH` one.
+    /// The object of a namespace file, if it has one. The descriptor may be `O_PATH`.
     pub(super) fn of(node: impl AsFd) -> io::Result<Option<Self>> {
         let number = ObjectNumber::named_by(Path::new(&by_descriptor(&node)))?;
         number.map(|number| Self::bound(number, &node)).transpose()
     }
 
-    /// The object with this number that is a namespace file's.
+    /// The object with this number that belongs to a namespace file.
     pub(super) fn bound(number: ObjectNumber, node: impl AsFd) -> io::Result<Self> {
         let inode = Some(rustix::fs::fstat(node)?.st_ino);
         Ok(Self { number, inode })
     }
 
-    /// The object of a namespace file; gives it one if it has none.
+    /// The object of a namespace file; assigns one if it has none.
     pub(super) fn ensure(node: impl AsFd) -> io::Result<Self> {
         if let Some(id) = Self::of(&node)? {
             return Ok(id);
         }
         match Self::give(&node, XattrFlags::CREATE) {
-            // Somebody else gave it one at the same time.
+            // Another thread or process assigned one at the same time.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
                 Self::of(node)?.ok_or_else(|| Errno::NODATA.into())
             }
@@ -161,7 +160,7 @@ impl ObjectId {
         }
     }
 
-    /// Gives a namespace file an object that no file had before.
+    /// Assigns to a namespace file an object that no file has had before.
     pub(super) fn give(node: impl AsFd, how: XattrFlags) -> io::Result<Self> {
         let number = ObjectNumber::random(false)?;
         number.name_by(&node, how)?;
@@ -169,7 +168,7 @@ impl ObjectId {
     }
 }
 
-/// A path that reaches what an `O_PATH` descriptor stands for, its name gone or not.
+/// A path that leads to what an `O_PATH` descriptor refers to, even if its name is gone.
 pub(super) fn by_descriptor(node: impl AsFd) -> String {
     format!("/proc/self/fd/{}", node.as_fd().as_raw_fd())
 }

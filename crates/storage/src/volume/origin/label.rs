@@ -1,5 +1,5 @@
-//! `halocline-volume.toml`: the label of a striped origin with its geometry, and the lock that says
-//! that a volume is in use.
+//! `halocline-volume.toml`: the label of a striped origin with its geometry, and the lock that marks a volume as in
+//! use.
 
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
@@ -19,17 +19,17 @@ use halocline_os::private::{self, PrivateDir};
 
 use super::volume_directory::Home;
 
-/// The format that is made.
+/// The format of new volumes.
 const FORMAT: u32 = 2;
 
-/// The format of a volume with files in layouts of their own: earlier versions must not open it.
+/// The format of a volume whose files may have their own layouts: earlier versions must not open it.
 const FORMAT_LAYOUTS: u32 = 3;
 
-/// The first format, in which objects did not say whose they are.
+/// The first format, in which objects did not record whose they are.
 const FORMAT_UNBOUND: u32 = 1;
 
-/// Name of the file on the first server whose lock says that the volume is in use. Nobody else can open it: anybody who
-/// may read a file may lock it.
+/// Name of the file on the first server whose lock marks the volume as in use. No one else can open it, because anyone
+/// who may read a file may lock it.
 const LOCK: &str = "halocline.lock";
 
 /// Name of the label in the origin's directory.
@@ -46,13 +46,13 @@ const HEAD: &str = "\
 /// How a striped volume is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Beside others that read and write files.
+    /// Together with others that read and write files.
     Shared,
-    /// By nobody else.
+    /// Exclusively.
     Alone,
 }
 
-/// Says that the volume in `home` is in use, until the answer is dropped; `first` is its first server.
+/// Marks the volume in `home` as in use until the result is dropped; `first` is its first server.
 pub(super) fn lock(home: &Home, first: &PrivateDir, how: Use) -> Result<File> {
     let file = match first.file(LOCK, private::Use::Write) {
         // Read-only: nothing can be changed there, so the lock hardly matters.
@@ -66,7 +66,7 @@ pub(super) fn lock(home: &Home, first: &PrivateDir, how: Use) -> Result<File> {
     Ok(file)
 }
 
-/// Changes how a volume that is locked already is used.
+/// Changes how an already locked volume is used.
 pub(super) fn relock(home: &Home, file: &File, how: Use) -> Result<()> {
     let operation = match how {
         Use::Shared => FlockOperation::NonBlockingLockShared,
@@ -82,15 +82,15 @@ pub(super) fn relock(home: &Home, file: &File, how: Use) -> Result<()> {
     }
 }
 
-/// What the label says.
+/// The contents of the label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VolumeLabel {
     format: u32,
     pub(super) servers: u32,
     pub(super) stripe: u64,
-    /// Inode number of the tree whose files' inode numbers the objects say; in decimal digits, because
-    /// a number of TOML has a sign.
+    /// Inode number of the tree whose files' inode numbers are in the objects' names; in decimal digits, because a TOML
+    /// number is signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tree: Option<Inode>,
 }
@@ -114,8 +114,7 @@ impl TryFrom<String> for Inode {
 }
 
 impl VolumeLabel {
-    /// The label of a volume whose objects are bound to the files below the directory with inode number
-    /// `tree`.
+    /// The label of a volume whose objects are bound to the files below the directory with inode number `tree`.
     pub(super) const fn new(servers: u32, stripe: u64, tree: u64) -> Self {
         Self { format: FORMAT, servers, stripe, tree: Some(Inode(tree)) }
     }
@@ -125,7 +124,7 @@ impl VolumeLabel {
         Self { format: self.format.max(FORMAT), tree: Some(Inode(tree)), ..self }
     }
 
-    /// The same for a volume whose files may have layouts of their own.
+    /// The same for a volume whose files may have their own layouts.
     pub(super) const fn with_layouts(self) -> Self {
         Self { format: FORMAT_LAYOUTS, ..self }
     }
@@ -147,7 +146,7 @@ impl VolumeLabel {
         Self::parse(&text, &path).map(Some)
     }
 
-    /// The label in `text`, which stood at `path`.
+    /// Parses the label in `text`, which was read from `path`.
     fn parse(text: &str, path: &Path) -> Result<Self> {
         let damaged = |what: String| {
             let what = format!("{}: {what}", path.display());
@@ -171,7 +170,7 @@ impl VolumeLabel {
         Ok(label)
     }
 
-    /// Makes the label durable: it is whole or not there.
+    /// Makes the label durable, atomically.
     pub(super) fn write(self, home: &Home) -> Result<()> {
         let body = toml::to_string(&self).expect("numbers are TOML");
         home.write(NAME, &format!("{HEAD}{body}"))
@@ -184,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever a label says, it is refused or gives a geometry that fits any file.
+    /// Any label is either refused or gives a geometry that fits every file.
     #[test]
     fn hostile_labels_of_volumes_are_refused_or_can_be_counted_with() {
         let made = VolumeLabel::new(8, 64 << 10, 131);

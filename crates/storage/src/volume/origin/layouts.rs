@@ -1,8 +1,8 @@
-//! The layouts of files that do not lie in equal stripes: one small file each, on the first server.
+//! The layouts of files that are not in equal stripes: one small file each, on the first server.
 //!
-//! An object has one layout for life, written and durable before any file names the object, so that a name always leads
-//! to a layout. What must hold: bytes are never read or written by a layout that is not exactly what was written (a
-//! checksum says so), and a layout takes no more memory than its bounds allow.
+//! An object keeps one layout for its lifetime, which is written and durable before any file refers to the object, so
+//! that a reference always leads to a layout. What must hold: bytes are never read or written with a layout that is not
+//! exactly what was written (ensured by a checksum), and a layout takes no more memory than its limits allow.
 
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
@@ -19,18 +19,18 @@ use crate::volume::{Distribution, Volume, object_paths};
 use halocline_api::config::STRIPE_BYTES_MAX;
 use halocline_os::bounded;
 
-/// The first words of a layout, before its checksum.
+/// The beginning of a layout, before its checksum.
 const HEAD: &str = "halocline-layout 1 ";
-/// Most parts of a layout.
+/// Limit of the parts of a layout.
 const PARTS_MAX: usize = 256;
-/// Smallest stripe width other than 0: requests are cut into no smaller pieces.
+/// Smallest stripe width other than 0: requests are not cut into smaller pieces.
 const WIDTH_BYTES_MIN: u64 = 512;
 
-/// How the object `id` lies on the servers of `volume`: as its layout says, or as `usual` if its number needs none.
-/// `None` where a layout is needed and missing.
+/// How the object `id` is distributed over the servers of `volume`: according to its layout, or as `usual` if its
+/// number needs none. `None` if a layout is needed and missing.
 ///
 /// # Errors
-/// `InvalidData` where the layout is damaged, and whatever reading answers.
+/// `InvalidData` if the layout is damaged, and any error of reading.
 pub(super) fn spread_of(
     id: ObjectId,
     volume: &Volume,
@@ -58,7 +58,7 @@ pub(super) fn missing(id: ObjectId) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Makes the layout of an object durable, before anything names the object.
+/// Makes the layout of an object durable, before anything refers to the object.
 pub(super) fn write(id: ObjectId, layout: &FileLayout, volume: &Volume) -> io::Result<()> {
     let (first, path) = (&volume.servers()[0], id.path_in(object_paths::LAYOUTS));
     let file = first.directory().create(&path)?;
@@ -67,7 +67,7 @@ pub(super) fn write(id: ObjectId, layout: &FileLayout, volume: &Volume) -> io::R
     first.directory().sync_parents(&path)
 }
 
-/// Removes the layout of an object that nothing names; it is no error where there is none.
+/// Removes the layout of an object to which nothing refers; a missing layout is not an error.
 pub(super) fn remove(id: ObjectId, volume: &Volume) -> io::Result<()> {
     if !id.number.has_layout {
         return Ok(());
@@ -75,7 +75,7 @@ pub(super) fn remove(id: ObjectId, volume: &Volume) -> io::Result<()> {
     volume.servers()[0].directory().remove(&id.path_in(object_paths::LAYOUTS))
 }
 
-/// Refuses what could not be read again.
+/// Refuses a layout that could not be read again.
 pub(super) fn check(layout: &FileLayout) -> Result<(), String> {
     let parts = layout.parts();
     if parts.len() > PARTS_MAX {
@@ -92,7 +92,7 @@ pub(super) fn check(layout: &FileLayout) -> Result<(), String> {
     Ok(())
 }
 
-/// A line for each part, its first byte and the width for each server, below a line with their checksum.
+/// A line for each part (its first byte and the width for each server), after a line with their checksum.
 fn encode(layout: &FileLayout) -> String {
     let mut body = String::new();
     for part in layout.parts() {
@@ -115,7 +115,7 @@ fn decode(bytes: &[u8], servers: usize) -> Result<FileLayout, String> {
     let mut parts = Vec::new();
     for line in body.lines() {
         let number = |word: &str| word.parse::<u64>().map_err(|error| format!("{word:?}: {error}"));
-        // One more than allowed is enough to refuse it.
+        // One more than allowed suffices to refuse it.
         let numbers = line.split(' ').take(servers + 2).map(number);
         let mut numbers = numbers.collect::<Result<Vec<u64>, String>>()?;
         if numbers.len() != servers + 1 || parts.len() == PARTS_MAX {
@@ -169,7 +169,7 @@ mod tests {
             let _ = decode(text.as_bytes(), servers);
         }
 
-        /// One changed byte anywhere is seen.
+        /// Any changed byte is detected.
         #[test]
         fn no_changed_byte_is_believed(at in 0usize..60, to in any::<u8>()) {
             let mut bytes = encode(&layout()).into_bytes();

@@ -1,8 +1,8 @@
-//! Binds the objects of a striped origin to the files that name them: where no version has done so yet, and where inode
+//! Binds the objects of a striped origin to the files that refer to them: if no version has done so yet, or if inode
 //! numbers are new because the tree was copied or restored.
 //!
-//! What must hold: an object that two files name belongs to neither, because one of them may name it to reach the
-//! other's data. The tree is only read; an interrupted pass is repeated.
+//! What must hold: an object to which two files refer belongs to neither, because one of them may refer to it to reach
+//! the other's data. The tree is only read; an interrupted pass is repeated.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,33 +17,33 @@ use super::orphans::{each_file, ids_on};
 use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
-/// The inode number of no file.
+/// An inode number that no file has.
 const NOBODY: u64 = 0;
 
-/// The files that name an object.
+/// The files that refer to an object.
 struct Claims {
-    /// Their inode numbers, each once.
+    /// Their inode numbers, without duplicates.
     inodes: Vec<u64>,
-    /// A name of the first file, and of the last other one.
+    /// A name of the first file, and of the last of the others.
     paths: (PathBuf, PathBuf),
 }
 
-/// Whether the inode numbers in names of objects are those of this tree.
+/// Whether the inode numbers in the objects' names are those of this tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bindings {
     /// They are those of another tree, or there are none.
     Old,
-    /// They are this tree's: an object of a file that exists stays that file's.
+    /// They are this tree's: an object of an existing file remains that file's.
     Present,
 }
 
 impl Origin {
-    /// Gives objects that only one file names to that file, as after a file was restored from a backup
-    /// past the mount. Those of a copied volume are left to the next mount. The caller guarantees that
-    /// the origin is not mounted ([`Origin::open_alone`]).
+    /// Assigns objects to which only one file refers to that file, as is needed after a file was restored from a backup
+    /// behind the mount. Those of a copied volume are left to the next mount. The caller guarantees that the origin is
+    /// not mounted ([`Origin::open_alone`]).
     ///
     /// # Errors
-    /// Of looking at the tree, or of renaming objects.
+    /// If the tree cannot be examined, or objects cannot be renamed.
     pub fn bind_objects(&self) -> Result<()> {
         if !self.is_striped() || !self.is_bound {
             return Ok(());
@@ -52,7 +52,7 @@ impl Origin {
     }
 }
 
-/// Binds the objects on `servers` to the files below `tree`, durably.
+/// Durably binds the objects on `servers` to the files below `tree`.
 pub(super) fn bind(
     tree: &Path,
     servers: &[std::sync::Arc<Server>],
@@ -70,7 +70,7 @@ pub(super) fn bind(
     Ok(())
 }
 
-/// Binds what lies below `root` on a server.
+/// Binds the objects below `root` on a server.
 fn bind_below(
     server: &Server,
     root: &str,
@@ -114,12 +114,12 @@ fn tell_of_several(named: &Claims) {
     );
 }
 
-/// Which files name each object.
+/// The files that refer to each object.
 fn claims(tree: &Path) -> Result<HashMap<ObjectNumber, Claims>> {
     let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
     each_file(tree, &mut |path| {
         let number = match ObjectNumber::named_by(path) {
-            // Nonsense that a file's owner wrote there keeps nobody else from mounting.
+            // Nonsense that a file's owner wrote there must not keep others from mounting.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
             named => named.map_err(Error::at(path, "read the object of"))?,
         };

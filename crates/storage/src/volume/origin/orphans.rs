@@ -1,6 +1,6 @@
-//! Objects of a striped origin that no namespace file names. An unlink, or a rename over another file, removes the name
-//! first, and the object when the last open file is closed; a crash in between leaves the object, which only costs
-//! space.
+//! Objects of a striped origin to which no namespace file refers. An unlink, or a rename over another file, first
+//! removes the name, and the object when the last open file is closed; a crash in between leaves the object, which only
+//! takes space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,8 +17,8 @@ use halocline_os::error::{Error, Result};
 pub(crate) type Orphans = BTreeMap<ObjectId, u64>;
 
 impl Origin {
-    /// Finds the objects that nothing names. The caller guarantees that the origin is not mounted
-    /// ([`Origin::open_alone`]): an open file without a name would be taken for an orphan.
+    /// Finds the objects to which nothing refers. The caller guarantees that the origin is not mounted
+    /// ([`Origin::open_alone`]): an open file without a name would count as an orphan.
     pub fn orphans(&self) -> Result<Orphans> {
         let mut orphans = Orphans::new();
         if !self.is_striped() {
@@ -36,20 +36,20 @@ impl Origin {
         for id in layouts.map_err(Error::at(first.dir(), "list the layouts in"))? {
             orphans.entry(id).or_default();
         }
-        // The names are read second: a file created meanwhile is named before it has an object.
+        // The names are read second: a file created meanwhile has a name before it has an object.
         take_named(self.namespace_dir(), &mut orphans)?;
         Ok(orphans)
     }
 
-    /// Makes the names of all files, and which objects they name, durable.
+    /// Makes durable the names of all files, and the objects to which they refer.
     pub fn sync_names(&self) -> Result<()> {
         let names = fs::File::open(self.namespace_dir());
         let synced = names.and_then(|names| Ok(rustix::fs::syncfs(names)?));
         synced.map_err(Error::at(self.namespace_dir(), "sync"))
     }
 
-    /// Removes an orphan from all servers. That no file names it must be durable, by [`Origin::sync_names`] or a sync of the
-    /// file that did: after a power loss the file would name an object that is gone.
+    /// Removes an orphan from all servers. That no file refers to it must already be durable, by [`Origin::sync_names`]
+    /// or a sync of the file that did: otherwise, after a power loss, the file would refer to an object that is gone.
     pub fn remove_orphan(&self, id: ObjectId) -> Result<()> {
         let path = id.path();
         for server in self.servers() {
@@ -63,8 +63,7 @@ impl Origin {
     }
 }
 
-/// The objects to which files below `root` on a server belong: their data, or their layouts. Names that are not ours
-/// are skipped.
+/// The objects to which files below `root` on a server (data or layouts) belong. Names that are not ours are skipped.
 pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
     let mut found = Vec::new();
     for dir in server.directory().names(Path::new(root))?.into_iter().filter(|dir| dir.len() == 2) {
@@ -76,8 +75,8 @@ pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
     Ok(found)
 }
 
-/// Takes out what a file below `dir` names, whether it is that file's or not. Any error ends the search: a name that
-/// cannot be seen must not make its object an orphan.
+/// Removes the objects to which files below `dir` refer, whether they are those files' objects or not. Any error ends
+/// the search: a name that cannot be seen must not make its object an orphan.
 fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
     let mut named = BTreeSet::new();
     each_file(dir, &mut |path| {

@@ -1,10 +1,10 @@
 //! Moves files of a striped origin to other layouts: a width for each server, in parts of the file.
 //!
-//! An object has one layout for life, so a file moves by getting another object: a copy of its data in the new layout,
-//! durable before the file names it. What must hold: naming it is one system call, so a kill at any time leaves the
-//! file in its old layout or in its new one; and both objects are noted, durably, before anything of the new one is
-//! made, so that the one left over is found. Names, owner, mode, times and attributes belong to the namespace file,
-//! which stays.
+//! An object keeps one layout for its lifetime, so a file moves by getting another object: a copy of its data in the
+//! new layout, durable before the file refers to it. What must hold: the switch to it is one system call, so a kill at
+//! any time leaves the file either in its old layout or in its new one; and both objects are noted, durably, before
+//! anything of the new one is created, so that the superfluous one is found. Names, owner, mode, times and attributes
+//! belong to the namespace file, which stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -30,12 +30,12 @@ use crate::volume::{Distribution, VolumeFile, object_paths};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Seek;
 
-/// The note on the first server of what is being moved: the numbers of both objects. Empty when nothing is.
+/// The note on the first server about the move in progress: the numbers of both objects. Empty if there is none.
 const MOVING: &str = "halocline-moving";
-/// What a file system may take beside the bytes of a file: its inode, and blocks that are not full.
+/// Space that a file system may need besides the bytes of a file: its inode, and partly filled blocks.
 const OVERHEAD_BYTES: u64 = 16 << 10;
 
-/// A file, and the layout that it is to have.
+/// A file, and the layout that it should have.
 #[derive(Debug, Clone)]
 pub struct Wish {
     /// Its path below the mount.
@@ -44,26 +44,26 @@ pub struct Wish {
     pub layout: FileLayout,
 }
 
-/// How a file lies, beside how it is to lie.
+/// The current and the wished layout of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// Its path below the mount.
     pub path: PathBuf,
-    /// How it lies.
+    /// The current layout.
     pub now: Distribution,
-    /// How it is to lie.
+    /// The wished layout.
     pub wished: Distribution,
     /// Its size in bytes.
     pub size: u64,
     /// Bytes of blocks that it uses on each server.
     pub used: Vec<u64>,
-    /// Bytes of data, without holes, that each server has when the file lies as it is to.
+    /// Bytes of data, without holes, on each server in the wished layout.
     pub planned: Vec<u64>,
     inode: u64,
 }
 
 impl Standing {
-    /// Whether nothing is to be moved.
+    /// Whether nothing needs to be moved.
     pub fn agrees(&self) -> bool {
         self.now == self.wished
     }
@@ -74,7 +74,7 @@ impl Standing {
     }
 }
 
-/// The steps of a move, in their order.
+/// The steps of a move, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// Noting both objects.
@@ -85,9 +85,9 @@ pub enum Step {
     Copy,
     /// Making the copy durable.
     Sync,
-    /// Naming the new object: the file has its new layout.
+    /// Making the file refer to the new object: it now has its new layout.
     Switch,
-    /// Making that durable: the old object may go.
+    /// Making that durable: the old object may be removed.
     Settle,
     /// Removing the old object.
     Remove,
@@ -95,14 +95,14 @@ pub enum Step {
     Forget,
 }
 
-/// Called before each step, and before each piece of the copy; what it refuses is not done.
+/// Called before each step, and before each piece of the copy; if it returns an error, that is not done.
 pub type Before<'a> = &'a mut dyn FnMut(Step) -> Result<()>;
 
 impl Origin {
     /// The striped volume in `dir`, opened exclusively to move its files.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where it is mounted, or is no striped volume.
+    /// [`Error::Invalid`] if it is mounted, or is not a striped volume.
     pub fn open_to_move(dir: &Path) -> Result<Self> {
         let origin = Self::open_volume(dir)?;
         let home = Home::open(dir)?;
@@ -112,8 +112,8 @@ impl Origin {
         Ok(origin)
     }
 
-    /// How the files lie, and what moving them would take. Changes nothing. `to_move` asks for files that may be
-    /// changed.
+    /// The current layouts of the files, and what moving them would take. Changes nothing. `to_move` requires that the
+    /// files may be changed.
     ///
     /// # Errors
     /// A file that is missing, not regular or not accessible, two names of one file, a layout for other servers, or
@@ -169,7 +169,7 @@ impl Origin {
         })
     }
 
-    /// A layout with the stripe of all files is theirs.
+    /// A layout with the common stripe is treated as that.
     fn distribution_for(&self, layout: &FileLayout) -> Distribution {
         let usual = self.striping().stripe();
         match layout.parts() {
@@ -180,8 +180,8 @@ impl Origin {
         }
     }
 
-    /// Refuses moves for which a server has not enough space: each file needs that of its copy until its old object
-    /// is removed. Servers on one file system share its space.
+    /// Refuses moves for which a server lacks space: each file needs the space of its copy until its old object is
+    /// removed. Servers on one file system share its space.
     pub fn check_space(&self, files: &[Standing]) -> Result<()> {
         let mut systems: Vec<(u64, u64, i128)> = Vec::new();
         let mut of_server = Vec::new();
@@ -216,13 +216,13 @@ impl Origin {
         Ok(())
     }
 
-    /// Moves a file to its layout, and tells `progress` of bytes passed. The caller has the volume alone
-    /// ([`Origin::open_to_move`]) and cleared what an interrupted move left ([`Origin::clear_moves`]), as it does
-    /// again when this fails before [`Step::Switch`]. Later it leaves that to the next move: which object the file
-    /// names may be known in memory only.
+    /// Moves a file to its layout, and reports the bytes passed to `progress`. The caller uses the volume exclusively
+    /// ([`Origin::open_to_move`]), and has cleared what an interrupted move left ([`Origin::clear_moves`]); it does so
+    /// again if this fails before [`Step::Switch`]. After a later failure it leaves that to the next move: the object
+    /// to which the file refers may so far be known in memory only.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the file is another than `to` was found for, or was changed meanwhile; then, and
+    /// [`Error::Invalid`] if the file is not the one for which `to` was found, or was changed meanwhile. Then, and
     /// after each failure before [`Step::Switch`], it has its old layout.
     pub fn relayout(
         &self,
@@ -289,11 +289,11 @@ impl Origin {
         self.servers()[0].directory().set_label(MOVING, b"")
     }
 
-    /// Removes what an interrupted move left, and says whether there was one: of the two objects of its note, those
-    /// that no file names. `before` is called before [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
+    /// Removes what an interrupted move left, and returns whether there was one: of the two objects in its note, those
+    /// to which no file refers. `before` is called before [`Step::Settle`], [`Step::Remove`] and [`Step::Forget`].
     ///
     /// # Errors
-    /// Where the names cannot be made durable, nothing is removed.
+    /// If the names cannot be made durable; then nothing is removed.
     pub fn clear_moves(&self, before: Before<'_>) -> Result<bool> {
         let first = &self.servers()[0];
         let note = first.directory().label(MOVING)?.unwrap_or_default();
@@ -305,7 +305,7 @@ impl Origin {
         }
         each_file(self.namespace_dir(), &mut |path| {
             match ObjectNumber::named_by(path) {
-                // Nonsense that a file's owner wrote there names no object.
+                // Nonsense that a file's owner wrote there refers to no object.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
                 named => {
                     let named = named.map_err(Error::at(path, "read the object of"))?;
@@ -314,8 +314,8 @@ impl Origin {
             }
             Ok(())
         })?;
-        // What a killed or failed move named may be in memory only: an object that no file names must be one that
-        // none names after a power loss too.
+        // The reference that a killed or failed move made may be in memory only: an object to which no file refers must
+        // be one to which none refers even after a power loss.
         before(Step::Settle)?;
         self.sync_names()?;
         before(Step::Remove)?;
@@ -340,7 +340,7 @@ impl Origin {
         self.servers()[0].directory().set_label(MOVING, note.as_bytes())
     }
 
-    /// Marks the volume so that earlier versions, which know no layouts, refuse it.
+    /// Marks the volume so that earlier versions, which do not know layouts, refuse it.
     fn allow_layouts(&self) -> Result<()> {
         let home = Home::open(self.namespace_dir().parent().unwrap_or(Path::new("/")))?;
         match VolumeLabel::read(&home)? {
@@ -350,7 +350,7 @@ impl Origin {
     }
 }
 
-/// What must not change while a file moves.
+/// Attributes that must not change while a file moves.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     object: Option<ObjectId>,
@@ -368,7 +368,7 @@ impl State {
     }
 }
 
-/// Bytes of the file's data that lie on each server when it lies in `distribution`.
+/// Bytes of the file's data on each server in the layout `distribution`.
 fn bytes_by_server(
     data: &OriginFile,
     size: u64,

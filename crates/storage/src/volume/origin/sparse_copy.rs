@@ -1,4 +1,4 @@
-//! Copies the data of an origin's file, holes left out.
+//! Copies the data of an origin's file without its holes.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use super::OriginFile;
 /// Bytes copied at once: many stripes on every server.
 const CHUNK: usize = 4 << 20;
 
-/// Bytes just passed, holes included; called after each step of a copy.
+/// Called after each step of a copy with the bytes just passed, including holes.
 pub type Progress<'a> = &'a mut dyn FnMut(u64);
 
-/// Copies the data among the first `len` bytes, each piece to its offset, into a target that is all hole.
+/// Copies the data in the first `len` bytes, each piece to its own offset, into a target that is one hole.
 pub(in crate::volume) fn copy_data(
     data: &OriginFile,
     len: u64,

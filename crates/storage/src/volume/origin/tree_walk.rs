@@ -1,4 +1,4 @@
-//! What stands in the tree of a striped origin, found by descriptors: others may change its names at any time.
+//! Entries in the tree of a striped origin, accessed by descriptors because others may change its names at any time.
 
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,14 +11,14 @@ use rustix::io::Errno;
 
 use super::Origin;
 
-/// A directory to look through, not what a link in its place names.
+/// A directory to be searched; not followed if it is a link.
 pub(in crate::volume) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-/// A file to copy. Others may change names of the tree at any time: everything is done to what was found first.
+/// A file to copy. Others may change names of the tree at any time, so everything is done to what was found first.
 pub(in crate::volume) struct Node {
     /// An `O_PATH` descriptor, or a directory.
     pub(in crate::volume) fd: OwnedFd,
@@ -33,7 +33,7 @@ impl Node {
         Ok(Self { fd, found, shown })
     }
 
-    /// Opens it to be read.
+    /// Opens it for reading.
     pub(in crate::volume) fn open(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         openat(CWD, by_descriptor(&self.fd), flags, Mode::empty()).map_err(at(&self.shown, "open"))

@@ -1,8 +1,8 @@
 //! The directory of a striped volume, where others may have put things.
 //!
-//! What must hold: nothing in it is opened, made, emptied or given away through a symbolic link; a
-//! label, a server and the tree are believed only of the user we act as, of root, and of the
-//! directory's own owner, whose data it is.
+//! What must hold: nothing in it is opened, created, truncated or given away through a symbolic link; a label, a server
+//! and the tree are trusted only if they belong to the user as whom we act, to root, or to the directory's own owner,
+//! whose data it is.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -48,7 +48,7 @@ impl Home {
         self.entry(name, OFlags::DIRECTORY, FileType::Directory)
     }
 
-    /// Opens a file in it for reading; `None` where there is none.
+    /// Opens a file in it for reading; `None` if there is none.
     pub(super) fn file(&self, name: &str) -> Result<Option<File>> {
         // Without `NONBLOCK`, opening a pipe would wait for a writer.
         match self.entry(name, OFlags::NONBLOCK, FileType::RegularFile) {
@@ -84,7 +84,7 @@ impl Home {
         Ok(opened.into())
     }
 
-    /// What a small file in it holds; `None` where there is none.
+    /// The content of a small file in it; `None` if there is none.
     pub(super) fn read(&self, name: &str) -> Result<Option<String>> {
         let Some(file) = self.file(name)? else { return Ok(None) };
         let text = bounded::read_from(file, bounded::SMALL_FILE_BYTES_MAX).and_then(|bytes| {
@@ -94,7 +94,7 @@ impl Home {
         text.map(Some).map_err(Error::at(self.path.join(name), "read"))
     }
 
-    /// Puts a file with this text there, whole or not at all, durably.
+    /// Writes a file with this text, atomically and durably.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
         let fresh = format!("{name}.new");
         let write = || -> io::Result<()> {
@@ -113,7 +113,7 @@ impl Home {
         write().map_err(Error::at(self.path.join(name), "write"))
     }
 
-    /// Makes a directory in it, private to the owner, unless it is there and empty.
+    /// Creates a directory in it, private to the owner, unless it exists and is empty.
     pub(super) fn make_directory(&self, name: &str) -> Result<File> {
         match mkdirat(&self.fd, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -129,7 +129,7 @@ impl Home {
         }
     }
 
-    /// Gives a directory in it, just made, the owner and mode that the volume's directory has.
+    /// Gives a directory in it, which was just created, the owner and mode of the volume's directory.
     pub(super) fn liken(&self, dir: &File, name: &str) -> Result<()> {
         let like = || {
             dir.set_permissions(Permissions::from_mode(self.stat.st_mode & 0o7777))?;
@@ -138,11 +138,11 @@ impl Home {
         like().map_err(Error::at(self.path.join(name), "set mode and owner"))
     }
 
-    /// Fails if it holds any name for which `is_ours` is false; our own are checked when they are made.
+    /// Fails if it contains any name for which `is_ours` is false; our own names are checked when they are created.
     pub(super) fn check_empty(&self, is_ours: impl Fn(&str) -> bool) -> Result<()> {
         let names = beneath::names(&self.fd);
         let names = names.map_err(|errno| Error::at(&self.path, "list")(errno.into()))?;
-        // Others may have chosen the names: escaped for the message.
+        // Others may have chosen the names, so they are escaped for the message.
         let mut shown = names.iter().map(|name| name.to_string_lossy().escape_debug().to_string());
         match shown.find(|name| !is_ours(name)) {
             None => Ok(()),

@@ -1,8 +1,8 @@
 //! A bounded number of `O_PATH` descriptors for an unbounded number of nodes.
 //!
-//! Descriptors that must stay (pinned, or of a node without a name) are not counted here and not
-//! closed. The others are replaced by the second-chance rule: a ring of nodes, where a node used
-//! since the hand last passed is spared once.
+//! Descriptors that must stay (pinned, or of a node without a name) are not counted here and not closed. The others are
+//! replaced by the second-chance rule: in a ring of nodes, a node that was used since the hand last passed it is spared
+//! once.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,16 +17,16 @@ use super::super::statx::stat_descriptor;
 use super::{DEPTH_MAX, Inode, Link, Node, Pin};
 use halocline_os::error::Result;
 
-/// How often a changing tree is walked again before `ESTALE` is reported.
+/// How often the walk is repeated in a changing tree before `ESTALE` is reported.
 const ATTEMPTS: usize = 16;
 
-/// Nodes the hand passes for one new descriptor at most, so that one call stays cheap.
+/// How many nodes the hand passes for one new descriptor at most, so that one call stays cheap.
 const HAND_STEPS: usize = 64;
 
 /// The descriptor cache of one tree.
 pub(in crate::namespace) struct Descriptors {
     ring: Mutex<VecDeque<Weak<Inode>>>,
-    /// Nodes whose descriptor counts in the ring.
+    /// Nodes whose descriptor counts towards the limit.
     counted: AtomicUsize,
     counted_max: usize,
     pinned: AtomicUsize,
@@ -44,7 +44,7 @@ impl Descriptors {
         }
     }
 
-    /// The node's descriptor, opened by its known names where it is not at hand.
+    /// The node's descriptor, opened by its known names if it is not open.
     pub(in crate::namespace) fn of(&self, node: &Node) -> Result<Arc<OwnedFd>> {
         if let Some(fd) = node.0.cached() {
             return Ok(fd);
@@ -57,8 +57,8 @@ impl Descriptors {
         Err(Errno::STALE.into())
     }
 
-    /// Opens the chain of names down from the nearest ancestor with a descriptor. `None` if a
-    /// name turned out to be wrong: it is forgotten then, and another may do.
+    /// Opens the chain of names down from the nearest ancestor with a descriptor. `None` if a name turned out to be
+    /// wrong: it is then forgotten, and another may work.
     fn walk(&self, node: &Node) -> Result<Option<Arc<OwnedFd>>> {
         let mut chain: Vec<(Node, Link)> = Vec::new();
         let mut at = node.clone();
@@ -84,7 +84,7 @@ impl Descriptors {
         Ok(Some(fd))
     }
 
-    /// Gives an opened descriptor to its node and closes others beyond the bound.
+    /// Stores an opened descriptor in its node and closes others beyond the limit.
     pub(in crate::namespace) fn keep(&self, node: &Node, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         let mut state = node.0.state.lock();
         if let Some(present) = &state.fd {
@@ -99,8 +99,8 @@ impl Descriptors {
         fd
     }
 
-    /// Advances the hand until the bound holds, or for [`HAND_STEPS`] nodes: what is over the
-    /// bound then goes with the next descriptors.
+    /// Advances the hand until the limit holds, or for [`HAND_STEPS`] nodes: what is left above the limit is then
+    /// closed with the next descriptors.
     fn shrink(&self) {
         let mut ring = self.ring.lock();
         for _ in 0..HAND_STEPS {
@@ -113,13 +113,13 @@ impl Descriptors {
                 ring.push_back(entry);
             }
         }
-        // Entries of nodes that are gone are swept before they outnumber the live ones.
+        // Entries of freed nodes are removed before they outnumber the live ones.
         if ring.len() > 2 * self.counted_max {
             ring.retain(|entry| entry.strong_count() > 0);
         }
     }
 
-    /// Closes a node's descriptor unless it must stay or is being used right now.
+    /// Closes a node's descriptor unless it must stay or is in use.
     fn close(&self, inode: &Inode) -> bool {
         let Some(mut state) = inode.state.try_lock() else { return false };
         if state.must_stay() {
@@ -153,7 +153,7 @@ impl Descriptors {
     }
 }
 
-/// Opens a name and compares its inode with the expected one; `None` if it is another or gone.
+/// Opens a name and compares its inode with the expected one; `None` if it differs or is gone.
 fn open_checked(parent: &OwnedFd, link: &Link, key: (u64, u64)) -> Result<Option<OwnedFd>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(parent, link.name.as_os_str(), flags, Mode::empty()) {

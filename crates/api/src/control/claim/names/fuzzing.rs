@@ -6,8 +6,8 @@ use super::{Entry, parse_table};
 use crate::control::claim::{Taken, Told};
 use halocline_os::error::Error;
 
-/// The kernel's list of sockets, whose names anybody chooses, and what a process says of its claim: names are what we
-/// would write ourselves, and what is said can be shown.
+/// The kernel's list of sockets, whose names anyone chooses, and what a process reports about its claim: accepted names
+/// are those that we would write ourselves, and the report can be shown.
 pub fn claims(bytes: &[u8]) {
     let entries = parse_table(bytes).expect("memory is read");
     let lines = bytes.split(|byte| *byte == b'\n').count();

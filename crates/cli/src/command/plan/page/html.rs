@@ -1,11 +1,11 @@
-//! Pieces of a page. Words of traces and descriptions of servers come from others: all text passes [`escaped`].
+//! Pieces of a page. Names in traces and descriptions of servers come from others: all text passes [`escaped`].
 
 use std::fmt::Write;
 
 use crate::text;
 
-/// Text as a page shows it, whatever is in it: no character of it is markup, and none changes the direction of
-/// what follows.
+/// Escapes text for a page, whatever it contains: no character of it is markup, and none changes the direction of the
+/// text that follows.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text::line(text).chars() {
@@ -29,7 +29,7 @@ pub(super) enum Cell {
     Number(String),
 }
 
-/// A table; the first cell of each row is its name. `chosen` is set off.
+/// A table; the first cell of each row is its name. `chosen` is highlighted.
 pub(super) fn table(
     caption: &str,
     head: &[&str],
@@ -61,7 +61,7 @@ pub(super) fn table(
     out + "</tbody></table></div>\n"
 }
 
-/// A figure: a heading, the drawing with what it says in words, a caption, and its numbers behind a click.
+/// A figure: a heading, the drawing with a description, a caption, and its numbers in a collapsed section.
 pub(super) struct Figure {
     /// Its place in the page's addresses; no spaces.
     pub(super) id: String,
@@ -69,9 +69,9 @@ pub(super) struct Figure {
     pub(super) title: String,
     /// An SVG document.
     pub(super) svg: String,
-    /// What it says, for who does not see it.
+    /// A description for people who cannot see it.
     pub(super) says: String,
-    /// How it is to be read.
+    /// How to read it.
     pub(super) caption: String,
     /// Its numbers, as a table.
     pub(super) numbers: String,

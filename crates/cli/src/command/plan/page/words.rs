@@ -1,4 +1,4 @@
-//! What a report says in words: the verdict, and the reasons for it.
+//! The text of a report: the verdict, and the reasons for it.
 
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
     (headline, sentence)
 }
 
-/// Why, sentence by sentence.
+/// The reasons, one sentence each.
 pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     let mut all = vec![asked(page)];
     for load in &page.loads {
@@ -81,7 +81,7 @@ fn asked(page: &Page<'_>) -> String {
     )
 }
 
-/// Which server is waited for under a layout, and which has the least to do.
+/// The server that requests wait for under a layout, and the one with the least load.
 fn bottleneck(page: &Page<'_>, load: &Load) -> String {
     let servers = stations(page, load, usize::MAX);
     let busiest = servers.iter().max_by(|a, b| a.busy.total_cmp(&b.busy)).expect("a server");
@@ -116,7 +116,7 @@ fn space(page: &Page<'_>, judged: &Judged) -> String {
     )
 }
 
-/// How predicted, simulated and measured throughput go together.
+/// How predicted, simulated and measured throughput agree.
 fn agreement(page: &Page<'_>, judged: &Judged) -> String {
     let [predicted, simulated] = [judged.predicted_seconds, judged.simulated_seconds];
     let apart = simulated / predicted.max(1e-12) - 1.0;
@@ -143,9 +143,9 @@ fn agreement(page: &Page<'_>, judged: &Judged) -> String {
     said
 }
 
-/// In which way a map is filled, for who does not see it.
+/// How a map is filled, for people who cannot see it.
 pub(super) fn shape(counts: &[u32]) -> &'static str {
-    // The middle of what is touched, column by column.
+    // The middle of the accessed part, column by column.
     let middles: Vec<usize> = counts
         .chunks(ROWS)
         .filter_map(|rows| {
@@ -168,7 +168,7 @@ pub(super) fn shape(counts: &[u32]) -> &'static str {
     }
 }
 
-/// A share for people.
+/// A share, for people.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
