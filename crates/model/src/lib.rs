@@ -16,6 +16,7 @@ pub mod fill;
 pub mod fuzzing;
 pub mod heads;
 pub mod layout;
+pub mod namespace;
 pub mod policy;
 pub mod profile;
 pub mod psa;

@@ -1,0 +1,178 @@
+//! Names of a file tier that several nodes share (I15): which changes of directories there are, and how one that
+//! concerns several of them is atomic.
+//!
+//! A directory is one *shard* of a shared store: what is in it changes in one script. So does the number of names of a
+//! file with several, in a shard of its own. A script compares and replaces ([`Change`]); which changes make a rename is
+//! computed from what was read before, by [`Plan`]. One that touches a single shard is one script. Every other one is an
+//! *intent*:
+//!
+//! 1. One shard is its *decider*. The others get a lock each, with what shall become of the locked slot ([`Script::Prepare`]).
+//! 2. One script changes the decider and keeps that the intent is committed ([`Script::Decide`]). For every observer
+//!    that is the moment at which all shards change: whoever meets a lock asks the decider before it answers.
+//! 3. The locks are finished, and then the decider forgets.
+//!
+//! Nobody waits for anybody: who meets a lock of an intent that was not decided yet aborts it ([`Completion`]), so a node
+//! that died holds up nothing. An abort counts the decider's settlements up, and a decision names the number that was
+//! read before the first lock; so one that is on its way, however late, is refused.
+//!
+//! Two directories never come to be below each other: whoever moves one first locks in which directory it is, and then
+//! looks at all directories above its new place. Of several who would make a circle one locks last; it finds, on its way
+//! up, the others' locks, or the directories where they have moved to.
+//!
+//! What must hold around them:
+//! - A message is sent once, and never again unless the store said that it did nothing. It may be lost, or be late by any time.
+//! - Numbers of inodes and of intents are never used again.
+//! - The store forgets nothing that it acknowledged. If it did, the names are built again from the directories.
+//!
+//! Explored by `tests/namespace_protocol`.
+
+mod operation;
+mod plan;
+mod shard;
+mod transaction;
+
+use crate::token::Session;
+
+pub use operation::{Attempt, Failure, Next, Operation};
+pub use plan::{Flags, Found, Place, Plan, Refusal};
+pub use shard::{Body, Shard, Shards};
+pub use transaction::{Completion, Ended, Step, Transaction};
+
+/// A file or directory. Never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Inode(pub u64);
+
+/// The directory that is its own parent.
+pub const ROOT: Inode = Inode(1);
+
+/// What a name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Entry {
+    /// Something with this name only: a file, a symbolic link, a device. Its attributes lie beside the name.
+    Single(Inode),
+    /// Something that has had several names. Their number, and its attributes, lie in a shard of its own.
+    Linked(Inode),
+    /// A directory, which is a shard.
+    Directory(Inode),
+}
+
+impl Entry {
+    /// What it leads to.
+    #[must_use]
+    pub const fn inode(self) -> Inode {
+        match self {
+            Self::Single(inode) | Self::Linked(inode) | Self::Directory(inode) => inode,
+        }
+    }
+}
+
+/// A change of one slot of a shard, which is made only if the slot is what it was computed from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Change {
+    /// What a name of a directory leads to, before and after.
+    Name(String, Option<Entry>, Option<Entry>),
+    /// In which directory a directory is, before and after.
+    Parent(Inode, Inode),
+    /// How many names a file has, before and after. With none, its shard ends.
+    Count(u32, u32),
+    /// An empty directory ends.
+    End,
+}
+
+/// One part of a shard that has a lock of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Slot {
+    /// A name.
+    Name(String),
+    /// In which directory a directory is.
+    Parent,
+    /// All of the shard: excludes every other lock and change.
+    Whole,
+}
+
+impl Change {
+    /// What it changes.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        match self {
+            Self::Name(name, ..) => Slot::Name(name.clone()),
+            Self::Parent(..) => Slot::Parent,
+            Self::Count(..) | Self::End => Slot::Whole,
+        }
+    }
+}
+
+/// A number for an intent: of the node's session, and in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IntentId {
+    /// Whose it is.
+    pub session: Session,
+    /// Counts that session's.
+    pub number: u64,
+}
+
+/// What a lock says: enough for anybody to complete the change.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Intent {
+    /// Its number.
+    pub id: IntentId,
+    /// The shard whose script commits it.
+    pub decider: Inode,
+    /// The shards with locks of it.
+    pub locked: Vec<Inode>,
+}
+
+/// What became of an intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outcome {
+    /// It is done.
+    Committed,
+    /// It was not done, and never will be.
+    Aborted,
+}
+
+/// What a shard is asked, in one round trip.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Script {
+    /// Make a shard, to which no name leads yet. Done if it is there just so.
+    Make(Body),
+    /// What is there, of a slot that no intent has locked, and the number of settlements.
+    Read(Slot),
+    /// Change slots that no intent has locked.
+    Alone(Vec<Change>),
+    /// Lock a slot for an intent, if the change could be made now.
+    Prepare(Intent, Change),
+    /// Change slots, and keep that the intent is committed, if no intent was settled since the number was read.
+    Decide(Intent, u64, Vec<Change>),
+    /// Say what became of an intent; one that is not committed is aborted from now on.
+    Settle(IntentId),
+    /// Make the changes of an intent's locks, or not, and unlock.
+    Finish(IntentId, Outcome),
+    /// No lock of the committed intent is left.
+    Finished(IntentId),
+    /// Nobody will ask for the intent any more: from whose it is, after all locks are finished.
+    Forget(IntentId),
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Answer {
+    /// It did that.
+    Done,
+    /// What a name leads to, and the number of settlements.
+    Name(Option<Entry>, u64),
+    /// In which directory the directory is.
+    Parent(Inode),
+    /// How many names the file has.
+    Count(u32),
+    /// What became of the intent.
+    Settled(Outcome),
+    /// Nothing was done: this intent is in the way.
+    Busy(Intent),
+    /// Nothing was done: a slot is not what was expected, or another intent was settled meanwhile.
+    Differs,
+    /// Nothing was done: the directory has entries.
+    NotEmpty,
+    /// Nothing was done: there is no such shard (any more).
+    Gone,
+}

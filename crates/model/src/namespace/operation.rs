@@ -1,0 +1,212 @@
+//! An operation from its first question to its result: reads, plans, commits, and begins anew where something came
+//! between. Whoever drives it sends what it says and hands in the answers.
+
+use super::{
+    Answer, Completion, Ended, Entry, Flags, Found, Inode, IntentId, Place, Plan, Refusal, Script,
+    Slot, Step, Transaction,
+};
+use crate::token::Session;
+
+/// A change of names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Make a file of this number, or a symbolic link or device.
+    Create(Place, Inode),
+    /// Make a directory of this number.
+    MakeDirectory(Place, Inode),
+    /// Remove a file's name.
+    Unlink(Place),
+    /// Remove an empty directory.
+    RemoveDirectory(Place),
+    /// Give the file of the first name the second one, too.
+    Link(Place, Place),
+    /// Give what has the first name the second one instead.
+    Rename(Place, Place, Flags),
+}
+
+impl Operation {
+    fn places(&self) -> Vec<&Place> {
+        match self {
+            Self::Create(at, _)
+            | Self::MakeDirectory(at, _)
+            | Self::Unlink(at)
+            | Self::RemoveDirectory(at) => {
+                vec![at]
+            }
+            Self::Link(from, to) | Self::Rename(from, to, _) => vec![from, to],
+        }
+    }
+
+    /// `None` if there is nothing to do.
+    fn plan(&self, found: &[Found]) -> Result<Option<Plan>, Refusal> {
+        match self {
+            Self::Create(_, inode) => Plan::create(&found[0], *inode).map(Some),
+            Self::MakeDirectory(_, inode) => Plan::make_directory(&found[0], *inode).map(Some),
+            Self::Unlink(_) => Plan::unlink(&found[0]).map(Some),
+            Self::RemoveDirectory(_) => Plan::remove_directory(&found[0]).map(Some),
+            Self::Link(..) => Plan::link(&found[0], &found[1]).map(Some),
+            Self::Rename(.., flags) => Plan::rename(&found[0], &found[1], *flags),
+        }
+    }
+}
+
+/// Why an operation was not done, or may not have been.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// By what is there.
+    Refused(Refusal),
+    /// A directory would be below itself: `EINVAL`.
+    Loop,
+    /// A directory has entries: `ENOTEMPTY`.
+    NotEmpty,
+    /// Others came between each time.
+    Contended,
+    /// Nothing was changed: a question had no answer.
+    NoAnswer,
+    /// The answer was lost, and nobody knows whether it was done.
+    Unknown,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Next {
+    /// Send this to a shard, once.
+    Send(Inode, Script),
+    /// The result.
+    End(Result<(), Failure>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Stage {
+    /// Of which place; whether its name is known, and now its count is wanted.
+    Read(usize, bool),
+    Commit(Transaction),
+    Complete(Completion),
+    End(Result<(), Failure>),
+}
+
+/// An operation under way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    operation: Operation,
+    id: IntentId,
+    /// How often it may begin anew.
+    more: u32,
+    found: Vec<Found>,
+    stage: Stage,
+}
+
+impl Attempt {
+    /// Begins an operation of a session, which has not used the `tries` numbers from `number` on, and never will again.
+    #[must_use]
+    pub fn new(operation: Operation, session: Session, number: u64, tries: u32) -> Self {
+        let id = IntentId { session, number };
+        let (more, stage) = (tries.saturating_sub(1), Stage::Read(0, false));
+        let mut new = Self { operation, id, more, found: Vec::new(), stage };
+        if let Operation::Create(at, _) | Operation::MakeDirectory(at, _) = &new.operation {
+            // Most names that are made are not there: they are looked at only where that was wrong.
+            new.found.push(Found { place: at.clone(), entry: None, settlements: 0, count: 0 });
+            new.stage = new.read(1);
+        }
+        new
+    }
+
+    /// What to send now, or the result.
+    #[must_use]
+    pub fn next(&self) -> Next {
+        match &self.stage {
+            Stage::Read(at, false) => {
+                let place = self.operation.places()[*at];
+                Next::Send(place.directory, Script::Read(Slot::Name(place.name.clone())))
+            }
+            Stage::Read(at, true) => {
+                let entry = self.found[*at].entry.expect("only a file that is there has a count");
+                Next::Send(entry.inode(), Script::Read(Slot::Whole))
+            }
+            Stage::Commit(transaction) => match transaction.step() {
+                Step::Send(shard, script) => Next::Send(shard, script),
+                Step::End(_) => unreachable!("what has ended is no stage"),
+            },
+            Stage::Complete(completion) => {
+                let (shard, script) = completion.step().expect("what has ended is no stage");
+                Next::Send(shard, script)
+            }
+            Stage::End(result) => Next::End(*result),
+        }
+    }
+
+    /// Takes the answer to what was sent; `None` if there was none in time.
+    pub fn answer(&mut self, answer: Option<Answer>) {
+        let stage = std::mem::replace(&mut self.stage, Stage::End(Err(Failure::NoAnswer)));
+        self.stage = match (stage, answer) {
+            (Stage::Read(..), None) => return,
+            (Stage::Read(..), Some(Answer::Busy(intent))) => {
+                Stage::Complete(Completion::new(intent))
+            }
+            (Stage::Read(at, false), Some(Answer::Name(entry, settlements))) => {
+                self.name(at, entry, settlements)
+            }
+            (Stage::Read(at, true), Some(Answer::Count(count))) => {
+                self.found[at].count = count;
+                self.read(at + 1)
+            }
+            (Stage::Read(_, false), Some(_)) => Stage::End(Err(Failure::Refused(Refusal::Absent))),
+            (Stage::Read(_, true), Some(_)) => self.anew(),
+            (Stage::Commit(mut transaction), answer) => {
+                transaction.answer(answer);
+                self.committing(transaction)
+            }
+            (Stage::Complete(mut completion), answer) => {
+                completion.answer(answer);
+                if completion.step().is_some() { Stage::Complete(completion) } else { self.anew() }
+            }
+            (Stage::End(result), _) => Stage::End(result),
+        };
+    }
+
+    fn name(&mut self, at: usize, entry: Option<Entry>, settlements: u64) -> Stage {
+        let place = self.operation.places()[at].clone();
+        self.found.push(Found { place, entry, settlements, count: 0 });
+        if matches!(entry, Some(Entry::Linked(_))) {
+            Stage::Read(at, true)
+        } else {
+            self.read(at + 1)
+        }
+    }
+
+    /// What is read next, or done when all is known.
+    fn read(&self, at: usize) -> Stage {
+        if at < self.operation.places().len() {
+            return Stage::Read(at, false);
+        }
+        match self.operation.plan(&self.found) {
+            Ok(Some(plan)) => Stage::Commit(Transaction::new(plan, self.id)),
+            Ok(None) => Stage::End(Ok(())),
+            Err(refusal) => Stage::End(Err(Failure::Refused(refusal))),
+        }
+    }
+
+    fn committing(&mut self, transaction: Transaction) -> Stage {
+        let Step::End(ended) = transaction.step() else {
+            return Stage::Commit(transaction);
+        };
+        match ended {
+            Ended::Done => Stage::End(Ok(())),
+            Ended::Again(Some(intent)) => Stage::Complete(Completion::new(intent)),
+            Ended::Again(None) => self.anew(),
+            Ended::Loop => Stage::End(Err(Failure::Loop)),
+            Ended::NotEmpty => Stage::End(Err(Failure::NotEmpty)),
+            Ended::Unknown => Stage::End(Err(Failure::Unknown)),
+        }
+    }
+
+    fn anew(&mut self) -> Stage {
+        let Some(more) = self.more.checked_sub(1) else {
+            return Stage::End(Err(Failure::Contended));
+        };
+        self.more = more;
+        self.id.number += 1;
+        self.found.clear();
+        Stage::Read(0, false)
+    }
+}

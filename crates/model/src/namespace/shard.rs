@@ -1,0 +1,224 @@
+//! Shards, and what each script does to one: what a store must do.
+
+use std::collections::BTreeMap;
+
+use super::{Answer, Change, Entry, Inode, Intent, IntentId, Outcome, ROOT, Script, Slot};
+
+/// What a shard is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Body {
+    /// A directory.
+    Directory {
+        /// The directory that it is in; of [`ROOT`], itself.
+        parent: Inode,
+        /// What is in it.
+        entries: BTreeMap<String, Entry>,
+    },
+    /// A file with several names.
+    Links {
+        /// How many.
+        count: u32,
+    },
+}
+
+impl Body {
+    /// A directory with nothing in it.
+    #[must_use]
+    pub const fn directory(parent: Inode) -> Self {
+        Self::Directory { parent, entries: BTreeMap::new() }
+    }
+
+    /// Why a change cannot be made.
+    fn refusal(&self, change: &Change) -> Option<Answer> {
+        let fits = match (self, change) {
+            (Self::Directory { entries, .. }, Change::Name(name, from, _)) => {
+                entries.get(name) == from.as_ref()
+            }
+            (Self::Directory { parent, .. }, Change::Parent(from, _)) => parent == from,
+            (Self::Directory { entries, .. }, Change::End) if !entries.is_empty() => {
+                return Some(Answer::NotEmpty);
+            }
+            (Self::Directory { .. }, Change::End) => true,
+            (Self::Links { count }, Change::Count(from, _)) => count == from,
+            _ => false,
+        };
+        (!fits).then_some(Answer::Differs)
+    }
+
+    /// Makes a change that was compared before. `false` if that is the shard's end.
+    fn make(&mut self, change: &Change) -> bool {
+        match (self, change) {
+            (Self::Directory { entries, .. }, Change::Name(name, _, Some(to))) => {
+                entries.insert(name.clone(), *to);
+            }
+            (Self::Directory { entries, .. }, Change::Name(name, _, None)) => {
+                entries.remove(name);
+            }
+            (Self::Directory { parent, .. }, Change::Parent(_, to)) => *parent = *to,
+            (Self::Links { count }, Change::Count(_, to)) => {
+                *count = *to;
+                return *to > 0;
+            }
+            (_, Change::End) => return false,
+            _ => {}
+        }
+        true
+    }
+}
+
+/// One shard.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shard {
+    /// What it is about.
+    pub body: Body,
+    /// What intents shall do to it. A lock of [`Slot::Whole`] is the only one.
+    pub locks: BTreeMap<Slot, (Intent, Change)>,
+    /// Committed intents that it decided, and whether all of their locks are finished.
+    pub committed: BTreeMap<IntentId, (Intent, bool)>,
+    /// Intents that were settled as aborted.
+    pub settlements: u64,
+}
+
+impl Shard {
+    /// One without locks.
+    #[must_use]
+    pub const fn new(body: Body) -> Self {
+        Self { body, locks: BTreeMap::new(), committed: BTreeMap::new(), settlements: 0 }
+    }
+
+    /// The intent that keeps a slot from being read or changed. All of a shard can end only when nobody will ask it for
+    /// an intent whose locks are left somewhere.
+    fn in_the_way(&self, slot: &Slot) -> Option<Intent> {
+        let lock = match slot {
+            Slot::Whole => self.locks.values().next(),
+            slot => self.locks.get(slot).or_else(|| self.locks.get(&Slot::Whole)),
+        };
+        let unfinished = || self.committed.values().find(|(_, finished)| !finished);
+        let intent = lock.map(|(intent, _)| intent);
+        let intent = intent
+            .or_else(|| unfinished().filter(|_| *slot == Slot::Whole).map(|(intent, _)| intent));
+        intent.cloned()
+    }
+
+    /// Why changes cannot be made now.
+    fn refusal(&self, changes: &[Change]) -> Option<Answer> {
+        changes.iter().find_map(|change| {
+            let intent = self.in_the_way(&change.slot());
+            intent.map(Answer::Busy).or_else(|| self.body.refusal(change))
+        })
+    }
+
+    fn read(&self, slot: &Slot) -> Answer {
+        if let Some(intent) = self.in_the_way(slot) {
+            return Answer::Busy(intent);
+        }
+        match (&self.body, slot) {
+            (Body::Directory { entries, .. }, Slot::Name(name)) => {
+                Answer::Name(entries.get(name).copied(), self.settlements)
+            }
+            (Body::Directory { parent, .. }, Slot::Parent) => Answer::Parent(*parent),
+            (Body::Links { count }, Slot::Whole) => Answer::Count(*count),
+            _ => Answer::Differs,
+        }
+    }
+
+    /// What became of an intent that this shard decides; not committed is aborted.
+    fn settle(&mut self, id: IntentId) -> Outcome {
+        if self.committed.contains_key(&id) {
+            return Outcome::Committed;
+        }
+        self.settlements += 1;
+        Outcome::Aborted
+    }
+
+    /// Finishes an intent's locks. `false` if that is the shard's end.
+    fn finish(&mut self, id: IntentId, outcome: Outcome) -> bool {
+        let own: Vec<Slot> = self
+            .locks
+            .iter()
+            .filter(|(_, (intent, _))| intent.id == id)
+            .map(|(slot, _)| slot.clone())
+            .collect();
+        let mut stays = true;
+        for slot in own {
+            let lock = self.locks.remove(&slot);
+            if let Some((_, change)) = lock.filter(|_| outcome == Outcome::Committed) {
+                stays &= self.body.make(&change);
+            }
+        }
+        stays
+    }
+}
+
+/// All shards: the reference of what a store does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Shards(pub BTreeMap<Inode, Shard>);
+
+impl Default for Shards {
+    /// An empty root.
+    fn default() -> Self {
+        Self(BTreeMap::from([(ROOT, Shard::new(Body::directory(ROOT)))]))
+    }
+}
+
+impl Shards {
+    /// Runs one script on one shard.
+    pub fn run(&mut self, at: Inode, script: &Script) -> Answer {
+        let Some(shard) = self.0.get_mut(&at) else {
+            return match script {
+                Script::Make(body) => {
+                    self.0.insert(at, Shard::new(body.clone()));
+                    Answer::Done
+                }
+                _ => Answer::Gone,
+            };
+        };
+        let (answer, stays) = run(shard, script);
+        if !stays {
+            self.0.remove(&at);
+        }
+        answer
+    }
+}
+
+/// Runs a script on a shard that is there; whether it still is.
+fn run(shard: &mut Shard, script: &Script) -> (Answer, bool) {
+    let mut stays = true;
+    let answer = match script {
+        Script::Make(body) if shard.body == *body => Answer::Done,
+        Script::Make(_) => Answer::Differs,
+        Script::Read(slot) => shard.read(slot),
+        Script::Alone(changes) => shard.refusal(changes).unwrap_or_else(|| {
+            stays = changes.iter().all(|change| shard.body.make(change));
+            Answer::Done
+        }),
+        Script::Prepare(intent, change) => {
+            shard.refusal(std::slice::from_ref(change)).unwrap_or_else(|| {
+                shard.locks.insert(change.slot(), (intent.clone(), change.clone()));
+                Answer::Done
+            })
+        }
+        Script::Decide(_, settlements, _) if *settlements != shard.settlements => Answer::Differs,
+        Script::Decide(intent, _, changes) => shard.refusal(changes).unwrap_or_else(|| {
+            stays = changes.iter().all(|change| shard.body.make(change));
+            shard.committed.insert(intent.id, (intent.clone(), false));
+            Answer::Done
+        }),
+        Script::Settle(id) => Answer::Settled(shard.settle(*id)),
+        Script::Finish(id, outcome) => {
+            stays = shard.finish(*id, *outcome);
+            Answer::Done
+        }
+        Script::Finished(id) => {
+            if let Some((_, finished)) = shard.committed.get_mut(id) {
+                *finished = true;
+            }
+            Answer::Done
+        }
+        Script::Forget(id) => {
+            shard.committed.remove(id);
+            Answer::Done
+        }
+    };
+    (answer, stays)
+}

@@ -1,0 +1,236 @@
+//! I15: every interleaving of a few operations on names, with nodes that die at any step, answers that are lost and messages
+//! that are late by any time. At each step the names that an observer finds are those of a plain tree on which the
+//! operations were made one after the other; and what is broken on purpose is noticed.
+
+mod world;
+
+use halocline_model::namespace::{Failure, Flags, Inode, Operation, Place, ROOT, Refusal};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+use world::{A, B, Budget, Canary, D, E, FRESH, Step, World};
+
+/// How many states of a test are looked at, breadth first. `HALOCLINE_NAMESPACE_STATES` says otherwise.
+const STATES: usize = 60_000;
+
+#[derive(Debug, Clone)]
+struct Names {
+    operations: Vec<Operation>,
+    budget: Budget,
+    canary: Option<Canary>,
+}
+
+impl Model for Names {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.operations, self.budget)]
+    }
+
+    fn actions(&self, state: &World, steps: &mut Vec<Step>) {
+        state.steps(steps);
+    }
+
+    fn next_state(&self, last: &World, step: Step) -> Option<World> {
+        Some(last.after(step, self.canary))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("I15: names are a plain tree's", |_, world: &World| {
+                world.wrong.is_none()
+            }),
+            Property::always("I15: directories are a tree", |_, world: &World| world.is_a_tree()),
+            Property::always("I15: files know their names", |_, world: &World| {
+                world.counts_agree()
+            }),
+            Property::always("results are what happened", |_, world: &World| {
+                world.results_are_true()
+            }),
+            Property::always("anybody completes all", |_, world: &World| world.is_completable()),
+            Property::sometimes("all is done", |_, world: &World| world.is_over()),
+        ]
+    }
+}
+
+const CALM: Budget = Budget { crashes: 0, lost: 0, late: 0 };
+const ROUGH: Budget = Budget { crashes: 1, lost: 1, late: 1 };
+
+fn states() -> usize {
+    let wanted = std::env::var("HALOCLINE_NAMESPACE_STATES").ok();
+    wanted.and_then(|count| count.parse().ok()).unwrap_or(STATES)
+}
+
+fn holds(operations: &[Operation]) {
+    for budget in [CALM, ROUGH] {
+        let model = Names { operations: operations.to_vec(), budget, canary: None };
+        let checker = model.checker().threads(2).target_state_count(states()).spawn_bfs().join();
+        println!(
+            "{budget:?}: {} states, {} deep",
+            checker.unique_state_count(),
+            checker.max_depth()
+        );
+        checker.assert_properties();
+    }
+}
+
+fn at(directory: Inode, name: &str) -> Place {
+    Place { directory, name: name.to_owned() }
+}
+
+fn rename(from: Place, to: Place) -> Operation {
+    Operation::Rename(from, to, Flags::Replace)
+}
+
+fn create(at: Place) -> Operation {
+    Operation::Create(at, FRESH)
+}
+
+#[test]
+fn i15_a_rename_across_directories_and_a_file_made_at_its_new_name() {
+    holds(&[rename(at(A, "f"), at(B, "x")), create(at(B, "x"))]);
+}
+
+#[test]
+fn i15_a_rename_across_directories_and_a_removal() {
+    holds(&[rename(at(A, "f"), at(B, "x")), Operation::Unlink(at(A, "f"))]);
+}
+
+#[test]
+fn i15_two_renames_of_one_file() {
+    holds(&[rename(at(A, "f"), at(B, "x")), rename(at(A, "f"), at(A, "y"))]);
+    holds(&[rename(at(A, "f"), at(B, "x")), rename(at(A, "f"), at(E, "y"))]);
+}
+
+#[test]
+fn i15_a_rename_into_a_directory_that_is_removed() {
+    holds(&[rename(at(A, "f"), at(E, "x")), Operation::RemoveDirectory(at(B, "e"))]);
+}
+
+#[test]
+fn i15_a_file_made_in_a_directory_that_is_removed() {
+    holds(&[create(at(E, "x")), Operation::RemoveDirectory(at(B, "e"))]);
+    holds(&[Operation::MakeDirectory(at(E, "x"), FRESH), Operation::RemoveDirectory(at(B, "e"))]);
+}
+
+#[test]
+fn i15_an_empty_directory_is_replaced() {
+    holds(&[rename(at(A, "d"), at(B, "e")), create(at(E, "x"))]);
+}
+
+#[test]
+fn i15_directories_are_never_below_each_other() {
+    holds(&[rename(at(ROOT, "a"), at(B, "x")), rename(at(ROOT, "b"), at(A, "y"))]);
+}
+
+#[test]
+fn i15_directories_far_apart_are_never_below_each_other() {
+    holds(&[rename(at(ROOT, "a"), at(E, "x")), rename(at(B, "e"), at(D, "y"))]);
+}
+
+#[test]
+fn i15_three_directories_are_never_in_a_circle() {
+    let (b_of_a, e_of_d) = (rename(at(ROOT, "a"), at(E, "x")), rename(at(B, "e"), at(D, "y")));
+    holds(&[b_of_a, e_of_d, rename(at(A, "d"), at(B, "z"))]);
+}
+
+#[test]
+fn i15_names_are_exchanged() {
+    let exchange = |from, to| Operation::Rename(from, to, Flags::Exchange);
+    holds(&[exchange(at(A, "f"), at(B, "g")), Operation::Unlink(at(B, "g"))]);
+    holds(&[exchange(at(A, "d"), at(B, "g")), rename(at(B, "e"), at(D, "y"))]);
+}
+
+#[test]
+fn i15_a_second_name_and_a_rename() {
+    holds(&[Operation::Link(at(A, "f"), at(B, "x")), rename(at(A, "f"), at(A, "y"))]);
+    holds(&[Operation::Link(at(A, "f"), at(A, "x")), Operation::Link(at(A, "f"), at(B, "x"))]);
+}
+
+#[test]
+fn i15_names_of_one_file_are_counted() {
+    holds(&[Operation::Unlink(at(A, "l")), Operation::Unlink(at(B, "l"))]);
+    holds(&[Operation::Link(at(A, "l"), at(E, "l")), Operation::Unlink(at(A, "l"))]);
+    holds(&[rename(at(A, "f"), at(B, "l")), Operation::Unlink(at(A, "l"))]);
+}
+
+#[test]
+fn i15_three_nodes() {
+    holds(&[rename(at(A, "f"), at(B, "x")), rename(at(B, "g"), at(A, "f")), create(at(B, "x"))]);
+}
+
+/// As `docs/decisions/0042-names-by-intents.md` has them.
+#[test]
+fn an_operation_takes_so_many_round_trips() {
+    for (operation, round_trips) in [
+        (create(at(A, "x")), 1),
+        (Operation::MakeDirectory(at(A, "x"), FRESH), 2),
+        (Operation::Unlink(at(A, "f")), 2),
+        (Operation::Unlink(at(A, "l")), 6),
+        (Operation::RemoveDirectory(at(B, "e")), 5),
+        (rename(at(A, "f"), at(A, "x")), 3),
+        (rename(at(A, "f"), at(B, "x")), 6),
+        (rename(at(A, "d"), at(B, "x")), 8 + 2),
+        (Operation::Link(at(A, "f"), at(B, "x")), 7),
+    ] {
+        assert_eq!(
+            World::new(std::slice::from_ref(&operation), CALM).round_trips(),
+            round_trips,
+            "{operation:?}"
+        );
+    }
+}
+
+/// What is there decides, as `rename(2)`, `link(2)` and the others have it; nothing is changed then.
+#[test]
+fn operations_are_refused_by_what_is_there() {
+    let flagged = |from, to, flags| Operation::Rename(from, to, flags);
+    for (operation, failure) in [
+        (create(at(A, "f")), Failure::Refused(Refusal::Exists)),
+        (create(at(FRESH, "f")), Failure::Refused(Refusal::Absent)),
+        (Operation::Unlink(at(A, "x")), Failure::Refused(Refusal::Absent)),
+        (Operation::Unlink(at(A, "d")), Failure::Refused(Refusal::IsADirectory)),
+        (Operation::RemoveDirectory(at(A, "f")), Failure::Refused(Refusal::NotADirectory)),
+        (Operation::RemoveDirectory(at(ROOT, "a")), Failure::NotEmpty),
+        (Operation::Link(at(A, "d"), at(B, "x")), Failure::Refused(Refusal::IsADirectory)),
+        (Operation::Link(at(A, "f"), at(B, "g")), Failure::Refused(Refusal::Exists)),
+        (rename(at(A, "d"), at(B, "g")), Failure::Refused(Refusal::NotADirectory)),
+        (rename(at(A, "f"), at(B, "e")), Failure::Refused(Refusal::IsADirectory)),
+        (rename(at(B, "e"), at(ROOT, "a")), Failure::NotEmpty),
+        (rename(at(ROOT, "a"), at(A, "x")), Failure::Loop),
+        (rename(at(ROOT, "a"), at(D, "x")), Failure::Loop),
+        (flagged(at(A, "f"), at(B, "g"), Flags::NoReplace), Failure::Refused(Refusal::Exists)),
+        (flagged(at(A, "f"), at(B, "x"), Flags::Exchange), Failure::Refused(Refusal::Absent)),
+    ] {
+        let world = World::new(std::slice::from_ref(&operation), CALM);
+        assert_eq!(world.failure(), Some(failure), "{operation:?}");
+    }
+}
+
+/// A checker that finds nothing proves nothing: each of these must be noticed.
+#[test]
+fn what_is_broken_on_purpose_is_noticed() {
+    let over = || rename(at(A, "f"), at(B, "x"));
+    let cycle = [rename(at(ROOT, "a"), at(B, "x")), rename(at(ROOT, "b"), at(A, "y"))];
+    for (canary, operations) in [
+        (Canary::AnySettlements, vec![over(), Operation::Unlink(at(A, "f"))]),
+        (Canary::AbortUnasked, vec![over(), Operation::Unlink(at(A, "f"))]),
+        (Canary::NothingKept, vec![over(), Operation::Unlink(at(A, "f"))]),
+        (Canary::LocksIgnored, vec![over(), Operation::Unlink(at(A, "f"))]),
+        (Canary::MovesUnseen, cycle.to_vec()),
+        (Canary::RemovedUnlocked, vec![create(at(E, "x")), Operation::RemoveDirectory(at(B, "e"))]),
+        (Canary::ForgottenEarly, vec![over(), Operation::Unlink(at(A, "f"))]),
+    ] {
+        let model = Names { operations, budget: ROUGH, canary: Some(canary) };
+        let checker =
+            model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+        let states = checker.unique_state_count();
+        let found: Vec<_> = checker
+            .discoveries()
+            .into_iter()
+            .filter(|(name, _)| *name != "all is done")
+            .map(|(name, path)| format!("{name} after {} steps", path.into_actions().len()))
+            .collect();
+        println!("{canary:?}: {found:?}, {states} states");
+        assert!(!found.is_empty(), "{canary:?} was not noticed in {states} states");
+    }
+}
