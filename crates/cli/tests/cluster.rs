@@ -68,33 +68,6 @@ fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
     }
 }
 
-/// Its first request got a token of the whole file, and what it had cached elsewhere in the file was believed.
-#[test]
-fn i11_a_node_that_was_killed_believes_nothing_that_it_had_cached_before() {
-    const LENGTH: usize = 1 << 20;
-    let Some(nodes) = two_nodes() else { return };
-    let [file, beside] = nodes.open("file");
-    file.write_all_at(&[1; LENGTH], 0).unwrap();
-    nodes.succeed(&["flush", "one"]);
-    let mapped = nodes.status("one")["mapped_bytes"].as_u64();
-    assert_eq!(mapped, Some(LENGTH as u64), "it is cached, and clean");
-    drop(file);
-    nodes.kill("one");
-    // Another node cannot write there until the session has ended, which the next mount of the cache does.
-    thread::scope(|scope| {
-        let writes = scope.spawn(|| beside.write_all_at(&[2; LENGTH], 0));
-        let again = nodes.mount("one", "cache");
-        assert!(again.status.success(), "{}", said(&again));
-        writes.join().unwrap().unwrap();
-    });
-    let file = fs::File::open(nodes.path("one/file")).unwrap();
-    for length in [4096, LENGTH] {
-        let mut found = vec![0; length];
-        file.read_exact_at(&mut found, 0).unwrap();
-        assert!(found.iter().all(|byte| *byte == 2), "{length}");
-    }
-}
-
 /// A mount on a copy of a living node's cache brought the copy's old bytes to the origin, and only then saw that the
 /// original lives.
 #[test]

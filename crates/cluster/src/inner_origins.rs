@@ -81,7 +81,7 @@ mod tests {
         if noted.is_empty() {
             return halocline_testkit::skipping::skip("no extended attributes here");
         }
-        assert_eq!(noted, [inner.clone()]);
+        assert_eq!(noted, [inner.as_path()]);
         assert_eq!(noted_below(&place.path().join("a")), [inner]);
         let file = File::open(place.path()).unwrap();
         for (number, way) in ["/etc", "../x", "", "a/../../x"].into_iter().enumerate() {
