@@ -16,7 +16,6 @@
 //!   session has reported what it holds ([`Members`]).
 //! - A node uses no token without a valid lease. After a lease has lapsed, only the exclusive ones of its tokens are
 //!   left.
-//!   of what it held.
 
 mod heat;
 mod members;
