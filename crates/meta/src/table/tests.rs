@@ -22,7 +22,7 @@ fn blocks(first: u64, count: u64) -> ByteRange {
     ByteRange::at(first * BLOCK, count * BLOCK)
 }
 
-/// Changes of every kind, as far as they are accepted.
+/// Makes changes of every kind, as far as they are accepted.
 fn live(table: &ExtentTable) -> Result<()> {
     let key = |inode| OriginKey { inode, born_ns: 1 };
     let a = table.register(key(1), Path::new("d/a"))?;
@@ -60,8 +60,8 @@ fn known(table: &ExtentTable) -> Vec<Known> {
     files.map(|file| (file.key, file.path, table.recorded(file.id))).collect()
 }
 
-/// Memory never runs ahead of the records, nor they of it: whichever write is refused, the next
-/// opening finds what was shown.
+/// Memory is never ahead of the records, nor they of memory: whichever write is refused, the next opening finds what
+/// was shown.
 #[test]
 fn i4_a_store_that_fails_at_any_write_has_what_is_shown() {
     let mut writes = 0;
