@@ -1,5 +1,4 @@
-//! Whole files between tiers under one tree: the file tier (`HyCache`;
-//! docs/ALGORITHMS.md, section 8).
+//! Whole files between tiers under one tree: the file tier (`HyCache`; docs/ALGORITHMS.md, section 8).
 //!
 //! `docs/decisions/0001-file-tier.md` says how it works. What must hold, besides I1 to I8:
 //! - I10 A file is in one place. Its name on the SSD says where: a regular file there is the
