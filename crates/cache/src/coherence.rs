@@ -60,8 +60,8 @@ pub struct Grant {
     /// Whether bytes may be cached, by us or by the kernel. Otherwise everything goes to the origin, and nothing
     /// known about the file (including its size) outlives the permit.
     pub caches: bool,
-    /// Whether others may have changed the file's bytes in the range, or its size, since this node last looked. Who ends
-    /// the permit leaves it set only if it looked: then this node knows them again.
+    /// Whether others may have changed the file's bytes in the range, or its size, since this node last looked. Who
+    /// ends the permit leaves it set only if it looked: then this node knows them again.
     pub renewed: bool,
     /// Identifies this permit among those of the file; for the agent.
     pub ticket: u64,
@@ -172,10 +172,10 @@ pub trait FileTokens: Debug + Send + Sync {
     /// Ends a permit.
     fn end(&self, grant: Grant);
 
-    /// Asks the other nodes that may cache bytes of `range` which of them they have, and waits for their answers, at most
-    /// for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began, and
-    /// lies in ranges that this node has held shared all the time since. So it is the newest until this node has given
-    /// up its token there, which the [`Holder`] is told. The caller holds no permit.
+    /// Asks the other nodes that may cache bytes of `range` which of them they have, and waits for their answers, at
+    /// most for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began,
+    /// and lies in ranges that this node has held shared all the time since. So it is the newest until this node has
+    /// given up its token there, which the [`Holder`] is told. The caller holds no permit.
     fn copies(&self, _range: ByteRange) -> Copies {
         Copies::default()
     }
@@ -196,8 +196,8 @@ pub trait Holder: Send + Sync {
     /// If not all bytes are on the origin: the token stays here, and the agent tries again.
     fn give_up(&self, file: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()>;
 
-    /// Which blocks of a range are cached clean, with their checksums, so that another node can read them from this one's
-    /// servers. The caller has a permit to read the range.
+    /// Which blocks of a range are cached clean, with their checksums, so that another node can read them from this
+    /// one's servers. The caller has a permit to read the range.
     fn cached(&self, _file: SharedFile, _range: ByteRange) -> Option<Cached> {
         None
     }

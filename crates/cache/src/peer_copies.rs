@@ -1,9 +1,9 @@
 //! What other nodes have said that their caches have of one file. Nothing here waits for a node.
 //!
-//! What must hold: what is found was stated by another node under its token, and this node has held the same bytes shared
-//! from before it asked until now (`docs/decisions/0041-reads-from-other-nodes-caches.md`). So whoever gives up a range,
-//! or is about to change it, drops it here first; what is dropped while a question is under way is not taken from the
-//! answer.
+//! What must hold: what is found was stated by another node under its token, and this node has held the same bytes
+//! shared from before it asked until now (`docs/decisions/0041-reads-from-other-nodes-caches.md`). So whoever gives up
+//! a range, or is about to change it, drops it here first; what is dropped while a question is under way is not taken
+//! from the answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

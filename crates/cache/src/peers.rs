@@ -1,8 +1,8 @@
 //! Reads from the caches of other nodes, where this node reaches their directories, too: shared cache servers
 //! (`docs/decisions/0041-reads-from-other-nodes-caches.md`).
 //!
-//! Bytes that another node has stay there: they are served from its servers, and no second copy is made. What is read is
-//! compared with the checksums that the node stated; whatever does not agree, is not there or does not answer comes
+//! Bytes that another node has stay there: they are served from its servers, and no second copy is made. What is read
+//! is compared with the checksums that the node stated; whatever does not agree, is not there or does not answer comes
 //! from the origin.
 
 use std::collections::BTreeMap;

@@ -119,8 +119,8 @@ impl Permits {
         (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
 
-    /// For a flush that writes unchanged bytes between dirty extents again: `None` unless no other node can have changed
-    /// any byte of `range`, or will before the permit ends.
+    /// For a flush that writes unchanged bytes between dirty extents again: `None` unless no other node can have
+    /// changed any byte of `range`, or will before the permit ends.
     pub(crate) fn try_to_rewrite<'f>(
         &self,
         file: &'f CachedFile,

@@ -1,5 +1,5 @@
-//! Directories above a shared origin know of it: who mounts one of them, on whatever machine, would cache the same files
-//! without the nodes' tokens.
+//! Directories above a shared origin know of it: who mounts one of them, on whatever machine, would cache the same
+//! files without the nodes' tokens.
 //!
 //! A node notes the way to its origin in an extended attribute of each directory above, as far as they lie on the same
 //! file system and may be written. It is never removed: whoever finds it looks whether there are sessions. Where the

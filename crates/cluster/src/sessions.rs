@@ -29,7 +29,8 @@ pub struct Node {
     pub boot_id: Option<String>,
     /// Whether it is alive; `None` if the store does not know it.
     pub life: Option<Life>,
-    /// How long its lease may run, in milliseconds, by the store's clock: while the store may have forgotten leases, all may.
+    /// How long its lease may run, in milliseconds, by the store's clock: while the store may have forgotten leases,
+    /// all may.
     pub lease_ms: u64,
     /// Whether it has reported what it holds since the store may last have forgotten it.
     pub is_known: bool,

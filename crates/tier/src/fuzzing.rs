@@ -74,8 +74,8 @@ fn scratch() -> TempDir {
     made.expect("a directory")
 }
 
-/// Two tiers with one file each and what the lines of some bytes put there: `tier.json` of each tier, then symbolic links,
-/// `PATH TARGET`. They are refused, or looked at and mended; no file is lost, and nothing outside changes.
+/// Two tiers with one file each and what the lines of some bytes put there: `tier.json` of each tier, then symbolic
+/// links, `PATH TARGET`. They are refused, or looked at and mended; no file is lost, and nothing outside changes.
 pub fn tree(bytes: &[u8]) {
     let scratch = scratch();
     let at = |path: &str| scratch.path().join(path);

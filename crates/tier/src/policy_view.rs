@@ -1,4 +1,5 @@
-//! What a policy may see: what is known in memory of the files on the SSD: which there are, their bytes and their paths.
+//! What a policy may see: what is known in memory of the files on the SSD: which there are, their bytes and their
+//! paths.
 
 use std::path::PathBuf;
 
