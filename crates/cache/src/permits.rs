@@ -96,7 +96,7 @@ impl Permits {
                 return Ok(held);
             }
         }
-        // Where an append writes is known only once it is alone.
+        // Where an append writes is known only once no other node can change the file.
         let (start, touches) = if appends { (u64::MAX, NOTHING) } else { (range.start, range) };
         self.alone_from(tokens, file, start, touches)
     }
@@ -145,7 +145,7 @@ impl Permits {
         tokens.explain(to_use(direction, range))
     }
 
-    /// Exclusively from `start` or from the end on, whichever comes first, to change `touches`.
+    /// A permit, exclusive from `start` or from the end on, whichever comes first, to change `touches`.
     fn alone_from<'f>(
         &self,
         tokens: &'f dyn FileTokens,
@@ -172,7 +172,7 @@ impl Permits {
     ) -> Result<Held<'f>> {
         let mut permit = Permit::wait(tokens, want)?;
         let grant = permit.grant();
-        // What this node is about to change, others have no more.
+        // Other nodes no longer have what this node is about to change.
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
             file.peer_copies.drop_range(want.range);
         }
@@ -194,9 +194,9 @@ impl Permits {
         Ok(range.end <= file.size())
     }
 
-    /// Before the file is made longer: its remembered size is exact, or a longer one that another node gave it would be
-    /// cut off. The tokens see to that; a fault in them must not cost another node its bytes (I11). The caller holds
-    /// `growth`.
+    /// Called before the file is made longer. If its remembered size is not exact, bytes by which another node has made
+    /// it longer would be cut off. The tokens ensure that it is; a defect in them must not cost another node its bytes
+    /// (I11). The caller holds `growth`.
     pub(crate) fn check_size(&self, file: &CachedFile, origin: &OriginFile) -> Result<()> {
         if !self.are_needed() {
             return Ok(());
@@ -246,7 +246,7 @@ impl Permits {
 /// No bytes.
 const NOTHING: ByteRange = ByteRange::new(0, 0);
 
-/// What a request needs that uses all bytes of `range`, and no others.
+/// The needs of a request that uses all bytes of `range`, and no others.
 const fn to_use(direction: Direction, range: ByteRange) -> Want {
     Want { direction, range, touches: range, alone: false }
 }
