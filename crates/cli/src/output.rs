@@ -37,10 +37,10 @@ fn emptied(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Finds out whether [`write`] could write to `path`, which stays as it is; what is not there is made and removed.
+/// Finds out whether [`write()`] could write to `path`, which stays as it is; what is not there is made and removed.
 ///
 /// # Errors
-/// Those that [`write`] would have.
+/// Those that [`write()`] would have.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         // Somebody may wait at the other end of a pipe, and would be told that it ended.
