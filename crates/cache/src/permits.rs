@@ -128,7 +128,9 @@ impl Permits {
     ) -> Option<Held<'f>> {
         let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
         let want = Want { touches: NOTHING, alone: true, ..to_use(Direction::Write, range) };
-        Some(Held { _permit: Some(Permit::try_take(tokens, want)?), caches: true })
+        let permit = Permit::try_take(tokens, want)?;
+        // Of what this node got only now, its client of a network file system may remember old pages.
+        (!permit.grant().renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.

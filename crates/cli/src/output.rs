@@ -37,11 +37,11 @@ fn emptied(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Checks whether [`write`] could write to `path`, which stays as it is; a file that does not exist is created and
+/// Checks whether [`write()`] could write to `path`, which stays as it is; a file that does not exist is created and
 /// removed again.
 ///
 /// # Errors
-/// The same as for [`write`].
+/// The same as for [`write()`].
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         // Somebody may be waiting at the other end of a pipe, and opening it would tell them that the pipe has ended.

@@ -53,16 +53,17 @@ pub fn open(path: &Path) -> io::Result<File> {
         return Err(io::ErrorKind::IsADirectory.into());
     }
     let is_memory = kind.is_char_device() && major(found.rdev()) == MEMORY_DEVICES;
-    if !kind.is_file() && !kind.is_fifo() && !is_memory {
+    if !(kind.is_file() || kind.is_fifo() || is_memory) {
         return Err(not_regular());
     }
     // Whatever has the name meanwhile: it must not wait.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     let opened = file.metadata()?;
     let (kind, is_same) = (opened.file_type(), opened.rdev() == found.rdev());
     let is_given = kind.is_fifo() && fstatfs(&file)?.f_type == PIPEFS_MAGIC;
-    if !kind.is_file() && !is_given && !(is_memory && kind.is_char_device() && is_same) {
+    let is_same_memory = is_memory && kind.is_char_device() && is_same;
+    if !(kind.is_file() || is_given || is_same_memory) {
         return Err(not_regular());
     }
     let waiting = fcntl_getfl(&file)?.difference(OFlags::NONBLOCK);

@@ -148,7 +148,8 @@ impl Correspondence {
         let (mut all, mut is_all): (Option<Cached>, bool) = (None, true);
         for (held, _) in known.all().into_iter().filter(|(_, mode)| mode.caches()) {
             let Some(range) = held.intersect(range) else { continue };
-            let want = Want { direction: Direction::Read, range, touches: range, alone: false };
+            let touches = ByteRange::new(range.start, range.start);
+            let want = Want { direction: Direction::Read, range, touches, alone: false };
             // Others may want part of it; the node that asks is one of them, and this delays nobody.
             let Some(grant) = known.permit(want) else {
                 is_all = false;
