@@ -129,7 +129,7 @@ impl Permits {
         let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
         let want = Want { touches: NOTHING, alone: true, ..to_use(Direction::Write, range) };
         let permit = Permit::try_take(tokens, want)?;
-        // Of what this node got only now, its client of a network file system may remember old pages.
+        // If this node got the token only now, its client of a network file system may still have old pages.
         (!permit.grant().renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
 
