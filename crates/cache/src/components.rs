@@ -205,7 +205,7 @@ impl Components {
             = RwLock::new(globs));
         let space = wire!(OriginSpace: base { health, store, files, origin, namespace, notes, settings, clock });
         let times = wire!(ModificationTimes: base { namespace, store }; own);
-        let relief = wire!(Relief: base { store, damage, counters, notes, settings }; mappings, repair, own,
+        let relief = wire!(Relief: base { store, damage, counters, notes, settings, coherence }; mappings, repair, own,
             external, known, times);
         let snapshots = wire!(Snapshots: base { store, damage, clock });
         let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, room }; permits, known,

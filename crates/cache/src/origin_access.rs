@@ -62,6 +62,11 @@ impl OriginAccess {
         Ok(self.data.open_data(descriptor.as_fd(), flags)?)
     }
 
+    /// Whether its file system's client keeps what others may change, or what they have not seen yet.
+    pub(crate) const fn keeps_pages(&self) -> bool {
+        self.keeps_pages
+    }
+
     /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones. Called when a token is new,
     /// or allows no caching: what is read later under the same token may be kept. A file that cannot be read has none.
     pub(crate) fn forget_pages(&self, node: &Node) -> Result<()> {

@@ -6,6 +6,7 @@
 //! an end. Other nodes may have extended the file meanwhile: the size is read again under the first permit before the
 //! second is requested, which would take from them what they write there.
 
+use std::io;
 use std::sync::Arc;
 
 use bon::Builder;
@@ -47,6 +48,20 @@ impl Permits {
     /// Whether other nodes use the origin.
     pub(crate) fn are_needed(&self) -> bool {
         self.coherence.is_some()
+    }
+
+    /// Whether a write that went past the cache is seen by other nodes only once it was synced.
+    pub(crate) fn needs_sync(&self, held: &Held<'_>) -> bool {
+        self.are_needed() && !held.caches && self.origin.keeps_pages()
+    }
+
+    /// Makes the origin's file end at `end`, with the last byte of `data`. Where a client may remember too small a size, the
+    /// file is not given one, which would cut off what lies behind it.
+    pub(crate) fn grow(&self, origin: &OriginFile, end: u64, data: &[u8]) -> io::Result<()> {
+        if self.are_needed() && self.origin.keeps_pages() {
+            return origin.write_at(end - 1, &data[data.len() - 1..]);
+        }
+        origin.truncate(end)
     }
 
     /// The agent, if there are other nodes.
@@ -199,21 +214,27 @@ impl Permits {
     /// Called before the file is made longer. If its remembered size is not exact, bytes by which another node has made
     /// it longer would be cut off. The tokens ensure that it is; a defect in them must not cost another node its bytes
     /// (I11). The caller holds `growth`.
-    pub(crate) fn check_size(&self, file: &CachedFile, origin: &OriginFile) -> Result<()> {
+    pub(crate) fn check_size(&self, file: &CachedFile) -> Result<()> {
         if !self.are_needed() {
             return Ok(());
         }
-        let size = origin.node().metadata().map_err(Error::from)?.len();
-        if size != file.size() {
-            tracing::error!(
-                "a file of inode {} has {size} bytes, not {}, as this node's tokens promise; this is a fault of the \
-                 program",
-                file.key.inode,
-                file.size()
-            );
-            debug_assert_eq!(size, file.size(), "the size is exact under a permit without an end");
-            file.set_size(size);
+        let node = file.node.read().clone();
+        #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
+        let size = self.origin.key_of(&node)?.1.st_size as u64;
+        if size == file.size() {
+            return Ok(());
         }
+        let what = format!(
+            "a file of inode {} has {size} bytes, not {}, as this node's tokens promise",
+            file.key.inode,
+            file.size()
+        );
+        // What was longer a moment ago was not shortened by a node of this cluster.
+        if size < file.size() {
+            return Err(Error::invalid(what, "use no program that changes files past the mounts"));
+        }
+        tracing::error!("{what}; this is a fault of the program");
+        file.set_size(size);
         Ok(())
     }
 

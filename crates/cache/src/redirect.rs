@@ -103,7 +103,7 @@ impl Redirector {
         let mut identified = self.identify(file, Direction::Write, range, tid);
         identified.verdict.critical &= held.caches;
         let grows = (range.end > file.size()).then(|| file.growth.lock());
-        grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file, &handle.origin))?;
+        grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file))?;
         let growing = grows.is_some() && range.end > file.size();
         let cached = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
@@ -116,6 +116,9 @@ impl Redirector {
         })?;
         if growing {
             file.set_size(range.end);
+        }
+        if self.permits.needs_sync(&held) {
+            handle.origin.sync(true)?;
         }
         let now_ns = self.clock.now_ns();
         file.note_write(now_ns, cached > 0);
@@ -223,7 +226,7 @@ impl Redirector {
             let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
                     let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
-                    self.origin.serve(|| handle.origin.truncate(range.end))?;
+                    self.origin.serve(|| self.permits.grow(&handle.origin, range.end, data))?;
                 }
                 Ok(())
             };

@@ -64,8 +64,12 @@ impl Holder for Revocation {
         // Other nodes must see the modification time together with the bytes.
         self.times.give_time(&file)?;
         // Bytes that bypassed the cache may so far be only in the memory of the origin's file system.
-        if let Ok(flush_handle) = self.known.flush_handle_of(&file) {
-            flush_handle.sync(true)?;
+        let open = self.known.flush_handle_of(&file).or_else(|_| self.known.reader_of(&file));
+        match open {
+            Ok(origin) => origin.sync(true)?,
+            // The file is gone, for everybody.
+            Err(error) if [libc::ENOENT, libc::ESTALE].contains(&error.errno()) => {}
+            Err(error) => return Err(error),
         }
         if !keeps_clean {
             file.peer_copies.drop_range(range);

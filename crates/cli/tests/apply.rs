@@ -12,6 +12,7 @@ use halocline_api::control::metrics::Section;
 use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::signals;
 use halocline_testkit::skipping::skip;
 
 /// Two disks and an SSD that has room for a part of the file alone.

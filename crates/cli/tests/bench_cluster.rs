@@ -9,6 +9,7 @@ use halocline_api::control::metrics::Section;
 use halocline_testkit::fuse_device;
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
+use halocline_testkit::signals;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};

@@ -15,7 +15,7 @@ use halocline_testkit::nodes::{NODES, Nodes};
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::waiting::eventually;
+use halocline_testkit::waiting::{SetOnDrop, eventually};
 use rustix::fs::{FlockOperation, flock};
 
 /// Names that others change are looked up anew, as docs/CLUSTER.md has it.

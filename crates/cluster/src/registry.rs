@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstatfs};
 use rustix::fs::{fstat, fsync, mkdir, open, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,10 @@ pub struct Entry {
     pub since: u64,
 }
 
+/// Types of file systems (`statfs`) whose clients write more than a program did, up to whole pages: NFS and SMB (three
+/// numbers). Tokens are of bytes.
+const WRITING_PAGES: [u64; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
+
 /// The directory.
 #[derive(Debug)]
 pub struct Registry {
@@ -53,7 +57,7 @@ impl Registry {
     /// Opens the directory, which is created if it does not exist.
     ///
     /// # Errors
-    /// If it is a link, belongs to someone else, or others may change it.
+    /// If it is a link, belongs to someone else, others may change it, or it lies on NFS or SMB.
     pub fn open(path: &Path) -> Result<Self> {
         match mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -62,6 +66,16 @@ impl Registry {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = open(path, flags, Mode::empty())
             .map_err(|error| Error::at(path, "open the directory")(error.into()))?;
+        if WRITING_PAGES.contains(&fstatfs(&dir)?.f_type.cast_unsigned()) {
+            return Err(Error::invalid(
+                format!(
+                    "{} lies on NFS or SMB, whose clients write whole pages: what another node wrote beside could be lost",
+                    path.display()
+                ),
+                "share a directory of a file system that keeps its clients coherent: Lustre, GPFS, CephFS, GlusterFS \
+                 with its caches off, or one machine's own",
+            ));
+        }
         let stat = fstat(&dir)?;
         let own = rustix::process::geteuid().as_raw();
         if stat.st_uid != own || stat.st_mode & 0o022 != 0 {
