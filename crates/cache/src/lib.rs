@@ -1,27 +1,30 @@
 //! The extent cache of Halocline: byte ranges of files on SSD servers in front of an origin (SLA-Cache and S4D-Cache;
 //! docs/ALGORITHMS.md, sections 2 to 6).
 //!
-//! A request goes one way and never returns to a module that it left:
+//! A request goes one way; where a component measures or retries work, it runs a closure of its caller:
 //! - [`engine`] answers the front end: [`handle`] opens an [`open_file`], [`name_changes`] and [`attributes`] handle
-//!   what is not data; [`permits`] asks for what other nodes must leave to us.
-//! - [`redirect`] locks the range (a [`range_lock`]), asks [`identify`] (which uses [`processes`] and [`hints`])
-//!   whether it is critical, and [`health`] and [`dirty_pressure`] whether there is room, for which [`backpressure`]
-//!   may let it wait; [`request_split`] says where its parts lie.
+//!   what is not data.
+//! - [`redirect`] has [`permits`] ask for what other nodes must leave to us, locks the range (a [`range_lock`]), asks
+//!   [`identify`] (which uses [`processes`] and [`hints`]) whether it is critical, and [`health`] and
+//!   [`dirty_pressure`] whether there is room, for which [`backpressure`] may let it wait; [`request_split`] says where
+//!   its parts lie.
 //! - [`extent`], below all of these, keeps tables and cache objects consistent; [`mappings`] changes them for all.
 //! - Bytes read twice come to the cache from the read itself ([`fill`]), or later from the origin ([`fetch`]).
-//! - [`rebuild`] makes passes in the background: [`flush`] writes to the origin, [`discard`] frees, [`barriers`] make durable.
+//! - [`rebuild`] makes passes in the background: [`flush`] writes to the origin, [`discard`] frees, [`barriers`] make
+//!   durable.
 //! - [`resize`] truncates and seeks, [`block_count`] and [`modification_times`] make `stat` show what is not on the
 //!   origin yet.
 //!
 //! What keeps promises:
 //! - [`own_changes`] and [`external_changes`] tell our changes of origin files from those of others (I9), by a lease
 //!   that [`lease_renewal`] renews during [`changes_under_way`]; [`path_lookup`] says whether a file is gone.
-//! - [`damage`] is found by checksums and dealt with by [`repair`]; [`degraded_mode`] goes on without a store of records, [`defects`] after a
-//!   panic; [`hang_detection`] says whether both sides answer, [`origin_space`] whether what is admitted can be flushed.
+//! - [`damage`] is found by checksums and dealt with by [`repair`]; [`degraded_mode`] goes on without a store of
+//!   records, [`defects`] after a panic; [`hang_detection`] says whether both sides answer, [`origin_space`] whether
+//!   what is admitted can be flushed.
 //! - [`session`] takes over what the last session left and marks a clean end; [`recover`] finds its dirty files;
 //!   [`known_files`] and [`lifecycle`] follow files until nothing of them is left.
-//! - [`revocation`] gives up what other nodes want, through the traits of [`coherence`]; [`peers`] reads from their caches
-//!   what they have said they have ([`peer_copies`]).
+//! - [`revocation`] gives up what other nodes want, through the traits of [`coherence`]; [`peers`] reads from their
+//!   caches what they have said they have ([`peer_copies`]).
 //!
 //! Commands are answered by [`status`] (from [`counters`] and [`status_notes`]), [`explain`], [`bulk_operations`] and
 //! [`glob_rules`]; [`globs`] are pinned or excluded paths, [`page_cache_passthrough`] is kernel passthrough of files

@@ -137,7 +137,6 @@ impl Overview {
 ///
 /// # Errors
 /// If the members or the list cannot be read.
-/// If the members or the list cannot be read.
 pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     let roll = store.roll().map_err(told)?;
     let listed = registry.sessions()?;

@@ -173,8 +173,8 @@ impl PrivateDir {
 
     /// Opens a file in it.
     ///
+    /// # Errors
     /// [`Error::Invalid`] if what is there is not ours; [`Error::Path`] if it cannot be opened.
-    /// [`Error::Invalid`] where what is there is not ours; [`Error::Path`] of opening it.
     pub fn file(&self, name: impl AsRef<OsStr>, using: Use) -> Result<File> {
         let path = self.path.join(name.as_ref());
         open_checked(&self.fd, name.as_ref(), using).map_err(|failed| failed.told(&path))

@@ -13,24 +13,33 @@
 //!
 //! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
 //! - Around all: the [`decorations`] that stand between a tier and the machine.
-//! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`tier_links`] the form of links between them,
-//!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`statfs`] what `df` shows.
-//! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
-//!   be, [`copy_records`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
-//!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`wakeups`] says so; [`adopt`] is for what is no file;
-//!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
-//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
-//!   followed by its [`opener`]); [`eviction_order`] says which files leave first.
-//!   [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
-//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
-//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`place_repair`] gives a file the place
-//!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
-//! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the [`executor`] carries the policy's plans out by them.
-//! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
-//! - Commands and mounts: [`tree_walk`] walks the tree, [`copy_verifier`] says what records of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
-//!   each [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
+//! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a
+//!   [`watcher`] hears of), [`tier_links`] the form of links between them, [`link_owner`] whose one is, [`intents`]
+//!   what may be left over, [`mirror`] directories below, and [`statfs`] what `df` shows.
+//! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's
+//!   account, [`watermarks`] how full it may be, [`copy_records`] the clean copies (by a [`stamp`] of each),
+//!   [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`],
+//!   [`history`] and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
+//!   when [`wakeups`] says so; [`adopt`] is for what is no file; [`not_moved`] says why a file stays, [`staged_copy`]
+//!   is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
+//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
+//!   with what [`jobs`] announce (each a [`job`] from a [`job_file`], followed by its [`opener`]); [`eviction_order`]
+//!   says which files leave first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
+//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up,
+//!   and [`permissions`] closes them with their files.
+//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has
+//!   [`linked_nodes`]) at once, [`place_repair`] gives a file the place of its name, [`staging`] makes its
+//!   [`copy`](mod@copy) and [`cutover`] makes that the file.
+//! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the
+//!   [`executor`] carries the policy's plans out by them.
+//! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names,
+//!   [`files`] are files in use.
+//! - Commands and mounts: [`tree_walk`] walks the tree, [`copy_verifier`] says what records of copies are worth,
+//!   [`scan`] reads the tiers at mount for a [`survey`], which tells of each
+//!   [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
 //! - [`liveness`] waits for no tier that hangs, [`reporter`] reports on the tiers, and [`explain`] explains a file.
-//! - On top, the [`components`] are all of these, wired together; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
+//! - On top, the [`components`] are all of these, wired together; [`background`] demotes before the SSD is full;
+//!   [`engine`] answers the front end and [`control`] the control socket.
 
 mod active_moves;
 mod adopt;

@@ -86,7 +86,6 @@ fn i4_a_store_that_fails_at_any_write_has_what_is_shown() {
     assert!(writes > 15 && disk.batches() > 15, "only {writes} writes were made");
 }
 
-/// An opening that cannot record what a power loss took finds it again.
 /// A node that gave up the bytes of a file whose last close had just forgotten it was told of a fault of the program,
 /// and could not give the file up at all.
 #[test]
@@ -102,6 +101,7 @@ fn a_file_that_was_forgotten_has_nothing_to_unmap() {
     assert!(table.map(file, blocks(0, 4), HERE, true).is_err(), "nothing is mapped of it again");
 }
 
+/// An opening that cannot record what a power loss took finds it again.
 #[test]
 fn i6_a_loss_that_could_not_be_recorded_is_listed_again() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
