@@ -25,7 +25,7 @@ use halocline_os::error::Result;
 pub use halocline_meta::BLOCK;
 pub use halocline_storage::volume::origin::REGISTRY;
 
-/// How long a node is waited for that is asked what its cache has: far longer than one takes that works.
+/// How long a node that is asked what its cache has is waited for: far longer than a working node takes.
 pub const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 
 /// A file of the origin, identified alike on every node that mounts it.
@@ -33,7 +33,7 @@ pub const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 pub struct SharedFile {
     /// Inode number.
     pub inode: u64,
-    /// Creation time in nanoseconds since 1970, which tells apart files that reuse an inode number; 0 where the file
+    /// Creation time in nanoseconds since 1970, which distinguishes files that reuse an inode number; 0 if the file
     /// system does not report it.
     pub born_ns: i64,
 }
@@ -48,7 +48,7 @@ pub struct Want {
     /// The bytes of it that the request reads or changes. One that changes the size, or reads past the end, needs a
     /// token without an end, but uses none of the bytes far beyond: those can be given to others at no cost.
     pub touches: ByteRange,
-    /// Exclusively, even where others want them often: for a change of the file's size or an append, which no two
+    /// Exclusively, even if others often want these bytes: for a change of the file's size or an append, which no two
     /// nodes may make concurrently.
     pub alone: bool,
 }
@@ -60,23 +60,23 @@ pub struct Grant {
     /// Whether bytes may be cached, by us or by the kernel. Otherwise everything goes to the origin, and nothing
     /// known about the file (including its size) outlives the permit.
     pub caches: bool,
-    /// Whether others may have changed the file's bytes in the range, or its size, since this node last looked. Who ends
-    /// the permit leaves it set only if it looked: then this node knows them again.
+    /// Whether others may have changed the file's bytes in the range, or its size, since this node last looked. Whoever
+    /// ends the permit leaves this set only after looking: this node then knows the current state.
     pub renewed: bool,
     /// Identifies this permit among those of the file; for the agent.
     pub ticket: u64,
 }
 
-/// Blocks in a row of a file that a node's cache has, clean.
+/// Consecutive blocks of a file that a node's cache has, clean.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     /// The file's number in that cache.
     pub file: u64,
-    /// Where its servers have them.
+    /// Where they are on the cache's servers.
     pub placement: Placement,
-    /// Number of the first: its offset in the file in blocks of 4 KiB.
+    /// The number of the first block: its offset in the file in blocks of 4 KiB.
     pub first: u64,
-    /// The checksum of each.
+    /// The checksum of each block.
     pub sums: Vec<u32>,
 }
 
@@ -102,18 +102,18 @@ pub struct Cached {
 pub struct PeerCache {
     /// The node's name.
     pub node: String,
-    /// Where it is reached here.
+    /// The path at which it is reached here.
     pub dir: PathBuf,
-    /// Which cache must be there.
+    /// The id of the cache that must be there.
     pub cache_id: String,
 }
 
 /// What the caches of other nodes have of a file.
 #[derive(Debug, Clone)]
 pub struct Copies {
-    /// Each with what it has.
+    /// Each of them with what it has.
     pub all: Vec<(Arc<PeerCache>, Cached)>,
-    /// Whether all that were asked have said all; else it is of use to ask again soon.
+    /// Whether all nodes that were asked have stated everything; otherwise it is useful to ask again soon.
     pub are_all: bool,
 }
 
@@ -172,10 +172,10 @@ pub trait FileTokens: Debug + Send + Sync {
     /// Ends a permit.
     fn end(&self, grant: Grant);
 
-    /// Asks the other nodes that may cache bytes of `range` which of them they have, and waits for their answers, at most
-    /// for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began, and
-    /// lies in ranges that this node has held shared all the time since. So it is the newest until this node has given
-    /// up its token there, which the [`Holder`] is told. The caller holds no permit.
+    /// Asks the other nodes that may cache bytes of `range` which of them they have, and waits for their answers, at
+    /// most for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began,
+    /// and lies in ranges that this node has held shared all the time since. So it is the newest until this node has
+    /// given up its token there, which the [`Holder`] is told. The caller holds no permit.
     fn copies(&self, _range: ByteRange) -> Copies {
         Copies::default()
     }
@@ -196,8 +196,8 @@ pub trait Holder: Send + Sync {
     /// If not all bytes are on the origin: the token stays here, and the agent tries again.
     fn give_up(&self, file: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()>;
 
-    /// Which blocks of a range are cached clean, with their checksums, so that another node can read them from this one's
-    /// servers. The caller has a permit to read the range.
+    /// Which blocks of a range are cached clean, with their checksums, so that another node can read them from this
+    /// one's servers. The caller has a permit to read the range.
     fn cached(&self, _file: SharedFile, _range: ByteRange) -> Option<Cached> {
         None
     }
@@ -215,7 +215,7 @@ pub struct Permit<'a> {
 }
 
 impl<'a> Permit<'a> {
-    /// Waits for it.
+    /// Waits for a permit.
     ///
     /// # Errors
     /// As [`FileTokens::begin`].
@@ -223,7 +223,7 @@ impl<'a> Permit<'a> {
         Ok(Self { tokens, grant: tokens.begin(want)?, looked: false })
     }
 
-    /// Takes it if that needs no waiting.
+    /// Takes a permit if that needs no waiting.
     pub(crate) fn try_take(tokens: &'a dyn FileTokens, want: Want) -> Option<Self> {
         Some(Self { tokens, grant: tokens.try_begin(want)?, looked: false })
     }
@@ -233,7 +233,7 @@ impl<'a> Permit<'a> {
         self.grant
     }
 
-    /// Notes that the engine has looked at what others may have changed.
+    /// Notes that the engine has examined what others may have changed.
     pub const fn looked(&mut self) {
         self.looked = true;
     }

@@ -16,8 +16,8 @@ use halocline_storage::volume::origin::{Origin, OriginFile};
 use halocline_vfs::namespace::{Namespace, Node};
 use rustix::fs::Advice;
 
-/// Types of file systems (`statfs`) whose clients keep pages of what others may change: FUSE (`GlusterFS`, sshfs), NFS, SMB
-/// (three numbers) and 9P.
+/// Types of file systems (`statfs`) whose clients keep pages of what others may change: FUSE (`GlusterFS`, sshfs), NFS,
+/// SMB (three numbers) and 9P.
 const KEEPING_PAGES: [u64; 6] =
     [0x6573_5546, 0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
 
@@ -62,8 +62,8 @@ impl OriginAccess {
         Ok(self.data.open_data(descriptor.as_fd(), flags)?)
     }
 
-    /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones. Called when a token is new, or
-    /// allows no caching: what is read later under the same token may be kept. A file that cannot be read has none.
+    /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones. Called when a token is new,
+    /// or allows no caching: what is read later under the same token may be kept. A file that cannot be read has none.
     pub(crate) fn forget_pages(&self, node: &Node) -> Result<()> {
         if !self.keeps_pages {
             return Ok(());

@@ -1,8 +1,8 @@
 //! What other nodes have said that their caches have of one file. Nothing here waits for a node.
 //!
-//! What must hold: what is found was stated by another node under its token, and this node has held the same bytes shared
-//! from before it asked until now (`docs/decisions/0041-reads-from-other-nodes-caches.md`). So whoever gives up a range,
-//! or is about to change it, drops it here first; what is dropped while a question is under way is not taken from the
+//! What must hold: what is found was stated by another node under its token, and this node has held the same bytes
+//! shared since before it asked (`docs/decisions/0041-reads-from-other-nodes-caches.md`). So whoever gives up a range,
+//! or is about to change it, drops it here first; what is dropped while a question is in progress is not taken from the
 //! answer.
 
 use std::collections::BTreeMap;
@@ -21,12 +21,12 @@ pub(crate) const WINDOW: u64 = halocline_model::token::REGION;
 const ASKED_FOR_MS: u64 = 10_000;
 /// The same where some node could not state everything.
 const ASKED_AGAIN_MS: u64 = 100;
-/// Blocks of one file that are remembered: 32 GiB of it.
+/// The most blocks of one file that are remembered: 32 GiB of it.
 const BLOCKS_MAX: usize = 8 << 20;
-/// Windows of one file that are remembered as asked.
+/// The most windows of one file that are remembered as asked.
 const WINDOWS_MAX: usize = 1 << 16;
 
-/// Blocks in a row that can be read from another node's cache.
+/// Consecutive blocks that can be read from another node's cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Copy {
     pub(crate) cache: Arc<PeerCache>,
@@ -35,7 +35,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// The blocks from `from` to before `to`, of those that it has.
+    /// Those of its blocks that are between `from` and `to`, without `to`.
     fn cut(&self, from: u64, to: u64) -> Option<Self> {
         let Blocks { file, placement, first, sums } = &self.blocks;
         let (from, to) = (from.max(*first), to.min(*first + sums.len() as u64));
@@ -61,16 +61,16 @@ pub(crate) struct PeerCopies {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// By the first block; they do not overlap.
+    /// Indexed by the first block; they do not overlap.
     copies: BTreeMap<u64, Copy>,
     blocks: usize,
-    /// When others are to be asked again about a window, by its number.
+    /// When others are to be asked again about a window, indexed by its number.
     asked: BTreeMap<u64, u64>,
-    /// What was dropped since the question under way began; `None` where there is none.
+    /// What was dropped since the question in progress began; `None` if there is none.
     dropped: Option<Vec<ByteRange>>,
 }
 
-/// A question under way; the next one waits for its end.
+/// A question in progress; the next one waits for its end.
 #[derive(Debug)]
 pub(crate) struct Question<'f> {
     of: &'f PeerCopies,
@@ -88,7 +88,7 @@ impl PeerCopies {
         windows.into_iter().find(is_due).map(window)
     }
 
-    /// Begins a question about a window; `None` where another thread has asked it meanwhile.
+    /// Begins a question about a window; `None` if another thread has asked it meanwhile.
     pub(crate) fn ask(&self, asked: ByteRange, now_ms: u64) -> Option<Question<'_>> {
         let asking = self.asking.lock();
         let number = asked.start / WINDOW;
@@ -102,7 +102,7 @@ impl PeerCopies {
         Some(Question { of: self, number, now_ms, _asking: asking })
     }
 
-    /// What can be read of `range` elsewhere, in order.
+    /// What can be read of `range` from other nodes, in order.
     pub(crate) fn find(&self, range: ByteRange) -> Vec<Copy> {
         if range.is_empty() || !self.is_used.load(Ordering::Acquire) {
             return Vec::new();
@@ -114,7 +114,7 @@ impl PeerCopies {
         before.into_iter().chain(behind).filter_map(|(_, copy)| copy.cut(from, to)).collect()
     }
 
-    /// Whose cache serves how much of a range that this node's cache has not.
+    /// Which node's cache serves how much of a range that this node's cache does not have.
     pub(crate) fn explain(&self, range: ByteRange) -> Option<String> {
         let mut by_node: BTreeMap<String, u64> = BTreeMap::new();
         for copy in self.find(range) {
@@ -128,8 +128,8 @@ impl PeerCopies {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Forgets what others have of `range`: this node gives it up, or is about to change it. The caller sees to it that
-    /// nobody reads it meanwhile, or that a reader may still find what was there.
+    /// Forgets what others have of `range`, because this node gives it up or is about to change it. The caller ensures
+    /// that nobody reads it meanwhile, or that a reader may still find what was there.
     pub(crate) fn drop_range(&self, range: ByteRange) {
         if self.is_used.load(Ordering::SeqCst) {
             let mut known = self.known.lock();
@@ -142,29 +142,29 @@ impl PeerCopies {
         }
     }
 
-    /// Forgets a copy of which not all could be read as it was stated; others are not asked at once.
+    /// Forgets a copy that could not entirely be read as stated; others are not asked immediately.
     pub(crate) fn forget(&self, range: ByteRange) {
         self.known.lock().remove(range);
     }
 }
 
 impl Question<'_> {
-    /// Takes the answers.
+    /// Adopts the answers.
     pub(crate) fn answered(self, copies: Copies) {
         let known = &mut *self.of.known.lock();
         let dropped = known.dropped.take().unwrap_or_default();
         let window = window(self.number);
-        // If it was dropped, it is to be asked about again.
+        // If it was dropped, it must be asked about again.
         if dropped.iter().all(|range| !range.overlaps(window)) {
             if known.asked.len() >= WINDOWS_MAX {
                 known.asked.clear();
             }
-            // Some of it may be stated soon.
+            // The rest may be stated soon.
             let due_in = if copies.are_all { ASKED_FOR_MS } else { ASKED_AGAIN_MS };
             known.asked.insert(self.number, self.now_ms + due_in);
         }
         if copies.are_all {
-            // What is not said any more was evicted.
+            // What is no longer stated has been evicted.
             known.remove(window);
         }
         for (cache, cached) in copies.all {
@@ -188,11 +188,11 @@ impl Drop for Question<'_> {
 impl Known {
     fn is_due(&self, number: u64, now_ms: u64) -> bool {
         let due = self.asked.get(&number);
-        // Or the clock was set back.
+        // The second case is that the clock was set back.
         due.is_none_or(|due| now_ms >= *due || now_ms.saturating_add(ASKED_FOR_MS) < *due)
     }
 
-    /// Adds what is not known yet of a copy, as far as it lies in `window`.
+    /// Adds the parts of a copy that are not known yet, as far as they are in `window`.
     fn insert(&mut self, copy: &Copy, window: ByteRange) {
         let end = window.end / BLOCK;
         let all = copy.blocks.range();

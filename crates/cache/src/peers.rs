@@ -1,8 +1,8 @@
-//! Reads from the caches of other nodes, where this node reaches their directories, too: shared cache servers
+//! Reads from the caches of other nodes if this node can reach their directories, too: shared cache servers
 //! (`docs/decisions/0041-reads-from-other-nodes-caches.md`).
 //!
-//! Bytes that another node has stay there: they are served from its servers, and no second copy is made. What is read is
-//! compared with the checksums that the node stated; whatever does not agree, is not there or does not answer comes
+//! Bytes that another node has stay there: they are served from its servers, and no second copy is made. What is read
+//! is compared with the checksums that the node stated; whatever does not agree, is missing or does not answer comes
 //! from the origin.
 
 use std::collections::BTreeMap;
@@ -31,13 +31,13 @@ use halocline_storage::volume::objects::CacheObjects;
 
 /// How long a read of another node's servers may take: far longer than a busy SSD behind a network needs.
 const READ_LIMIT: Duration = Duration::from_secs(1);
-/// How long a cache is left alone that did not answer in time, in milliseconds.
+/// How long a cache that did not answer in time is left alone, in milliseconds.
 const REST_MS: u64 = 30_000;
-/// How long one is left alone that could not be opened or read.
+/// How long a cache that could not be opened or read is left alone, in milliseconds.
 const RETRY_MS: u64 = 5_000;
-/// Threads that read from one other node's cache at most.
+/// The most threads that read from one other node's cache.
 const READERS: usize = 8;
-/// Caches of other nodes that are open at once.
+/// The most caches of other nodes that are open at the same time.
 const PEERS_MAX: usize = 64;
 
 /// Reads from other nodes' caches.
@@ -48,7 +48,7 @@ pub(crate) struct Peers {
     store: Arc<ExtentStore>,
     settings: Arc<Settings>,
     clock: Clock,
-    /// By the number of the cache.
+    /// Indexed by the id of the cache.
     #[builder(skip)]
     open: Mutex<BTreeMap<String, Arc<Peer>>>,
     #[builder(skip)]
@@ -73,7 +73,7 @@ impl Peers {
         self.coherence.as_ref().is_some_and(|nodes| nodes.reads_peers())
     }
 
-    /// About which bytes other nodes are to be asked before `range` is read; `None` where that was done, or is not
+    /// The bytes about which other nodes are to be asked before `range` is read; `None` if that was done, or is not
     /// needed.
     pub(crate) fn due(&self, file: &CachedFile, range: ByteRange) -> Option<ByteRange> {
         if range.is_empty() || !self.are_read() {
@@ -119,13 +119,13 @@ impl Peers {
         served
     }
 
-    /// Counts a request of which other nodes' caches served some bytes.
+    /// Counts a request for which other nodes' caches served some bytes.
     pub(crate) fn served(&self, bytes: u64) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// All blocks of a copy, if they are as they were stated.
+    /// All blocks of a copy, if they are as stated.
     fn read_copy(&self, copy: &Copy) -> Option<Vec<u8>> {
         let peer = self.peer(&copy.cache)?;
         let now_ms = self.clock.now_ms();
@@ -177,7 +177,7 @@ impl Peers {
         Some(peer)
     }
 
-    /// With what was read from other nodes' caches.
+    /// Adds what was read from other nodes' caches to `tokens`.
     pub(crate) fn counts(&self, tokens: TokenCounts) -> TokenCounts {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         TokenCounts {
@@ -205,7 +205,7 @@ impl Peer {
         self.rests_until_ms.store(until_ms, Ordering::Relaxed);
     }
 
-    /// Reads the blocks as they are there now. May hang.
+    /// Reads the blocks as they are there now. This may hang.
     fn read(&self, copy: &Copy, settings: &Settings, clock: &Clock) -> Result<Vec<u8>> {
         let objects = self.objects(copy, settings, clock)?;
         let (range, blocks) = (copy.blocks.range(), &copy.blocks);
@@ -227,7 +227,7 @@ impl Peer {
         if let Some(known) = known.filter(|known| known.geometry() == copy.geometry) {
             return Ok(known);
         }
-        // The lock is not held meanwhile: this may hang.
+        // The lock is not held meanwhile, because this may hang.
         let opened = servers::open_peer(&self.cache, copy.geometry, &settings.config, clock)?;
         let opened = Arc::new(opened);
         *self.objects.lock() = Some(Arc::clone(&opened));

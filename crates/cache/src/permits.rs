@@ -96,7 +96,7 @@ impl Permits {
                 return Ok(held);
             }
         }
-        // Where an append writes is known only once it is alone.
+        // Where an append writes is known only once no other node can change the file.
         let (start, touches) = if appends { (u64::MAX, NOTHING) } else { (range.start, range) };
         self.alone_from(tokens, file, start, touches)
     }
@@ -119,8 +119,8 @@ impl Permits {
         (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
 
-    /// For a flush that writes unchanged bytes between dirty extents again: `None` unless no other node can have changed
-    /// any byte of `range`, or will before the permit ends.
+    /// For a flush that writes unchanged bytes between dirty extents again: `None` unless no other node can have
+    /// changed any byte of `range`, or will before the permit ends.
     pub(crate) fn try_to_rewrite<'f>(
         &self,
         file: &'f CachedFile,
@@ -128,7 +128,9 @@ impl Permits {
     ) -> Option<Held<'f>> {
         let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
         let want = Want { touches: NOTHING, alone: true, ..to_use(Direction::Write, range) };
-        Some(Held { _permit: Some(Permit::try_take(tokens, want)?), caches: true })
+        let permit = Permit::try_take(tokens, want)?;
+        // If this node got the token only now, its client of a network file system may still have old pages.
+        (!permit.grant().renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.
@@ -145,7 +147,7 @@ impl Permits {
         tokens.explain(to_use(direction, range))
     }
 
-    /// Exclusively from `start` or from the end on, whichever comes first, to change `touches`.
+    /// A permit, exclusive from `start` or from the end on, whichever comes first, to change `touches`.
     fn alone_from<'f>(
         &self,
         tokens: &'f dyn FileTokens,
@@ -194,9 +196,9 @@ impl Permits {
         Ok(range.end <= file.size())
     }
 
-    /// Before the file is made longer: its remembered size is exact, or a longer one that another node gave it would be
-    /// cut off. The tokens see to that; a fault in them must not cost another node its bytes (I11). The caller holds
-    /// `growth`.
+    /// Called before the file is made longer. If its remembered size is not exact, bytes by which another node has made
+    /// it longer would be cut off. The tokens ensure that it is; a defect in them must not cost another node its bytes
+    /// (I11). The caller holds `growth`.
     pub(crate) fn check_size(&self, file: &CachedFile, origin: &OriginFile) -> Result<()> {
         if !self.are_needed() {
             return Ok(());
@@ -246,7 +248,7 @@ impl Permits {
 /// No bytes.
 const NOTHING: ByteRange = ByteRange::new(0, 0);
 
-/// What a request needs that uses all bytes of `range`, and no others.
+/// The needs of a request that uses all bytes of `range`, and no others.
 const fn to_use(direction: Direction, range: ByteRange) -> Want {
     Want { direction, range, touches: range, alone: false }
 }

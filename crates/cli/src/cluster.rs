@@ -28,13 +28,13 @@ use halocline_os::private;
 
 use crate::text;
 
-/// How often it is looked whether a lease is over.
+/// How often it is checked whether a lease is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// The password of the store, which is in no command line.
+/// The environment variable with the store's password, which never stands in a command line.
 const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
-/// The file that has it.
+/// The environment variable that names a file with the password.
 const PASSWORD_FILE: &str = "HALOCLINE_CLUSTER_PASSWORD_FILE";
-/// Bytes of that file at most.
+/// The most bytes that this file may have.
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
 /// Which cluster, and as whom.
@@ -53,7 +53,7 @@ pub(crate) struct ClusterArgs {
     peers: Option<String>,
 }
 
-/// A pattern that leads to different absolute paths.
+/// Parses a pattern, which must yield different absolute paths for different nodes.
 fn pattern(text: &str) -> std::result::Result<String, String> {
     if !text.contains("{node}") && !text.contains("{cache}") {
         return Err(
@@ -72,9 +72,9 @@ impl ClusterArgs {
         self.cluster.is_none()
     }
 
-    /// How a mount is to work that takes part.
+    /// Adapts the options of a mount that takes part.
     pub(crate) fn fit(&self, config: Config) -> Config {
-        // What other nodes change must be seen at once.
+        // Changes by other nodes must be visible immediately.
         let attr_timeout = if self.is_alone() { config.attr_timeout } else { Duration::ZERO };
         Config { attr_timeout, ..config }
     }
@@ -82,8 +82,8 @@ impl ClusterArgs {
     /// Begins this node's session, if it takes part in a cluster.
     ///
     /// # Errors
-    /// If the store cannot be reached, or the origin not be written; if the cache has bytes that are nobody's any more; if
-    /// this mount is to be alone, and others are there.
+    /// If the store cannot be reached or the origin cannot be written; if the cache has bytes that belong to no session
+    /// any more; or if this mount is to be alone and others are there.
     pub(crate) fn join(
         &self,
         (origin, cache): (&Path, &Path),
@@ -96,7 +96,7 @@ impl ClusterArgs {
             origin.ancestors().try_for_each(refuse_beside_others)?;
             return Ok(None);
         };
-        // Who caches a part of what others cache would need their tokens.
+        // A node that caches a part of what others cache would need their tokens.
         origin.ancestors().skip(1).try_for_each(refuse_beside_others)?;
         let node = self.node.clone().unwrap_or_else(own_name);
         let password = password()?;
@@ -106,12 +106,12 @@ impl ClusterArgs {
     }
 }
 
-/// A node.
+/// The identity of a node.
 #[derive(Debug)]
 pub(crate) struct Who {
     /// Its name.
     pub(crate) node: String,
-    /// Where it reaches the caches of others.
+    /// Where this node reaches the caches of others.
     pub(crate) peers: Option<String>,
 }
 
@@ -133,26 +133,26 @@ pub(crate) fn begin(
     Agent::begin(options, store, registry)
 }
 
-/// A mount outside of the cluster would read old bytes, and what it writes would be lost.
+/// A mount outside the cluster would read stale bytes, and what it writes would be lost.
 fn refuse_beside_others(origin: &Path) -> Result<()> {
     let path = origin.join(REGISTRY);
     let found = match std::fs::symlink_metadata(&path) {
         Ok(found) => found,
-        // Whoever cannot look there cannot have made it, nor could the nodes' user have been asked.
+        // A user who cannot look there cannot have created it, nor could the nodes' user have been asked.
         Err(error)
             if [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied]
                 .contains(&error.kind()) =>
         {
             return Ok(());
         }
-        // What does not answer now says nothing of who is there.
+        // A failure to answer now says nothing about who is there.
         Err(error) => {
             return Err(Error::at(&path, "see whether other nodes cache the origin")(error));
         }
     };
     let is_own = found.uid() == rustix::process::geteuid().as_raw();
     if !found.is_dir() || !is_own {
-        // Whoever else made it, made it for nobody here.
+        // Somebody else created it, for nobody here.
         return Ok(());
     }
     let sessions = Registry::open(&path)?.sessions()?;
@@ -167,8 +167,8 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
     ))
 }
 
-/// Brings to the origin what earlier sessions on the same cache left, and ends them: sessions of processes that were killed. Answers
-/// which cache it is.
+/// Brings to the origin what earlier sessions on the same cache left behind, and ends them: these are sessions of
+/// processes that were killed. Returns which cache it is.
 fn settle(
     (store, registry): (&dyn Store, &Registry),
     (origin, cache): (&Path, &Path),
@@ -196,10 +196,11 @@ fn settle(
         return Ok(cache_id);
     }
     let boot = boot_id()?;
-    // Its process had the lock that was just taken.
+    // The process of such a session had held the lock that was just taken.
     let ended_here =
         |node: &Node| node.boot_id.as_ref() == Some(&boot) && node.cache.as_deref() == Some(cache);
-    // A copy of a living node's cache has old bytes, and no right to write them: known before anything is written.
+    // A copy of a live node's cache has stale bytes, and no right to write them. This is found out before anything is
+    // written.
     for node in earlier.iter().filter(|node| !ended_here(node)) {
         wait_for_its_end((store, registry), node)?;
     }
@@ -233,8 +234,8 @@ fn wait_for_its_end((store, registry): (&dyn Store, &Registry), node: &Node) -> 
     Ok(())
 }
 
-/// The cache of a process that has ended, opened to bring to the origin what it left. Nobody else can have given anything of
-/// that away, so nobody is asked.
+/// The cache of a process that has ended, opened to bring to the origin what it left behind. No other process can have
+/// given any of that away, so none is asked.
 #[derive(Debug)]
 pub(crate) struct Left {
     engine: ExtentEngine,
@@ -242,7 +243,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Takes the cache, as an engine does that no program uses.
+    /// Takes over the cache, as an engine that no program uses does.
     pub(crate) fn open(origin: &Path, cache: &Path, config: &Config) -> Result<Self> {
         let alone: Arc<dyn Coherence> = Arc::new(Alone);
         let config = Config { rebuild: false, fill: false, ..config.clone() };
@@ -258,7 +259,7 @@ impl Left {
         self.engine.cache_id()
     }
 
-    /// Brings everything to the origin; answers how many bytes.
+    /// Brings everything to the origin; returns the number of bytes.
     ///
     /// # Errors
     /// If not all of it can be brought to the origin.
@@ -278,7 +279,7 @@ impl Left {
         }
     }
 
-    /// Leaves it; answers how many bytes are not on the origin.
+    /// Closes it; returns the number of bytes that are not on the origin.
     fn close(self) -> Result<u64> {
         let dirty_bytes = self.engine.status().dirty_bytes;
         self.engine.close()?;
@@ -300,7 +301,7 @@ impl StoreArgs {
     /// Opens both.
     ///
     /// # Errors
-    /// If no node was ever there: nothing is made in what may be another directory than the origin.
+    /// If no node was ever there: nothing is created in what may be a directory other than the origin.
     pub(crate) fn open(&self) -> Result<(Arc<dyn Store>, Registry)> {
         let path = self.origin.join(REGISTRY);
         if std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -330,10 +331,10 @@ fn open(
     Ok((store, registry))
 }
 
-/// The password of the store, if it has one: never from a command line, which others may see.
+/// The password of the store, if it has one. It never comes from a command line, which others can see.
 ///
 /// # Errors
-/// If both variables are set, or the file cannot be read, or others may read it.
+/// If both variables are set, or if the file cannot be read or is readable by others.
 pub(crate) fn password() -> Result<Option<String>> {
     let Some(path) = std::env::var_os(PASSWORD_FILE).map(PathBuf::from) else {
         return Ok(std::env::var(PASSWORD).ok());
@@ -360,7 +361,7 @@ fn own_name() -> String {
 mod tests {
     use super::*;
 
-    /// A look that failed passed for one that found nobody.
+    /// Regression: a check that failed counted as one that found nobody.
     #[test]
     fn what_does_not_say_who_is_there_lets_nobody_mount_beside_others() {
         let dir = tempfile::tempdir().unwrap();

@@ -37,18 +37,19 @@ fn emptied(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Finds out whether [`write()`] could write to `path`, which stays as it is; what is not there is made and removed.
+/// Checks whether [`write()`] could write to `path`, which stays as it is; a file that does not exist is created and
+/// removed again.
 ///
 /// # Errors
-/// Those that [`write()`] would have.
+/// The same as for [`write()`].
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        // Somebody may wait at the other end of a pipe, and would be told that it ended.
+        // Somebody may be waiting at the other end of a pipe, and opening it would tell them that the pipe has ended.
         Ok(found) if !found.is_file() => walk(path).map(drop),
         Ok(_) => open(path, OFlags::WRONLY, FOR_ALL).map(drop),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let made = open(path, OFlags::WRONLY | OFlags::EXCL, FOR_ALL)?;
-            // One's own link may have named it.
+            // The user's own link may have named it.
             let real = path.canonicalize()?;
             let (made, found) = (made.metadata()?, fs::symlink_metadata(&real)?);
             if (made.dev(), made.ino()) == (found.dev(), found.ino()) {
@@ -60,8 +61,8 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file for writing with `access`, or makes it with `mode`. What is in it stays: it may turn out to
-/// be something else than the caller may empty.
+/// Opens a file for writing with `access`, or creates it with `mode`. Its contents are kept: it may turn out to be
+/// something that the caller must not truncate.
 ///
 /// # Errors
 /// `PermissionDenied` for entries created by another user, and those of the system.
@@ -69,7 +70,7 @@ pub(crate) fn open(path: &Path, access: OFlags, mode: u32) -> io::Result<File> {
     let End { dir, dir_stat, name, followed, is_open_file } = walk(path)?;
     let (own, owner) = (rustix::process::geteuid().as_raw(), dir_stat.st_uid);
     let mut flags = access | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    // Whatever is placed there meanwhile.
+    // Whatever is placed there in the meantime.
     flags.set(OFlags::NOFOLLOW, !is_open_file);
     let file = openat(&dir, &name, flags, Mode::from_raw_mode(mode))?;
     let found = fstat(&file)?;
@@ -112,7 +113,7 @@ impl Replacement {
     /// Begins one for `path`. A replaced file passes on its mode.
     pub(crate) fn begin(path: &Path) -> io::Result<Self> {
         walk(path)?;
-        // The target of one's own link is replaced, not the link.
+        // The target of the user's own link is replaced, not the link.
         let path = match fs::symlink_metadata(path) {
             Ok(found) if found.is_symlink() => match path.canonicalize() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -146,7 +147,7 @@ impl Replacement {
         Ok(begun)
     }
 
-    /// What is written to.
+    /// The file to write to.
     pub(crate) fn file(&self) -> &File {
         match &self.place {
             Place::Renamed(file) => file.as_file(),
@@ -190,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory with a file `victim`, and a directory `shared` where anybody may make names.
+    /// A directory with a file `victim`, and a directory `shared` in which anyone may create names.
     fn scratch(mode: u32) -> TempDir {
         let scratch = tempfile::tempdir().unwrap();
         fs::write(scratch.path().join("victim"), "precious").unwrap();
@@ -233,7 +234,7 @@ mod tests {
         write(&at("shared/file"), "new").unwrap();
         assert_eq!(fs::read(at("shared/file")).unwrap(), b"new");
         write(&at("shared/second"), "lost").unwrap_err();
-        // One's own link is followed, as by any program.
+        // The user's own link is followed, as by any program.
         write(&at("shared/link"), "through").unwrap();
         assert_eq!(fs::read(at("victim")).unwrap(), b"through");
         write(&at("made"), "once").unwrap();
@@ -246,7 +247,7 @@ mod tests {
             write(&at(name), "lost").unwrap_err();
         }
         assert_eq!(fs::read(at("victim")).unwrap(), b"through");
-        // Where the directory is one's own, its files are one's own affair.
+        // If the directory is the user's own, its files are the user's own affair.
         fs::set_permissions(at("shared"), Permissions::from_mode(0o755)).unwrap();
         chown(at("shared/file"), Some(12_345), None).unwrap();
         write(&at("shared/file"), "changed").unwrap();
@@ -257,7 +258,7 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        // Linux itself looks after those in sticky directories at most.
+        // Linux itself protects at most those in sticky directories.
         for mode in [0o1777, 0o777] {
             let scratch = scratch(mode);
             let at = |name: &str| scratch.path().join(name);
@@ -266,11 +267,11 @@ mod tests {
             for theirs in ["shared/theirs", "shared/up"] {
                 lchown(at(theirs), Some(12_345), None).unwrap();
             }
-            // One's own link, outside, to theirs.
+            // The user's own link, outside, to theirs.
             symlink(at("shared/theirs"), at("mine")).unwrap();
             mkfifoat(CWD, at("shared/fifo"), Mode::RWXU).unwrap();
             lchown(at("shared/fifo"), Some(12_345), None).unwrap();
-            // So that it can be opened without a wait.
+            // So that it can be opened without waiting.
             let reader = fs::OpenOptions::new().read(true).write(true).open(at("shared/fifo"));
             for name in
                 ["shared/theirs", "shared/up/victim", "shared/up/new", "mine", "shared/fifo"]

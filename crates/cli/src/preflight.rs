@@ -242,7 +242,7 @@ pub(crate) fn allow_other(config: &Config, may_enter: bool) -> Result<()> {
     ))
 }
 
-/// Checks that a file can be written where a report shall go: a job must not have run for one that cannot.
+/// Checks that a file can be written where a report is to go, so that no job runs for a report that cannot be written.
 pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path)?;
     let parent = path.parent().unwrap_or(Path::new("/"));
@@ -310,8 +310,8 @@ fn directory(name: &str, path: &Path) -> Result<PathBuf> {
     Ok(real)
 }
 
-/// Checks that files can be made in a directory; with `may_be_full`, that its file system has no
-/// space or inode left is no reason to complain.
+/// Checks that files can be created in a directory; with `may_be_full`, it is acceptable that its file system has no
+/// space or inode left.
 fn writable_unless_full(name: &str, path: &Path, may_be_full: bool) -> Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     // An unnamed file tests most of it; not every file system supports them.

@@ -10,7 +10,7 @@ use halocline_os::bounded;
 use crate::failure::Failure;
 use crate::progress::Meter;
 
-/// Bytes read at once.
+/// Bytes that are read at a time.
 const PIECE: usize = 1 << 20;
 
 /// A file, from beginning to end.
@@ -28,7 +28,7 @@ pub(crate) fn open(path: &Path, verb: &'static str) -> Result<BufReader<Reading>
     let unreadable = |error| Failure::unreadable(path, &error);
     let file = bounded::open(path).map_err(unreadable)?;
     let found = file.metadata().map_err(unreadable)?;
-    // Of a pipe nobody knows how far it is.
+    // The length of a pipe is unknown.
     let meter = found.is_file().then(|| Meter::new(verb, false));
     let reading = Reading { file, path: path.to_owned(), done: 0, total: found.len(), meter };
     Ok(BufReader::with_capacity(PIECE, reading))

@@ -13,8 +13,9 @@ use halocline_testkit::program;
 const NONSENSE: [&str; 10] =
     ["-5G", "-1", "99999999999999999999999", "1e400", "NaN", "", " ", "1x", "64Q", "\u{663}"];
 
-/// Commands whose numbers are read late, as those of the configuration are, with their other arguments. They lead nowhere, so that nothing
-/// happens where a value is good. The numbers of all others are read while arguments are parsed, whatever else is missing.
+/// Commands whose numbers are read late, as those of the configuration are, with their other arguments. They lead
+/// nowhere, so that nothing happens where a value is good. The numbers of all others are read while arguments are
+/// parsed, whatever else is missing.
 const COMMANDS: [&[&str]; 12] = [
     &["mount", "nowhere", "mnt", "--cache", "cache"],
     &["mount", "--tier", "nowhere", "mnt"],

@@ -1,5 +1,5 @@
-//! Nodes over a real network file system: `GlusterFS`, mounted once for each node. Its clients keep pages and attributes of
-//! files that others change.
+//! Nodes over a real network file system: `GlusterFS`, mounted once for each node. Its clients keep pages and
+//! attributes of files that others change.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;

@@ -44,7 +44,8 @@ fn take(file: &File, kind: i32, start: i64, length: i64) -> Result<(), i32> {
     taken.map(drop).map_err(|error| error.raw_os_error().unwrap())
 }
 
-/// Takes a lock of its process over the whole of FILE, says so, and ends when its input does; 42 where a signal ended the wait.
+/// Takes a lock of its process over the whole of FILE, says so, and ends when its input does; 42 where a signal ended
+/// the wait.
 const LOCKER: &str = "
 import fcntl, signal, sys
 class Interrupted(Exception): pass

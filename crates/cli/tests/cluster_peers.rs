@@ -250,8 +250,8 @@ fn check_some(file: &File, ledger: &[Ledger], random: &mut Random) {
     }
 }
 
-/// I1, I11: readers on both nodes, while either rewrites and evicts the same bytes. What a node wrote before the other one did
-/// stays on its SSD for a while, with the checksums that it stated.
+/// I1, I11: readers on both nodes, while either rewrites and evicts the same bytes. What a node wrote before the other
+/// one did stays on its SSD for a while, with the checksums that it stated.
 #[test]
 fn i11_what_is_evicted_and_rewritten_meanwhile_is_never_read_as_something_else() {
     /// So many that none changes hands so often that it is contended.
@@ -308,8 +308,8 @@ fn i11_what_is_evicted_and_rewritten_meanwhile_is_never_read_as_something_else()
     }
 }
 
-/// What a session left clean on its cache is not covered by a token until the next one has one: the rest of a file whose
-/// first bytes the next session read counted as held all the time.
+/// What a session left clean on its cache is not covered by a token until the next one has one: the rest of a file
+/// whose first bytes the next session read counted as held all the time.
 #[test]
 fn i11_what_an_earlier_session_left_clean_is_not_read_after_others_changed_it() {
     let Some(nodes) = two_nodes(&[]) else { return };

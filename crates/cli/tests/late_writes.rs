@@ -79,7 +79,8 @@ impl Late {
         self.flush.wait().unwrap();
     }
 
-    /// What programs wrote is in the file, on the mount and then on the origin, and nobody is told of changes of others.
+    /// What programs wrote is in the file, on the mount and then on the origin, and nobody is told of changes of
+    /// others.
     fn check_nothing_is_lost(&self) {
         self.scratch.succeed(&MOUNT);
         assert!(fs::read(self.scratch.path("mnt/file")).unwrap() == self.written);

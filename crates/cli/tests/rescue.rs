@@ -215,8 +215,8 @@ fn a_directory_with_something_else_and_one_in_the_cache_are_refused() {
     assert_eq!(scratch.dirty_bytes(), 40 << 10);
 }
 
-/// Records that are damaged refuse the mount, and what can be read of them is saved all the same.
-/// Only the directory itself was looked at: who owns one above it could put another in its place.
+/// Regression: only the directory itself was checked, but the owner of a directory above it could put another in its
+/// place.
 #[test]
 fn a_directory_that_another_user_could_replace_is_refused() {
     let scratch = Scratch::two();
@@ -235,6 +235,7 @@ fn a_directory_that_another_user_could_replace_is_refused() {
     assert_eq!(code, Some(0), "{said}");
 }
 
+/// A mount with damaged records is refused, but what can be read of them is saved all the same.
 #[test]
 fn what_damaged_records_still_say_is_saved_and_the_cache_left_as_it_is() {
     let scratch = Scratch::two();

@@ -1,13 +1,13 @@
-//! A node's agent: it gets tokens from the store for the engine's permits, and gives them up where others want them.
+//! A node's agent: it gets tokens from the store for the engine's permits, and gives them up when others want them.
 //!
 //! What must hold (`docs/decisions/0026-tokens-by-compare-and-swap.md`):
-//! - A permit under a token that the node holds asks no store and takes no lock but the file's.
-//! - A range is given up in this order: no permit begins there, those under way end, the engine brings it to the origin and drops
-//!   it, and only then the store is told.
-//! - A node without a valid lease, by its own clock and less a margin, begins no permit (I12). Only exclusive tokens
-//!   survive a lapse.
-//! - A change of the members is computed from members no older than the tokens that they are used with; a node wrongly
-//!   taken for live only keeps its tokens too long.
+//! - A permit under a token that the node holds makes no request to the store and takes no lock but the file's.
+//! - A range is given up in this order: no new permit begins in it, the permits in progress end, the engine brings it
+//!   to the origin and drops it, and only then is the store told.
+//! - A node begins no permit without a valid lease, judged by its own clock and with a margin subtracted (I12). Only
+//!   exclusive tokens survive a lapse of the lease.
+//! - A change of the members is computed from members that are no older than the tokens they are used with. A node that
+//!   is wrongly taken for live only keeps its tokens too long.
 
 mod copies;
 mod file;
@@ -42,30 +42,30 @@ use yielding::Queue;
 /// How an agent works.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The node's name, for people.
+    /// The node's name, for people to read.
     pub node: String,
     /// Its cache directory.
     pub cache: PathBuf,
     /// Which cache that is.
     pub cache_id: String,
-    /// How long a lease runs.
+    /// The duration of a lease.
     pub lease: Duration,
-    /// How much earlier than the store this node takes its lease to be over: longer than any system call on the origin
-    /// may take, and the clocks may differ.
+    /// How much earlier than the store this node considers its lease over. Longer than any system call on the origin
+    /// may take plus the possible difference of the clocks.
     pub margin: Duration,
     /// How long a program may wait for a token before it gets an error.
     pub wait_limit: Duration,
-    /// How long a waiting request waits at most before it checks by itself: messages may be lost.
+    /// The longest time before a waiting request checks by itself, because messages may be lost.
     pub poll: Duration,
     /// The node's clock, which leases run by.
     pub clock: Clock,
-    /// Where the caches of other nodes are reached here, if they are: the caches' paths with `{node}` in place of a
-    /// node's name, and `{cache}` in place of the path that it names itself.
+    /// Where this node reaches the caches of other nodes, if it does: the caches' paths, with `{node}` in place of a
+    /// node's name and `{cache}` in place of the path that the other node itself uses.
     pub peers: Option<String>,
 }
 
 impl Options {
-    /// The defaults.
+    /// The default options.
     #[must_use]
     pub fn new(node: String, cache: PathBuf, cache_id: String) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Options {
     }
 }
 
-/// The agent. Dropping it leaves everything as if the node were killed; [`leave`](Self::leave) ends its session.
+/// The agent. Dropping it leaves everything as if the node had been killed; [`leave`](Self::leave) ends its session.
 #[derive(Debug)]
 pub struct Agent {
     shared: Arc<Shared>,
@@ -98,11 +98,11 @@ pub(crate) struct Shared {
     holder: OnceLock<Weak<dyn Holder>>,
     files: Mutex<FxHashMap<SharedFile, Arc<File>>>,
     lease: Lease,
-    /// The roll that was read last, and when; the store's may be newer.
+    /// The roll that was read last, and when; the store may have a newer one.
     roll: Mutex<(Arc<Roll>, Instant)>,
     /// The last epoch in which this session asserted what it holds.
     asserted: Mutex<Epoch>,
-    /// Shared by changes of tokens; exclusive while the node asserts what it holds.
+    /// Held shared by changes of tokens, and exclusively while the node asserts what it holds.
     changes: RwLock<()>,
     /// Why nothing is granted, if nothing is.
     obstacle: Mutex<Option<String>>,
@@ -124,11 +124,11 @@ impl Debug for Shared {
 #[derive(Debug)]
 struct Lease {
     begun: Instant,
-    /// When it ends, less the margin, in nanoseconds since `begun`.
+    /// When it ends, with the margin subtracted, in nanoseconds since `begun`.
     until_ns: AtomicU64,
     /// Number of lapses.
     lapses: AtomicU64,
-    /// The session was recovered or given up by somebody else.
+    /// Another node recovered the session or gave it up.
     ended: AtomicBool,
 }
 
@@ -151,10 +151,10 @@ impl Lease {
 }
 
 impl Agent {
-    /// Begins a session: enters the registry, joins the members and gets a lease.
+    /// Begins a session: registers it, joins the members and gets a lease.
     ///
     /// # Errors
-    /// If the store cannot be reached or used, or the registry not be written.
+    /// If the store cannot be reached or used, or the registry cannot be written.
     pub fn begin(options: Options, store: Arc<dyn Store>, registry: Registry) -> Result<Self> {
         if options.margin >= options.lease {
             return Err(Error::invalid("the margin is as long as the lease", "make it shorter"));
@@ -169,7 +169,7 @@ impl Agent {
             boot_id: boot_id()?,
             since,
         };
-        // Before anything is written: a store that cannot be used leaves no entry.
+        // Done before anything is written, so that a store that cannot be used leaves no entry.
         let roll = Arc::new(store.roll().map_err(told)?);
         registry.enter(&entry)?;
         let shared = Arc::new(Shared {
@@ -218,7 +218,7 @@ impl Agent {
         self.shared.session
     }
 
-    /// What was counted.
+    /// The agent's counters.
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
         let files: Vec<_> = shared.files.lock().values().cloned().collect();
@@ -238,8 +238,8 @@ impl Agent {
         }
     }
 
-    /// Renews the lease now; asserts what the node holds if the store may have forgotten it. A thread does this by
-    /// itself in time.
+    /// Renews the lease now, and asserts what the node holds if the store may have forgotten it. A thread does this by
+    /// itself often enough.
     ///
     /// # Errors
     /// If the store does not answer, or others must do something first.
@@ -247,10 +247,10 @@ impl Agent {
         self.shared.keep()
     }
 
-    /// Gives everything up and ends the session. The mount has ended: nobody asks for permits any more.
+    /// Gives everything up and ends the session. The mount has ended: no more permits are requested.
     ///
     /// # Errors
-    /// If something of it is left: its session must be recovered then.
+    /// If some of it could not be given up: the session must then be recovered.
     pub fn leave(&self) -> Result<()> {
         let files: Vec<_> = self.shared.files.lock().values().cloned().collect();
         for file in files {
@@ -274,7 +274,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.stop();
-        // Nothing serves from what is left.
+        // What is left serves no more requests.
         self.shared.lease.ended.store(true, Ordering::Release);
         self.shared.files.lock().clear();
     }
@@ -307,7 +307,7 @@ impl Coherence for Agent {
 }
 
 impl Shared {
-    /// The tokens of a file, which stay while some are held.
+    /// The tokens of a file; the entry stays while any are held.
     fn file(self: &Arc<Self>, file: SharedFile) -> Arc<File> {
         let files = &mut *self.files.lock();
         if files.len() >= FILES && files.len().is_power_of_two() {
@@ -337,9 +337,9 @@ impl Shared {
         self.obstacle.lock().clone().unwrap_or_else(|| "it could not be renewed in time".to_owned())
     }
 
-    /// A roll that is at least as new as now.
+    /// Reads a roll that is at least as new as this call.
     fn refresh(&self) -> Result<Arc<Roll>, StoreError> {
-        // Held meanwhile, so that no older one replaces a newer one.
+        // The lock is held during the read, so that an older roll never replaces a newer one.
         let mut known = self.roll.lock();
         let at = self.options.clock.instant();
         let roll = Arc::new(self.store.roll()?);
@@ -347,12 +347,12 @@ impl Shared {
         Ok(roll)
     }
 
-    /// What was read last.
+    /// The roll that was read last.
     fn known(&self) -> Arc<Roll> {
         Arc::clone(&self.roll.lock().0)
     }
 
-    /// The store's clock, about.
+    /// The store's clock, approximately.
     fn now_ms(&self) -> u64 {
         let (now_ms, at) = {
             let known = self.roll.lock();
@@ -362,8 +362,8 @@ impl Shared {
         now_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
-    /// Versions of a value that the store has not, or has no more, begin at a number that nobody can have seen: a node
-    /// that remembers the value of long ago must not find its version again.
+    /// The versions of a value that the store does not have, or no longer has, begin at a number that nobody can have
+    /// seen: a node that remembers an old value must not find its version again.
     fn begin_versions(&self, old: &Tokens, new: &mut Tokens) {
         if old.version == 0 {
             let mixed = RandomState::new().hash_one(self.session.0);
@@ -376,7 +376,7 @@ impl Shared {
     }
 }
 
-/// Files that are known before those without tokens are forgotten.
+/// Number of known files from which on those without tokens are forgotten.
 const FILES: usize = 1024;
 
 /// The store's error as programs and people see it.

@@ -1,5 +1,5 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): what whoever reaches the store or the list of sessions can write there.
-//! They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! Bodies of this crate's fuzz targets (`fuzz/`): what whoever reaches the store or the list of sessions can write
+//! there. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,9 @@
-//! Directories above a shared origin know of it: who mounts one of them, on whatever machine, would cache the same files
-//! without the nodes' tokens.
+//! Directories above a shared origin record that it is shared: a mount of one of them, on whatever machine, would cache
+//! the same files without the nodes' tokens.
 //!
-//! A node notes the way to its origin in an extended attribute of each directory above, as far as they lie on the same
-//! file system and may be written. It is never removed: whoever finds it looks whether there are sessions. Where the
-//! attribute cannot be written, or a directory in between was renamed since, there is no such protection.
+//! A node records the path to its origin in an extended attribute of each directory above, as far as these are on the
+//! same file system and may be written. It is never removed: whoever finds it checks whether there are sessions. If the
+//! attribute cannot be written, or a directory in between has been renamed since, there is no such protection.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,16 +13,16 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 
-/// How the attributes' names go on after their class; the inode of the origin follows.
+/// The rest of the attributes' names after their class; the inode of the origin follows.
 const NAME: &str = "halocline.shared-below.";
-/// What a list of names takes at most: the kernel's own limit.
+/// The most bytes that a list of names takes: the kernel's own limit.
 const NAMES_BYTES_MAX: usize = 1 << 16;
-/// The longest way that is noted or believed, in bytes.
+/// The longest path that is recorded or believed, in bytes.
 const WAY_BYTES_MAX: usize = 1024;
-/// Origins below one directory that are looked at.
+/// The most origins below one directory that are examined.
 const ORIGINS_MAX: usize = 64;
 
-/// Notes in the directories above an origin, a real path, that it is shared.
+/// Records in the directories above an origin, given as a real path, that it is shared.
 pub fn note_above(origin: &Path) {
     let Ok(stat) = std::fs::metadata(origin) else { return };
     for dir in origin.ancestors().skip(1) {
@@ -35,7 +35,8 @@ pub fn note_above(origin: &Path) {
         let note = |class: &str| {
             fsetxattr(&file, name(class), way.as_os_str().as_bytes(), XattrFlags::empty())
         };
-        // The first is root's alone; who may write neither has no right to keep others from the directory.
+        // Only root may write the first one; a user who may write neither has no right to keep others from the
+        // directory.
         if let Err(error) = note("trusted").or_else(|_| note("user")) {
             tracing::debug!(
                 "{}: not noted that {} is shared: {error}",
@@ -46,7 +47,7 @@ pub fn note_above(origin: &Path) {
     }
 }
 
-/// Directories below `dir` that may be shared origins, as nodes noted.
+/// Directories below `dir` that may be shared origins, as recorded by nodes.
 pub fn noted_below(dir: &Path) -> Vec<PathBuf> {
     let mut names = vec![0; NAMES_BYTES_MAX];
     let Ok(file) = File::open(dir) else { return Vec::new() };

@@ -29,7 +29,8 @@ pub struct Node {
     pub boot_id: Option<String>,
     /// Whether it is alive; `None` if the store does not know it.
     pub life: Option<Life>,
-    /// How long its lease may run, in milliseconds, by the store's clock: while the store may have forgotten leases, all may.
+    /// How long its lease may still run by the store's clock, in milliseconds: while the store may have forgotten
+    /// leases, any of them may still run.
     pub lease_ms: u64,
     /// Whether it has reported what it holds since the store may last have forgotten it.
     pub is_known: bool,
@@ -73,7 +74,7 @@ pub fn tokens(store: &dyn Store, file: SharedFile) -> Result<Tokens> {
     current(store, file).map_err(told)
 }
 
-/// The valid tokens of a file, without those of an earlier life of the store.
+/// The valid tokens of a file, without those of an earlier epoch of the store.
 pub(crate) fn current(store: &dyn Store, file: SharedFile) -> store::Result<Tokens> {
     let Reading { tokens, epoch } = store.read(file)?;
     Ok(if tokens.epoch() == epoch { tokens } else { Tokens::new(epoch) })
@@ -117,6 +118,7 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
 
 /// Ends a session whose process the caller knows to have ended: the caller holds the lock of that cache, in the same
 /// directory of the same machine. Its lease need not have expired. All its dirty bytes are on the origin.
+///
 /// # Errors
 /// If something cannot be written; to be called again then.
 pub fn end_own(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {

@@ -189,8 +189,8 @@ fn i11_no_read_is_older_than_what_was_written_before_it() {
     }
 }
 
-/// So it is while masters of a store on several servers are killed and others take their place; and all that was acknowledged
-/// is on the origin in the end.
+/// So it is while masters of a store on several servers are killed and others take their place; and all that was
+/// acknowledged is on the origin in the end.
 #[test]
 fn i14_no_acknowledged_write_is_lost_when_masters_are_killed() {
     let Some(mut servers) = RedisCluster::start(&[]) else { return };
@@ -229,8 +229,8 @@ fn key_of_file(servers: &RedisCluster) -> String {
     (0..MASTERS).map(keys).find(|key| !key.is_empty()).expect("a file has tokens")
 }
 
-/// Writes each block in at least so many rounds, and as long as `meanwhile` takes, by turns on all nodes, with reads beside.
-/// Answers what was written last.
+/// Writes each block in at least so many rounds, and as long as `meanwhile` takes, by turns on all nodes, with reads
+/// beside. Answers what was written last.
 fn registers(cluster: &Cluster, rounds: u64, meanwhile: impl FnOnce()) -> Vec<u64> {
     const BLOCKS: usize = 8;
     const BLOCK: u64 = 8 << 10;
@@ -288,8 +288,8 @@ fn registers(cluster: &Cluster, rounds: u64, meanwhile: impl FnOnce()) -> Vec<u6
     done.iter().map(|value| value.load(Ordering::SeqCst)).collect()
 }
 
-/// Each node writes its part of a new file in random order, all at once: each caches all of its part, after few requests
-/// to the store.
+/// Each node writes its part of a new file in random order, all at once: each caches all of its part, after few
+/// requests to the store.
 #[test]
 fn nodes_that_write_parts_of_a_new_file_part_it_for_good() {
     const BLOCK: u64 = 8 << 10;

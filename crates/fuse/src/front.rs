@@ -1,12 +1,16 @@
-//! Executes requests with engine calls, whichever transport they come from.
+//! Executes requests by calling the engine, whichever transport they come from.
 //!
-//! One [`Front`] serves all threads of a mount. It is a component for each kind of request ([`names`], [`attributes`], [`xattrs`],
-//! [`directories`], [`files`], [`locking`]), which share what the kernel knows ([`inodes`]) and has open ([`passing`]). Permissions are the kernel's business
-//! (`default_permissions`); what the kernel leaves to a file system is done here for every engine:
-//! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
-//! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
-//! handed files that it can serve by itself ([`passing`]), and told to drop pages that direct writes
-//! made old ([`stale_pages`]). Locks are held on the origin's files where other mounts use them, too ([`locks`]). Reads and writes may be recorded as a trace ([`recording`]). One user does not take what the others need to open files ([`fair`]).
+//! One [`Front`] serves all threads of a mount. It has a component for each kind of request ([`names`], [`attributes`],
+//! [`xattrs`], [`directories`], [`files`], [`locking`]); these share what the kernel knows ([`inodes`]) and has open
+//! ([`passing`]). The kernel checks permissions (`default_permissions`); what it leaves to a file system is done here
+//! for every engine:
+//! - a write removes set-id bits and capabilities ([`privileges`]);
+//! - pages of a shared mapping are written where they belong, even through an `O_APPEND` handle ([`open_files`]);
+//! - the kernel is handed files that it can serve by itself ([`passing`]), and is told to drop pages that direct writes
+//!   made stale ([`stale_pages`]);
+//! - if other mounts use the origin's files, locks are held on those files ([`locks`]);
+//! - reads and writes may be recorded as a trace ([`recording`]);
+//! - no user may take the descriptors that others need to open files ([`fair`]).
 
 pub(crate) mod attributes;
 pub(crate) mod backing;
@@ -110,13 +114,13 @@ impl From<Panicked> for Refused {
 }
 
 impl<E: Engine> Front<E> {
-    /// A front end of `engine`, which records reads and writes if there is a `destination`.
+    /// A front end of `engine`. It records reads and writes if there is a `destination`.
     pub(crate) fn new(
         engine: Arc<E>,
         options: FrontOptions,
         destination: Option<recording::Destination>,
     ) -> Self {
-        // From the bottom up: each is handed what it uses, and knows only what was made before it.
+        // Built from the bottom up: each component is given what it uses, and knows only components made before it.
         let connection = Arc::new(Connection::default());
         let stale_pages = Arc::new(Dropper::default());
         let limits = Arc::new(UserLimits::new(&connection));

@@ -5,7 +5,7 @@
 //! - [`uring`]: `io_uring` commands (Linux 6.14), with one system call per request, which stays on the processor of the
 //!   program that made it.
 //!
-//! Both are tables from the kernel's operations to methods of the components of [`crate::front::Front`].
+//! Both are tables from the kernel's operations to the methods of the components of [`crate::front::Front`].
 
 pub mod device;
 pub mod uring;

@@ -55,16 +55,16 @@ use sums::Sums;
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
 
-/// The data mapping table and the critical data table of one process, with the accounting of space
-/// and the eviction order, over a store of records.
+/// The data mapping table and the critical data table of one process, with the accounting of space and the eviction
+/// order, over a store of records.
 ///
 /// The caller guarantees that it holds the file's range lock over every range that it passes (shared for `lookup` and
 /// `touch`, exclusive otherwise), and that data is on the cache before `map`. Every change is recorded when its call
 /// returns: it survives `kill -9`, as a whole or not at all. After a power loss there is a consistent prefix of all
 /// changes.
 pub struct ExtentTable {
-    // Field order is drop order: the store, which the next three have as well, closes before the
-    // cache directory is given up.
+    // Field order is drop order: the store, which the next three fields also hold, closes before the cache directory is
+    // given up.
     records: Arc<dyn RecordStore>,
     files: FileRegistry,
     critical: Arc<CriticalRanges>,
@@ -80,9 +80,9 @@ pub struct ExtentTable {
     epochs: Epochs,
     generation: AtomicU64,
     mark_bytes: u64,
-    /// Whether eviction needed room that held extents take.
+    /// Whether eviction needed space that is taken by held extents.
     crowded: AtomicBool,
-    /// Whether objects may hold blocks that nothing here accounts for, until the caller has trimmed them.
+    /// Whether objects may contain blocks that are not accounted for here, until the caller has trimmed them.
     untrimmed: AtomicBool,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Debug for ExtentTable {
 }
 
 impl ExtentTable {
-    /// Takes the cache directory `dir` and opens its tables, or makes them if it is empty.
+    /// Takes the cache directory `dir` and opens its tables, or creates them if it is empty.
     pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
         Self::open_on_boot(dir, options, &halocline_os::boot_id::boot_id()?)
     }
@@ -137,7 +137,7 @@ impl ExtentTable {
         Ok((dmt, recovery))
     }
 
-    /// The tables of an owned cache whose records are open, and the invalidations found for it.
+    /// The tables of an owned cache whose records are open, and the invalidations that were found for it.
     fn over(
         (owner, invalidated): (Owner, &[Invalidation]),
         records: Arc<dyn RecordStore>,
@@ -216,13 +216,13 @@ impl ExtentTable {
         self.records.commit(&batch)
     }
 
-    /// Commits a batch, if there is anything in it.
+    /// Commits a batch unless it is empty.
     fn commit_unless_empty(&self, batch: &Batch) -> Result<()> {
         if batch.is_empty() { Ok(()) } else { self.records.commit(batch) }
     }
 }
 
-/// Files by identity and by path, and the critical data table.
+/// Files by identity and path, and the critical data table.
 impl ExtentTable {
     /// The file with this origin identity, if the cache knows it.
     pub fn find(&self, key: OriginKey) -> Option<FileId> {
@@ -254,7 +254,7 @@ impl ExtentTable {
         self.files.register_on(mount, key, path)
     }
 
-    /// Records what the origin's file looks like now.
+    /// Records the current state of the origin's file.
     pub fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
         self.files.stamp(file, stamp)
     }
@@ -269,12 +269,12 @@ impl ExtentTable {
         self.files.exchange(a, b)
     }
 
-    /// Forgets a file without extents.
+    /// Forgets a file that has no extents.
     pub fn forget(&self, file: FileId) -> Result<()> {
         self.files.forget(file)
     }
 
-    /// Whether the cache knows a file and has nothing of it: no extent, no block, no critical range.
+    /// Whether the cache knows a file but has nothing of it: no extent, no block, no critical range.
     pub fn is_empty(&self, file: FileId) -> bool {
         self.files.is_empty(file)
     }
@@ -383,8 +383,8 @@ impl ExtentTable {
         self.records.close(&last)
     }
 
-    /// Removes its mark from the origin if nothing is dirty, after which another cache may be mounted over it. The
-    /// caller MUST have made what was dirty durable there.
+    /// Removes its mark from the origin if nothing is dirty; after that, another cache may be mounted over the origin.
+    /// The caller MUST have made what was dirty durable there.
     pub fn settle_origin(&self) {
         if self.usage().dirty == 0 {
             self.owner.mark().clear();
@@ -402,44 +402,44 @@ impl ExtentTable {
         self.records.sync()
     }
 
-    /// Bytes and numbers.
+    /// Bytes and numbers of extents.
     pub fn usage(&self) -> Usage {
         self.sums.usage(self.space.used())
     }
 
-    /// Checksums of what is cached.
+    /// Checksums of cached data.
     pub fn checksums(&self) -> &Checksums {
         &self.checksums
     }
 
-    /// The limit of data in bytes on disk: what was given at the opening, less what the records
-    /// take beyond what is set aside for them and what is saved of conflicts.
+    /// The limit of data in bytes on disk: the one given at opening, minus what the records take beyond the space
+    /// reserved for them, minus what is saved of conflicts.
     pub fn limit(&self) -> u64 {
         self.space.limit()
     }
 
-    /// Counts bytes on disk that are about to be saved of a conflict beside the objects: the limit is less by them.
-    /// `false` if there would be more of them than [`ExtentTable::saved_max`]. One caller at a time counts.
+    /// Counts bytes on disk that are about to be saved of a conflict, outside the objects: the limit shrinks by them.
+    /// `false` if there would be more of them than [`ExtentTable::saved_max`]. Only one caller at a time may count.
     pub fn save(&self, bytes: u64) -> bool {
         self.space.save(bytes)
     }
 
-    /// As [`ExtentTable::save`], for bytes that are saved although they do not fit.
+    /// The same as [`ExtentTable::save`], for bytes that are saved even though they do not fit.
     pub fn save_anyway(&self, bytes: u64) {
         self.space.save_anyway(bytes);
     }
 
-    /// Tells how many such bytes there are.
+    /// Sets the number of such bytes.
     pub fn set_saved(&self, bytes: u64) {
         self.space.set_saved(bytes);
     }
 
-    /// Bytes that may be saved of conflicts.
+    /// The most bytes that may be saved of conflicts.
     pub fn saved_max(&self) -> u64 {
         self.space.saved_max()
     }
 
-    /// Bytes that the records themselves take on the cache's device, at most.
+    /// The most bytes that the records themselves take on the cache's device.
     pub fn records_bytes(&self) -> u64 {
         self.space.records_bytes()
     }

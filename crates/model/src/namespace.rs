@@ -2,25 +2,27 @@
 //! concerns several of them is atomic.
 //!
 //! A directory is one *shard* of a shared store: what is in it changes in one script. So does the number of names of a
-//! file with several, in a shard of its own. A script compares and replaces ([`Change`]); which changes make a rename is
-//! computed from what was read before, by [`Plan`]. One that touches a single shard is one script. Every other one is an
-//! *intent*:
+//! file with several, in a shard of its own. A script compares and replaces ([`Change`]); which changes make a rename
+//! is computed from what was read before, by [`Plan`]. One that touches a single shard is one script. Every other one
+//! is an *intent*:
 //!
-//! 1. One shard is its *decider*. The others get a lock each, with what shall become of the locked slot ([`Script::Prepare`]).
+//! 1. One shard is its *decider*. The others get a lock each, with what shall become of the locked slot
+//!    ([`Script::Prepare`]).
 //! 2. One script changes the decider and keeps that the intent is committed ([`Script::Decide`]). For every observer
 //!    that is the moment at which all shards change: whoever meets a lock asks the decider before it answers.
 //! 3. The locks are finished, and then the decider forgets.
 //!
-//! Nobody waits for anybody: who meets a lock of an intent that was not decided yet aborts it ([`Completion`]), so a node
-//! that died holds up nothing. An abort counts the decider's settlements up, and a decision names the number that was
-//! read before the first lock; so one that is on its way, however late, is refused.
+//! Nobody waits for anybody: who meets a lock of an intent that was not decided yet aborts it ([`Completion`]), so a
+//! node that died holds up nothing. An abort counts the decider's settlements up, and a decision names the number that
+//! was read before the first lock; so one that is on its way, however late, is refused.
 //!
 //! Two directories never come to be below each other: whoever moves one first locks in which directory it is, and then
-//! looks at all directories above its new place. Of several who would make a circle one locks last; it finds, on its way
-//! up, the others' locks, or the directories where they have moved to.
+//! looks at all directories above its new place. Of several who would make a circle one locks last; it finds, on its
+//! way up, the others' locks, or the directories where they have moved to.
 //!
 //! What must hold around them:
-//! - A message is sent once, and never again unless the store said that it did nothing. It may be lost, or be late by any time.
+//! - A message is sent once, and never again unless the store said that it did nothing. It may be lost, or be late by
+//!   any time.
 //! - Numbers of inodes and of intents are never used again.
 //! - The store forgets nothing that it acknowledged. If it did, the names are built again from the directories.
 //!

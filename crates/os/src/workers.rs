@@ -1,5 +1,5 @@
-//! A few threads that do what may hang, such as reading from another machine's disk, for callers that wait for a bounded
-//! time.
+//! A few threads that do what may hang, such as reading from another machine's disk, for callers that wait for a
+//! bounded time.
 //!
 //! What must hold: a caller goes on after its time, and what hangs never takes more than these threads.
 

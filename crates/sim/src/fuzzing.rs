@@ -1,5 +1,5 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): descriptions of servers that somebody made to be read wrongly. They are
-//! called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! Bodies of this crate's fuzz targets (`fuzz/`): descriptions of servers that somebody made to be read wrongly. They
+//! are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::path::Path;
 

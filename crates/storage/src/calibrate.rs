@@ -36,8 +36,8 @@ pub struct Effort {
     pub requests: usize,
     /// Request sizes in bytes, multiples of 4096.
     pub sizes: Vec<u64>,
-    /// Bypass the page cache (`O_DIRECT`) if the file system can, to measure the device instead of memory. Not needed on
-    /// an emulated device, whose time does not depend on it.
+    /// Bypass the page cache (`O_DIRECT`) if the file system can, to measure the device instead of memory. Not needed
+    /// on an emulated device, whose time does not depend on it.
     pub direct: bool,
     /// Measure the network path to the server separately, too, because the server is on another machine.
     pub way: bool,

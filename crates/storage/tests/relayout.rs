@@ -84,8 +84,8 @@ fn two_parts() -> Wish {
     wish("file", &[(0, [4096, 4096, 16384]), (49_152, [8192, 8192, 0])])
 }
 
-/// The volume, for a move. A process that another test starts has the lock of an origin that was closed just now, from its
-/// fork until it runs its program.
+/// The volume, for a move. A process that another test starts has the lock of an origin that was closed just now, from
+/// its fork until it runs its program.
 fn to_move(dir: &Path) -> Result<Origin> {
     let begun = Instant::now();
     loop {

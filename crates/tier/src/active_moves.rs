@@ -1,4 +1,4 @@
-//! Moves between tiers that are under way, and how fast bytes moved lately: for `status`.
+//! Moves between tiers that are in progress, and how fast bytes were moved recently: for `status`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use halocline_vfs::namespace::{Namespace, Node};
 const WINDOW: Duration = Duration::from_secs(5);
 /// Bytes copied within this much time are one entry of the window.
 const GRAIN: Duration = Duration::from_millis(100);
-/// Moves that `status` names at most; no more than these are under way, as a rule.
+/// The most moves that `status` names; as a rule, no more than these are in progress.
 const NAMED_MAX: usize = 100;
 
-/// All moves under way.
+/// All moves in progress.
 #[derive(Debug, Default)]
 pub(super) struct ActiveMoves {
     clock: Clock,
@@ -43,13 +43,12 @@ struct Move {
 }
 
 impl ActiveMoves {
-    /// Nothing moves yet.
+    /// Starts with no moves.
     pub(super) fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone(), state: Mutex::default() }
     }
 
-    /// A file of `total` bytes of data begins to move; the move has ended when the guard is
-    /// dropped.
+    /// Registers the beginning of a move of a file with `total` bytes of data; the move ends when the guard is dropped.
     pub(super) fn begin(
         &self,
         entry: Node,
@@ -64,7 +63,7 @@ impl ActiveMoves {
         ActiveMove { all: self, id }
     }
 
-    /// The moves under way, the oldest first.
+    /// The moves in progress, the oldest first.
     pub(super) fn now(&self, tree: &Namespace) -> Vec<MoveNow> {
         let state = self.state.lock();
         let describe = |of: &Move| MoveNow {
@@ -78,7 +77,7 @@ impl ActiveMoves {
         state.moves.values().take(NAMED_MAX).map(describe).collect()
     }
 
-    /// Bytes a second that were copied between tiers during the last seconds.
+    /// Bytes per second that were copied between tiers during the last seconds.
     pub(super) fn rate(&self) -> u64 {
         self.rate_at(self.clock.instant())
     }
@@ -111,14 +110,14 @@ impl State {
     }
 }
 
-/// One move under way.
+/// One move in progress.
 pub(super) struct ActiveMove<'a> {
     all: &'a ActiveMoves,
     id: u64,
 }
 
 impl ActiveMove<'_> {
-    /// `bytes` more bytes are copied. Called once a piece or file, not once a request.
+    /// Counts `bytes` more copied bytes. Called once per piece or file, not once per request.
     pub(super) fn copied(&self, bytes: u64) {
         self.all.state.lock().copied(self.id, bytes, self.all.clock.instant());
     }

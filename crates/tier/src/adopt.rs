@@ -1,10 +1,10 @@
-//! What was put on a lower tier by hand and is no regular file: it comes to the SSD, where all names
-//! are.
+//! Entries that were put on a lower tier by hand and are not regular files: they are brought to the SSD, where all
+//! names are.
 //!
-//! Symbolic links and special files have no bytes: they are made on the SSD, durably, and then
-//! removed below, so that one that is removed on the mount does not come back. Directories that
-//! hold no file are adopted only at the first mount of a set: later, they cannot be told from those
-//! that were made for files and are left over.
+//! Symbolic links and special files have no bytes: they are created on the SSD, durably, and then removed below, so
+//! that one that is removed on the mount does not come back. Directories that contain no file are adopted only at the
+//! first mount of a set: later, they cannot be distinguished from directories that were created for files and are left
+//! over.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,18 +27,18 @@ use halocline_vfs::Stat;
 use halocline_vfs::namespace::statx::stat_at;
 use halocline_vfs::namespace::{Namespace, Node};
 
-/// What became of something that is no regular file.
+/// The result for an entry that is not a regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Adopted {
     /// It is on the SSD now.
     Now,
-    /// It was there: a mount was killed before it removed it below.
+    /// It was there already: a mount was killed before it removed it below.
     Before,
     /// The next mount adopts it.
     Later,
-    /// The SSD has something else under its path.
+    /// The SSD has something else at its path.
     Taken,
-    /// This user may not make it.
+    /// This user may not create it.
     Refused,
 }
 
@@ -133,7 +133,7 @@ fn like_special(tiers: &Tiers, temporary: &str, there: &Stat) -> Result<()> {
         let owner = (Uid::from_raw(raw.st_uid), Gid::from_raw(raw.st_gid));
         let nofollow = AtFlags::SYMLINK_NOFOLLOW;
         match chownat(tmp, temporary, Some(owner.0), Some(owner.1), nofollow) {
-            // An ordinary user's files are its own.
+            // An ordinary user's files belong to that user.
             Ok(()) | Err(Errno::PERM) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -145,8 +145,8 @@ fn like_special(tiers: &Tiers, temporary: &str, there: &Stat) -> Result<()> {
     })
 }
 
-/// The SSD's directory at `path`, made like that of the other tier; `None` where something
-/// else is in the way.
+/// The SSD's directory at `path`, created like that of the other tier if necessary; `None` if something else is in the
+/// way.
 pub(super) fn parents(tiers: &Tiers, tree: &Namespace, path: &Path) -> Result<Option<Node>> {
     let (mut here, mut there) = (tiers.tree().root(), tree.root());
     for name in path {

@@ -1,9 +1,9 @@
-//! Archiving: what is new or changed on the SSD gets a clean copy below once writers leave it alone.
+//! Archiving: new or changed files on the SSD get a clean copy below once writers leave them alone.
 //!
-//! The file stays where it is. What must hold: a copy is recorded only if the file did not change
-//! while it was made, and after both are durable ([`super::copy_records`]); it lies at the path of the
-//! file's name, where a tier without its SSD finds it. A changed file keeps its earlier copy until the
-//! next one takes that place by one rename.
+//! The file stays where it is. What must hold: a copy is recorded only if the file did not change while it was made,
+//! and only after both are durable ([`super::copy_records`]). The copy is at the path of the file's name, where it can
+//! be found if the SSD is lost. A changed file keeps its earlier copy until the next one takes that place by one
+//! rename.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,19 +40,18 @@ use halocline_os::error::Error;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::stat_descriptor;
 
-/// A file that is not archived for another reason than being written is looked at again after this
-/// long.
+/// A file that is not archived for a reason other than being written is examined again after this time.
 const AGAIN: Duration = Duration::from_mins(1);
-/// One in this many parts of a tier's file system stays free of archived copies: those that gave
-/// way must not come back at once.
+/// One part in this many of a tier's file system stays free of archived copies, so that those that were removed to make
+/// room do not come back immediately.
 const SPARE_PART: u64 = 50;
 
-/// What came of an attempt.
+/// The result of an attempt.
 enum Outcome {
     Done,
     /// There is nothing to archive.
     Needless,
-    /// Not before this much time has passed.
+    /// Not before this time has passed.
     Later(Duration),
     Failed(NotMoved),
 }
@@ -106,7 +105,7 @@ impl Archiver {
         }
     }
 
-    /// Archives what is due, until `stops` says so.
+    /// Archives what is due until `stops` returns `true`.
     pub(super) fn archive_due(&self, stops: &(dyn Fn() -> bool + Sync)) {
         self.straighten(stops);
         let due = self.archive_queue.due();
@@ -166,7 +165,7 @@ impl Archiver {
         let active_move = self.active_moves.begin(source.entry.clone(), (0, tier), bytes);
         let on_progress: super::copy::OnProgress<'_> = &mut |more| {
             active_move.copied(more);
-            // A program that writes may need to have the file moved.
+            // A program that writes may need the file to be moved.
             on_progress(more) && inode.changes.load(Ordering::Acquire) == source.changes
         };
         let copied = self.staging.copy(&inode, &source, (tier, Expected::NotSoon), on_progress);
@@ -206,7 +205,7 @@ impl Archiver {
             return Err(Ok(Outcome::Needless));
         }
         if inode.wrote_past.load(Ordering::Acquire) {
-            // What the kernel or a mapping writes is not seen.
+            // Writes by the kernel or through a mapping are not visible to us.
             let place = inode.place.write();
             let source = self.staging.source_in_place(inode, &place).map_err(Err)?;
             if inode.passed.load(Ordering::Acquire) > 0 || mmap::is_mapped(inode, &source.file) {
@@ -238,7 +237,7 @@ impl Archiver {
         Ok(source)
     }
 
-    /// How long until a file has been left alone for long enough.
+    /// How much longer the file must be left alone.
     fn still_fresh(&self, stat: &Stat) -> Option<Duration> {
         let now = Duration::from_nanos(self.clock.now_ns().unsigned_abs());
         let changed = Duration::from_secs(stat.raw.st_ctime.unsigned_abs());
@@ -263,8 +262,7 @@ impl Archiver {
         Err(NotMoved::NoRoom)
     }
 
-    /// Gives a copy the path of its file's name below, durably; a copy from before a change gives
-    /// way.
+    /// Gives a copy the path of its file's name below, durably; a copy from before a change makes way.
     fn place_archived(
         &self,
         resident: &Resident,
@@ -349,7 +347,7 @@ impl Archiver {
 }
 
 impl Archiver {
-    /// Moves copies of renamed files to the paths of their names.
+    /// Moves the copies of renamed files to the paths of their names.
     fn straighten(&self, stops: &(dyn Fn() -> bool + Sync)) {
         for entry in self.archive_queue.take_strayed() {
             if stops() {
@@ -370,7 +368,7 @@ impl Archiver {
         self.permissions.open_astray(&inode, &resident)
     }
 
-    /// The same for the copy in a slot: nobody changes its permissions meanwhile.
+    /// The same for the copy in a slot, whose permissions nobody changes meanwhile.
     fn straighten_slot(
         &self,
         resident: &Resident,
@@ -425,7 +423,7 @@ impl Archiver {
         Ok(())
     }
 
-    /// Removes what copies there are of files that are durably gone.
+    /// Removes the remaining copies of files that are durably gone.
     pub(super) fn remove_given_up(&self) {
         if self.intents.has_copies()
             && let Err(error) = self.leftovers.finish()
@@ -435,7 +433,7 @@ impl Archiver {
     }
 }
 
-/// Whether nobody can have changed a file since it was looked at.
+/// Whether a file cannot have changed since it was examined.
 fn is_as_it_was(inode: &Inode, source: &Source) -> Result<(), NotMoved> {
     let changed = inode.changes.load(Ordering::Acquire) != source.changes
         || inode.wrote_past.load(Ordering::Acquire)

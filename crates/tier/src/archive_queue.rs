@@ -1,4 +1,4 @@
-//! Files that wait to be archived, and copies that do not lie where their files are.
+//! Files that wait to be archived, and copies that are not where their files are.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use halocline_os::clock::Clock;
 #[derive(Debug, Default)]
 struct State {
     waiting: FxHashMap<Entry, Waiting>,
-    /// Files whose copies do not lie at the paths of their names.
+    /// Files whose copies are not at the paths of their names.
     strayed: HashSet<Entry>,
     /// Any file may be one of these.
     all_strayed: bool,
-    /// Why a file was last not archived.
+    /// Why a file was not archived, the last time that happened.
     trouble: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     since: Instant,
-    /// It is not looked at before this time.
+    /// It is not examined before this time.
     at: Instant,
 }
 
-/// For `status`: what has no clean copy yet.
+/// For `status`: the files that have no clean copy yet.
 #[derive(Debug, Default)]
 pub(super) struct Unarchived {
     pub(super) files: Moved,
@@ -73,7 +73,7 @@ impl ArchiveQueue {
         self.options.copies == Copies::Archive
     }
 
-    /// A file on the SSD has no clean copy.
+    /// Notes that a file on the SSD has no clean copy.
     pub(super) fn add(&self, entry: Entry, resident: &Resident) {
         if !self.archives() || resident.clean.waits.swap(true, Ordering::AcqRel) {
             return;
@@ -83,7 +83,7 @@ impl ArchiveQueue {
         self.state.lock().waiting.insert(entry, waiting);
     }
 
-    /// The same for a file that was just made.
+    /// The same for a file that was just created.
     pub(super) fn add_made(&self, inode: &Inode) {
         let place = inode.place.read();
         if let Some(resident) = &place.resident {
@@ -91,18 +91,18 @@ impl ArchiveQueue {
         }
     }
 
-    /// A file has a clean copy, or needs none.
+    /// Notes that a file has a clean copy, or needs none.
     pub(super) fn done(&self, entry: Entry, resident: &Resident) {
         resident.clean.waits.store(false, Ordering::Release);
         self.state.lock().waiting.remove(&entry);
     }
 
-    /// A file with a copy was renamed.
+    /// Notes that a file with a copy was renamed.
     pub(super) fn strayed(&self, entry: Entry) {
         self.state.lock().strayed.insert(entry);
     }
 
-    /// A directory was renamed.
+    /// Notes that a directory was renamed.
     pub(super) fn all_strayed(&self) {
         if (1..self.tiers.dirs().len()).any(|tier| self.copy_records.bytes_on(tier) > 0) {
             self.state.lock().all_strayed = true;
@@ -141,19 +141,19 @@ impl ArchiveQueue {
         due
     }
 
-    /// A file is not to be looked at before `after` has passed.
+    /// Postpones the examination of a file until `after` has passed.
     pub(super) fn put_off(&self, entry: Entry, after: Duration) {
         if let Some(waiting) = self.state.lock().waiting.get_mut(&entry) {
             waiting.at = self.clock.instant() + after;
         }
     }
 
-    /// Why a file was not archived.
+    /// Notes why a file was not archived.
     pub(super) fn failed(&self, trouble: String) {
         self.state.lock().trouble = Some(trouble);
     }
 
-    /// Files whose copies may not lie at the paths of their names.
+    /// Files whose copies may not be at the paths of their names.
     pub(super) fn take_strayed(&self) -> HashSet<Entry> {
         let (mut strayed, all) = {
             let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! Threads that demote files before the SSD is full and remove what migrations leave.
+//! Threads that demote files before the SSD is full, and that remove what migrations leave behind.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -10,21 +10,21 @@ use super::wakeups::Wakeups;
 use halocline_os::catch_panic::caught;
 use halocline_os::error::Result;
 
-/// What is done for a tier beside the requests of programs.
+/// Work that is done for a tier besides the requests of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chore {
-    /// Frees what moves left, and removes the data of files whose names are gone.
+    /// Frees what moves left behind, and removes the data of files whose names are gone.
     Reap,
-    /// Demotes files where the SSD is fuller than its high watermark.
+    /// Demotes files if the SSD is fuller than its high watermark.
     Demote,
-    /// Records the clean copies again whose permissions have changed.
+    /// Records clean copies again if their permissions have changed.
     RecordCopies,
-    /// Puts clean copies of renamed files to the paths of their names, and makes those that are due.
+    /// Moves clean copies of renamed files to the paths of their names, and makes copies that are due.
     Archive,
 }
 
-/// A background thread: its name, its wait, which is given whether the last round was in vain and
-/// returns `false` when it is time to stop, and what it does then.
+/// A background thread: its name; its wait, which is told whether the last round was in vain and returns `false` when
+/// it is time to stop; and what it does after each wait.
 struct Work {
     name: &'static str,
     wait: fn(&Wakeups, bool) -> bool,
@@ -35,8 +35,8 @@ const WORK: [Work; 3] = [
     Work { name: "tier-reaper", wait: |wakeups, _| wakeups.wait_to_reap(), chores: &[Chore::Reap] },
     Work {
         name: "tier-demoter",
-        // Each write to a full SSD calls. Where all that is there is pinned or in use, looking at all
-        // of it again, or copying what changes meanwhile, is of no use before some time has passed.
+        // Each write to a full SSD wakes this thread. If everything there is pinned or in use, it is of no use to
+        // examine all of it again, or to copy what changes meanwhile, before some time has passed.
         wait: |wakeups, in_vain| wakeups.wait_to_demote(in_vain),
         chores: &[Chore::Demote],
     },
@@ -77,7 +77,7 @@ impl Background {
         Self { wakeups: components.base.wakeups.clone(), threads: Mutex::default() }
     }
 
-    /// Ends the threads after what they are doing.
+    /// Ends the threads once they have finished what they are doing.
     pub(super) fn stop(&self) {
         self.wakeups.stop();
         for thread in self.threads.lock().drain(..) {
@@ -93,8 +93,8 @@ impl Drop for Background {
 }
 
 impl Work {
-    /// Round after round. One that panics moved its files to the step at which it did, as a kill does: they are
-    /// where their names say, and what is left over is finished at the next mount.
+    /// Runs round after round. A round that panics leaves its files at the step at which it panicked, as a kill would:
+    /// they are where their names say, and what is left over is finished at the next mount.
     fn run(&self, components: &Components) {
         let (mut in_vain, mut panics) = (false, 0);
         while (self.wait)(&components.base.wakeups, in_vain) {
@@ -109,7 +109,8 @@ impl Work {
         }
     }
 
-    /// One round; whether it was in vain, which is told once of several `in_vain` in a row.
+    /// Runs one round; returns whether it was in vain, which is reported once for several such rounds in a row
+    /// (`in_vain`).
     fn round(&self, components: &Components, in_vain: bool) -> bool {
         let mut all_done = true;
         for chore in self.chores {
@@ -125,7 +126,7 @@ impl Work {
 }
 
 impl Chore {
-    /// Does what is due in this thread; `false` where nothing could be done of it.
+    /// Does in this thread what is due; `false` if none of it could be done.
     pub(super) fn round(self, components: &Components) -> Result<bool> {
         let stops = &|| components.base.wakeups.is_stopping();
         match self {

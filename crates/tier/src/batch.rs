@@ -1,16 +1,14 @@
 //! Many small files moved together, with few syncs.
 //!
-//! Moving a small file alone is waiting for four syncs, each of which commits a journal. A batch
-//! makes each step for all of its files before the next step, with one sync between the two: all are
-//! copied, one sync makes their intents durable, all get their places, one sync of the file system
-//! makes copies and places durable, all names are cut over, and each directory of names is synced
-//! once (`docs/decisions/0023-batches-of-small-files.md`).
+//! Moving a small file alone consists mostly of waiting for four syncs, each of which commits a journal. A batch takes
+//! each step for all of its files before the next step, with one sync in between: all are copied, one sync makes their
+//! intents durable, all get their places, one sync of the file system makes copies and places durable, all names are
+//! cut over, and each directory of names is synced once (`docs/decisions/0023-batches-of-small-files.md`).
 //!
-//! What must hold (I10): each file goes through the steps of [`migrate`](super::migrate) in their
-//! order, so that a kill or a power loss finds it at one of them. Until the last sync nothing is
-//! reported durable at the new place (`pending_syncs`), and both copies stay. Nobody waits for a file that a
-//! program keeps busy: it leaves the batch, and is moved alone. Memory, descriptors and bytes that
-//! are not durable yet are bounded ([`BATCH_MAX`], [`BATCH_BYTES`]).
+//! What must hold (I10): each file goes through the steps of [`migrate`](super::migrate) in their order, so that a kill
+//! or a power loss finds it at one of them. Until the last sync, nothing is reported durable at the new place
+//! (`pending_syncs`), and both copies stay. Nobody waits for a file that a program keeps busy: it leaves the batch and
+//! is moved alone. Memory, descriptors and bytes that are not durable yet are bounded ([`BATCH_MAX`], [`BATCH_BYTES`]).
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -44,24 +42,24 @@ use super::tiers::Tiers;
 use halocline_api::config::Copies;
 use halocline_vfs::namespace::Node;
 
-/// Files of a batch: each has two open descriptors until it has moved.
+/// The most files of a batch: each has two open descriptors until it has moved.
 pub(super) const BATCH_MAX: usize = 256;
-/// Approximate bytes of a batch.
+/// The approximate number of bytes of a batch.
 const BATCH_BYTES: u64 = 32 << 20;
-/// Threads that copy the files of a batch, at most, and no more than there are processors: all make
-/// names in one directory, and waiting for that takes long on a busy machine.
+/// The most threads that copy the files of a batch; never more than there are processors. All of them create names in
+/// one directory, and waiting for that takes long on a busy machine.
 const WORKERS: usize = 4;
 
 /// Called with the index of a file and how many more of its bytes were copied; `false` stops the
 /// batch.
 pub(super) type OnFileProgress<'a> = &'a (dyn Fn(usize, u64) -> bool + Sync);
 
-/// What became of each file; `None` for one that is to be moved alone.
+/// The result for each file; `None` for a file that is to be moved alone.
 pub(super) type Outcomes = Vec<Option<Result<u64, NotMoved>>>;
 
-/// A file of a batch that is copied.
+/// A file of a batch that has been copied.
 struct Member<'a> {
-    /// Its index among the files that the batch was given.
+    /// Its index among the files of the batch.
     at: usize,
     inode: &'a Arc<Inode>,
     source: Source,
@@ -70,7 +68,7 @@ struct Member<'a> {
     _active_move: ActiveMove<'a>,
 }
 
-/// How many of the first of some files go as a batch, by their bytes.
+/// How many of the first of the given files form a batch, according to their sizes.
 pub(super) fn batch_of(sizes: impl IntoIterator<Item = u64>, bytes: u64) -> usize {
     parallel_count(sizes, bytes.min(BATCH_BYTES), BATCH_MAX)
 }
@@ -129,9 +127,9 @@ impl Batches {
         {
             return outcomes;
         }
-        // Opened before anything is written: a sync through it reports what failed since.
+        // Opened before anything is written: a sync through it reports everything that failed since.
         let Ok(whole) = self.tiers.dirs()[tier].whole() else { return outcomes };
-        // Does not wait for files that others move already.
+        // Does not wait for files that others are already moving.
         let guards: Vec<_> = inodes.iter().map(|inode| inode.moving.try_lock()).collect();
         let free = (0..inodes.len()).filter(|at| guards[*at].is_some());
         let sources: Vec<_> = free
@@ -154,7 +152,7 @@ impl Batches {
             }
             return outcomes;
         }
-        // One after the other: each has all names to itself.
+        // One after the other, because each locks all names.
         let cut_over: Vec<_> =
             members.into_iter().filter_map(|member| self.cut_over_member(member)).collect();
         for (at, bytes) in self.finish_members(cut_over, tier) {
@@ -163,8 +161,8 @@ impl Batches {
         outcomes
     }
 
-    /// A file that is ready to be copied, and is read ahead; `None` where it is to be moved alone,
-    /// which reports why if it stays.
+    /// A file that is ready to be copied and is being read ahead; `None` if it is to be moved alone, which reports why
+    /// if it stays.
     fn source_of_member(&self, inode: &Arc<Inode>, tier: usize) -> Option<Source> {
         if inode.was_passed.load(Ordering::Acquire) {
             return None;
@@ -180,7 +178,7 @@ impl Batches {
         if !is_ordinary || has_copy || bytes >= ALONE_BYTES {
             return None;
         }
-        // The reads of all files are under way while the first is copied.
+        // The reads of all files are in progress while the first one is copied.
         let _ = fadvise(&*source.file, 0, None, Advice::WillNeed);
         Some(source)
     }
@@ -248,7 +246,7 @@ impl Batches {
         members
     }
 
-    /// Makes a durable copy the file, which is not durable yet; or takes it back.
+    /// Makes a durable copy the file, which is not durable yet; otherwise takes the copy back.
     fn cut_over_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, CutoverResult)> {
         if let Ok(result) =
             self.cutover.cut_over_for_now(member.inode, &member.source, &member.copied)
@@ -260,7 +258,7 @@ impl Batches {
         }
     }
 
-    /// Makes cutovers durable and lets go of what they left; the index and bytes of each file.
+    /// Makes cutovers durable and releases what they left behind; returns the index and bytes of each file.
     fn finish_members(
         &self,
         cut_over: Vec<(Member<'_>, CutoverResult)>,
@@ -285,7 +283,7 @@ impl Batches {
         done
     }
 
-    /// Syncs each directory in which names were cut over once; the keys of those that are durable.
+    /// Syncs each directory in which names were cut over, once; returns the keys of those that are durable.
     fn sync_cutovers(&self, cut_over: &[(Member<'_>, CutoverResult)]) -> HashSet<(u64, u64)> {
         let mut dirs: Vec<&Node> = Vec::new();
         let mut keys = HashSet::new();
@@ -311,7 +309,7 @@ impl Batches {
     }
 }
 
-/// Bytes of the machine's memory that are to be written back, or are being; `None` where unknown.
+/// Bytes of the machine's memory that must be written back or are being written back; `None` if unknown.
 fn dirty_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kibibytes = |name: &str| -> Option<u64> {
@@ -321,8 +319,8 @@ fn dirty_bytes() -> Option<u64> {
     Some((kibibytes("Dirty:")? + kibibytes("Writeback:")?) << 10)
 }
 
-/// Calls `act` for all items, by a few threads or, where they must come `one_by_one`, in this one; the
-/// results in their order.
+/// Calls `act` for all items, in a few threads or, if they must come `one_by_one`, in this thread; returns the results
+/// in the order of the items.
 fn spread<T: Send, R: Send>(
     items: Vec<T>,
     one_by_one: bool,
@@ -344,7 +342,7 @@ fn spread<T: Send, R: Send>(
     };
     let mut results = thread::scope(|scope| {
         let spawn = |_| thread::Builder::new().name("tier-batch".into()).spawn_scoped(scope, work);
-        // The threads that could be started do all of it.
+        // The threads that could be started do all of the work.
         let running: Vec<_> = (0..others).map_while(|at| spawn(at).ok()).collect();
         let mut results = work();
         for thread in running {

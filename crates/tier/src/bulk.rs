@@ -1,4 +1,4 @@
-//! Files that a command moves, the progress that it is told meanwhile, and its report.
+//! Files that a command moves, the progress that is reported to it meanwhile, and its report.
 
 use std::ops::ControlFlow;
 
@@ -10,19 +10,19 @@ use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::tree_walk::Named;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 
-/// A move under way.
+/// A move in progress.
 struct BulkMove<'a> {
     sink: ProgressSink<'a>,
     total: u64,
-    /// Bytes copied, also of files that are not done.
+    /// Bytes copied, including those of unfinished files.
     done: u64,
-    /// The command wants no more files moved.
+    /// The command wants no more files to be moved.
     stop: bool,
     report: MoveReport,
 }
 
 impl BulkMove<'_> {
-    /// Bytes of a file were copied; `false` stops.
+    /// Reports that bytes of a file were copied; `false` stops the move.
     fn tell(&mut self, file: &Named, bytes: u64) -> bool {
         self.done += bytes;
         let (done_bytes, path) = (self.done, file.path.clone());
@@ -31,7 +31,7 @@ impl BulkMove<'_> {
         !self.stop
     }
 
-    /// Moves some files at once by `act`, which is given a callback for bytes copied.
+    /// Moves some files at the same time by `act`, which gets a callback for copied bytes.
     fn some(
         &mut self,
         files: &[&Named],
@@ -44,7 +44,7 @@ impl BulkMove<'_> {
         });
         for (file, outcome) in files.iter().zip(outcomes) {
             let outcome = match outcome {
-                // The others reserved more room for their copies than they have taken by now.
+                // The others have reserved more room for their copies than they have taken so far.
                 Err(NotMoved::NoRoom) if files.len() > 1 && !self.stop => {
                     act(file, &mut |bytes| self.tell(file, bytes))
                 }
@@ -56,7 +56,7 @@ impl BulkMove<'_> {
         if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Moves many files as a batch, and those that it leaves some at once.
+    /// Moves many files as a batch, and those that the batch leaves, some at a time.
     fn many<A, B>(&mut self, files: &[&Named], by: &MoveBy<A, B>) -> ControlFlow<()>
     where
         A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
@@ -86,7 +86,7 @@ impl BulkMove<'_> {
         match outcome {
             Ok(bytes) => {
                 self.report.bytes += bytes;
-                // A file of which nothing was copied had a clean copy.
+                // If nothing of a file was copied, it had a clean copy.
                 self.report.clean_bytes += if bytes == 0 { file.size } else { 0 };
                 self.report.files += 1;
             }
@@ -103,17 +103,17 @@ impl BulkMove<'_> {
     }
 }
 
-/// How files are moved.
+/// The ways to move files.
 pub(super) struct MoveBy<A, B> {
-    /// One, given a callback for bytes copied.
+    /// Moves one file; it gets a callback for copied bytes.
     pub(super) one: A,
-    /// Many small ones; those that it does not move are moved one by one.
+    /// Moves many small files; those that it does not move are moved one by one.
     pub(super) many: B,
-    /// Whether there is to be one move at a time, by the thread that calls.
+    /// Whether there must be only one move at a time, in the calling thread.
     pub(super) one_by_one: bool,
 }
 
-/// Moves the wanted ones of `files` by `by`, except those that `stays` says stay. The caller fills in how long that
+/// Moves the wanted ones of `files` by `by`, except those that `stays` says stay. The caller fills in how long this
 /// takes.
 pub(super) fn move_all<A, B>(
     files: &[Named],
@@ -163,7 +163,8 @@ mod tests {
     use super::*;
     use crate::decorations::Decorations;
 
-    /// Copies under way hold more room than they take: the last of a batch was refused, or not.
+    /// Regression: copies in progress reserve more room than they take, so it was a matter of chance whether the last
+    /// file of a batch was refused.
     #[test]
     fn a_file_without_room_beside_others_is_tried_again_alone() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Where what is known in memory of the files on the SSD is found.
+//! Where what is known in memory about the files on the SSD is found.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) struct Catalog {
 }
 
 impl Catalog {
-    /// Of these files.
+    /// A catalog of these files.
     pub(super) fn new(
         tiers: &Arc<Tiers>,
         residents: &Arc<Residents>,

@@ -1,9 +1,9 @@
-//! Clean copies: what a file on the SSD has below, byte for byte, until it is changed.
+//! Clean copies: copies below of files on the SSD, identical byte for byte until the file is changed.
 //!
-//! A promote keeps the lower tier's file as one, and a demote of a file that has one cuts the name
-//! over to it. What must hold (I10): a copy never becomes the file unless both are proven equal; in
-//! doubt the copy is removed and the bytes are copied. Copies give way: nothing lacks room because of
-//! them. See [`super::copy_records`] for what is durable when.
+//! A promotion keeps the lower tier's file as a clean copy, and a demotion of a file that has one cuts the name over to
+//! it. What must hold (I10): a copy never becomes the file unless both are proven equal; if there is doubt, the copy is
+//! removed and the bytes are copied. Copies make way: nothing lacks room because of them. See [`super::copy_records`]
+//! for what is durable when.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -41,7 +41,7 @@ enum Until {
     Next,
 }
 
-/// Bytes that are compared at once.
+/// Bytes that are compared at a time.
 const COMPARED: usize = 256 << 10;
 
 /// Keeps, ends and gives up clean copies.
@@ -72,8 +72,8 @@ impl CleanCopies {
         }
     }
 
-    /// The bytes of a file at `place` are about to change: its copy stops being clean, durably,
-    /// before any part of the change can be durable. The caller holds `place`.
+    /// Called before the bytes of a file at `place` change: its copy stops being clean, durably, before any part of the
+    /// change can be durable. The caller holds `place`.
     pub(super) fn will_change(&self, place: &Place) -> Result<()> {
         let Some(resident) = &place.resident else { return Ok(()) };
         if resident.clean.is_clean() {
@@ -83,8 +83,8 @@ impl CleanCopies {
         Ok(())
     }
 
-    /// A file on the SSD loses a name or gets a second one: it has no copy from now on. That is
-    /// durable no later than the caller's next change there.
+    /// Called when a file on the SSD loses a name or gets a second one: from now on it has no copy. That is durable no
+    /// later than the caller's next change there.
     pub(super) fn give_up(&self, entry: Entry) -> Result<()> {
         let Some(resident) = self.residents.get(entry) else { return Ok(()) };
         if !resident.clean.has_copy() {
@@ -93,8 +93,7 @@ impl CleanCopies {
         resident.clean.with(|slot| self.end(&resident, slot, Until::Next))
     }
 
-    /// Marks a copy as no longer clean. Where the file is to be archived again, the copy keeps its
-    /// earlier bytes.
+    /// Marks a copy as no longer clean. If the file is to be archived again, the copy keeps its earlier bytes.
     fn end(&self, resident: &Resident, slot: &mut Option<CopyRecord>, until: Until) -> Result<()> {
         let Some(record) = slot else { return Ok(()) };
         let retired = self.retire(record).and_then(|intent| match until {
@@ -139,8 +138,8 @@ impl CleanCopies {
         self.wakeups.wake_reaper();
     }
 
-    /// Removes a file's copy now, for its room or because it is not believed. Returns the bytes on
-    /// disk that this frees.
+    /// Removes a file's copy now, to make room or because the copy is not believed. Returns the bytes on disk that this
+    /// frees.
     pub(super) fn drop_copy(&self, resident: &Resident) -> u64 {
         if !resident.clean.has_copy() {
             return 0;
@@ -165,7 +164,7 @@ impl CleanCopies {
     fn drop_taken(&self, resident: &Resident, (record, intent): (CopyRecord, Intent)) -> u64 {
         self.copy_records.discount(&record);
         match leftovers::remove_copy(&self.tiers, &intent, &record.copy) {
-            // Should a power loss bring the record back, it names nothing.
+            // If a power loss brings the record back, it names nothing.
             Ok(()) => self.intents.later(Removal::Done(intent)),
             Err(error) => {
                 tracing::warn!(%error, "a clean copy is removed later");
@@ -176,7 +175,7 @@ impl CleanCopies {
         record.disk_bytes
     }
 
-    /// Makes the record an intent, not durably yet.
+    /// Turns the record into an intent, not durably yet.
     pub(super) fn retire(&self, record: &mut CopyRecord) -> Result<Intent> {
         if record.retired.is_none() {
             let id = format!("{}-clean", self.tiers.fresh_name());
@@ -205,7 +204,7 @@ impl CleanCopies {
         })
     }
 
-    /// A file whose attributes were `before` has another name.
+    /// Called when a file whose attributes were `before` has got another name.
     pub(super) fn restamp_renamed(&self, resident: &Resident, before: &Stat, now: &Stat) {
         let same = (before.raw.st_mtime, before.raw.st_mtime_nsec)
             == (now.raw.st_mtime, now.raw.st_mtime_nsec);
@@ -214,7 +213,7 @@ impl CleanCopies {
         }
     }
 
-    /// The attributes of a file changed from `before` to `now`, but not its bytes.
+    /// Updates the record after the attributes of a file changed from `before` to `now`, but not its bytes.
     fn restamp(&self, slot: &mut Option<CopyRecord>, before: &Stat, now: &Stat) {
         let live = slot.as_ref().filter(|record| record.is_live() && record.file.is(before));
         let Some(record) = live else { return };
@@ -233,7 +232,7 @@ impl CleanCopies {
         }
     }
 
-    /// Whether the file that a promote leaves is kept as a clean copy, which is then durable.
+    /// Whether the file that a promotion leaves behind is kept as a clean copy; if so, that copy is then durable.
     pub(super) fn keeps(&self, source: &Source, tier: usize) -> bool {
         if self.options.copies == Copies::None || tier > 0 || source.names != 1 {
             return false;
@@ -246,7 +245,7 @@ impl CleanCopies {
         synced.is_ok()
     }
 
-    /// Records the file that a promote left, which `old` names, as a clean copy. The caller holds `place`
+    /// Records the file that a promotion left behind, which `old` names, as a clean copy. The caller holds `place`
     /// exclusively, and the cutover is durable.
     pub(super) fn keep_old(
         &self,
@@ -294,8 +293,8 @@ impl CleanCopies {
         }
     }
 
-    /// A file's clean copy, ready to become the file; `None` where no copy is believed: the file has
-    /// none afterwards.
+    /// A file's clean copy, ready to become the file; `None` if no copy is believed, in which case the file has none
+    /// afterwards.
     pub(super) fn clean_copy(&self, inode: &Inode, source: &Source) -> Option<StagedCopy> {
         if source.from > 0 {
             return None;
@@ -322,8 +321,8 @@ impl CleanCopies {
         }
     }
 
-    /// Takes the record of a copy that is believed. An intent names the copy from now on, durably:
-    /// it may change.
+    /// Takes the record of a copy that is believed. From now on an intent names the copy durably, because it may
+    /// change.
     fn take_clean(
         &self,
         resident: &Resident,
@@ -342,7 +341,7 @@ impl CleanCopies {
         })
     }
 
-    /// The copy, open, if it has the bytes of its file.
+    /// The copy, opened, if it has the bytes of its file.
     fn believed(&self, record: &CopyRecord, source: &Source) -> Option<File> {
         if !record.is_live() || !record.file.is(&source.stat) {
             return None;
@@ -391,7 +390,7 @@ impl CleanCopies {
         {
             return false;
         }
-        // Files that became copies stay open until then.
+        // Files that became copies stay open until this is done.
         self.leftovers.free_old_copies();
         let has_room = || self.tiers.dirs()[tier].room().is_ok_and(|room| room >= bytes);
         let mut copies: BTreeMap<(u64, Entry), Arc<Resident>> = BTreeMap::new();
@@ -404,7 +403,7 @@ impl CleanCopies {
             }
         }
         let mut freed = 0;
-        // The largest first, so that few go.
+        // The largest first, so that few are removed.
         while let Some((_, resident)) = copies.pop_last() {
             if has_room() {
                 break;
@@ -417,7 +416,7 @@ impl CleanCopies {
         freed > 0
     }
 
-    /// Whether `bytes` can be written on a tier; copies give way for that.
+    /// Whether `bytes` can be written on a tier; copies make way for that.
     pub(super) fn has_room_on(&self, tier: usize, bytes: u64) -> Result<bool> {
         let room = self.tiers.dirs()[tier].room()?;
         let copies = statfs::bytes_of_copies(
@@ -432,7 +431,7 @@ impl CleanCopies {
     }
 }
 
-/// Whether two files have the same first `size` bytes and no more.
+/// Whether two files have the same first `size` bytes and no more bytes than that.
 pub(super) fn is_equal(one: &File, other: &File, size: u64) -> Result<bool> {
     let mut buffers = [vec![0; COMPARED], vec![0; COMPARED]];
     let mut at = 0;

@@ -22,10 +22,10 @@ use halocline_vfs::namespace::statx::{set_attr_on, system_time};
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
-/// Bytes copied between two checks whether to go on. While a piece is copied, the one before it is
-/// being written and the one after it is being read.
+/// Bytes that are copied between two checks whether to continue. While a piece is copied, the one before it is being
+/// written and the one after it is being read.
 const PIECE: u64 = 8 << 20;
-/// Buffer where the kernel cannot copy by itself: it stays in the processor's cache.
+/// Size of the buffer used if the kernel cannot copy by itself: it stays in the processor's cache.
 const BUFFER: usize = 256 << 10;
 
 /// Called with how many more bytes were copied; `false` stops the copy.
@@ -43,7 +43,7 @@ pub(super) struct End<'a> {
 pub(super) enum Expected {
     /// Its bytes stay in the page cache.
     Soon,
-    /// They go past it: faster, and nothing else is pushed out of memory.
+    /// They bypass it: this is faster, and nothing else is pushed out of memory.
     NotSoon,
 }
 
@@ -51,17 +51,17 @@ pub(super) enum Expected {
 struct Copier<'a> {
     from: End<'a>,
     to: End<'a>,
-    /// Length of the file: one of a single piece is synced right after it.
+    /// Length of the file: a file of a single piece is synced right after that piece.
     size: u64,
-    /// Whether a way past the page cache was not refused yet.
+    /// Whether a way past the page cache has not been refused yet.
     try_direct: bool,
     direct: Option<Direct<'a>>,
-    /// Whether the kernel copies by itself; it cannot between some file systems.
+    /// Whether the kernel copies by itself; it cannot do so between some file systems.
     in_kernel: bool,
     buffer: Vec<u8>,
 }
 
-/// Copies all data of `from` (`size` bytes long) to the empty file `to`, holes as holes.
+/// Copies all data of `from` (`size` bytes long) to the empty file `to`, keeping holes as holes.
 pub(super) fn contents(
     from: End<'_>,
     to: End<'_>,
@@ -114,8 +114,8 @@ pub(super) fn contents(
 }
 
 impl Copier<'_> {
-    /// Whether the next `len` bytes may be copied past the page cache: they are allocated then.
-    /// What fails here is left to the other ways of copying, which report why.
+    /// Whether the next `len` bytes may be copied past the page cache; if so, they are allocated. Failures here are
+    /// left to the other ways of copying, which report the cause.
     fn prepare(&mut self, at: u64, len: u64) -> bool {
         let goes = self.try_direct && len >= direct::BYTES_MIN && at.is_multiple_of(direct::BLOCK);
         if !goes {
@@ -132,7 +132,7 @@ impl Copier<'_> {
         self.try_direct
     }
 
-    /// Copies up to `len` bytes; `direct` where they were prepared for that.
+    /// Copies up to `len` bytes; `direct` if they were prepared for that.
     fn piece(&mut self, at: u64, len: u64, direct: bool) -> Result<u64> {
         if direct && let Some(done) = self.past_the_cache(at, len) {
             return Ok(done);
@@ -144,7 +144,7 @@ impl Copier<'_> {
         Ok(done)
     }
 
-    /// Copies whole blocks past the page cache; `None` where there are none or that fails.
+    /// Copies whole blocks past the page cache; `None` if there are none or if that fails.
     fn past_the_cache(&mut self, at: u64, len: u64) -> Option<u64> {
         let len = len - len % direct::BLOCK;
         let direct = self.direct.as_ref().filter(|_| len > 0)?;
@@ -161,7 +161,7 @@ impl Copier<'_> {
             match self.by_kernel(at, usize::try_from(len).expect("a piece is small")) {
                 Ok(0) => self.in_kernel = false,
                 Ok(done) => return Ok(done as u64),
-                // It cannot, or one of the two devices fails: our own calls will tell which.
+                // It cannot, or one of the two devices fails: our own calls will show which.
                 Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::IO) => {
                     self.in_kernel = false;
                 }
@@ -199,13 +199,13 @@ impl Copier<'_> {
     }
 }
 
-/// Has the kernel read further ahead by itself: a cold file gets through the page cache faster that
-/// way than in pieces that are asked for. Only a hint, too.
+/// Lets the kernel read further ahead by itself: a cold file gets through the page cache faster that way than in pieces
+/// that are requested. This, too, is only a hint.
 fn read_in_order(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Sequential);
 }
 
-/// Has the piece at `at` read before several threads ask for parts of it. A hint: a refusal costs
+/// Lets the kernel read the piece at `at` before several threads request parts of it. This is a hint: a refusal costs
 /// only time.
 fn read_ahead(file: &File, at: u64, end: u64) {
     if let Some(len) = NonZeroU64::new(PIECE.min(end.saturating_sub(at))) {
@@ -213,16 +213,16 @@ fn read_ahead(file: &File, at: u64, end: u64) {
     }
 }
 
-/// Has a piece written without waiting for it, so that little is left for the sync at the end,
-/// which reports what fails here.
+/// Starts writing a piece without waiting for it, so that little is left for the sync at the end, which reports what
+/// fails here.
 fn write_behind(file: &File, at: u64, len: u64) {
     let (at, len) = (at.cast_signed(), len.cast_signed());
     // SAFETY: plain numbers about an open file.
     unsafe { libc::sync_file_range(file.as_raw_fd(), at, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Gives `to` owner and extended attributes (ACLs among them) of `from`. Mode and times come after
-/// all attributes ([`mode_and_times`]): an ordinary user may give none to a file that is read-only.
+/// Gives `to` the owner and extended attributes (including ACLs) of `from`. Mode and times are set after all attributes
+/// ([`mode_and_times`]), because an ordinary user may set no attributes on a read-only file.
 pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()> {
     let raw = &stat.raw;
     let owner = SetAttr { uid: Some(raw.st_uid), gid: Some(raw.st_gid), ..SetAttr::default() };
@@ -244,8 +244,8 @@ pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()>
     Ok(())
 }
 
-/// Gives `to`, which has the bytes of `from`, its owner and extended attributes; whether anything
-/// but the time of last access differed.
+/// Gives `to`, which has the bytes of `from`, its owner and extended attributes; returns whether anything but the time
+/// of last access differed.
 pub(super) fn liken(from: &impl AsFd, stat: &Stat, to: &File) -> Result<bool> {
     let (is, now) = (&stat.raw, stat_descriptor(to)?.raw);
     let (wanted, there) = (values(from)?, values(to)?);
@@ -262,7 +262,7 @@ pub(super) fn liken(from: &impl AsFd, stat: &Stat, to: &File) -> Result<bool> {
     Ok(true)
 }
 
-/// The extended attributes of a file that programs see.
+/// The extended attributes of a file that are visible to programs.
 fn values(file: &impl AsFd) -> Result<BTreeMap<OsString, Vec<u8>>> {
     let names = none_if_unsupported(xattr::list_on(file))?.unwrap_or_default();
     let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
@@ -275,7 +275,7 @@ fn values(file: &impl AsFd) -> Result<BTreeMap<OsString, Vec<u8>>> {
     Ok(found)
 }
 
-/// Gives `to` mode and times of a file.
+/// Gives `to` the mode and times of a file.
 pub(super) fn mode_and_times(stat: &Stat, to: &File) -> Result<()> {
     let raw = &stat.raw;
     let rest = SetAttr {

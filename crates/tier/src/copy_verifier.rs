@@ -1,8 +1,8 @@
-//! What the records of clean copies are worth when the tiers are mounted or checked.
+//! Decides which records of clean copies are valid when the tiers are mounted or checked.
 //!
-//! What must hold: a doubtful copy is not believed. It is removed where it still is what we made and
-//! its file is there. A copy that somebody changed, or whose file is gone although no mount removed
-//! it, is a file of its own, like anything else that was put there.
+//! What must hold: a doubtful copy is not believed. It is removed if it is still what we made and its file exists. A
+//! copy that somebody changed, or whose file is gone although no mount removed it, is a file in its own right, like
+//! anything else that was put there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,11 +28,11 @@ use halocline_vfs::namespace::stat_descriptor;
 struct CleanCopy {
     /// On disk.
     bytes: u64,
-    /// It lies elsewhere than at the path of its file's name, or is closed because it did.
+    /// It is elsewhere than at the path of its file's name, or is closed because it was.
     astray: bool,
 }
 
-/// What a record is worth.
+/// The validity of a record.
 enum Verdict {
     /// Both are what they were.
     Clean(CleanCopy),
@@ -40,13 +40,13 @@ enum Verdict {
     Stale,
     /// The copy is gone.
     Gone,
-    /// The copy is not ours any more.
+    /// The copy is no longer ours.
     Void,
     /// Its tier does not answer.
     Unknown,
 }
 
-/// Says what records are worth.
+/// Decides which records are valid.
 #[derive(Debug)]
 pub(super) struct CopyVerifier {
     tiers: Arc<Tiers>,
@@ -70,8 +70,8 @@ impl CopyVerifier {
         }
     }
 
-    /// Judges records; with `mend` attaches clean copies to their files and retires the other
-    /// records. Returns what is leftover now besides the `intents`.
+    /// Judges records; with `mend`, attaches clean copies to their files and retires the other records. Returns what is
+    /// now left over in addition to the `intents`.
     pub(super) fn verify(
         &self,
         records: Vec<CopyRecord>,
@@ -102,7 +102,7 @@ impl CopyVerifier {
                         self.attach(CopyRecord { disk_bytes, ..record }, astray);
                     }
                 }
-                // A copy that is gone may not be gone durably.
+                // A copy that is gone may not be durably gone.
                 Verdict::Stale | Verdict::Gone if mend => {
                     let id = format!("{}-stale", self.tiers.fresh_name());
                     leftovers.push(self.copy_records.retire(&record, &self.intents, id)?);
@@ -147,8 +147,8 @@ impl CopyVerifier {
         }
     }
 
-    /// Whether a copy, which nobody changed, has a second name at the place of an intent: where rename knows no flags, it
-    /// moves by a link, and a mount that is killed then leaves both names.
+    /// Whether a copy that nobody changed has a second name at the place of an intent: if rename supports no flags, a
+    /// move is made by a link, and a mount that is killed in the middle leaves both names.
     fn is_half_moved(&self, record: &CopyRecord, copy: &Stat, intents: &[Intent]) -> bool {
         let now = Stamp::of(copy);
         let is_same = |intent: &Intent| {

@@ -1,8 +1,8 @@
-//! Making a copy the file.
+//! Turns a copy into the file.
 //!
-//! What must hold (I10): the place changes by one rename on the SSD, while `place` is held
-//! exclusively and the copy is known to be the file; the SSD directory is durable before `place`
-//! is let go, or else before anything is reported durable at the new place (`pending_syncs`).
+//! What must hold (I10): the place changes by one rename on the SSD, while `place` is held exclusively and the copy is
+//! known to be identical to the file. The SSD directory is durable before `place` is released, or else before anything
+//! is reported durable at the new place (`pending_syncs`).
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -34,17 +34,17 @@ use halocline_vfs::namespace::{Node, stat_descriptor};
 /// How long a batch waits for a request to a file to end.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_millis(20);
 
-/// What a cutover that was made leaves.
+/// What a completed cutover leaves behind.
 pub(super) struct CutoverResult {
     /// The account of the file on the SSD that it replaces.
     pub(super) resident: Option<Arc<Resident>>,
     /// The old place on a lower tier.
     pub(super) old: Option<Intent>,
-    /// The directories that it changed, the one that was changed last first.
+    /// The directories that it changed, beginning with the one that was changed last.
     pub(super) parents: Vec<Node>,
 }
 
-/// What a cutover needs and leaves.
+/// What a cutover needs and leaves behind.
 struct CutoverPlan {
     /// What replaces the name's entry on the SSD, in the directory of temporary names.
     new_name: String,
@@ -112,8 +112,8 @@ impl Cutover {
         }
         let CutoverResult { resident, old, parents } =
             self.cut_over_names(inode, &mut place, source, copied)?;
-        // Durable before anybody writes to the new place: a later fsync there must not be lost
-        // with the link (I4).
+        // Durable before anybody writes to the new place: a later fsync there must not be lost together with the link
+        // (I4).
         let notes = (source.names > 1).then_some(copied.temporary.as_str());
         let durable = self.make_durable(inode, &parents, notes);
         self.follow(inode, &place, copied);
@@ -127,8 +127,8 @@ impl Cutover {
         Ok(resident)
     }
 
-    /// The same in a batch, for a file with one name, and not durably yet: before anything of the
-    /// file is made durable, its directory is synced (`pending_syncs`, I4). The batch cleans up.
+    /// The same in a batch, for a file with one name, and not durably yet: its directory is synced before anything of
+    /// the file is made durable (`pending_syncs`, I4). The batch cleans up.
     pub(super) fn cut_over_for_now(
         &self,
         inode: &Arc<Inode>,
@@ -146,7 +146,7 @@ impl Cutover {
         Ok(result)
     }
 
-    /// Cuts the names of a file, of which there are some, over to its copy.
+    /// Cuts all names of a file, which may be one or more, over to its copy.
     fn cut_over_names(
         &self,
         inode: &Arc<Inode>,
@@ -192,8 +192,8 @@ impl Cutover {
         Ok(CutoverResult { resident: left, old: plan.old, parents })
     }
 
-    /// Keeps what a promote leaves, which `old` names, as a clean copy if that is wanted; otherwise the
-    /// file waits to be archived.
+    /// Keeps what a promotion leaves behind, which `old` names, as a clean copy if that is wanted; otherwise the file
+    /// waits to be archived.
     fn keep_or_archive(
         &self,
         place: &Place,
@@ -208,13 +208,13 @@ impl Cutover {
         kept
     }
 
-    /// Makes a cutover durable in `parents`, the one that was changed last first, or notes that it is
-    /// not durable. Once it is, the notes with this id on how to continue with several names go.
+    /// Makes a cutover durable in `parents`, which begin with the one that was changed last, or notes that it is not
+    /// durable. Once it is durable, the notes with this id on how to continue with several names are removed.
     fn make_durable(&self, inode: &Inode, parents: &[Node], notes: Option<&str>) -> bool {
         let durable = parents.iter().try_for_each(|parent| self.tiers.sync_directory(parent));
         if let Err(error) = &durable {
             tracing::warn!(%error, "a move is not durable yet: both copies are kept");
-            // The sync of what was changed last covers the others.
+            // A sync of what was changed last covers the others.
             self.pending_syncs.add(inode.number, parents[0].clone());
         } else if let Some(notes) = notes {
             self.hard_links.forget_notes(inode, notes);
@@ -222,7 +222,7 @@ impl Cutover {
         durable.is_ok()
     }
 
-    /// Makes what the rename that cuts over needs, and notes what it will leave.
+    /// Makes what the rename of the cutover needs, and notes what it will leave behind.
     fn prepare(
         &self,
         (number, names): (u64, usize),
@@ -234,7 +234,7 @@ impl Cutover {
             None => copied.temporary.clone(),
         };
         let mut plan = CutoverPlan { new_name, names, old: None };
-        // The old copy is a leftover from the cutover on.
+        // From the cutover on, the old copy is a leftover.
         if let Some(away) = &place.away {
             let name = format!("{}-old", copied.temporary);
             plan.old = Some(self.intents.note(name, away.tier, &away.path)?);
@@ -258,8 +258,7 @@ impl Cutover {
         }
     }
 
-    /// Takes back what was prepared. A temporary link goes here, a temporary copy with its
-    /// migration.
+    /// Undoes the preparations. A temporary link is removed here, a temporary copy together with its migration.
     fn unprepare(&self, plan: &CutoverPlan) {
         for at in (0..plan.names.max(1)).rev() {
             self.tiers.ssd().drop_temporary(&temporary_name(&plan.new_name, at));
@@ -299,7 +298,7 @@ impl Cutover {
         }
     }
 
-    /// Moves an open file that no longer has a name: only its handles refer to it.
+    /// Moves an open file that no longer has a name; only its handles refer to it.
     fn cut_over_nameless(
         &self,
         inode: &Arc<Inode>,
@@ -322,9 +321,9 @@ impl Cutover {
         Ok(())
     }
 
-    /// Opens every handle at the new place; one that cannot be opened now is at its next use. A mount
-    /// of an ordinary user may not open what a program made read-only and still writes (as `git`
-    /// does): such a handle shares the open copy.
+    /// Opens every handle at the new place; one that cannot be opened now is opened at its next use. A mount of an
+    /// ordinary user may not open a file that a program made read-only and still writes (as `git` does): such a handle
+    /// shares the open copy.
     fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &StagedCopy) {
         for handle in inode.handles() {
             let opened = handle.file(place.moves, |flags| {
@@ -339,9 +338,8 @@ impl Cutover {
         }
     }
 
-    /// After a cutover that is durable: what it left goes, and the intents with it. Before, nobody
-    /// knows which of the two copies a power loss would leave: the next mount decides.
-    /// What a record keeps stays.
+    /// After a durable cutover, removes what it left behind, and the intents for it. Before that, nobody knows which of
+    /// the two copies a power loss would leave: the next mount decides. What a record keeps stays.
     pub(super) fn clean_up(
         &self,
         copied: &StagedCopy,
@@ -359,13 +357,13 @@ impl Cutover {
     }
 }
 
-/// Whether the copy is the file. The caller holds `place` exclusively.
+/// Whether the copy is identical to the file. The caller holds `place` exclusively.
 fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), NotMoved> {
     if inode.passed.load(Ordering::Acquire) > 0 {
         return Err(NotMoved::PassedThrough);
     }
-    // Not mapped when the copy began, and not handed to the kernel since: nobody stored
-    // anything that leaves no trace in times.
+    // It was not mapped when the copy began, and has not been handed to the kernel since, so nobody has stored anything
+    // that leaves no trace in its times.
     if inode.was_passed.load(Ordering::Acquire)
         || inode.changes.load(Ordering::Acquire) != source.changes
         || differs(&source.stat, &stat_descriptor(&source.file)?)
@@ -375,7 +373,7 @@ fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), NotMoved> {
     Ok(())
 }
 
-/// Whether a file changed between these two stats; reading it is no change.
+/// Whether a file changed between these two stats; reading does not count as a change.
 pub(super) fn differs(before: &Stat, after: &Stat) -> bool {
     let of = |stat: &Stat| {
         let raw = &stat.raw;

@@ -8,11 +8,11 @@ use halocline_os::clock::Clock;
 /// What tests and simulations put between a file tier and the machine.
 #[derive(Debug, Clone)]
 pub struct Decorations {
-    /// Hears of all steps.
+    /// Is told of all steps.
     pub watcher: Option<Arc<dyn Watcher>>,
     /// The time of the tier.
     pub clock: Clock,
-    /// Which moves go as a batch.
+    /// Which moves are done as a batch.
     pub batches: BatchBounds,
     /// Whether threads of the tier do its background work; if not, its opener does, by
     /// [`FileTier::work`](crate::FileTier::work).
@@ -29,13 +29,13 @@ impl Decorations {
     };
 }
 
-/// From where on moving many small files together is cheaper than one by one.
+/// From which point moving many small files together is cheaper than one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchBounds {
     /// Fewer files are better moved alone, each with syncs of its own: a sync of a file system waits for
     /// what others wrote there, too.
     pub files_min: usize,
-    /// Bytes that the machine may have to write back: a sync of a file system may wait for them.
+    /// The most bytes that the machine may have to write back: a sync of a file system may wait for them.
     pub dirty_bytes_max: u64,
     /// In more directories than these, names are made durable by one sync of their file system instead of
     /// one of each.
@@ -43,7 +43,7 @@ pub struct BatchBounds {
 }
 
 impl BatchBounds {
-    /// Those of production; what may have to be written back are some seconds of a disk.
+    /// The bounds used in production; the amount to be written back corresponds to some seconds of a disk.
     pub const DEFAULT: Self =
         Self { files_min: 4, dirty_bytes_max: 512 << 20, directories_max: 16 };
 }

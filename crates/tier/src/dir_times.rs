@@ -1,14 +1,13 @@
-//! Times of directories: a move renames something into one, which is no change that programs made.
+//! Times of directories: a move renames something into a directory, which is not a change made by a program.
 //!
-//! What must hold: a directory shows the times of the last change that a program made to it, and
-//! never an older time after a newer change. So a cutover reads them, renames and sets them back
-//! while it holds `names` exclusively; whatever else changes a directory through the mount, or
-//! shows its times, holds `names` shared.
+//! What must hold: a directory shows the times of the last change that a program made to it, and never an older time
+//! after a newer change. So a cutover reads the times, renames and sets them back while it holds `names` exclusively;
+//! everything else that changes a directory through the mount, or shows its times, holds `names` shared.
 //!
-//! The time of last change (ctime) cannot be set, nor can the others by a mount whose user does not
-//! own the directory: for both the times to be shown are remembered with the real ones, as long as
-//! the mount lives. A change that a program makes gives a directory other real times. A mount that
-//! is killed between the two calls leaves the later time, which is the safe one.
+//! The time of last change (ctime) cannot be set; nor can the others by a mount whose user does not own the directory.
+//! In both cases, the times to show are remembered together with the real ones for as long as the mount lives. A change
+//! by a program gives a directory other real times. A mount that is killed between the two calls leaves the later time,
+//! which is the safe one.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +22,7 @@ use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 
-/// Directories remembered at most: a few megabytes.
+/// The most directories that are remembered: a few megabytes.
 const KNOWN_MAX: usize = 1 << 16;
 
 /// Times of last modification and last change, each in seconds and nanoseconds.
@@ -46,7 +45,7 @@ impl Times {
 /// Directories whose last real change was one of our moves.
 #[derive(Debug, Default)]
 pub(super) struct DirTimes {
-    /// How many there are: mostly there are none to look for.
+    /// How many there are; usually there are none to look for.
     count: AtomicUsize,
     /// Real times, and those to show instead.
     known: Mutex<FxHashMap<Entry, (Times, Times)>>,
@@ -68,8 +67,8 @@ impl DirTimes {
         stat
     }
 
-    /// A program changed a directory's attributes: it has the times that it has. A clock may be so
-    /// coarse that they are the ones remembered.
+    /// Called when a program has changed a directory's attributes: the real times are shown from now on. A clock may be
+    /// so coarse that they equal the remembered ones.
     pub(super) fn changed(&self, dir: Entry) {
         if self.count.load(Ordering::Acquire) > 0 {
             let mut known = self.known.lock();
@@ -82,7 +81,7 @@ impl DirTimes {
     fn moved(&self, dir: Entry, real: Times, before: Times) {
         let mut known = self.known.lock();
         if known.len() >= KNOWN_MAX {
-            // Any half: they show when we changed them, which is no wrong time.
+            // Any half: they show when we changed them, which is not a wrong time.
             let mut stays = false;
             known.retain(|_, _| {
                 stays = !stays;

@@ -65,7 +65,7 @@ impl Engine for FileTier {
         let stored = self.components.base.tiers.tree().read_link(&place.entry)?;
         Ok(match self.components.base.tiers.links().read(stored.as_bytes()) {
             Target::Users(target) => target,
-            // Not ours, whatever it looks like.
+            // It is not ours, whatever it looks like.
             Target::Away(..) => stored,
         })
     }
@@ -253,7 +253,7 @@ impl Engine for FileTier {
         let base = &self.components.base;
         let (tiers, residents) = (base.tiers.clone(), base.residents.clone());
         let records = base.copy_records.clone();
-        // Each `df` of the machine asks, and must not hang with a tier.
+        // Every `df` on the machine requests this, and it must not hang together with a tier.
         let ask = move || statfs::of_all(&tiers, &residents, &records);
         self.components.liveness.while_alive(ask)
     }

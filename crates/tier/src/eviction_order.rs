@@ -1,16 +1,15 @@
-//! The files that leave the SSD next, without looking at all of them each time.
+//! The files that leave the SSD next, found without examining all of them each time.
 //!
-//! The order in which files leave changes only for files that are reported (`Keep`'s contract). So
-//! an order, once made, stays good for all others: the files that must leave now are among its
-//! first ones and those reported since, and are the same as if the policy had been asked about all
-//! files. It is rebuilt once about the square root of all files were reported: beyond that,
-//! checking them costs as much as rebuilding, spread over the uses.
+//! The order in which files leave changes only for files that are reported (the contract of `Keep`). So once an order
+//! has been made, it stays valid for all others: the files that must leave now are among its first ones and those
+//! reported since, and are the same as if the policy had been asked about all files. The order is rebuilt once about as
+//! many files as the square root of all files have been reported: beyond that, checking them costs as much as
+//! rebuilding, spread over the uses.
 //!
-//! Rules and jobs are part of it: a pinned file is not in the order, and a file that is renamed, or
-//! whose announced references were skipped, is reported. What changes that for many files (a rule,
-//! a job, a directory's name) makes the order void. In two things it may lag until it is rebuilt:
-//! sizes (a file that was empty is not in it), and how one job's references interleave with
-//! another's.
+//! Rules and jobs are taken into account: a pinned file is not in the order, and a file that is renamed, or whose
+//! announced references were skipped, is reported. A change that affects many files (a rule, a job, a directory's name)
+//! invalidates the order. In two respects it may lag until it is rebuilt: sizes (a file that was empty is not in it),
+//! and how one job's references interleave with another's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,14 +26,14 @@ const TOLD_MIN: usize = 64;
 /// An order, and the files whose position in it is stale.
 #[derive(Debug, Default)]
 pub(super) struct EvictionOrder {
-    /// An order exists, and nothing has made it void.
+    /// Whether there is an order that nothing has invalidated.
     valid: bool,
     /// The next file to leave comes first.
     order: VecDeque<FileId>,
     /// Files that were used, came, left, or were removed or renamed since.
     told: FxHashSet<FileId>,
     told_max: usize,
-    /// An order is being made, and whether something has made that one void.
+    /// Set while an order is being made, with whether something has invalidated that one.
     making: Option<Making>,
 }
 
@@ -45,7 +44,7 @@ enum Making {
 }
 
 impl EvictionOrder {
-    /// Something happened to a file.
+    /// Notes that something happened to a file.
     pub(super) fn tell(&mut self, file: FileId) {
         // Beyond `told_max` the order is not used.
         if self.told.len() <= self.told_max {
@@ -53,14 +52,14 @@ impl EvictionOrder {
         }
     }
 
-    /// Something happened that may concern any file.
+    /// Notes that something happened that may concern any file.
     pub(super) fn forget(&mut self) {
         let making = self.making.map(|_| Making::Void);
         *self = Self { making, ..Self::default() };
     }
 
-    /// Called before an order is made, which need not reflect what happens from now on. `false`
-    /// where another thread is making one.
+    /// Called before an order is made, which need not reflect what happens from now on. `false` if another thread is
+    /// making one.
     pub(super) fn begin(&mut self) -> bool {
         if self.making.is_some() {
             return false;
@@ -78,9 +77,8 @@ impl EvictionOrder {
         }
     }
 
-    /// Files that include the first to leave, which have `bytes` bytes together, without those that
-    /// `stays` keeps; all that may leave where they have less. `None` where only a look at all
-    /// files can tell.
+    /// Files that include the first to leave and together have `bytes` bytes, without those that `stays` keeps; all
+    /// that may leave if they have less. `None` if only an examination of all files can tell.
     pub(super) fn first(
         &mut self,
         bytes: u64,
@@ -235,7 +233,7 @@ mod tests {
             }
         }
 
-        /// Opens a file, and brings it if the policy wants it.
+        /// Opens a file, and brings it to the SSD if the policy wants it.
         fn used(&mut self, file: FileId) {
             self.policy.referenced(file, self.view.size(file));
             if self.policy.is_reordered() {
@@ -317,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Lets every policy go through `step` often.
+    /// Runs `step` many times for every policy.
     fn every_policy(step: impl Fn(&mut Run)) {
         let dir = tempfile::tempdir().unwrap();
         let root = Namespace::open(dir.path()).unwrap().root();
@@ -345,14 +343,14 @@ mod tests {
         every_policy(|run| {
             let file = run.any(FILES);
             match run.any(97) {
-                // A file is renamed so that a glob matches it, or not any more.
+                // A file is renamed so that a glob begins or ceases to match it.
                 0..10 => {
                     if !run.pinned.remove(&file) {
                         run.pinned.insert(file);
                     }
                     run.tell(file);
                 }
-                // A glob goes.
+                // A glob is removed.
                 10 if run.asked.is_multiple_of(8) => {
                     run.pinned.clear();
                     run.orders.iter_mut().for_each(EvictionOrder::forget);

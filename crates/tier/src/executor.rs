@@ -1,7 +1,7 @@
 //! The executor: carries out what the policy plans.
 //!
-//! [`Placement`] says which files leave the SSD, and in which order; this
-//! demotes them until there is room, several at once or in batches, and brings files to the SSD.
+//! [`Placement`] determines which files leave the SSD, and in which order. The executor demotes them until there is
+//! room, several at a time or in batches, and brings files to the SSD.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use super::watermarks::Watermarks;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 
-/// After this many copies failed in a row the tiers below are left alone for now.
+/// After this many consecutive failed copies, the tiers below are left alone for now.
 const FAILURES_MAX: usize = 8;
-/// How often room is made for a file that was asked for, where others take that room.
+/// How often room is made for a requested file if others take that room.
 const BRING_ATTEMPTS: usize = 16;
 
-/// What came of making room.
+/// The result of making room.
 struct Room {
-    /// As much is free as was asked for.
+    /// As much is free as was requested.
     enough: bool,
-    /// Files left the SSD, by us or by others: there may be enough by now, or at another attempt.
+    /// Files left the SSD, because of us or of others: there may be enough room now, or after another attempt.
     moved: bool,
 }
 
@@ -80,20 +80,19 @@ impl Executor {
         }
     }
 
-    /// Demotes files where the SSD is fuller than it should be. Whether that was in vain.
+    /// Demotes files if the SSD is fuller than it should be. Returns whether that was in vain.
     pub(super) fn keep_below_watermarks(&self) -> bool {
         self.passthrough.count(&self.tiers);
         let wanted = self.watermarks.wanted_room(&self.tiers, &self.residents);
         wanted.is_some_and(|bytes| !self.wakeups.is_stopping() && !self.free_up(bytes, u64::MAX))
     }
 
-    /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that
-    /// is not possible.
+    /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` if that is not possible.
     pub(super) fn free_up(&self, bytes: u64, except: u64) -> bool {
         self.make_room(bytes, &|number| number == except).enough
     }
 
-    /// The same, telling more.
+    /// The same, with a more detailed result.
     fn make_room(&self, bytes: u64, except: Except<'_>) -> Room {
         let mut room = Room { enough: self.is_free(bytes), moved: false };
         if !room.enough {
@@ -112,14 +111,13 @@ impl Executor {
         room
     }
 
-    /// Demotes files as planned until `bytes` are free. Whether the tiers below are left in peace for
-    /// now.
+    /// Demotes files as planned until `bytes` are free. Returns whether the tiers below are left in peace for now.
     fn carry_out(&self, plan: &Plan, bytes: u64, room: &mut Room) -> bool {
         let (mut left, mut failures) = (&plan.demote[..], 0);
         while !left.is_empty() && failures < FAILURES_MAX && !self.is_free(bytes) {
             let sizes = left.iter().map(|(_, resident)| resident.bytes());
             let missing = self.residents.missing(bytes).max(1);
-            // Tiers that fail are not given many at once.
+            // Tiers that fail are not given many files at a time.
             let goes_well = room.moved && failures == 0;
             if goes_well {
                 let (batch, later) = left.split_at(batch_of(sizes.clone(), missing));
@@ -139,7 +137,7 @@ impl Executor {
                     continue;
                 }
                 failures = 0;
-                // Somebody else may have been quicker.
+                // Somebody else may have been faster.
                 room.moved |= matches!(pushed, Ok(_) | Err(NotMoved::There | NotMoved::Gone));
             }
             left = later;
@@ -148,8 +146,8 @@ impl Executor {
         failures >= FAILURES_MAX
     }
 
-    /// Demotes files that have to make room as a batch, and those that it leaves one by one. Whether
-    /// any went as a batch.
+    /// Demotes files that must make room as a batch, and those that the batch leaves one by one. Returns whether any
+    /// were demoted as a batch.
     fn push_out_batch(&self, files: &[Leaving]) -> bool {
         let inodes = files.iter().map(|(entry, resident)| self.inodes.inode_of(*entry, resident));
         let inodes: Vec<_> = inodes.collect();
@@ -168,13 +166,13 @@ impl Executor {
         any
     }
 
-    /// Whether `bytes` are free on the SSD; frees the old copies of files that left it first.
+    /// Whether `bytes` are free on the SSD; first frees the old copies of files that have left it.
     fn is_free(&self, bytes: u64) -> bool {
         self.leftovers.free_old_copies();
         self.residents.free() >= bytes
     }
 
-    /// Demotes one file that has to make room.
+    /// Demotes one file that must make room.
     fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, NotMoved> {
         let inode = self.inodes.inode_of(entry, resident).ok_or(NotMoved::Gone)?;
         self.migrator.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|why| {
@@ -185,8 +183,8 @@ impl Executor {
         })
     }
 
-    /// Brings a file to the SSD because it was asked for, telling of progress. Pushes others out,
-    /// except those that `stays` keeps, until `kept` bytes are left free besides.
+    /// Brings a file to the SSD because it was requested, reporting progress. Demotes others, except those that `stays`
+    /// keeps, until `kept` bytes are left free in addition.
     pub(super) fn bring(
         &self,
         inode: &Arc<Inode>,
@@ -210,8 +208,8 @@ impl Executor {
         Err(NotMoved::NoRoom)
     }
 
-    /// The same for many small files, which need `need` bytes together; `None` for those that are to
-    /// be brought alone.
+    /// The same for many small files, which together need `need` bytes; `None` for those that must be brought
+    /// individually.
     pub(super) fn bring_batch(
         &self,
         (inodes, need): (&[&Arc<Inode>], u64),
@@ -228,8 +226,7 @@ impl Executor {
         }
     }
 
-    /// Bytes that must be free on the SSD for a file to come there; [`NotMoved::NoRoom`] where they
-    /// never are.
+    /// Bytes that must be free on the SSD for a file to come there; [`NotMoved::NoRoom`] if so many can never be free.
     fn room_needed(&self, inode: &Inode) -> Result<u64, NotMoved> {
         let place = inode.place.read();
         let stat = stat_descriptor(&*inode.physical(&self.tiers, &place)?)?;
@@ -250,7 +247,7 @@ impl Executor {
             return false;
         };
         for (entry, resident) in plan.demote {
-            // Without its room the file itself will stay.
+            // Without its room the file itself stays where it is.
             let _ = self.push_out(entry, &resident);
         }
         match self.migrator.migrate(inode, 0, Manner::Yielding, &mut |_| true) {
@@ -262,12 +259,12 @@ impl Executor {
         }
     }
 
-    /// Makes something on the SSD; a full one is given room by moving files down.
+    /// Creates something on the SSD; if the SSD is full, makes room by moving files down.
     pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..3 {
             match make() {
                 Err(error) if error.is_full() => {
-                    // Removed files first: nobody has to wait for a copy.
+                    // Removed files first, because nobody has to wait for a copy.
                     if let Err(error) = self.leftovers.finish() {
                         tracing::debug!(%error, "data of removed files stays for now");
                     }

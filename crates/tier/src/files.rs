@@ -1,4 +1,4 @@
-//! Files in use: opened, read, written, emptied, and spilled where the SSD has no room.
+//! Files in use: opening, reading, writing, emptying, and moving them down if the SSD has no room.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -106,7 +106,7 @@ impl Files {
         }
     }
 
-    /// Makes a file ready for writes by the kernel, which we do not see; or says why they must not be.
+    /// Prepares a file for writes by the kernel, which we do not see; or returns why there must be none.
     pub(super) fn ready_for_kernel(
         &self,
         inode: &Inode,
@@ -130,7 +130,7 @@ impl Files {
 
     pub(super) fn open_file(&self, inode: &Arc<Inode>, flags: i32, by: u32) -> Result<Handle> {
         if flags & libc::O_TRUNC != 0 {
-            // What is thrown away is not copied: the file is emptied where it is, then brought.
+            // What is discarded is not copied: the file is emptied where it is, and then brought.
             let change = SetAttr { size: Some(0), ..SetAttr::default() };
             self.set_attr(inode, None, &change)?;
         }
@@ -160,7 +160,7 @@ impl Files {
         }
         let fd = inode.physical(&self.tiers, &place)?;
         let permissions = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
-        // Of a directory; others have no mirrors.
+        // For a directory; only directories have mirrors.
         let before = match change.uid {
             Some(_) if place.may_be_directory() => Some(stat_descriptor(&*fd)?.raw.st_uid),
             _ => None,
@@ -186,8 +186,7 @@ impl Files {
         Ok(inode.show_at(&self.tiers, &place, stat))
     }
 
-    /// Changes the extended attribute `name` by `change`, which is given the file; `what` is the
-    /// step.
+    /// Changes the extended attribute `name` by calling `change` with the file; `what` is the step.
     pub(super) fn change_attribute(
         &self,
         inode: &Inode,
@@ -224,13 +223,13 @@ impl Files {
         by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         let names = self.names.read();
-        // A file that somebody else made first may have a clean copy when it is emptied.
+        // A file that somebody else created first may have a clean copy when it is emptied.
         let empties = flags & libc::O_EXCL == 0 && flags & libc::O_TRUNC != 0;
         let opens = if empties { flags & !libc::O_TRUNC } else { flags };
         let create = || self.tiers.tree().create((parent, name), mode, opens, by);
         let created = self.tiers.ssd().steps.step("creating a file", create);
         let (entry, mut stat, file) = match created {
-            // Somebody else made it first, and it has moved since.
+            // Somebody else created it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
                 drop(names);
                 let (node, _) = self.inodes.lookup(parent, name)?;
@@ -250,14 +249,14 @@ impl Files {
             stat = self.set_attr(&inode, None, &SetAttr { size: Some(0), ..SetAttr::default() })?;
         }
         self.archive_queue.add_made(&inode);
-        // A job file made from a trace has the files that a job makes, too.
+        // A job file made from a trace includes the files that a job creates.
         self.follow_jobs(&inode, by.caller.pid);
         self.placement.created(inode.number);
         self.history.opened(inode.number);
         let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
         if full || self.placement.is_excluded(&inode, self.catalog.view()) {
-            // Its bytes will not fit: better now, while it is empty.
+            // Its bytes will not fit: it is better moved now, while it is empty.
             if let Err(why) = self.migrator.demote(&inode, Manner::Yielding, &mut |_| true) {
                 tracing::debug!("a new file stays on the SSD: {why}");
             }
@@ -300,11 +299,11 @@ impl Files {
         }
     }
 
-    /// Tier `failed` has no room for what a program writes to a file there: the file moves down, or
-    /// others do. `full` is the error where nothing helps.
+    /// Tier `failed` has no room for what a program writes to a file there: the file moves down, or others do. `full`
+    /// is the error to return if nothing helps.
     fn spill(&self, inode: &Arc<Inode>, failed: usize, full: Error) -> Result<()> {
         if failed == 0 && self.leftovers.free_old_copies() {
-            // There may be room by now.
+            // There may be room now.
             return Ok(());
         }
         if self.clean.give_way(failed, ROOM_FOR_NAMES) {
@@ -312,7 +311,7 @@ impl Files {
         }
         for tier in failed + 1..self.tiers.dirs().len() {
             if inode.place.read().tier() != failed {
-                // Somebody moved it meanwhile.
+                // Somebody has moved it meanwhile.
                 return Ok(());
             }
             match self.migrator.migrate(inode, tier, Manner::Forcing, &mut |_| true) {
@@ -360,8 +359,8 @@ impl Files {
         }
     }
 
-    /// A program opens a file: jobs and policy are told, and the policy brings it to the SSD if it
-    /// is worth that (Algorithm 1).
+    /// Called when a program opens a file: jobs and policy are told, and the policy brings it to the SSD if it is worth
+    /// that (Algorithm 1).
     fn used(&self, inode: &Arc<Inode>, by: u32) {
         let ahead = self.follow_jobs(inode, by);
         self.history.opened(inode.number);
@@ -379,7 +378,7 @@ impl Files {
         });
     }
 
-    /// Bytes of blocks of a file, wherever it is; 0 where unknown.
+    /// Bytes of a file's blocks, wherever it is; 0 if unknown.
     fn bytes_on_disk(&self, inode: &Inode) -> u64 {
         let place = inode.place.read();
         if let Some(resident) = &place.resident {
@@ -389,8 +388,8 @@ impl Files {
         found.map_or(0, |stat| stat.disk_bytes())
     }
 
-    /// Tells jobs that thread `by` opens or makes a file; its announced references after that,
-    /// where it is a job's own use of it.
+    /// Tells jobs that thread `by` opens or creates a file. Returns the file's announced references after that, if this
+    /// is a job's own use of it.
     fn follow_jobs(&self, inode: &Inode, by: u32) -> Option<Ahead> {
         if !self.placement.has_jobs() {
             return None;

@@ -1,5 +1,5 @@
-//! What all components of a file tier stand on: the tiers, what is known of their files, and where
-//! they count and tell.
+//! What all components of a file tier are based on: the tiers, what is known of their files, and where counts and notes
+//! are kept.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,8 +36,7 @@ use halocline_meta::owner::Owner;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
-/// The lowest components. Each other component is handed this once, when it is made, and keeps of
-/// it what it needs.
+/// The lowest components. Each other component is given this once, when it is made, and keeps what it needs of it.
 #[derive(Debug)]
 pub(crate) struct Foundation {
     pub(super) tiers: Arc<Tiers>,
@@ -65,7 +64,7 @@ pub(crate) struct Foundation {
     pub(super) wakeups: Arc<Wakeups>,
     pub(super) options: Arc<TierOptions>,
     pub(super) batch_bounds: BatchBounds,
-    /// No mount has seen these tiers before.
+    /// No mount has used these tiers before.
     pub(super) is_new: bool,
     pub(super) clock: Clock,
     pub(super) begun: Instant,
@@ -74,7 +73,7 @@ pub(crate) struct Foundation {
 }
 
 impl Foundation {
-    /// Opens the tiers of `set`, what `former` says had these roots earlier, within what is `around`.
+    /// Opens the tiers of `set` within what is `around`; `former` tells which tiers had these roots earlier.
     pub(super) fn new(
         set: &TierSet,
         options: TierOptions,
@@ -93,7 +92,7 @@ impl Foundation {
         let tier_dir =
             |(tier, root): (usize, &PathBuf)| TierDir::open(root, tier, around.watcher.clone());
         let dirs = set.roots.iter().enumerate().map(tier_dir).collect::<Result<Vec<_>>>()?;
-        // The private directory must be the one that is locked, not one that came to its path meanwhile.
+        // The private directory must be the one that is locked, not one that has since been put at its path.
         dirs[0].check_private(&owner)?;
         let total = dirs[0].totals()?;
         let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));

@@ -67,15 +67,15 @@ pub fn link(bytes: &[u8]) {
     era(name);
 }
 
-/// A directory of our own, in memory where there is one.
+/// A directory of our own, in memory if possible.
 fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     made.expect("a directory")
 }
 
-/// Two tiers with one file each and what the lines of some bytes put there: `tier.json` of each tier, then symbolic links,
-/// `PATH TARGET`. They are refused, or looked at and mended; no file is lost, and nothing outside changes.
+/// Two tiers with one file each and what the lines of some bytes put there: `tier.json` of each tier, then symbolic
+/// links, `PATH TARGET`. They are refused, or looked at and mended; no file is lost, and nothing outside changes.
 pub fn tree(bytes: &[u8]) {
     let scratch = scratch();
     let at = |path: &str| scratch.path().join(path);
@@ -99,7 +99,7 @@ pub fn tree(bytes: &[u8]) {
             continue;
         }
         let path = at("ssd").join(path);
-        // What is there already stays, and what cannot be is not.
+        // What exists already stays, and what cannot be created is left out.
         let _ = fs::create_dir_all(path.parent().expect("below a tier"));
         let _ = symlink(target, path);
     }

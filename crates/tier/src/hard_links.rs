@@ -1,14 +1,13 @@
 //! Files with several names (hard links): all names move together, and the data once.
 //!
-//! The SSD's tree has the names, so it has the hard links too: those of the file where it is on the
-//! SSD, those of its link where it is below. The link of such a file has a form of its own ([`super::tier_links`]),
-//! because a second name of any other link is not believed.
+//! The SSD's tree has the names, so it has the hard links too: those of the file if it is on the SSD, those of its link
+//! if it is below. The link of such a file has a form of its own ([`super::tier_links`]), because a second name of any
+//! other link is not believed.
 //!
-//! What must hold: while some names stand for the file and others for its copy, nobody changes
-//! either, and hard links to both in the directory of intents, `ID-from` and `ID-to`, say which is
-//! which. A mount that finds both gives the remaining names to what `ID-to` is, so that is always
-//! the file that programs went on with. Either is removed only once all names are durably cut over,
-//! or durably back.
+//! What must hold: while some names stand for the file and others for its copy, nobody changes either, and hard links
+//! to both in the directory of intents, `ID-from` and `ID-to`, record which is which. A mount that finds both gives the
+//! remaining names to `ID-to`, so that is always the file that programs continued to use. Either note is removed only
+//! once all names are durably cut over, or durably restored.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -35,7 +34,7 @@ use halocline_vfs::namespace::statx::{set_attr_on, stat_at, system_time};
 use halocline_vfs::namespace::{Node, stat_descriptor};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
-/// What an ID's hard links in the directory of intents are called.
+/// The names of an ID's hard links in the directory of intents.
 struct Notes {
     from: String,
     to: String,
@@ -89,14 +88,13 @@ impl HardLinks {
     /// All `count` names of an entry.
     ///
     /// # Errors
-    /// [`NotMoved::HardLinked`] where the mount does not know all of them, or they are more than
-    /// [`NAMES_MAX`].
+    /// [`NotMoved::HardLinked`] if the mount does not know all of them, or if there are more than [`NAMES_MAX`].
     pub(super) fn all_names(&self, entry: &Node, count: u64) -> Result<Vec<Name>, NotMoved> {
         if count > NAMES_MAX {
             return Err(NotMoved::HardLinked { names: count, known: NAMES_MAX });
         }
         let mut names = entry.names();
-        // Somebody may have changed some behind the mount.
+        // Somebody may have changed some of them behind the mount.
         names.retain(|(parent, name)| {
             let there = self.tiers.tree().descriptor(parent);
             let there = there.and_then(|dir| stat_at(dir.as_fd(), name));
@@ -106,7 +104,7 @@ impl HardLinks {
         if known == count { Ok(names) } else { Err(NotMoved::HardLinked { names: count, known }) }
     }
 
-    /// Why a file with several names cannot move, if so.
+    /// Why a file with several names cannot move, if it cannot.
     pub(super) fn why_linked(&self, inode: &Inode) -> Option<NotMoved> {
         let place = inode.place.read();
         let count = inode.count_names(&self.tiers, &place).ok().filter(|count| *count > 1)?;
@@ -133,8 +131,8 @@ impl HardLinks {
         Ok(())
     }
 
-    /// The names of a file on a lower tier changed: so must the time of its last change, since that
-    /// tier does not know of it.
+    /// Called when the names of a file on a lower tier have changed: the time of its last change must change too, and
+    /// that tier does not do it.
     pub(super) fn touch(&self, entry: Entry) {
         if let Some(inode) = self.table.find(entry)
             && let Err(error) = self.touched(&inode)
@@ -165,7 +163,7 @@ impl HardLinks {
 }
 
 impl HardLinks {
-    /// Gives what `first` names more temporary names, `count` in all.
+    /// Creates more temporary names for what `first` names, `count` in all.
     pub(super) fn make_names(&self, first: &str, count: usize) -> Result<()> {
         let tier_dir = &self.tiers.ssd();
         (1..count).try_for_each(|at| {
@@ -216,7 +214,7 @@ impl HardLinks {
                     let back = back.and_then(|()| self.drop_note(&notes.from));
                     if let Err(error) = back.and_then(|()| self.intents.sync()) {
                         tracing::warn!(%error, "the next mount cuts the names over of a file");
-                        // The file is known by whichever name it is looked up from now on.
+                        // From now on the file is found by whichever name it is looked up.
                         for entry in to.into_iter().chain([expected]) {
                             self.table.set_number(entry, inode.number);
                         }
@@ -241,8 +239,7 @@ impl HardLinks {
         Ok((entry, stat, parents))
     }
 
-    /// All names that [`Self::replace_all`] cut over are durable. The caller holds `place`
-    /// exclusively.
+    /// Called when all names that [`Self::replace_all`] cut over are durable. The caller holds `place` exclusively.
     pub(super) fn forget_notes(&self, inode: &Inode, id: &str) {
         let notes = Notes::of(id);
         let _names = self.names.write();
@@ -252,12 +249,12 @@ impl HardLinks {
         }
     }
 
-    /// Gives names back to what they stood for before.
+    /// Restores names to what they stood for before.
     fn put_back(&self, names: &[Name], notes: &Notes, expected: Entry) -> Result<()> {
         names.iter().try_for_each(|name| self.give(&notes.from, name, expected))
     }
 
-    /// Makes a name, which stands for `expected`, a name of what a note links to.
+    /// Makes a name that stands for `expected` a name of what a note links to.
     fn give(&self, note: &str, (parent, name): &Name, expected: Entry) -> Result<()> {
         let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
         let dir = self.intents.dir();
@@ -289,8 +286,8 @@ impl HardLinks {
 }
 
 impl HardLinks {
-    /// Finishes the cutover of names that a mount left at their old file; without `mend` only lists them. It is
-    /// durable before the notes of it are removed.
+    /// Finishes the cutover of names that a mount left at their old file; without `mend`, only lists them. The cutover
+    /// is durable before its notes are removed.
     pub(super) fn finish_torn(&self, mend: bool) -> Result<Vec<PathBuf>> {
         let (dir, mut torn, mut files) = (self.intents.dir(), HashMap::new(), Vec::new());
         for note in self.intents.names()? {
@@ -332,8 +329,8 @@ impl HardLinks {
         Ok(found)
     }
 
-    /// Makes names of the tree, which stand for links that name one file, hard links of one of
-    /// them, or of a new one with `target`.
+    /// Makes names of the tree that stand for links to one file hard links of one of those links, or of a new one with
+    /// `target`.
     pub(super) fn join(&self, names: &[(Name, Entry)], target: Option<&OsStr>) -> Result<()> {
         let Some(((parent, name), first)) = names.first() else { return Ok(()) };
         let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
@@ -368,7 +365,7 @@ impl HardLinks {
         Ok(())
     }
 
-    /// One of our links replaces another.
+    /// Updates what is known when one of our links replaces another.
     pub(super) fn renumber(&self, old: Entry, new: Entry) {
         if let Some(number) = self.table.number(old) {
             self.table.removed(old);
@@ -376,7 +373,7 @@ impl HardLinks {
         }
     }
 
-    /// Learns the names of an entry that has several.
+    /// Notes the names of an entry that has several.
     pub(super) fn learn_name(&self, dir: &Node, name: &OsStr, stat: &Stat) {
         let many = 2..=NAMES_MAX + 1;
         if many.contains(&stat.raw.st_nlink)

@@ -1,7 +1,6 @@
 //! When files were opened, and why they stayed where they are: for `explain`.
 //!
-//! The policies keep their own account; nothing decides by this one. It is bounded: what was noted
-//! long ago may be forgotten.
+//! The policies keep their own account; nothing is decided by this one. It is bounded: old entries may be forgotten.
 
 use std::sync::Arc;
 
@@ -10,9 +9,9 @@ use rustc_hash::FxHashMap;
 
 use halocline_os::clock::Clock;
 
-/// At most this many files have their opens known.
+/// The most files whose opens are known.
 const OPENED_MAX: usize = 1 << 17;
-/// At most this many files have their failed moves known.
+/// The most files whose failed moves are known.
 const NOT_MOVED_MAX: usize = 1 << 10;
 
 /// Opens of one file since the mount began.
@@ -23,7 +22,7 @@ pub(super) struct OpenCount {
     pub(super) last_ms: u64,
 }
 
-/// Of all files.
+/// The history of all files.
 #[derive(Debug, Default)]
 pub(super) struct History {
     clock: Clock,
@@ -37,7 +36,7 @@ impl History {
         Self { clock: clock.clone(), ..Self::default() }
     }
 
-    /// File `number` was opened or made.
+    /// Notes that file `number` was opened or created.
     pub(super) fn opened(&self, number: u64) {
         let mut opened = self.opened.lock();
         if opened.len() >= OPENED_MAX && !opened.contains_key(&number) {
@@ -52,7 +51,7 @@ impl History {
         self.opened.lock().get(&number).copied().unwrap_or_default()
     }
 
-    /// It should have moved, and did not.
+    /// Notes that it should have moved but did not.
     pub(super) fn not_moved(&self, number: u64, why: &str) {
         let mut not_moved = self.not_moved.lock();
         if not_moved.len() >= NOT_MOVED_MAX && !not_moved.contains_key(&number) {
@@ -61,7 +60,7 @@ impl History {
         not_moved.insert(number, (self.clock.now_ms(), why.into()));
     }
 
-    /// It moved.
+    /// Notes that it moved.
     pub(super) fn moved(&self, number: u64) {
         self.not_moved.lock().remove(&number);
     }
@@ -71,7 +70,7 @@ impl History {
         self.not_moved.lock().get(&number).cloned()
     }
 
-    /// It no longer exists.
+    /// Notes that it no longer exists.
     pub(super) fn removed(&self, number: u64) {
         self.opened.lock().remove(&number);
         self.moved(number);

@@ -1,4 +1,4 @@
-//! What the engine knows of a file while somebody refers to it, wherever the file is.
+//! What the engine knows about a file while something refers to it, wherever the file is.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -23,7 +23,7 @@ pub struct Node(pub(super) Arc<Inode>);
 
 /// One inode as programs see it. Its identity outlives its moves.
 pub(super) struct Inode {
-    /// Tells live inodes apart.
+    /// Distinguishes live inodes.
     pub(super) id: u64,
     /// The number that programs see.
     pub(super) number: u64,
@@ -31,24 +31,23 @@ pub(super) struct Inode {
     pub(super) moving: Mutex<()>,
     /// Shared by every operation, exclusive for the moment in which the file moves.
     pub(super) place: RwLock<Place>,
-    /// Changes of contents through this engine: a copy made meanwhile is not the file.
+    /// Counts changes of contents through this engine: a copy made during one is not the file.
     pub(super) changes: AtomicU64,
-    /// Handles that the kernel serves by itself: the file must stay where it is.
+    /// Counts handles that the kernel serves by itself, for which the file must stay where it is.
     pub(super) passed: AtomicU32,
-    /// The kernel served handles of it: a mapping of theirs may have outlived them
-    /// ([`super::mmap`]).
+    /// Whether the kernel has served handles of it: a mapping of theirs may have outlived them ([`super::mmap`]).
     pub(super) was_passed: AtomicBool,
-    /// One of those handles may write: so may its mapping.
+    /// Whether one of those handles could write; then its mapping can, too.
     pub(super) wrote_past: AtomicBool,
     /// What its last move did to the time of its last change.
     pub(super) moved_at: Mutex<Option<MovedAt>>,
-    /// The file on a lower tier, once it has no place there by which it could be found.
+    /// The file on a lower tier, once it has no place by which it could be found there.
     pub(super) kept: Mutex<Option<Arc<OwnedFd>>>,
-    /// Hard links to its entry in directories of the engine's own; changed while `place` and
-    /// `names` are held exclusively.
+    /// Counts hard links to its entry in directories of the engine's own; changed while `place` and `names` are held
+    /// exclusively.
     pub(super) own_links: AtomicU64,
-    /// Some of its names stand for the file and others for a copy of it, and that could not be
-    /// mended ([`super::hard_links`]): nobody may change either before the next mount.
+    /// Some of its names stand for the file and others for a copy of it, and that could not be repaired
+    /// ([`super::hard_links`]): nobody may change either before the next mount.
     torn: AtomicBool,
     handles: Mutex<Vec<Weak<Opened>>>,
     table: Weak<Table>,
@@ -61,7 +60,7 @@ pub(super) struct Place {
     pub(super) entry: namespace::Node,
     /// Where the file is, if not on the SSD.
     pub(super) away: Option<Away>,
-    /// Account of a regular file on the SSD.
+    /// The account of a regular file on the SSD.
     pub(super) resident: Option<Arc<Resident>>,
     /// Counts moves: open handles follow.
     pub(super) moves: u64,
@@ -86,8 +85,8 @@ impl Place {
         self.away.is_none() && self.resident.is_none()
     }
 
-    /// Makes a change that may need `len` more bytes, at `at` if that is known, with room reserved
-    /// for it on the SSD (I5). `None` where it does not fit there: then nothing was changed.
+    /// Makes a change that may need `len` more bytes, at `at` if that is known, with room reserved for it on the SSD
+    /// (I5). `None` if it does not fit there; then nothing was changed.
     pub(super) fn growing<T>(
         &self,
         file: &File,
@@ -111,7 +110,7 @@ pub(super) struct Away {
     pub(super) tier: usize,
     /// Relative to the tier's root; empty for a file without a name.
     pub(super) path: PathBuf,
-    /// The link that names it may have several names: the file's.
+    /// Whether the link that names it may have several names, which are the file's.
     pub(super) shared: bool,
 }
 
@@ -150,9 +149,9 @@ impl Inode {
         let is_leased = |errno| -> Result<bool> {
             Ok(errno == libc::EAGAIN && stat_descriptor(&*file)?.kind() == libc::S_IFREG)
         };
-        // Do not block on whatever else may be at the place by now.
+        // This must not block on whatever else may now be at the place.
         match reopen(&*file, flags | libc::O_NONBLOCK) {
-            // Our own check for mappings briefly holds a lease.
+            // Our own check for mappings holds a lease for a moment.
             Err(error) if is_leased(error.errno())? => reopen(&*file, flags),
             opened => opened,
         }
@@ -167,9 +166,9 @@ impl Inode {
         Ok(all.saturating_sub(self.own_links.load(Ordering::Acquire)))
     }
 
-    /// A change of contents or attributes is under way until the guard is dropped. The caller holds
-    /// `place` shared for longer than that, so that a thread that holds it exclusively sees the
-    /// change counted: a copy begun before the end of a change is never taken for the file.
+    /// Marks a change of contents or attributes as in progress until the guard is dropped. The caller holds `place`
+    /// shared for longer than that, so that a thread that holds it exclusively sees the change counted: a copy begun
+    /// before the end of a change is never taken for the file.
     ///
     /// # Errors
     /// `EIO` for a file whose names are torn.
@@ -190,8 +189,8 @@ impl Inode {
     }
 }
 
-/// A move gives a file a new time of last change (ctime), which nobody can set: programs are shown
-/// the old one until they change the file themselves, while the mount knows the inode.
+/// A move gives a file a new time of last change (ctime), which nobody can set: while the mount knows the inode,
+/// programs are shown the old one until they change the file themselves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MovedAt {
     real: (i64, i64),
@@ -199,7 +198,7 @@ pub(super) struct MovedAt {
 }
 
 impl Inode {
-    /// The file moved, or its place was renamed: `before` was shown, and `now` is what is there.
+    /// Called when the file moved or its place was renamed: `before` was shown, and `now` is what it has.
     pub(super) fn keep_ctime(&self, before: &Stat, now: &Stat) {
         let mut moved_at = self.moved_at.lock();
         let shown = match &*moved_at {
@@ -209,8 +208,7 @@ impl Inode {
         *moved_at = Some(MovedAt { real: ctime(now), shown });
     }
 
-    /// A program renamed the file, which moved it on its lower tier too: programs may see that
-    /// time.
+    /// Called when a program renamed the file, which moved it on its lower tier too: programs may see that time.
     pub(super) fn show_real_ctime(&self) {
         *self.moved_at.lock() = None;
     }
@@ -226,8 +224,8 @@ impl Inode {
     /// Attributes as programs see them, of a file that is on a lower tier and whose link has
     /// `names` names.
     fn show_below(&self, names: u64, mut stat: Stat) -> Stat {
-        // Programs do not see how many names the data has there: a second one is ours, and the data
-        // of a removed file is removed after its name.
+        // Programs do not see how many names the data has there: a second one is ours, and the data of a removed file
+        // is removed after its name.
         stat.raw.st_nlink = if self.kept.lock().is_some() { 0 } else { names };
         self.show(stat)
     }
@@ -280,7 +278,7 @@ pub(super) struct Opened {
     current: Mutex<(u64, Arc<File>)>,
     /// The file's account, where the kernel serves the handle by itself.
     pub(super) passed: OnceLock<Arc<Resident>>,
-    /// Of such a handle, whether the kernel serves only mappings: reads and writes come to us.
+    /// For such a handle, whether the kernel serves only mappings, while reads and writes come to us.
     pub(super) maps_only: AtomicBool,
 }
 
@@ -307,7 +305,7 @@ impl Opened {
         self.file(place.moves, |flags| self.inode.open_again(tiers, place, flags))
     }
 
-    /// Lets go of the open file: the next use opens it again. The caller holds `place` exclusively.
+    /// Releases the open file, so that the next use opens it again. The caller holds `place` exclusively.
     pub(super) fn let_go(&self, instead: &Arc<File>) {
         *self.current.lock() = (u64::MAX, instead.clone());
     }
@@ -355,17 +353,17 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Known {
     live: HashMap<Entry, Weak<Inode>>,
-    /// Numbers of files that have moved, or whose own number such a file has.
+    /// Numbers of files that have moved, and of files whose own number is used by such a file.
     numbers: HashMap<Entry, u64>,
-    /// The same numbers: the SSD may give them to new files.
+    /// The same numbers, because the SSD may give them to new files.
     claimed: HashSet<u64>,
     /// Numbers of files whose names are torn.
     torn: HashSet<u64>,
 }
 
 impl Table {
-    /// The inode of `entry`, made by `make` where none is live. The caller holds `names` shared, so
-    /// that the entry does not change its meaning meanwhile.
+    /// The inode of `entry`, created by `make` if none is live. The caller holds `names` shared, so that the meaning of
+    /// the entry does not change meanwhile.
     pub(super) fn intern(
         self: &Arc<Self>,
         entry: &namespace::Node,
@@ -418,8 +416,7 @@ impl Table {
         known.claimed.insert(number);
     }
 
-    /// Notes the number that a file claims, unless another file has it; returns whether it is the
-    /// file's.
+    /// Notes the number that a file claims, unless another file has it; returns whether it now belongs to the file.
     pub(super) fn claim_number(&self, entry: Entry, number: u64) -> bool {
         let mut known = self.known.lock();
         let is_its = !known.claimed.contains(&number) || known.numbers.get(&entry) == Some(&number);
@@ -430,12 +427,12 @@ impl Table {
         is_its
     }
 
-    /// Whether a file that has moved is known by this number.
+    /// Whether this number belongs to a file that has moved.
     pub(super) fn is_claimed(&self, number: u64) -> bool {
         self.known.lock().claimed.contains(&number)
     }
 
-    /// Nobody may change a file any more, by whichever name.
+    /// Forbids changes of a file from now on, by whichever name.
     pub(super) fn tear(&self, number: u64) {
         let live: Vec<_> = {
             let mut known = self.known.lock();
@@ -447,7 +444,7 @@ impl Table {
         }
     }
 
-    /// The inode's name stands for another entry now.
+    /// Called when the inode's name stands for another entry.
     pub(super) fn moved(&self, inode: &Arc<Inode>, from: Entry, to: Entry) {
         let mut known = self.known.lock();
         known.live.remove(&from);
@@ -457,7 +454,7 @@ impl Table {
         known.claimed.insert(inode.number);
     }
 
-    /// An entry is gone from the SSD for good: its number may come back as another's.
+    /// Called when an entry is gone from the SSD for good: its number may come back for another entry.
     pub(super) fn removed(&self, entry: Entry) {
         let mut known = self.known.lock();
         if let Some(number) = known.numbers.remove(&entry) {
@@ -465,7 +462,7 @@ impl Table {
         }
     }
 
-    /// Called from the inode's own drop: its entry goes unless a newer inode took it.
+    /// Called when the inode is dropped: its entry is removed unless a newer inode has taken it.
     fn forget(&self, entry: Entry, inode: &Inode) {
         let mut known = self.known.lock();
         if known.live.get(&entry).is_some_and(|live| std::ptr::eq(live.as_ptr(), inode)) {

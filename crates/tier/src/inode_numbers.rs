@@ -1,9 +1,8 @@
-//! The inode numbers that programs see: a file keeps its first one wherever it goes.
+//! The inode numbers that programs see: a file keeps its first number wherever it goes.
 //!
-//! A migrated copy keeps the number in an extended attribute, and a link of ours in its
-//! modification time, where it is found without asking the lower tier. The file system of the SSD
-//! gives the freed number to a new file sooner or later; that one is then shown by another number,
-//! made up above 2^54.
+//! A migrated copy keeps the number in an extended attribute, and a link of ours keeps it in its modification time,
+//! where it is found without a request to the lower tier. The file system of the SSD assigns the freed number to a new
+//! file sooner or later; that file is then shown with another number, made up above 2^54.
 //!
 //! A user who could write to a file before it came to the tier may have made its attribute say anything. What must
 //! hold: it never claims another file's number.
@@ -30,8 +29,7 @@ pub(super) fn kept_number(fd: &impl AsFd) -> Option<u64> {
     std::str::from_utf8(&value).ok()?.parse().ok()
 }
 
-/// Makes a file keep a number. Where there are no extended attributes the number lasts as long as
-/// the mount.
+/// Makes a file keep a number. Without extended attributes, the number lasts as long as the mount.
 pub(super) fn keep_number(fd: &impl AsFd, number: u64) -> Result<()> {
     match xattr::set_on(fd, NUMBER_XATTR.as_ref(), number.to_string().as_bytes(), 0) {
         Err(error) if error.errno() == libc::EOPNOTSUPP => Ok(()),
@@ -43,7 +41,7 @@ pub(super) fn keep_number(fd: &impl AsFd, number: u64) -> Result<()> {
 #[derive(Debug)]
 pub(super) struct InodeNumbers {
     table: Arc<Table>,
-    /// For a file whose own number another is known by.
+    /// The next number for a file whose own number already belongs to another.
     next: AtomicU64,
 }
 
@@ -100,8 +98,8 @@ impl InodeNumbers {
         }
         let copy = tiers.dirs()[away.tier].look(&away.path).ok();
         let kept = copy.and_then(|copy| kept_number(&copy));
-        // Ours is in the link, where that can have it. What else an attribute says is for files that were put
-        // there by hand, whoever wrote it, and may be the own number of anything on the SSD.
+        // Our number is in the link if the link can keep it. What else an attribute says concerns files that were put
+        // there by hand; whoever wrote it, it may be the own number of anything on the SSD.
         let kept = kept.filter(|kept| !can_keep(*kept));
         let mut found = kept.into_iter().chain([link.raw.st_ino]);
         found

@@ -75,7 +75,7 @@ impl Inodes {
     ) -> Result<(Arc<Inode>, bool)> {
         let mut away = None;
         if stat.kind() == libc::S_IFLNK {
-            // What a known one stands for was found when it became known.
+            // What a known one stands for was determined when it became known.
             if let Some(inode) = self.table.find(entry.key()) {
                 return Ok((inode, false));
             }
@@ -142,7 +142,7 @@ impl Inodes {
         entry
     }
 
-    /// Shows an entry that may be a link of ours as the file that it stands for.
+    /// Shows an entry that may be a link of ours as the file for which it stands.
     fn show_link(&self, dir: &namespace::Node, entry: &mut DirEntry) {
         let Ok(Some((away, key))) = link_owner::away(&self.tiers, dir, &entry.name) else { return };
         let names = self.names.read();

@@ -1,10 +1,10 @@
-//! Data on lower tiers that no link names yet, or no longer: leftovers once nothing claims it.
+//! Data on lower tiers that no link names yet, or that no link names any more: it is left over once nothing claims it.
 //!
-//! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`, or the link of a
-//! removed file, which was renamed there. Making one is a single atomic metadata operation: file
-//! systems with a journal commit it before what follows, so it needs no fsync of its own where what
-//! follows is on the SSD too. What must hold: from before a file on a lower tier loses its link, or
-//! gets its place without one, until it has a link or is gone durably, an intent names it.
+//! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`, or the link of a removed file, which
+//! was renamed there. Creating one is a single atomic metadata operation: file systems with a journal commit it before
+//! what follows, so it needs no fsync of its own if what follows is on the SSD too. What must hold: from before a file
+//! on a lower tier loses its link, or gets its place without one, until it has a link or is durably gone, an intent
+//! names it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -94,23 +94,21 @@ impl Intents {
         Ok(Self { dir: private.sub(NAME)?, steps, removals: Mutex::default() })
     }
 
-    /// Notes that `place` may hold a file that no link names, from a change on the SSD that
-    /// follows.
+    /// Notes that `place` may hold a file that no link names, from a later change on the SSD on.
     pub(super) fn note(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
         let target = target(tier, place);
         self.steps.step("noting an intent", || Ok(symlinkat(target, &self.dir, &name)?))?;
         Ok(Intent { name, tier, place: place.to_owned() })
     }
 
-    /// The same, from a change on the lower tier that follows: its file system does not wait for
-    /// the SSD's journal.
+    /// The same, from a later change on the lower tier on: that tier's file system does not wait for the SSD's journal.
     pub(super) fn note_durably(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
         let intent = self.note(name, tier, place)?;
         self.sync().inspect_err(|_| self.clear(&intent))?;
         Ok(intent)
     }
 
-    /// The place has a link again, or is gone durably.
+    /// Called when the place has a link again or is durably gone.
     pub(super) fn clear(&self, intent: &Intent) {
         let clear = || Ok(unlinkat(&self.dir, &intent.name, AtFlags::empty())?);
         if let Err(error) = self.steps.step("clearing an intent", clear) {
@@ -145,7 +143,7 @@ impl Intents {
         Ok(found)
     }
 
-    /// Names of all that is in the directory.
+    /// The names of everything in the directory.
     pub(super) fn names(&self) -> Result<Vec<OsString>> {
         self.dir.names()
     }

@@ -1,12 +1,11 @@
 //! One announced job, and how far it is.
 //!
-//! A job belongs to the processes that claim it, or else to those that open its files in its order.
-//! So it is followed separately for each process group that opens its files, and believed to be
-//! where the group is that follows it best: other programs that open its files, or another run of
-//! it, change nothing.
+//! A job belongs to the processes that claim it, or otherwise to those that open its files in its order. So it is
+//! followed separately for each process group that opens its files, and its position is taken to be that of the group
+//! that follows it best: other programs that open its files, or another run of it, change nothing.
 //!
-//! Announcing is never worse than saying nothing: a job whose order nobody follows, or that nobody
-//! continues, says nothing about its files.
+//! Announcing a job is never worse than not announcing it: a job whose order nobody follows, or that nobody continues,
+//! has no influence on its files.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,11 +19,11 @@ use halocline_os::error::Result;
 const SKIP_MAX: u32 = 64;
 /// A follower is no longer trusted once its deviations outweigh this many references in order.
 const DEVIATION_MAX: u32 = 16;
-/// What one deviation counts, against 1 for a reference in order.
+/// The weight of one deviation, compared with 1 for a reference in order.
 const DEVIATION: u32 = 4;
 /// References in order beyond which trust in a follower does not grow.
 const MATCHED_MAX: u32 = 16;
-/// The files of this many last references are in work: programs open them once more.
+/// The files of this many last references are in work: programs may open them once more.
 const IN_WORK: usize = 4;
 /// Groups of processes that are followed at the same time.
 const FOLLOWERS_MAX: usize = 8;
@@ -54,15 +53,15 @@ pub(super) struct Job {
     leader: Option<Whose>,
     /// Processes claimed it: no others are its own.
     claimed: bool,
-    /// Its last reference is past, and its files were opened since.
+    /// Its last reference has passed, and its files have been opened since.
     over: bool,
     /// Its recent share of all opens.
     share: u32,
-    /// That share is too small for it to matter.
+    /// That share is too small for the job to count.
     still: bool,
 }
 
-/// Processes that may be a job's.
+/// Processes that may belong to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// They claim it.
@@ -91,8 +90,8 @@ impl Follower {
 pub(super) struct Passed {
     /// Files whose skipped references will not come any more.
     pub(super) skipped: Vec<Arc<Path>>,
-    /// What is announced of many files has changed: a job is no longer believed, or is again, or is
-    /// at another position.
+    /// What is announced of many files has changed, because a job is no longer believed, is believed again, or is at
+    /// another position.
     pub(super) untrusted: bool,
 }
 
@@ -100,7 +99,7 @@ pub(super) struct Passed {
 #[derive(Debug, Default)]
 pub(super) struct Ahead(Vec<Part>);
 
-/// Those of one job.
+/// The references of one job.
 #[derive(Debug)]
 pub(super) struct Part {
     positions: Arc<[u32]>,
@@ -111,7 +110,7 @@ pub(super) struct Part {
 }
 
 impl Ahead {
-    /// Those of all jobs that name a file; `None` where none does.
+    /// The references of all jobs that name a file; `None` if none does.
     pub(super) fn of(parts: Vec<Part>) -> Option<Self> {
         (!parts.is_empty()).then_some(Self(parts))
     }
@@ -200,7 +199,7 @@ impl Job {
         self.next
     }
 
-    /// Goes on where an earlier mount ended.
+    /// Continues at the position where an earlier mount ended.
     pub(super) fn resume(&mut self, position: u32) {
         self.next = position.min(self.len());
     }
@@ -223,7 +222,7 @@ impl Job {
         }
     }
 
-    /// Counts an open as another reference in its order, or not.
+    /// Counts an open as another reference, in its order or not.
     const fn count(&mut self, in_order: bool) {
         self.share -= self.share / LATELY;
         if in_order {
@@ -232,7 +231,7 @@ impl Job {
         self.still = self.share < if self.still { SHARE_AGAIN } else { SHARE_MIN };
     }
 
-    /// Nobody follows it, though a follower deviated.
+    /// Whether a follower deviated and nobody follows the job now.
     fn has_deviated(&self) -> bool {
         self.leader.is_none() && self.followers.iter().any(Follower::has_deviated)
     }
@@ -250,7 +249,7 @@ impl Job {
         Some(Part { positions, from, now: self.next })
     }
 
-    /// A file is opened. Whether that is the job's own use of it.
+    /// Called when a file is opened; returns whether that is the job's own use of it.
     pub(super) fn opened(&mut self, path: &Path, by: &Opener, passed: &mut Passed) -> bool {
         let trusted = self.is_trusted();
         let whose = self.whose(by);
@@ -265,7 +264,7 @@ impl Job {
         own
     }
 
-    /// The processes that an opener belongs to, if they may be the job's.
+    /// The processes to which an opener belongs, if they may be the job's.
     fn whose(&mut self, by: &Opener) -> Option<Whose> {
         match &by.job {
             Some(name) if **name == *self.name => {
@@ -298,7 +297,7 @@ impl Job {
                 let follower = &mut self.followers[at];
                 follower.next = position + 1;
                 follower.matched = (follower.matched + 1).min(MATCHED_MAX);
-                // What was skipped was announced wrongly.
+                // The announcement of what was skipped was wrong.
                 follower.deviation = match position - from {
                     0 => follower.deviation.saturating_sub(1),
                     skipped => follower.deviation + skipped.min(DEVIATION),
@@ -321,8 +320,8 @@ impl Job {
         self.leader == Some(whose)
     }
 
-    /// The follower for these processes; a new one whose first open fits the job's position
-    /// continues there, any other at the beginning.
+    /// The follower for these processes. A new one whose first open fits the job's position continues there, any other
+    /// starts at the beginning.
     fn follower(&mut self, whose: Whose, file: u32) -> usize {
         if let Some(at) = self.followers.iter().position(|follower| follower.whose == whose) {
             return at;
@@ -355,8 +354,8 @@ impl Job {
         }
     }
 
-    /// Whether a follower that has just seen a reference in order is believed: it has seen as many
-    /// as the leader so far, or the leader's processes are gone.
+    /// Whether a follower that has just made a reference in order is believed: it has made as many as the leader so
+    /// far, or the leader's processes are gone.
     fn leads(&self, at: usize) -> bool {
         let (own, leader) = (&self.followers[at], self.leader);
         let leading = |follower: &&Follower| Some(follower.whose) == leader;
@@ -365,7 +364,7 @@ impl Job {
             || matches!(leader.whose, Whose::Group(group) if opener::is_gone(group))
     }
 
-    /// A follower has deviated.
+    /// Called when a follower has deviated.
     fn dismiss(&mut self, whose: Whose, passed: &mut Passed) {
         if self.leader == Some(whose) {
             self.leader = None;

@@ -1,7 +1,7 @@
-//! A job file (`docs/JOBS.md`): the files that a job will open, in order, as somebody wrote it.
+//! A job file (`docs/JOBS.md`): the files that a job will open, in order, as its author wrote it.
 //!
-//! Whoever writes it chooses no size in memory: names, references and what repeats stand for are
-//! bounded while they are read, lists of other nodes are not kept, and unknown keys are errors.
+//! The author of a file does not determine how much memory it takes: names, references and what repeats stand for are
+//! limited while they are read, lists of other nodes are not kept, and unknown keys are errors.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -12,11 +12,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use halocline_os::bounded::{self, PATH_BYTES_MAX};
 use halocline_os::error::{Error, Result};
 
-/// Bytes of a job file at most.
+/// The most bytes of a job file.
 pub(super) const BYTES_MAX: u64 = 64 << 20;
-/// References of one job at most, repeats counted each.
+/// The most references of one job, counting each repeat.
 pub(super) const REFERENCES_MAX: usize = 1 << 20;
-/// Bytes of a job's name at most: in hexadecimal it is a file's name.
+/// The most bytes of a job's name: in hexadecimal it is a file's name.
 const NAME_BYTES_MAX: usize = 120;
 
 /// What a job file says for one node.
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(JobFile::parse(both, "there").unwrap().references, [("z".into(), 1)]);
     }
 
-    /// The repeat of 2^64 - 1 wrapped a sum, passed the bound and took 23 GB.
+    /// Regression: a repeat of 2^64 - 1 made a sum wrap around, passed the bound and took 23 GB.
     #[test]
     fn counts_that_no_job_has_are_refused() {
         let many = format!(r#"{{"job": "a", "references": [{}"x"]}}"#, "\"x\",".repeat(1 << 20));

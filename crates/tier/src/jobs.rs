@@ -1,7 +1,7 @@
 //! The announced jobs: which files will be used, in which order (`docs/JOBS.md`).
 //!
-//! A [`Job`]'s place in its sequence is followed by watching opens; an announcement and the place
-//! outlive the mount.
+//! The position of a [`Job`] in its sequence is followed by watching opens; an announcement and the position outlive
+//! the mount.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,9 @@ use halocline_os::private::PrivateDir;
 /// Jobs announced at the same time, and references of all of them.
 const JOBS_MAX: usize = 64;
 const ALL_REFERENCES_MAX: usize = 4 * REFERENCES_MAX;
-/// A job's place is noted each time it has advanced this far: after a kill it resumes within what a
-/// job may skip.
+/// A job's position is recorded each time it has advanced this far: after a kill it resumes within what a job may skip.
 const NOTED_EVERY: u32 = 32;
-/// Bytes of a noted place at most.
+/// The most bytes of a recorded position.
 const PLACE_BYTES_MAX: u64 = 32;
 
 /// All announced jobs.
@@ -33,12 +32,12 @@ pub(super) struct Jobs {
 #[derive(Debug)]
 struct Announced {
     job: Job,
-    /// The place that is noted on disk.
+    /// The position that is recorded on disk.
     noted: u32,
 }
 
 impl Jobs {
-    /// The jobs announced at earlier mounts, kept in `private`; they go on where they were.
+    /// The jobs announced at earlier mounts, kept in `private`; they continue at their positions.
     pub(super) fn load(private: &Path) -> Result<Self> {
         let dir = PrivateDir::open(private)?.sub("jobs")?;
         let mut jobs = Self { dir: dir.path().to_owned(), ..Self::default() };
@@ -118,7 +117,7 @@ impl Jobs {
         }
     }
 
-    /// Notes how far all jobs are.
+    /// Records how far all jobs are.
     pub(super) fn note_places(&mut self) {
         for at in 0..self.all.len() {
             self.note_place(at);
@@ -143,8 +142,8 @@ impl Jobs {
         !self.all.is_empty()
     }
 
-    /// A process opens or makes a file. Returns what that changes, and the file's references to come
-    /// where a job itself uses it.
+    /// Called when a process opens or creates a file. Returns what that changes, and the file's references to come if a
+    /// job itself uses it.
     pub(super) fn opened(&mut self, path: &Path, opener: &Opener) -> (Passed, Option<Ahead>) {
         let mut passed = Passed::default();
         let mut is_own = false;
@@ -159,7 +158,7 @@ impl Jobs {
         (passed, ahead)
     }
 
-    /// A file's announced references to come; `None` where no job names it.
+    /// A file's announced references to come; `None` if no job names it.
     pub(super) fn ahead(&self, path: &Path) -> Option<Ahead> {
         Ahead::of(self.all.iter().filter_map(|announced| announced.job.ahead(path)).collect())
     }
@@ -194,7 +193,7 @@ fn unknown(name: &str) -> Error {
     Error::invalid(format!("no job {name:?} is announced"), "`halocline jobs list` lists them")
 }
 
-/// The place that was noted; the beginning where it cannot be read.
+/// The recorded position; the beginning if it cannot be read.
 fn read_place(dir: &PrivateDir, name: &str) -> u32 {
     let text = dir.read(name, PLACE_BYTES_MAX).ok().flatten();
     let text = text.and_then(|text| String::from_utf8(text).ok());
@@ -277,7 +276,7 @@ mod tests {
         assert_eq!(distances(&jobs, "f150"), None);
     }
 
-    /// A program that opened the file in work once more lost the references up to the file's next.
+    /// Regression: a program that opened the file in work once more lost the references up to the file's next one.
     #[test]
     fn a_file_in_work_may_be_opened_again() {
         let mut jobs =
@@ -305,7 +304,7 @@ mod tests {
         format!(r#"{{"job": "a", "references": [{}]}}"#, names.join(","))
     }
 
-    /// An archiver that reads the same files, before the job or while it runs.
+    /// An archiver that reads the same files before the job or while it is running.
     #[test]
     fn what_others_open_does_not_move_a_job() {
         let mut jobs = jobs(&numbered(300));
@@ -379,7 +378,7 @@ mod tests {
         assert_eq!(jobs.list()[0].state, "running");
     }
 
-    /// A list of files that are opened seldom, and in any order, is no order.
+    /// A list of files that are opened seldom and in any order does not count as an order.
     #[test]
     fn an_order_that_fits_by_skipping_is_not_believed() {
         let names: Vec<String> = (0..300).map(|at| format!("\"f{}\"", at % 6)).collect();
@@ -409,7 +408,7 @@ mod tests {
         assert!((118..=150).contains(&jobs.list()[0].position), "{:?}", jobs.list());
         follow(&mut jobs, 150..151);
         assert_eq!(jobs.list()[0].position, 151);
-        // A place that cannot be one.
+        // A position that is impossible.
         let place = dir.path().join("jobs").join(file_name("a", "at"));
         for (wrong, position) in [("99999", 300), ("-1", 0), ("", 0), ("1\u{0}", 0)] {
             fs::write(&place, wrong).unwrap();

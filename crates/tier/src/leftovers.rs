@@ -1,4 +1,4 @@
-//! Data of removed files and old copies: gone once nothing could bring their names back.
+//! Data of removed files and old copies: it is removed once nothing can bring their names back.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,16 +16,16 @@ use halocline_api::control::{MoveReport, Skipped};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 
-/// What a file was before it moved: gone from its place, but its blocks and cached pages are freed
-/// only when it is closed, which takes a third of the time that copying it takes.
+/// What a file was before it moved: it is gone from its place, but its blocks and cached pages are freed only when it
+/// is closed, which takes a third of the time that copying it takes.
 #[derive(Debug)]
 pub(super) struct OldCopy {
     pub(super) file: Arc<File>,
-    /// Its account, if it was on the SSD: it counts until its blocks are free (I5).
+    /// Its account, if it was on the SSD, which counts it until its blocks are free (I5).
     pub(super) resident: Option<Arc<Resident>>,
 }
 
-/// What moves and removals leave, until it is gone.
+/// What moves and removals leave behind, until it is gone.
 #[derive(Debug)]
 pub(super) struct Leftovers {
     old_copies: Mutex<Vec<OldCopy>>,
@@ -57,7 +57,7 @@ impl Leftovers {
         self.wakeups.wake_reaper();
     }
 
-    /// Frees old copies now; whether there were any.
+    /// Frees old copies now; returns whether there were any.
     pub(super) fn free_old_copies(&self) -> bool {
         let old_copies = std::mem::take(&mut *self.old_copies.lock());
         let any = !old_copies.is_empty();
@@ -70,8 +70,8 @@ impl Leftovers {
         any
     }
 
-    /// Removes the data of files whose names are gone, once that is durable. What fails is tried
-    /// again when this is called next.
+    /// Removes the data of files whose names are gone, once that is durable. What fails is tried again at the next
+    /// call.
     pub(super) fn finish(&self) -> Result<()> {
         self.free_old_copies();
         let removals = self.intents.take_removals();
@@ -98,7 +98,7 @@ impl Leftovers {
         Ok(())
     }
 
-    /// Finishes removals in one directory. One that fails comes after `left`.
+    /// Finishes removals in one directory. One that fails is queued in `left`.
     fn finish_some(&self, some: Vec<Removal>, left: &mut VecDeque<Removal>) -> Result<()> {
         let (mut removed, mut failed) = (Vec::new(), Ok(()));
         for removal in some {
@@ -123,8 +123,8 @@ impl Leftovers {
         synced.and(failed)
     }
 
-    /// The same where nothing may prevent the end: what cannot be removed now, because a tier is
-    /// read-only or fails, keeps its intents, by which the next mount removes it. Reports it.
+    /// The same where nothing may prevent the end: what cannot be removed now, because a tier is read-only or fails,
+    /// keeps its intents, by which the next mount removes it. Reports these.
     pub(super) fn finish_what_goes(&self) -> MoveReport {
         let mut report = MoveReport::default();
         let Err(error) = self.finish() else { return report };
@@ -142,7 +142,7 @@ impl Leftovers {
     /// Removes a file's old place, once the cutover in `parent` is durable.
     pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
         self.intents.later(match self.tiers.dirs()[old.tier].remove(&old.place) {
-            // Gone for the tier's users; the intent goes once that is durable.
+            // It is gone for the tier's users; the intent is removed once that is durable.
             Ok(()) => Removal::Done(old),
             Err(error) => {
                 tracing::warn!(%error, "an old copy is removed later");
@@ -152,7 +152,7 @@ impl Leftovers {
     }
 }
 
-/// Removes what there is to remove, not durably yet.
+/// Removes what is to be removed, not durably yet.
 fn remove_for_now(tiers: &Tiers, removal: &Removal) -> Result<()> {
     let intent = removal.intent();
     match removal {
@@ -182,7 +182,7 @@ fn sync_parents(tiers: &Tiers, removals: &[Removal]) -> Result<()> {
         }
         match tiers.tree().open_dir(parent) {
             Ok(dir) => tiers.ssd().steps.sync("syncing removed names", &dir)?,
-            // Somebody removed it, with its names.
+            // Somebody removed the directory together with its names.
             Err(_) => gone = true,
         }
         synced.push(parent);
@@ -190,7 +190,7 @@ fn sync_parents(tiers: &Tiers, removals: &[Removal]) -> Result<()> {
     if gone { tiers.ssd().sync_all() } else { Ok(()) }
 }
 
-/// Removes a copy that is no longer clean, unless somebody changed it: then it is theirs.
+/// Removes a copy that is no longer clean, unless somebody changed it, in which case it is theirs.
 pub(super) fn remove_copy(tiers: &Tiers, intent: &Intent, stamp: &Stamp) -> Result<()> {
     let tier_dir = &tiers.dirs()[intent.tier];
     match tier_dir.look(&intent.place) {

@@ -1,5 +1,4 @@
-//! Whole files between tiers under one tree: the file tier (`HyCache`;
-//! docs/ALGORITHMS.md, section 8).
+//! Whole files between tiers under one tree: the file tier (`HyCache`; docs/ALGORITHMS.md, section 8).
 //!
 //! `docs/decisions/0001-file-tier.md` says how it works. What must hold, besides I1 to I8:
 //! - I10 A file is in one place. Its name on the SSD says where: a regular file there is the
@@ -145,7 +144,8 @@ impl FileTier {
     /// know.
     ///
     /// # Errors
-    /// [`Error::Invalid`](halocline_os::error::Error::Invalid) where a tier is missing or the tiers do not belong together.
+    /// [`Error::Invalid`](halocline_os::error::Error::Invalid) where a tier is missing or the tiers do not belong
+    /// together.
     pub fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
         Self::open_decorated(set, options, &Decorations::NONE).map(|(tier, _)| tier)
     }

@@ -1,11 +1,11 @@
-//! Whether a link on the SSD is ours: then it says where a file is, and what becomes of that.
+//! Whether a link on the SSD is ours: if so, it says where a file is, and what happens to that file.
 //!
-//! Somebody may be able to write to a directory of the SSD past the mount, or to make a link through it whose
-//! target will be a tier one day. What must hold: such a link gives nobody another's file. Our links belong to
-//! the user who mounts, to whom nobody else can give a link. A second name of one of them (a hard link) is
-//! believed only where it is the file's own path, so that copies made of hard links do no harm, or where the
-//! link is that of a file with several names: it is one of these then, as it would be of any file. A link and
-//! its owner are read through one descriptor: nobody can show one link and have us follow another.
+//! Somebody may be able to write to a directory of the SSD past the mount, or to make a link through it whose target
+//! will one day be a tier. What must hold: such a link gives nobody access to another's file. Our links belong to the
+//! user who mounts, to whom nobody else can give a link. A second name of one of them (a hard link) is believed only if
+//! it is the file's own path, so that copies made of hard links do no harm, or if the link is that of a file with
+//! several names: then it is one of these names, as it would be for any file. A link and its owner are read through one
+//! descriptor: nobody can show us one link and make us follow another.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ pub(super) fn away(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<
     Ok(said.map(|said| (said.away, said.link.key())))
 }
 
-/// What a name's link says, if it has the form of ours. Most user links are recognised by one look.
+/// What a name's link says, if it has the form of ours. Most links of users are recognised by one look.
 pub(super) fn said(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<Said>> {
     let dir = tiers.tree().descriptor(parent)?;
     let target = readlinkat(&*dir, name, Vec::new())?;

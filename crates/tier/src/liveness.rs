@@ -1,7 +1,7 @@
 //! Answers about tiers whose directory may hang: its device, or the server of a network file system.
 //!
-//! What must hold: callers are answered in time, and told which directory hangs. Taking the state of a tier may wait
-//! for a look at it, or for a lock of a thread that looks.
+//! What must hold: callers get an answer in time, and are told which directory hangs. Taking the state of a tier may
+//! wait for a look at it, or for a lock held by a thread that looks.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,10 +13,10 @@ use super::tiers::Tiers;
 use halocline_os::error::Result;
 use halocline_os::looks::Looks;
 
-/// How long the state of tiers may take to be told without a look at them.
+/// How long it may take to report the state of tiers without a look at them.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Asks the tiers, each look in a thread of its own.
+/// Asks the tiers, each of them in a thread of its own.
 #[derive(Debug)]
 pub(super) struct Liveness {
     tiers: Arc<Tiers>,
@@ -32,20 +32,20 @@ impl Liveness {
     /// Whether all tiers answer.
     ///
     /// # Errors
-    /// `ETIMEDOUT`, with the first that does not.
+    /// `ETIMEDOUT`, naming the first one that does not answer.
     fn check_answers(&self) -> Result<()> {
         thread::scope(|scope| {
             let ask = |tier_dir| scope.spawn(move || TierDir::check_answers(tier_dir));
             let asked: Vec<_> = self.tiers.dirs().iter().map(ask).collect();
-            // A look has no panics of its own.
+            // Asking a tier does not panic by itself.
             asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
         })
     }
 
-    /// What `act` finds, however long it takes while all tiers answer.
+    /// The result of `act`, however long it takes, while all tiers answer.
     ///
     /// # Errors
-    /// Those of `act`, and `ETIMEDOUT` where a tier does not answer; `act` goes on by itself then.
+    /// Those of `act`, and `ETIMEDOUT` if a tier does not answer; `act` then continues by itself.
     pub(super) fn while_alive<T: Send + 'static>(
         &self,
         act: impl FnOnce() -> Result<T> + Send + 'static,
@@ -53,7 +53,7 @@ impl Liveness {
         self.looks.while_answered(|| self.check_answers(), act)?
     }
 
-    /// What `look` finds without touching the tiers; `None` if that takes too long.
+    /// The result of `look`, which does not touch the tiers; `None` if that takes too long.
     pub(super) fn remembered<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> T + Send + 'static,

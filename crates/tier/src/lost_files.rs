@@ -1,8 +1,8 @@
-//! Names whose file is gone from its lower tier: they are seen, and can be removed and replaced.
+//! Names whose file is gone from its lower tier: they are visible, and can be removed and replaced.
 //!
-//! A name is lost where its tier answers and has nothing at the place that its link names. What must
-//! hold: no program takes a lost file for an empty one. It has no permissions, no bytes and no extended
-//! attributes, the kernel keeps nothing of it, and opening it fails with EIO; one that is restored is the file again.
+//! A name is lost if its tier answers and has nothing at the place that its link names. What must hold: no program
+//! takes a lost file for an empty one. It has no permissions, no bytes and no extended attributes, the kernel caches
+//! nothing of it, and opening it fails with EIO; one that is restored is the file again.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use halocline_vfs::Stat;
 pub(super) struct LostFiles(Mutex<Option<(u64, PathBuf)>>);
 
 impl LostFiles {
-    /// The lost name of a file that was at `place` was removed or replaced.
+    /// Notes that the lost name of a file that was at `place` was removed or replaced.
     pub(super) fn removed(&self, name: PathBuf, place: &Path) {
         tracing::warn!(
             "{}: the name is removed; its file {} was gone before",
@@ -53,7 +53,7 @@ pub(super) fn is_lost(tiers: &Tiers, away: &Away) -> bool {
         && matches!(tiers.dirs()[away.tier].look(&away.path), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
-/// The file itself; `None` where it is lost.
+/// The file itself; `None` if it is lost.
 pub(super) fn found(tiers: &Tiers, inode: &Inode, place: &Place) -> Result<Option<Arc<OwnedFd>>> {
     match (inode.physical(tiers, place), &place.away) {
         (Err(_), Some(away)) if is_lost(tiers, away) => Ok(None),

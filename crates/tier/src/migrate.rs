@@ -1,8 +1,8 @@
 //! Moving a file between tiers.
 //!
-//! Copy, fsync, place, and then the [`cutover`](super::cutover): see
-//! `docs/decisions/0001-file-tier.md`. What must hold (I10): a copy is durable, and has its place
-//! durably, before it can become the file; one that does not is taken back.
+//! The steps are copy, fsync, place, and then the [`cutover`](super::cutover): see `docs/decisions/0001-file-tier.md`.
+//! What must hold (I10): a copy is durable, and is durably at its place, before it can become the file; one that does
+//! not become it is taken back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,17 +29,17 @@ use super::tiers::Tiers;
 /// How a migration treats programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// It gives up when the file changes.
+    /// It gives up if the file changes.
     Yielding,
     /// Programs that use the file wait: it must move, or they fail.
     Forcing,
 }
 
-/// What a move has done.
+/// The result of a move.
 struct Moved {
-    /// Bytes copied: none where the name was cut over to a clean copy.
+    /// Bytes copied: 0 if the name was cut over to a clean copy.
     bytes: u64,
-    /// The file may not be at the place of its name.
+    /// Whether the file may not be at the place of its name.
     strayed: bool,
 }
 
@@ -81,8 +81,8 @@ impl Migrator {
         }
     }
 
-    /// Moves a file to `tier`, or down to the tier that has a clean copy of it, telling `on_progress` of
-    /// bytes copied. Returns how many there were.
+    /// Moves a file to `tier`, or down to the tier that has a clean copy of it, reporting copied bytes to
+    /// `on_progress`. Returns how many there were.
     pub(super) fn migrate(
         &self,
         inode: &Arc<Inode>,
@@ -129,7 +129,7 @@ impl Migrator {
                 return Err(NotMoved::Mapped);
             }
         }
-        // A program that waits continues with its file wherever that is.
+        // A program that waits continues with its file, wherever the file is then.
         let expected = match (tier, manner) {
             (0, _) | (_, Manner::Forcing) => Expected::Soon,
             (_, Manner::Yielding) => Expected::NotSoon,
@@ -169,7 +169,7 @@ impl Migrator {
                 self.leftovers.free_later(OldCopy { file: source.file, resident });
                 Ok(())
             }
-            // The copy is the file to the next mount.
+            // To the next mount, the copy is the file.
             Err(why) if inode.is_torn() => Err(why),
             Err(why) => {
                 copied.undo(&self.tiers, &self.intents);
@@ -178,8 +178,8 @@ impl Migrator {
         }
     }
 
-    /// Moves a file that the SSD has no room for to the first lower tier that has. Its blocks on
-    /// the SSD are free then.
+    /// Moves a file for which the SSD has no room to the first lower tier that has room. Its blocks on the SSD are then
+    /// free.
     pub(super) fn demote(
         &self,
         inode: &Arc<Inode>,
@@ -201,7 +201,7 @@ impl Migrator {
         let mut last = NotMoved::NoRoom;
         for tier in 1..self.tiers.dirs().len() {
             match self.migrate(inode, tier, manner, on_progress) {
-                // More than was thought: metadata needs room, too.
+                // It needs more than expected, because metadata needs room, too.
                 Err(NotMoved::NoRoom) if self.clean.give_way(tier, ROOM_FOR_NAMES) => {
                     match self.migrate(inode, tier, manner, on_progress) {
                         Err(NotMoved::NoRoom) => last = NotMoved::NoRoom,

@@ -1,8 +1,8 @@
 //! Directories of the tree and their mirrors on lower tiers.
 //!
-//! What must hold: a mirrored directory lets nobody in whom the directory keeps out. It has owner, mode and
-//! access ACL of the directory at its path, also after these change; files that lie elsewhere since
-//! a directory above them was renamed are as open as the place they are at.
+//! What must hold: a mirrored directory admits nobody whom the directory keeps out. It has the owner, mode and access
+//! ACL of the directory at its path, even after these change; files that are elsewhere since a directory above them was
+//! renamed are as accessible as the place where they are.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -17,15 +17,14 @@ use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
-/// The extended attribute in which an ACL is.
+/// The extended attribute that contains an ACL.
 pub(super) const ACL: &str = "system.posix_acl_access";
 /// Permissions of a directory's group.
 const GROUP: u32 = 0o070;
-/// How often permissions are given again because they changed meanwhile.
+/// How often permissions are set again because they changed meanwhile.
 const LOOKS_MAX: usize = 100;
 
-/// Makes `to`, a directory on a lower tier, as open as the one of the tree at `path`, if there
-/// is one.
+/// Gives `to`, a directory on a lower tier, the permissions of the directory of the tree at `path`, if there is one.
 pub(super) fn directory(tiers: &Tiers, path: &Path, to: &impl AsFd) -> Result<()> {
     match tiers.walk(path) {
         Some(node) => make_like(&*tiers.tree().descriptor(&node)?, to),
@@ -33,8 +32,8 @@ pub(super) fn directory(tiers: &Tiers, path: &Path, to: &impl AsFd) -> Result<()
     }
 }
 
-/// The directory at `place`, which user `before` owned, may have other permissions now: so have
-/// its mirrors. Somebody else's directory is no mirror.
+/// Called when the directory at `place`, which user `before` owned, may have other permissions: its mirrors get them,
+/// too. Somebody else's directory is not a mirror.
 pub(super) fn permissions_changed(tiers: &Tiers, place: &Place, before: u32) -> Result<()> {
     let dir = tiers.tree().descriptor(&place.entry)?;
     let owners = [before, stat_descriptor(&*dir)?.raw.st_uid, tiers.uid()];
@@ -57,7 +56,7 @@ pub(super) fn permissions_changed(tiers: &Tiers, place: &Place, before: u32) -> 
     Ok(())
 }
 
-/// What decides who may enter a directory or open a file.
+/// What determines who may enter a directory or open a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Permissions {
     owner: (u32, u32),
@@ -76,7 +75,7 @@ impl Permissions {
     }
 
     fn give(&self, to: &impl AsFd) -> Result<()> {
-        // Setting the owner drops capabilities, even where it stays the same.
+        // Setting the owner drops capabilities, even if the owner stays the same.
         if owner(to)? != self.owner {
             let (uid, gid) = self.owner;
             set_attr_on(to, &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })?;
@@ -84,7 +83,7 @@ impl Permissions {
         let mut mode = self.mode;
         match &self.acl {
             Some(acl) => match xattr::set_on(to, OsStr::new(ACL), acl, 0) {
-                // What looks like the group's permissions is the most that anybody named has.
+                // What looks like the group's permissions is the most that any named user or group has.
                 Err(error) if error.errno() == libc::EOPNOTSUPP => mode &= !GROUP,
                 other => other?,
             },
@@ -106,8 +105,8 @@ fn has_none(error: &Error) -> bool {
     matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP)
 }
 
-/// Gives a file or directory owner, mode and access ACL of another. Several threads may do so at once, after
-/// changes of the other one: permissions that were read too early do not stay.
+/// Gives a file or directory the owner, mode and access ACL of another. Several threads may do so at the same time,
+/// after changes of the other one: permissions that were read too early do not remain.
 pub(super) fn make_like(from: &impl AsFd, to: &impl AsFd) -> Result<()> {
     let mut wanted = Permissions::of(from)?;
     for _ in 0..LOOKS_MAX {
@@ -129,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A move that had looked at a directory before its mode changed opened its mirror again.
+    /// Regression: a move that had examined a directory before its mode changed opened its mirror again.
     #[test]
     fn the_last_permissions_stay_whoever_gives_them() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
 //! Whether a file that the kernel served is still mapped.
 //!
-//! A mapping that is made through kernel passthrough holds the file below and not our handle: it
-//! outlives the handle's last close, unseen. What programs store there goes to the inode on the
-//! SSD, and would be lost if the file had moved; and what they read through us meanwhile would be
-//! cached twice. So a file that the kernel has served stays where it is, and goes on being served
-//! so, until nobody else has it open. The kernel tells us by granting a write lease or not.
+//! A mapping that is made through kernel passthrough holds the underlying file and not our handle: it outlives the
+//! handle's last close, unnoticed by us. What programs store there goes to the inode on the SSD, and would be lost if
+//! the file had moved; and what they read through us meanwhile would be cached twice. So a file that the kernel has
+//! served stays where it is, and continues to be served that way, until nobody else has it open. The kernel tells us
+//! this by granting a write lease or not.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use super::inode::Inode;
 use halocline_storage::device::write_lease::is_exclusive;
 
-/// Whether somebody may have the file mapped, as far as that is seen without closing our own
-/// open files; `file` is one of them.
+/// Whether somebody may have the file mapped, as far as that can be seen without closing our own open files; `file` is
+/// one of them.
 pub(super) fn may_be_mapped(inode: &Inode, file: &File) -> bool {
     if !inode.was_passed.load(Ordering::Acquire) {
         return false;
@@ -27,8 +27,8 @@ pub(super) fn may_be_mapped(inode: &Inode, file: &File) -> bool {
     mapped
 }
 
-/// Whether somebody has the file mapped. The caller holds `place` exclusively; open handles let
-/// go of their files but for `file`, which is open for reading only.
+/// Whether somebody has the file mapped. The caller holds `place` exclusively; open handles release their files except
+/// `file`, which is open for reading only.
 pub(super) fn is_mapped(inode: &Inode, file: &Arc<File>) -> bool {
     if inode.was_passed.load(Ordering::Acquire) {
         for handle in inode.handles() {

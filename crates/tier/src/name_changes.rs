@@ -86,7 +86,7 @@ impl NameChanges {
         }
     }
 
-    /// Makes a hard link, of its link where a file is on a lower tier.
+    /// Makes a hard link; if a file is on a lower tier, a hard link of its link.
     pub(super) fn link(
         &self,
         inode: &Arc<Inode>,
@@ -107,10 +107,10 @@ impl NameChanges {
             }
             let names = self.names.read();
             let counted = self.linked_nodes.count();
-            // Has it moved since?
+            // The file may have moved since.
             if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
                 if away.is_some() && entry.known_as().is_none() {
-                    // Its data goes with its last name.
+                    // Its data is removed with its last name.
                     return Err(Errno::NOENT.into());
                 }
                 self.clean.give_up(entry.key())?;
@@ -124,7 +124,7 @@ impl NameChanges {
         }
     }
 
-    /// Removes a name that is no directory.
+    /// Removes a name that is not a directory.
     pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
         if self.tiers.is_private(parent, name) {
             return Err(Errno::NOENT.into());
@@ -154,8 +154,8 @@ impl NameChanges {
             }
             return Ok(());
         };
-        // The link becomes the intent: that is one change, and a full SSD has room for it. The
-        // kernel keeps others from changing the name meanwhile.
+        // The link becomes the intent: that is one change, and even a full SSD has room for it. The kernel prevents
+        // others from changing the name meanwhile.
         let id = format!("{}-gone", self.tiers.fresh_name());
         let to = (self.intents.dir(), OsStr::new(&id));
         let unlink = || self.tiers.tree().take_out(seen, (parent, name), to);
@@ -165,7 +165,7 @@ impl NameChanges {
         Ok(())
     }
 
-    /// Renames.
+    /// Renames an entry.
     pub(super) fn rename(
         &self,
         from: (&namespace::Node, &OsStr),
@@ -234,8 +234,8 @@ impl NameChanges {
         Ok(())
     }
 
-    /// A regular file on the SSD is found by its new name from now on. Its account and key, if it is
-    /// in another directory now.
+    /// Makes a regular file on the SSD known by its new name. Returns its account and key if it is now in another
+    /// directory.
     fn renamed(
         &self,
         (entry, before): (&namespace::Node, &Stat),
@@ -274,15 +274,15 @@ impl NameChanges {
         self.intents.note(format!("{}-gone", self.tiers.fresh_name()), tier, &path).map(Some)
     }
 
-    /// A name was not removed after all.
+    /// Called if a name was not removed after all.
     fn stays(&self, leaving: Option<Intent>) {
         if let Some(intent) = leaving {
             self.intents.clear(&intent);
         }
     }
 
-    /// A name is gone: so are its blocks or its data elsewhere, once unused, unless there are other
-    /// names. Returns whether there are.
+    /// Called when a name is gone: the file's blocks, or its data elsewhere, are freed once unused, unless there are
+    /// other names. Returns whether there are.
     fn gone(
         &self,
         removed: &Removed,

@@ -1,4 +1,4 @@
-//! Why a file stays where it is, and the limits that keep it there.
+//! Why a file stays where it is, and the limits that prevent it from moving.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use halocline_os::error::Error;
 /// Room that a copy needs besides its data.
 pub(super) const COPY_SLACK: u64 = 16 << 10;
 
-/// Room that is made for names when the SSD itself is full.
+/// Room that is made for names if the SSD itself is full.
 pub(super) const ROOM_FOR_NAMES: u64 = 4 << 20;
 
-/// Names that a file may have and still move: while they are cut over, look-ups of all names wait.
+/// The most names that a file may have and still be moved: while they are cut over, look-ups of all names wait.
 pub(super) const NAMES_MAX: u64 = 1024;
 
 /// Why a file stayed where it was.
@@ -24,7 +24,7 @@ pub(super) enum NotMoved {
     HardLinked { names: u64, known: u64 },
     /// The kernel serves it by itself while it is open.
     PassedThrough,
-    /// A program has it mapped, past us.
+    /// A program has mapped it, bypassing us.
     Mapped,
     /// It changed while it was copied.
     Changed,

@@ -1,4 +1,4 @@
-//! What a person should know of the tiers, and background work that panicked.
+//! What a person should know about the tiers, and background work that panicked.
 
 use std::sync::OnceLock;
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use halocline_os::catch_panic::Panicked;
 
-/// Notes of panics are only added while there are fewer notes than this.
+/// Notes of panics are added only while there are fewer notes than this.
 const NOTES_MAX: usize = 100;
 
 /// Notes, and the first panic.
@@ -29,7 +29,7 @@ impl Notes {
         self.notes.lock().clone()
     }
 
-    /// Notes background work that panicked.
+    /// Adds a note about background work that panicked.
     pub(super) fn add_panic(&self, whose: &str, panicked: &Panicked) {
         let what = format!("{whose}: {panicked}");
         let mut notes = self.notes.lock();
@@ -39,7 +39,7 @@ impl Notes {
         self.first_panic.get_or_init(|| what);
     }
 
-    /// The first such work, and its panic.
+    /// The first work that panicked, with its panic.
     pub(super) fn first_panic(&self) -> Option<&str> {
         self.first_panic.get().map(String::as_str)
     }

@@ -1,11 +1,10 @@
-//! Who opens a file: what tells the processes of one job from all others.
+//! Who opens a file: this distinguishes the processes of one job from all others.
 //!
-//! Processes say it themselves, by an environment variable that their children inherit
-//! (`halocline jobs run` sets it), or else by their process group: a command that a shell starts
-//! is one.
+//! Processes state it themselves, by an environment variable that their children inherit (`halocline jobs run` sets
+//! it); otherwise it is determined by their process group: a command that a shell starts is one.
 //!
-//! What must hold: nobody but the process itself waits for a look at its memory, where its
-//! environment is. Its owner can make that look block indefinitely.
+//! What must hold: nobody but the process itself waits for a read of its memory, which contains its environment. Its
+//! owner can make that read block indefinitely.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,26 +19,26 @@ use halocline_os::looks::Looks;
 
 /// The environment variable that names the job of a process.
 pub const JOB_VARIABLE: &str = "HALOCLINE_JOB";
-/// How long what is known of a process is believed: after that its number may be another's.
+/// How long what is known of a process is believed: after that, its number may belong to another process.
 const KNOWN_FOR: Duration = Duration::from_secs(2);
-/// The same for a process that names no job: it may be about to execute a program that does.
+/// The same for a process that names no job, which may be about to execute a program that does.
 const WITHOUT_JOB_FOR: Duration = Duration::from_millis(100);
 /// How long an open may wait for a look at its process: far longer than a busy machine needs. After that, and while
-/// many other looks block, a process is known by its group alone.
+/// many other looks block, a process is identified by its group alone.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Processes known at most.
+/// The most processes that are known.
 const KNOWN_MAX: usize = 4096;
-/// Bytes of an environment that are looked at, at most; Linux allows more by option only.
+/// The most bytes of an environment that are read; Linux allows more only by an option.
 const ENVIRONMENT_BYTES_MAX: u64 = 2 << 20;
-/// Bytes of `/proc/PID/stat` at most.
+/// The most bytes of `/proc/PID/stat`.
 const STAT_BYTES_MAX: u64 = 4096;
 
-/// A process as jobs see it.
+/// A process from the point of view of jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Opener {
     /// The job that it says it belongs to.
     pub(super) job: Option<Arc<str>>,
-    /// Its process group; 0 where that cannot be known.
+    /// Its process group; 0 if that cannot be determined.
     pub(super) group: u32,
 }
 
@@ -51,7 +50,7 @@ pub(super) struct Openers {
 }
 
 impl Openers {
-    /// The process of thread `tid`. Waits for a look at it, and holds no lock meanwhile.
+    /// The process of thread `tid`. Waits for a look at it, without holding a lock.
     pub(super) fn of_thread(&self, tid: u32, now: Instant) -> Opener {
         if let Some((since, opener)) = self.known.lock().get(&tid)
             && now.saturating_duration_since(*since)
@@ -106,7 +105,7 @@ mod tests {
         let mut program = Command::new("sleep");
         program.arg("60").env(JOB_VARIABLE, "align 2").process_group(0);
         let mut child = program.spawn().unwrap();
-        // For a moment it is what it was before it executed the program.
+        // For a moment, it is still what it was before it executed the program.
         let opener = loop {
             let opener = Openers::default().of_thread(child.id(), Instant::now());
             if opener.job.is_some() {

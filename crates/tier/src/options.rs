@@ -1,4 +1,4 @@
-//! What a file tier is made of and how it shall behave.
+//! What a file tier consists of and how it behaves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const LABEL: &str = "tier.json";
 /// How a file tier behaves.
 #[derive(Debug, Clone)]
 pub struct TierOptions {
-    /// Most bytes of files on the SSD.
+    /// The most bytes of files on the SSD.
     pub limit: CacheSize,
     /// Share of the limit, in percent, above which files are demoted in the background.
     pub high: f64,
@@ -28,9 +28,9 @@ pub struct TierOptions {
     pub low: f64,
     /// Which files are kept: a row of the model's table of tier policies.
     pub policy: String,
-    /// Let the kernel serve files on the SSD by itself where it can.
+    /// Whether the kernel serves files on the SSD by itself where it can.
     pub passthrough: bool,
-    /// Let it serve handles that may write, too: they may make files grow unseen.
+    /// Whether it also serves handles that may write, which may make files grow unseen.
     pub passthrough_writes: bool,
     /// Globs of files that stay on the SSD.
     pub pin: Vec<String>,
@@ -83,7 +83,7 @@ impl TierSet {
     /// The directories `names` below `root`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where one is missing, lies in another, or there are fewer than two.
+    /// [`Error::Invalid`] if one is missing or is inside another, or if there are fewer than two.
     pub fn below(root: &Path, names: &[&str]) -> Result<Self> {
         let mut roots: Vec<PathBuf> = Vec::new();
         for name in names {
@@ -112,8 +112,8 @@ impl TierSet {
         Ok(Self { roots })
     }
 
-    /// The names of the tiers below `root`, in their order, as the first mount was told them;
-    /// `None` where none was, or where they do not make one whole set.
+    /// The names of the tiers below `root` in their order, as given to the first mount; `None` if there was no mount,
+    /// or if they do not form one complete set.
     pub fn names_below(root: &Path) -> Option<Vec<String>> {
         let name_and_label = |entry: fs::DirEntry| {
             let label = Self::read_label(&entry.path()).ok()??;
@@ -148,14 +148,14 @@ impl TierSet {
         self.roots.iter().map(|root| Self::read_label(root)).collect()
     }
 
-    /// Whether no tier was mounted before.
+    /// Whether no tier has been mounted before.
     pub(super) fn is_new(&self) -> Result<bool> {
         Ok(self.labels()?.iter().all(Option::is_none))
     }
 
-    /// Refuses tiers that do not belong together: a device that is not mounted looks like an
-    /// empty tier, and adopting that would hide its files. The first tier is labelled last: as long
-    /// as it only knows the set's identity, the first mount was interrupted.
+    /// Refuses tiers that do not belong together: a device that is not mounted looks like an empty tier, and adopting
+    /// that would hide its files. The first tier is labelled last: as long as it contains only the set's identity, the
+    /// first mount was interrupted.
     pub(super) fn check(&self) -> Result<()> {
         let labels = self.labels()?;
         let known = labels.iter().flatten().next().map(|label| label.set.clone());
@@ -194,7 +194,7 @@ impl TierSet {
         Ok(())
     }
 
-    /// Refuses a set with unnamed tiers: links lead to them.
+    /// Refuses a set if tiers are not named, because links lead to them.
     fn check_whole(&self, labels: &[Option<Label>]) -> Result<()> {
         let roots = labels.iter().flatten().flat_map(|label| &label.roots);
         let Some((path, tier)) = roots.into_iter().find(|(_, tier)| *tier >= self.roots.len())

@@ -1,19 +1,19 @@
 //! Several small files moved in parallel.
 //!
-//! Moving a small file is waiting for syncs: those of several are one commit of their file systems'
-//! journals. Each move is whole by itself and keeps its order of steps, so a kill or a power loss
-//! finds each of them at a step of its own. Large files go one after the other: their copies keep
-//! the devices busy, and a disk does not like two at once.
+//! Moving a small file consists mostly of waiting for syncs: those of several files are one commit of their file
+//! systems' journals. Each move is complete in itself and keeps its order of steps, so a kill or a power loss finds
+//! each of them at its own step. Large files are moved one after the other: their copies keep the devices busy, and a
+//! disk is slow with two at a time.
 
 use std::thread;
 
-/// Files moved at once.
+/// The most files that are moved at the same time.
 pub(super) const PARALLEL_MAX: usize = 64;
-/// Files of at least this many bytes go alone.
+/// Files of at least this many bytes are moved alone.
 pub(super) const ALONE_BYTES: u64 = 1 << 20;
 
-/// Calls `act` for all items at once, or, where they must come `one_by_one`, in this thread; the
-/// outcomes in their order.
+/// Calls `act` for all items at the same time or, if they must come `one_by_one`, in this thread; returns the results
+/// in the order of the items.
 pub(super) fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     one_by_one: bool,
@@ -31,7 +31,7 @@ pub(super) fn in_parallel<T: Sync, R: Send>(
         let running: Vec<_> = others.iter().map(|item| (item, spawn(item))).collect();
         let last = act(last);
         let join = |(item, thread): (_, std::io::Result<thread::ScopedJoinHandle<'_, R>>)| {
-            // Without a thread it is done here.
+            // Without a thread, it is done here.
             let Ok(thread) = thread else { return act(item) };
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
@@ -41,8 +41,8 @@ pub(super) fn in_parallel<T: Sync, R: Send>(
     })
 }
 
-/// How many of the first of some files go at once, by their bytes: as many as have `bytes` together,
-/// and no more than `most`.
+/// How many of the first of the given files are moved at the same time, according to their sizes: as many as have
+/// `bytes` together, and at most `most`.
 pub(super) fn parallel_count(
     sizes: impl IntoIterator<Item = u64>,
     bytes: u64,

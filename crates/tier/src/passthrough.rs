@@ -1,12 +1,11 @@
 //! Kernel passthrough: which open files the kernel serves by itself, and why others are not.
 //!
-//! What must hold: a file that is passed through is on the SSD and stays there until its last such
-//! handle is closed (`passed` is counted while `place` is shared, and looked at while it is held
-//! exclusively). Programs write such files without asking for room, and nobody can take them back
-//! before they are closed (I5): so a handle that may write is ours. Beside handles that were passed
-//! through it must be, too; then the kernel serves its mappings alone, and reads and writes come to
-//! us. With `passthrough_writes` it is passed through where it is not expected to make the file
-//! grow, and while the SSD has ample room. Mappings outlive handles: see [`super::mmap`].
+//! What must hold: a file that is passed through is on the SSD and stays there until its last such handle is closed
+//! (`passed` is counted while `place` is held shared, and checked while it is held exclusively). Programs write such
+//! files without asking for room, and nobody can take the files back before they are closed (I5): so we serve a handle
+//! that may write. If there are other handles that were passed through, it must be passed through, too; the kernel then
+//! serves only its mappings, while reads and writes come to us. With `passthrough_writes` it is passed through if it is
+//! not expected to make the file grow and the SSD has ample room. Mappings outlive handles: see [`super::mmap`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -30,22 +29,22 @@ use halocline_storage::device::passthrough;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
-/// What must be free where a handle may write: one in this many parts of the limit, or these bytes.
-/// The demoter counts such files each second, and no SSD fills that many bytes in a second.
+/// What must be free for a handle that may write: one in this many parts of the limit, or these bytes. The demoter
+/// counts such files every second, and no SSD fills that many bytes in a second.
 const AMPLE_PART: u64 = 4;
 const AMPLE_BYTES: u64 = 8 << 30;
-/// How long the SSD's room, once looked at, is assumed unchanged: a small part of the time that the
-/// ample room lasts.
+/// How long the SSD's room is assumed unchanged after it was checked: a small part of the time for which the ample room
+/// lasts.
 const ROOM_IS_KNOWN: Duration = Duration::from_millis(100);
-/// Open files that `status` names at most.
+/// The most open files that `status` names.
 const NAMED_MAX: usize = 100;
 
 /// Which files the kernel serves.
 #[derive(Debug)]
 pub(super) struct Passthrough {
-    /// Files may be handed to it.
+    /// Whether files may be handed to it.
     wanted: bool,
-    /// So may handles that write.
+    /// Whether handles that write may be, too.
     writes: bool,
     clock: Clock,
     state: Mutex<State>,
@@ -54,20 +53,20 @@ pub(super) struct Passthrough {
 /// What is known of passthrough so far.
 #[derive(Debug, Default)]
 struct State {
-    /// Whether the kernel takes files; not known before one was offered.
+    /// Whether the kernel accepts files; unknown before one was offered.
     works: Option<bool>,
     /// Why it does not.
     reason: Option<String>,
     /// Opens that were not passed through, by reason.
     refused: BTreeMap<&'static str, u64>,
-    /// Files handed over, and some whose last such handle is closed by now.
+    /// Files handed over, including some whose last such handle has been closed.
     files: HashMap<u64, Weak<Inode>>,
-    /// When the room on the SSD was looked at, and whether it was ample.
+    /// When the room on the SSD was checked, and whether it was ample.
     room: Option<(Instant, bool)>,
 }
 
 impl Passthrough {
-    /// Nothing is handed over yet.
+    /// Starts with nothing handed over.
     pub(super) fn new(options: &TierOptions, clock: &Clock) -> Self {
         Self {
             wanted: options.passthrough,
@@ -88,7 +87,7 @@ impl Passthrough {
     ) -> bool {
         let place = handle.inode.place.read();
         let Ok(file) = handle.current(tiers, &place) else { return false };
-        // A mapping left from an earlier handle goes past us: so must this handle.
+        // A mapping left from an earlier handle bypasses us, so this handle must, too.
         let must = must || mmap::may_be_mapped(&handle.inode, &file);
         let refused = |why| {
             *self.state.lock().refused.entry(why).or_default() += 1;
@@ -103,7 +102,7 @@ impl Passthrough {
         if !handle.writes() && !must && resident.bytes() < passthrough::SMALL_BYTES {
             return refused("small and opened for reading");
         }
-        // Also where nothing comes of it below: the front end may hand it over all the same.
+        // Even if nothing comes of it below: the front end may hand it over all the same.
         let maps_only = must && handle.writes() && !self.writes;
         handle.maps_only.store(maps_only, Ordering::Release);
         if !must && let Some(why) = self.why_ours((handle, resident, &file), (tiers, residents)) {
@@ -154,10 +153,10 @@ impl Passthrough {
         } else if handle.writes() && !self.has_ample_room(ssd) {
             Some("opened for writing without ample room on the SSD")
         } else if handle.flags & libc::O_DIRECT != 0 {
-            // The kernel would ask the device's alignment of the program.
+            // The kernel would require the device's alignment from the program.
             Some("opened with O_DIRECT")
         } else if has_privileges(file) {
-            // A write takes them away, and the kernel leaves that to us.
+            // A write removes them, and the kernel leaves that to us.
             Some("has set-id bits or capabilities")
         } else {
             None
@@ -194,7 +193,7 @@ impl Passthrough {
         live
     }
 
-    /// Counts the blocks of files that programs write without us.
+    /// Counts the blocks of files that programs write without our help.
     pub(super) fn count(&self, tiers: &Tiers) {
         for inode in self.passed_through() {
             let place = inode.place.read();
@@ -225,8 +224,8 @@ impl Passthrough {
     }
 }
 
-/// A path, or the end of one that is longer than system calls take: else very deep directories would make a status
-/// longer than clients read.
+/// A path, or the end of one that is longer than system calls accept: otherwise very deep directories would make a
+/// status longer than clients read.
 fn end_of(path: &str) -> String {
     let from = path.len().saturating_sub(PATH_BYTES_MAX);
     match (from..path.len()).find(|at| path.is_char_boundary(*at)) {
@@ -235,8 +234,8 @@ fn end_of(path: &str) -> String {
     }
 }
 
-/// Whether a program that opened a file so is expected to make it larger, by its end or in holes. A
-/// file that outgrew the SSD with nobody to move it would fail with ENOSPC.
+/// Whether a program that opened a file in this way is expected to make it larger, at its end or in holes. A file that
+/// outgrew the SSD with nobody to move it would fail with ENOSPC.
 fn may_grow(handle: &Opened, resident: &Resident, file: &File) -> bool {
     let is_whole = |stat: Stat| {
         let size = stat.raw.st_size.unsigned_abs();
@@ -248,7 +247,7 @@ fn may_grow(handle: &Opened, resident: &Resident, file: &File) -> bool {
         || !stat_descriptor(file).is_ok_and(is_whole)
 }
 
-/// Whether a change of the contents takes something away from the file.
+/// Whether a change of the contents removes privileges from the file.
 fn has_privileges(file: &File) -> bool {
     let set_id = libc::S_ISUID | libc::S_ISGID;
     stat_descriptor(file).is_ok_and(|stat| stat.raw.st_mode & set_id != 0)

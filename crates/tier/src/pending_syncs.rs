@@ -10,18 +10,18 @@ use super::tiers::Tiers;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::Node;
 
-/// By the number of a file: a directory that must be synced before anything of the file is durable,
-/// because its last move is not. Nobody need have the file open meanwhile.
+/// For each file number, a directory that must be synced before anything of the file is durable, because its last move
+/// is not. Nobody needs to have the file open meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct PendingSyncs(Mutex<HashMap<u64, Node>>);
 
 impl PendingSyncs {
-    /// The last move of file `number` is durable once `dir` is.
+    /// Notes that the last move of file `number` is durable once `dir` is.
     pub(super) fn add(&self, number: u64, dir: Node) {
         self.0.lock().insert(number, dir);
     }
 
-    /// Makes the last move of file `number` durable, if it is not yet.
+    /// Makes the last move of file `number` durable, if it is not yet durable.
     pub(super) fn sync(&self, number: u64, tiers: &Tiers) -> Result<()> {
         let pending = self.0.lock().get(&number).cloned();
         if let Some(dir) = pending {
@@ -31,7 +31,7 @@ impl PendingSyncs {
         Ok(())
     }
 
-    /// The last move of file `number`, in `dir`, is durable.
+    /// Notes that the last move of file `number`, in `dir`, is durable.
     pub(super) fn synced(&self, number: u64, dir: &Node) {
         let mut pending = self.0.lock();
         if pending.get(&number) == Some(dir) {
@@ -39,7 +39,7 @@ impl PendingSyncs {
         }
     }
 
-    /// File `number` no longer exists.
+    /// Notes that file `number` no longer exists.
     pub(super) fn forget(&self, number: u64) {
         self.0.lock().remove(&number);
     }

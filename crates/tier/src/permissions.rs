@@ -1,15 +1,14 @@
-//! Permissions of clean copies: those of their files.
+//! Permissions of clean copies: they are those of their files.
 //!
-//! What must hold: from before a call that changes the permissions of a file returns, whoever may not
-//! use the file may not use its copy. So a copy is closed to everybody before its file changes, and
-//! made like the file afterwards. One that cannot be closed is removed; where that fails, too, the
-//! file stays as it is, and the program is told.
+//! What must hold: before a call that changes the permissions of a file returns, nobody who may not use the file may
+//! use its copy. So a copy is closed to everybody before its file changes, and made like the file afterwards. A copy
+//! that cannot be closed is removed; if that fails, too, the file stays as it is, and the program gets an error.
 //!
-//! A copy whose permissions change has another stamp than its record says ([`super::copy_records`]). So the
-//! record becomes an intent, durably, before the first of these changes; the intent becomes a record
-//! with the new stamps once the permissions are durable on the copy's tier, which waits for the
-//! background, for an fsync of the file or for the end of the mount. After a kill or a power loss in
-//! between, the next mount removes the copy, like all that intents name.
+//! A copy whose permissions change has a different stamp than its record says ([`super::copy_records`]). So the record
+//! becomes an intent, durably, before the first of these changes. The intent becomes a record with the new stamps once
+//! the permissions are durable on the copy's tier; that waits for the background, for an fsync of the file or for the
+//! end of the mount. After a kill or a power loss in between, the next mount removes the copy, like everything that
+//! intents name.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
@@ -36,9 +35,10 @@ use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::{reopen, stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, Stat};
 
-/// Copies that are open at once while their permissions are made durable.
+/// Copies that are open at the same time while their permissions are made durable.
 const TOGETHER: usize = 256;
-/// More copies than these are made durable with all that their file system has to write.
+/// If there are more copies than this, they are made durable together with everything else that their file system has
+/// to write.
 const ALONE_MAX: usize = 16;
 
 /// Files whose copies are to be recorded again.
@@ -56,7 +56,7 @@ impl Unrecorded {
     }
 }
 
-/// Whether an extended attribute says what may be done with a file, and by whom.
+/// Whether an extended attribute determines what may be done with a file, and by whom.
 pub(super) fn guards(name: &OsStr) -> bool {
     let is_of = |class: &[u8]| name.as_bytes().starts_with(class);
     name == ACL || is_of(b"security.") || is_of(b"trusted.")
@@ -98,8 +98,8 @@ impl Permissions {
     /// attribute of this name, which [`guards`] it. The caller holds `place`.
     ///
     /// # Errors
-    /// The change's own error; or the lower tier's where a copy can be neither closed nor removed: nothing was
-    /// changed then.
+    /// The change's own error; or the lower tier's if a copy can be neither closed nor removed, in which case nothing
+    /// was changed.
     pub(super) fn changing_permissions<T>(
         &self,
         place: &Place,
@@ -130,8 +130,8 @@ impl Permissions {
         done
     }
 
-    /// A file is in another directory: until its copy is there, too, nobody may use the copy, since
-    /// the directory that it lies in may let others in.
+    /// Called when a file is in another directory: until its copy is there, too, nobody may use the copy, because the
+    /// directory in which it is may admit others.
     pub(super) fn close_astray(&self, entry: Entry, resident: &Resident) {
         let closed = self.remove_ended(resident).and_then(|()| {
             let has_copy = resident.clean.has_copy();
@@ -148,7 +148,7 @@ impl Permissions {
         }
     }
 
-    /// Reopens the copy of a file once it lies at the path of its file.
+    /// Reopens the copy of a file once it is at the path of its file.
     pub(super) fn open_astray(&self, inode: &Inode, resident: &Resident) -> Result<()> {
         let place = inode.place.read();
         let own = self.catalog.view().path_of(resident);
@@ -171,7 +171,7 @@ impl Permissions {
         let tier_dir = &self.tiers.dirs()[intent.tier];
         match tier_dir.look(&intent.place) {
             Ok(fd) if stamp.is(&stat_descriptor(&fd)?) => {
-                // One that is closed is removed later.
+                // A copy that is closed is removed later.
                 tier_dir
                     .remove(&intent.place)
                     .or_else(|_| self.shut(intent.tier, &fd).map(drop))?;
@@ -183,7 +183,7 @@ impl Permissions {
         Ok(())
     }
 
-    /// Closes a copy to everybody; `None` where there is none afterwards.
+    /// Closes a copy to everybody; `None` if there is no copy afterwards.
     fn close_copy(&self, slot: &mut Option<CopyRecord>) -> Result<Option<OwnedFd>> {
         let Some(record) = slot else { return Ok(None) };
         match self.try_close(record) {
@@ -212,21 +212,20 @@ impl Permissions {
         let tier_dir = &self.tiers.dirs()[record.tier];
         let copy = tier_dir.look(&record.place)?;
         if !record.copy.is(&stat_descriptor(&copy)?) {
-            // Somebody else's by now.
+            // It belongs to somebody else now.
             return Err(Errno::STALE.into());
         }
         record.copy = Stamp::of(&self.shut(record.tier, &copy)?);
         Ok(copy)
     }
 
-    /// Takes all permissions from a copy; returns its attributes afterwards.
+    /// Removes all permissions from a copy; returns its attributes afterwards.
     fn shut(&self, tier: usize, copy: &OwnedFd) -> Result<Stat> {
         let none = SetAttr { mode: Some(0), ..SetAttr::default() };
         self.tiers.dirs()[tier].steps.step("closing a copy", || set_attr_on(copy, &none))
     }
 
-    /// Gives a closed copy the permissions of its file, which looked as `before` while both were
-    /// equal.
+    /// Gives a closed copy the permissions of its file, whose attributes were `before` while both were equal.
     fn open_copy(
         &self,
         record: &mut CopyRecord,
@@ -249,7 +248,7 @@ impl Permissions {
         Ok(())
     }
 
-    /// Records the copies whose permissions changed, once these are durable, until `stops` says so.
+    /// Records the copies whose permissions changed, once these are durable, until `stops` returns `true`.
     pub(super) fn record_again(&self, stops: &dyn Fn() -> bool) {
         loop {
             let mut some = Vec::new();
@@ -275,7 +274,7 @@ impl Permissions {
         }
     }
 
-    /// The same for one, before anything of its file is reported durable.
+    /// The same for one copy, before anything of its file is reported durable.
     pub(super) fn record_one_again(&self, resident: &Resident) {
         if !resident.clean.is_unrecorded() {
             return;
@@ -288,7 +287,7 @@ impl Permissions {
         }
     }
 
-    /// Syncs whole tiers that have many of the copies; returns which.
+    /// Syncs entire tiers that have many of the copies; returns which.
     fn sync_copies(&self, copies: &[(Arc<Resident>, CopyRecord)]) -> BTreeSet<usize> {
         let on = |tier: usize| copies.iter().filter(|(_, record)| record.tier == tier).count();
         let whole = |tier: &usize| {

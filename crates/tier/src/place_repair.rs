@@ -41,8 +41,8 @@ impl PlaceRepair {
         }
     }
 
-    /// Moves a file on a lower tier to the place of its present name, so that both trees look
-    /// alike; where that fails the link goes on naming the old place.
+    /// Moves a file on a lower tier to the place of its present name, so that both trees look alike; if that fails, the
+    /// link continues to name the old place.
     pub(super) fn repair(&self, inode: &Arc<Inode>) {
         if let Err(error) = self.try_repair(inode) {
             tracing::debug!(%error, "a file keeps its old place on the lower tier");
@@ -74,7 +74,7 @@ impl PlaceRepair {
             &path,
         )?;
         if let Err(error) = tier_dir.link(&away.path, &path) {
-            // Whatever has this place is not ours.
+            // Whatever is at this place is not ours.
             self.intents.clear(&new);
             return Err(error);
         }
@@ -84,7 +84,7 @@ impl PlaceRepair {
         let old = match done {
             Ok(old) => old,
             Err(error) => {
-                // While the second place may come back, its intent stays.
+                // As long as the second place may come back, its intent stays.
                 tier_dir
                     .remove(&path)
                     .and_then(|()| tier_dir.sync_parent("syncing a place", &path))?;
@@ -107,8 +107,8 @@ impl PlaceRepair {
         Ok(())
     }
 
-    /// Makes a file's link name its second place, not durably yet. Returns the intent by which the
-    /// first is a leftover from now on.
+    /// Makes a file's link name its second place, not durably yet. Returns the intent by which the first place is left
+    /// over from now on.
     fn cut_over_place(
         &self,
         inode: &Arc<Inode>,

@@ -1,7 +1,7 @@
 //! Which files are kept on the SSD: the policy, what it may know, pins and excludes.
 //!
-//! It decides and moves nothing: what comes of it is a [`Plan`], which the [executor](super::executor)
-//! carries out. It sees the tiers through a [`PolicyView`], which is in memory.
+//! This decides and moves nothing: its result is a [`Plan`], which the [executor](super::executor) carries out. It sees
+//! the tiers through a [`PolicyView`], which is in memory.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -24,9 +24,9 @@ use halocline_api::globs::Globs;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
-/// Files that a promotion may push out are looked for among this many at most.
+/// The most files among which those that a promotion may push out are sought.
 const VICTIMS_MAX: usize = 1 << 20;
-/// Whether a file stays on the SSD whatever the policy says, by its number.
+/// Whether a file stays on the SSD whatever the policy decides, by its number.
 pub(super) type Except<'a> = &'a dyn Fn(FileId) -> bool;
 
 /// A file that may leave the SSD.
@@ -35,26 +35,25 @@ pub(super) type Leaving = (Entry, Arc<Resident>);
 /// Files that may leave the SSD, by the numbers that the policy knows.
 type Candidates = HashMap<FileId, Leaving>;
 
-/// What the executor shall do.
+/// What the executor is to do.
 pub(super) struct Plan {
-    /// Files to demote, in this order, as far as there is no room without.
+    /// Files to demote in this order, as long as there is not enough room without.
     pub(super) demote: Vec<Leaving>,
 }
 
-/// What jobs make of an open.
+/// What jobs conclude from an open.
 pub(super) struct Followed {
-    /// Announced references after it, where it is a job's own use of the file.
+    /// Announced references after it, if it is a job's own use of the file.
     pub(super) ahead: Option<Ahead>,
-    /// Paths of announced files that were passed over: they may leave earlier, which
-    /// [`Placement::changed`] is to be told.
+    /// Paths of announced files that were skipped: they may leave earlier, which [`Placement::changed`] must be told.
     pub(super) skipped: Vec<Arc<Path>>,
 }
 
-/// The policy and the rules that stand above it.
+/// The policy, and the rules that take precedence over it.
 #[derive(Debug)]
 pub(super) struct Placement {
     policy: Mutex<Box<dyn Keep>>,
-    /// By whether room is wanted for a file that jobs name.
+    /// Indexed by whether room is wanted for a file that jobs name.
     orders: [Mutex<EvictionOrder>; 2],
     globs: RwLock<Globs>,
     jobs: Mutex<Jobs>,
@@ -62,13 +61,13 @@ pub(super) struct Placement {
     clock: Clock,
 }
 
-/// What is known of files when the policy decides.
+/// What is known about files when the policy decides.
 #[derive(Default)]
 struct Known {
     sizes: HashMap<FileId, u64>,
     /// Announced references to come of files that jobs name.
     ahead: HashMap<FileId, Ahead>,
-    /// Whether the file in question is one of those.
+    /// Whether the file in question is one of these.
     announced: bool,
 }
 
@@ -113,8 +112,7 @@ impl Placement {
         Ok(Self { policy, orders, globs, jobs, openers, clock })
     }
 
-    /// A file of `bytes` bytes is used; whether it is on the SSD is looked up after the policy was
-    /// told.
+    /// Called when a file of `bytes` bytes is used; whether it is on the SSD is determined after the policy was told.
     pub(super) fn referenced(&self, number: u64, bytes: u64, is_here: impl FnOnce() -> bool) {
         let reordered = {
             let mut policy = self.policy.lock();
@@ -130,25 +128,25 @@ impl Placement {
         }
     }
 
-    /// A new file is used.
+    /// Called when a new file is used.
     pub(super) fn created(&self, number: u64) {
         self.referenced(number, 0, || false);
         self.moved(number, true);
     }
 
-    /// A file came to the SSD or left it.
+    /// Called when a file has come to the SSD or left it.
     pub(super) fn moved(&self, number: u64, to_ssd: bool) {
         self.policy.lock().moved(number, to_ssd);
         self.changed(number);
     }
 
-    /// A file no longer exists.
+    /// Called when a file no longer exists.
     pub(super) fn removed(&self, number: u64) {
         self.policy.lock().removed(number);
         self.changed(number);
     }
 
-    /// Something changed that affects when a file on the SSD leaves it.
+    /// Called when something has changed that affects when a file on the SSD leaves it.
     pub(super) fn changed(&self, number: u64) {
         self.orders.iter().for_each(|order| order.lock().tell(number));
     }
@@ -176,8 +174,8 @@ impl Placement {
         found
     }
 
-    /// Files that include the first that the policy lets go, which have `bytes` bytes together, where
-    /// room is wanted for a file that is `announced` or not; all that may leave where that is unknown.
+    /// Files that include the first that the policy lets go, and that together have `bytes` bytes, where room is wanted
+    /// for a file that is `announced` or not; all that may leave if that is unknown.
     fn first_to_leave(
         &self,
         bytes: u64,
@@ -187,13 +185,13 @@ impl Placement {
     ) -> Candidates {
         let prepared = &self.orders[usize::from(announced)];
         let first = || {
-            // Taken first: others want the orders while they hold names, and wait for no rules.
+            // This lock is taken first: others want the orders while they hold names, and do not wait for rules.
             let globs = self.globs.read();
             let stays = |file: &Resident| except(file.number) || pins(&globs, file, view);
             prepared.lock().first(bytes, stays, view.residents)
         };
         let mut found = first();
-        // Two statements: the lock is released before an order is made.
+        // These are two statements so that the lock is released before an order is made.
         let begun = found.is_none() && prepared.lock().begin();
         if begun {
             let order = self.order(&self.evictable(&|_| false, view), announced, view);
@@ -204,7 +202,7 @@ impl Placement {
         found.into_iter().map(|found| (found.1.number, found)).collect()
     }
 
-    /// The order in which the policy lets files go.
+    /// The order in which the policy lets files leave.
     fn order(&self, candidates: &Candidates, announced: bool, view: PolicyView<'_>) -> Vec<FileId> {
         let mut known = self.known(candidates, view);
         known.announced = announced;
@@ -212,7 +210,7 @@ impl Placement {
         self.policy.lock().leaving(files, &known)
     }
 
-    /// What is known of files that may leave.
+    /// What is known about files that may leave.
     fn known(&self, candidates: &Candidates, view: PolicyView<'_>) -> Known {
         let mut known = Known::default();
         let jobs = self.jobs.lock();
@@ -227,8 +225,7 @@ impl Placement {
         known
     }
 
-    /// What leaves first for `missing` more bytes. Files that turn out to be in use may make it too
-    /// little.
+    /// What leaves first for `missing` more bytes. Files that turn out to be in use may make this too little.
     pub(super) fn plan_room(&self, missing: u64, except: Except<'_>, view: PolicyView<'_>) -> Plan {
         self.plan(self.first_to_leave(missing, except, false, view), view)
     }
@@ -244,8 +241,7 @@ impl Placement {
         Plan { demote }
     }
 
-    /// What leaves so that file `number`, which needs `need` bytes, can come; `None` serves it in
-    /// place.
+    /// What leaves so that file `number`, which needs `need` bytes, can come; `None` if it is to be served in place.
     pub(super) fn plan_promotion(
         &self,
         number: u64,
@@ -260,7 +256,7 @@ impl Placement {
             _ => self.first_to_leave(missing, &|other| other == number, ahead.is_some(), view),
         };
         let mut known = self.known(&candidates, view);
-        // What is above the limit must leave, too.
+        // What exceeds the limit must leave, too.
         known.sizes.insert(number, need.max(free + missing));
         known.announced = ahead.is_some();
         known.ahead.insert(number, ahead.unwrap_or_default());
@@ -270,8 +266,8 @@ impl Placement {
         Some(Plan { demote })
     }
 
-    /// How many files the policy lets go before `number`, and of how many; `None` where it does not
-    /// leave by the policy. Orders all files on the SSD.
+    /// How many files the policy lets go before `number`, and of how many; `None` if it does not leave by the policy's
+    /// decision. Orders all files on the SSD.
     pub(super) fn rank(&self, number: u64, view: PolicyView<'_>) -> Option<(u64, u64)> {
         let candidates = self.evictable(&|_| false, view);
         candidates.get(&number)?;
@@ -280,12 +276,12 @@ impl Placement {
         Some((at as u64, order.len() as u64))
     }
 
-    /// Tells jobs that thread `by` opens or makes a file with these paths, one at least.
+    /// Tells jobs that thread `by` opens or creates a file with these paths, of which there is at least one.
     pub(super) fn follow_jobs(&self, mut paths: Vec<PathBuf>, by: u32) -> Followed {
         let opener = self.openers.of_thread(by, self.clock.instant());
         let (passed, ahead) = {
             let mut jobs = self.jobs.lock();
-            // It is unknown by which of its names it was opened: assume the one that a job has.
+            // It is not known by which of its names it was opened: assume the one that a job has.
             let named = paths.iter().position(|path| jobs.ahead(path).is_some());
             jobs.opened(&paths.swap_remove(named.unwrap_or(0)), &opener)
         };

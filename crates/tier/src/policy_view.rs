@@ -1,4 +1,5 @@
-//! What a policy may see: what is known in memory of the files on the SSD: which there are, their bytes and their paths.
+//! What a policy may see: what is known in memory about the files on the SSD, namely which there are, their bytes and
+//! their paths.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,7 @@ use super::linked_nodes::LinkedNodes;
 use super::residents::{Resident, Residents};
 use halocline_vfs::namespace::{Namespace, Node};
 
-/// What a policy may see of the tiers. Nothing of it asks a disk.
+/// What a policy may see of the tiers. None of it requires a request to a disk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PolicyView<'a> {
     /// The files on the SSD.
@@ -24,7 +25,7 @@ impl<'a> PolicyView<'a> {
         Self { residents, tree, linked_nodes }
     }
 
-    /// Paths of all names of a file that the mount knows; one at least.
+    /// Paths of all names of a file that the mount knows; at least one.
     pub(super) fn paths_of(self, entry: &Node) -> Vec<PathBuf> {
         let known =
             self.linked_nodes.node(entry.key()).map(|node| node.names()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a status and a list of files tell.
+//! The contents of a status and of a list of files.
 
 use std::sync::Arc;
 use std::thread;
@@ -27,7 +27,7 @@ use halocline_api::control::{FileInfo, Health, Rules, TierStatus};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 
-/// What a status tells that may take a look at the tiers.
+/// The parts of a status that may require a look at the tiers.
 #[derive(Debug)]
 pub(super) struct Summary {
     pub(super) health: Health,
@@ -82,7 +82,7 @@ impl Reporter {
         }
     }
 
-    /// What a status reports; where a tier does not answer, only that, and nothing that might wait for it.
+    /// What a status reports; if a tier does not answer, only that, and nothing that might wait for it.
     pub(super) fn summary(self: &Arc<Self>) -> Summary {
         let reporter = Arc::clone(self);
         let answer = self.liveness.while_alive(move || {
@@ -108,7 +108,7 @@ impl Reporter {
         self.notes.all().into_iter().chain(self.lost_files.note()).chain(full).collect()
     }
 
-    /// The state of the tiers; without what is free on those that do not answer.
+    /// The state of the tiers, without the free space of those that do not answer.
     pub(super) fn tiers(self: &Arc<Self>) -> TierStatus {
         let reporter = Arc::clone(self);
         let answer = self.liveness.while_alive(move || Ok(reporter.tier_status(reporter.states())));
@@ -126,7 +126,8 @@ impl Reporter {
         })
     }
 
-    /// Each tier, with what is free on it. All are asked at once: one that hangs says nothing of the others.
+    /// Each tier, with its free space. All are asked at the same time: a tier that hangs does not affect the answers of
+    /// others.
     fn states(&self) -> Vec<TierState> {
         thread::scope(|scope| {
             let ask = |tier_dir: &'_ TierDir| TierState {
@@ -136,7 +137,7 @@ impl Reporter {
             };
             let dirs = self.tiers.dirs().iter();
             let asked: Vec<_> = dirs.map(|tier_dir| scope.spawn(move || ask(tier_dir))).collect();
-            // A look has no panics of its own.
+            // Asking a tier does not panic by itself.
             asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
         })
     }
@@ -259,7 +260,8 @@ impl Reporter {
     }
 }
 
-/// That no file can come to a tier, if so. That is no failure of its device, and nothing else says why files stay.
+/// A note that no file can come to a tier, if so. That is not a failure of its device, and nothing else says why files
+/// stay.
 fn note_of_full(tier_dir: &TierDir) -> Option<String> {
     let totals = tier_dir.totals().ok()?;
     let missing = if totals.f_files > 0 && totals.f_favail == 0 {

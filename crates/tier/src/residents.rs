@@ -1,8 +1,8 @@
 //! The account of the SSD: which regular files are there and how many blocks they have.
 //!
-//! What must hold (I5): `used` is never less than the blocks of the files on the SSD, and every
-//! write has reserved its worst case before it is made. Files open in kernel passthrough grow
-//! without asking: they are counted when looked at, and passed through only with ample headroom.
+//! What must hold (I5): `used` is never less than the blocks of the files on the SSD, and every write has reserved its
+//! worst case before it is made. Files that are open in kernel passthrough grow without asking: they are counted when
+//! they are examined, and are passed through only with ample headroom.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ const SLACK: u64 = 16 << 10;
 /// The SSD's space.
 #[derive(Debug)]
 pub(super) struct Account {
-    /// Most bytes that files may have on the SSD.
+    /// The most bytes that files may have on the SSD.
     pub(super) limit: u64,
     used: AtomicU64,
 }
@@ -45,13 +45,13 @@ impl Account {
 /// A regular file on the SSD.
 #[derive(Debug)]
 pub(super) struct Resident {
-    /// The number by which the policy knows it.
+    /// The number by which the policy identifies it.
     pub(super) number: u64,
-    /// A name that it has, to find it by.
+    /// One of its names, by which it can be found.
     pub(super) name: Mutex<(Node, OsString)>,
     /// Bytes that `used` holds for it.
     counted: Mutex<u64>,
-    /// It no longer has a name: its bytes are freed with its last user.
+    /// It has no name any more: its bytes are freed with its last user.
     nameless: AtomicBool,
     /// Its clean copy on a lower tier.
     pub(super) clean: Slot,
@@ -64,7 +64,7 @@ impl Resident {
         *self.counted.lock()
     }
 
-    /// Counts the file's blocks as they are now.
+    /// Counts the blocks that the file has now.
     pub(super) fn settle(&self, file: &impl AsFd) {
         // The file is read under the lock: an older count must not overwrite a newer one.
         let mut counted = self.counted.lock();
@@ -85,8 +85,8 @@ impl Resident {
         *counted = now;
     }
 
-    /// Reserves room for a write of `len` bytes at `at`, made by `write`, and counts what it
-    /// took. `None` where it does not fit: then nothing was written.
+    /// Reserves room for a write of `len` bytes at `at`, made by `write`, and counts what it took. `None` if it does
+    /// not fit; then nothing was written.
     pub(super) fn growing<T>(
         &self,
         file: &File,
@@ -99,18 +99,18 @@ impl Resident {
             return None;
         }
         let done = write();
-        // The new blocks are counted before the reservation goes: never too little (I5).
+        // The new blocks are counted before the reservation is released, so the count is never too low (I5).
         self.settle(file);
         self.account.give(need);
         Some(done)
     }
 
-    /// The file lost its last name, or left the SSD, while somebody may still use it.
+    /// Called when the file has lost its last name, or left the SSD, while somebody may still use it.
     pub(super) fn loses_name(&self) {
         self.nameless.store(true, Ordering::Release);
     }
 
-    /// Nobody uses it through the mount any more.
+    /// Called when nobody uses it through the mount any more.
     pub(super) fn dropped(&self) {
         if self.nameless.load(Ordering::Acquire) {
             self.set(0);
@@ -118,7 +118,7 @@ impl Resident {
     }
 }
 
-/// Whether bytes before `end` all have blocks, so that writing over them takes none.
+/// Whether all bytes before `end` have blocks, so that overwriting them needs none.
 fn is_dense(file: &File, end: u64) -> bool {
     stat_descriptor(file).is_ok_and(|stat| {
         let size = stat.raw.st_size.unsigned_abs();
@@ -155,7 +155,7 @@ pub(super) struct Residents {
 }
 
 impl Residents {
-    /// No files yet, and a limit.
+    /// Starts with no files, and a limit.
     pub(super) fn new(limit: u64) -> Self {
         let account = Arc::new(Account { limit, used: AtomicU64::new(0) });
         Self { files: RwLock::default(), account }
@@ -198,7 +198,7 @@ impl Residents {
         Some((entry, files.by_entry.get(&entry)?.clone()))
     }
 
-    /// Takes a file that is gone or leaving off the list; its bytes stay counted while `in_use`.
+    /// Removes from the list a file that is gone or leaving; its bytes stay counted while it is `in_use`.
     pub(super) fn remove(&self, entry: Entry, in_use: bool) -> Option<Arc<Resident>> {
         let resident = self.files.write().remove(entry)?;
         resident.loses_name();
@@ -208,7 +208,7 @@ impl Residents {
         Some(resident)
     }
 
-    /// Every file, in no order.
+    /// Every file, in no particular order.
     pub(super) fn all(&self) -> Vec<(Entry, Arc<Resident>)> {
         self.files.read().by_entry.iter().map(|(entry, file)| (*entry, file.clone())).collect()
     }
@@ -218,7 +218,7 @@ impl Residents {
         self.files.read().by_entry.len()
     }
 
-    /// Bytes that files have on the SSD or that writes under way have reserved.
+    /// Bytes that files have on the SSD or that writes in progress have reserved.
     pub(super) fn used(&self) -> u64 {
         self.account.used.load(Ordering::Acquire)
     }
@@ -228,8 +228,8 @@ impl Residents {
         self.account.limit.saturating_sub(self.used())
     }
 
-    /// Bytes that must leave the SSD before `bytes` are free there: more than that many where files
-    /// have more than the limit (it was lowered, or the kernel wrote past it).
+    /// Bytes that must leave the SSD before `bytes` are free there: more than that if files have more than the limit
+    /// (because it was lowered, or the kernel wrote past it).
     pub(super) fn missing(&self, bytes: u64) -> u64 {
         self.used().saturating_add(bytes).saturating_sub(self.account.limit)
     }
@@ -241,7 +241,7 @@ impl Residents {
     }
 }
 
-/// Room that is kept for a copy under way.
+/// Room that is reserved for a copy in progress.
 #[derive(Debug)]
 pub(super) struct Reserved {
     bytes: u64,

@@ -1,7 +1,7 @@
-//! What is on the tiers when they are mounted or checked: recovery, adoption, the account.
+//! What is on the tiers when they are mounted or checked: recovery, adoption and accounting.
 //!
-//! What must hold: only what an intent but no link names is removed, and copies that never got a
-//! place; everything else that does not fit is listed and left alone.
+//! What must hold: only data that an intent but no link names is removed, and copies that never got a place; everything
+//! else that does not fit is listed and left alone.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -37,7 +37,7 @@ use halocline_vfs::Stat;
 use halocline_vfs::namespace::statx::stat_at;
 use halocline_vfs::namespace::{Namespace, Node, stat_descriptor};
 
-/// Reads the tiers, and brings them in order.
+/// Reads the tiers, and puts them in order.
 #[derive(Debug)]
 pub(super) struct Scan {
     tiers: Arc<Tiers>,
@@ -76,12 +76,12 @@ impl Scan {
         }
     }
 
-    /// Brings the tiers in order after whatever happened, and counts what is on the SSD.
+    /// Puts the tiers in order after whatever happened, and counts what is on the SSD.
     pub(super) fn recover(&self) -> Result<Found> {
         self.survey(true)
     }
 
-    /// Looks at the tiers; with `mend` removes leftovers, adopts files and counts the SSD's.
+    /// Examines the tiers; with `mend`, removes leftovers, adopts files and counts those on the SSD.
     pub(super) fn survey(&self, mend: bool) -> Result<Found> {
         let mut survey = Survey::default();
         survey.found.files = vec![0; self.tiers.dirs().len()];
@@ -92,8 +92,8 @@ impl Scan {
         let records = self.copy_records.list()?;
         survey.recorded = records.iter().map(|record| (record.file.inode, None)).collect();
         if mend && !intents.is_empty() {
-            // The names of a killed mount may be in memory only: what is a leftover by them must be
-            // one after a power loss too.
+            // The names of a killed mount may be in memory only: what they make a leftover must be one after a power
+            // loss, too.
             self.tiers.ssd().sync_all()?;
         }
         if mend {
@@ -147,7 +147,7 @@ impl Scan {
             }
             synced.is_ok() && !survey.stay.contains(&(intent.tier, intent.place.clone()))
         };
-        // All syncs before the first intent is cleared.
+        // All syncs come before the first intent is cleared.
         let done: Vec<&Intent> = intents.iter().filter(is_done).collect();
         for intent in done {
             self.intents.clear(intent);
@@ -215,7 +215,7 @@ impl Scan {
         survey.named.entry((tier, place)).or_default().push(named);
     }
 
-    /// Counts a file on the SSD; one that says which number it keeps is left to [`Self::count_numbered`].
+    /// Counts a file on the SSD; one that states which number it keeps is left to [`Self::count_numbered`].
     fn count(
         &self,
         survey: &mut Survey,
@@ -237,8 +237,8 @@ impl Scan {
         }
     }
 
-    /// Counts the files on the SSD that say which number they keep, after all else there is known: the owner
-    /// of a file may have made it claim the number of another before it came to the tier.
+    /// Counts the files on the SSD that state which number they keep, after everything else there is known: the owner
+    /// of a file may have made it claim another's number before it came to the tier.
     fn count_numbered(&self, survey: &mut Survey) {
         for mut file in std::mem::take(&mut survey.numbered) {
             let is_anothers =
@@ -257,10 +257,9 @@ impl Scan {
         self.placement.moved(number, true);
     }
 
-    /// Links that name a former root name the present one from now on, so that they lead to their
-    /// files without us too. Where two links name one file, the one at the file's own path has it;
-    /// the others become users' links, which lead to the same file. Those that may have several names
-    /// are names of one file.
+    /// Makes links that name a former root name the present one, so that they lead to their files even without us. If
+    /// two links name one file, the one at the file's own path keeps it; the others become users' links, which lead to
+    /// the same file. Links that may have several names are names of one file.
     fn settle_links(&self, survey: &mut Survey, mend: bool) -> Result<()> {
         for ((tier, place), names) in &mut survey.named {
             if names.len() < 2 && !names.iter().any(|one| one.former || one.shared) {
@@ -371,7 +370,7 @@ impl Scan {
                     match mend.then(|| tier_dir.remove(&place.1)) {
                         Some(Ok(())) => survey.found.removed += 1,
                         Some(Err(error)) => {
-                            // A tier that is read-only, for example: its intent stays.
+                            // This happens with a read-only tier, for example; its intent stays.
                             tracing::warn!(%error, "a leftover stays until the next mount");
                             survey.stay.insert(place);
                             survey.found.problems.push(Problem::Leftover { other });

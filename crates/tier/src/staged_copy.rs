@@ -1,4 +1,4 @@
-//! A copy of a file on another tier, before it is the file.
+//! A copy of a file on another tier, before it becomes the file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -32,13 +32,13 @@ pub(super) struct StagedCopy {
     pub(super) file: File,
     /// Its place on a lower tier.
     pub(super) placed: Option<(PathBuf, Intent)>,
-    /// What it leaves on a lower tier stays there as a clean copy, and is durable.
+    /// What it leaves behind on a lower tier stays there as a clean copy, and is durable.
     pub(super) keep: bool,
     pub(super) _reserved: Option<Reserved>,
 }
 
 impl StagedCopy {
-    /// Takes back what a migration that did not happen has made.
+    /// Undoes what a migration that did not happen has made.
     pub(super) fn undo(&self, tiers: &Tiers, intents: &Intents) {
         let tier_dir = &tiers.dirs()[self.tier];
         match &self.placed {

@@ -1,7 +1,7 @@
 //! Making a copy that can become the file.
 //!
-//! What must hold (I10): a copy is durable, and has its place durably, before it can become the file;
-//! one that does not is taken back ([`StagedCopy::undo`](super::staged_copy::StagedCopy::undo)).
+//! What must hold (I10): a copy is durable, and is durably at its place, before it can become the file; one that does
+//! not become it is taken back ([`StagedCopy::undo`](super::staged_copy::StagedCopy::undo)).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Staging {
             None => Vec::new(),
         };
         if from > 0 && stat.raw.st_nlink > 1 {
-            // Somebody made hard links there.
+            // Somebody has made hard links there.
             return Err(NotMoved::HardLinked { names: stat.raw.st_nlink, known: 1 });
         }
         for (at, (parent, _)) in names.iter().enumerate() {
@@ -101,8 +101,8 @@ impl Staging {
         Ok(Source { from, file, stat, entry, name, names, changes })
     }
 
-    /// Whether names in a directory may be replaced; only an ordinary user's mount may be refused.
-    /// Checked before a file is copied, each time that room is wanted.
+    /// Whether names in a directory may be replaced; only an ordinary user's mount may be refused this. Checked before
+    /// a file is copied, each time that room is wanted.
     fn check_open(&self, dir: &Node) -> Result<(), NotMoved> {
         let dir = self.tiers.tree().descriptor(dir)?;
         match accessat(&*dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {

@@ -1,10 +1,10 @@
-//! What a file looked like, to see whether it changed since.
+//! What a file looked like, to determine whether it has changed since.
 
 use std::fmt;
 
 use halocline_vfs::Stat;
 
-/// What an inode looks like, so that a change of it is seen.
+/// What an inode looks like, so that a change of it is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Stamp {
     pub(super) inode: u64,
@@ -25,12 +25,12 @@ impl Stamp {
         }
     }
 
-    /// Whether a regular file with one name still looks so.
+    /// Whether a regular file with one name still has this stamp.
     pub(super) fn is(&self, stat: &Stat) -> bool {
         stat.kind() == libc::S_IFREG && stat.raw.st_nlink == 1 && *self == Self::of(stat)
     }
 
-    /// The same, or the file was only closed to everybody since, as we close copies.
+    /// The same, or the file has only been closed to everybody since, as we close copies.
     pub(super) fn is_or_closed(&self, stat: &Stat) -> bool {
         let was =
             if is_closed(stat) { Self { changed: Self::of(stat).changed, ..*self } } else { *self };

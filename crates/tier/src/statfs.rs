@@ -1,10 +1,8 @@
-//! What a tier has together, for `statfs`: its size, what is free of it, and how large a file a
-//! program can still write.
+//! The totals of a tier for `statfs`: its size, its free space, and how large a file a program can still write.
 //!
-//! What must hold: a file system that has several tiers counts once, and the SSD counts as far as
-//! its limit goes. A file is on one tier: the sum of what is free fits on none of them, so what is
-//! "available" is the largest file that can be written, wherever it ends up. Clean copies give way
-//! to whatever is written: their bytes are free.
+//! What must hold: a file system that contains several tiers counts once, and the SSD counts up to its limit. A file is
+//! on one tier: the sum of all free space may fit on none of them, so what is "available" is the largest file that can
+//! be written, wherever it ends up. Clean copies make way for whatever is written: their bytes count as free.
 
 use super::copy_records::CopyRecords;
 use super::residents::Residents;
@@ -17,7 +15,7 @@ struct Lower {
     total: u64,
     free: u64,
     available: u64,
-    /// The SSD's files are on it, too.
+    /// Whether the SSD's files are on it, too.
     shared: bool,
 }
 
@@ -32,7 +30,7 @@ struct Ssd {
     used: u64,
 }
 
-/// What a tier has together, in bytes.
+/// The totals of a tier, in bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Sum {
     total: u64,
@@ -47,15 +45,15 @@ fn sum(ssd: Ssd, lower: &[Lower]) -> Sum {
     let own = if shared { (0, 0) } else { (ssd.limit.min(ssd.total), left.min(ssd.free)) };
     let total = own.0 + lower.iter().map(|lower| lower.total).sum::<u64>();
     let free = own.1 + lower.iter().map(|lower| lower.free).sum::<u64>();
-    // A new file grows on the SSD. Once that is full it moves down, where all of it must fit; where
-    // the SSD is on the same file system it is there twice while it moves.
+    // A new file grows on the SSD. Once that is full, the file moves down, where all of it must fit; if the SSD is on
+    // the same file system, it exists twice while it moves.
     let here = left.min(ssd.available);
     let below = lower.iter().map(|lower| match (lower.available, lower.shared) {
         (available, false) if available >= here => available,
         (available, true) if available >= 2 * here || available <= here => available,
         _ => 0,
     });
-    // Where it fits nowhere, others move down for it.
+    // If it fits nowhere, others move down for it.
     let others = lower.iter().filter(|lower| !lower.shared).map(|lower| lower.available);
     let beside = here + others.sum::<u64>().min(ssd.used);
     let available = below.max().filter(|bytes| *bytes > 0).unwrap_or(beside).min(free);
@@ -125,7 +123,7 @@ mod tests {
         // Others fill the SSD's file system.
         let told = sum(ssd(500, 20, 100, 30), &[lower(1000, 400, false)]);
         assert_eq!(told, Sum { total: 1100, free: 420, available: 400 });
-        // The limit was lowered below what is there.
+        // The limit was lowered below what is stored.
         let told = sum(ssd(500, 300, 100, 200), &[lower(1000, 400, false)]);
         assert_eq!(told, Sum { total: 1100, free: 400, available: 400 });
     }

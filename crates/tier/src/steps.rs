@@ -1,8 +1,8 @@
 //! The steps in which a tier changes, each of them one call that its file system does or refuses.
 //!
-//! What must hold: every change of the tree, of the private directories and of a copy is made in a
-//! step, and every sync is one. So `status` knows of a device that fails, and a [`Watcher`] may fail a
-//! step, kill the mount after it, or cut the power there.
+//! What must hold: every change of the tree, of the private directories and of a copy is made in a step, and every sync
+//! is one. So `status` knows about a failing device, and a [`Watcher`] may fail a step, kill the mount after it, or cut
+//! the power there.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ struct Failed {
 }
 
 impl Steps {
-    /// No steps yet; `watcher` hears of each.
+    /// No steps yet; `watcher` is told of each.
     pub(super) fn new(tier: usize, watcher: Option<Arc<dyn Watcher>>) -> Self {
         Self { tier, failed: Mutex::default(), watcher }
     }
 
-    /// Does a step; `what` is for people, as in "failed at: renaming".
+    /// Executes a step; `what` is for people, as in "failed at: renaming".
     pub(super) fn step<T>(&self, what: &'static str, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = match &self.watcher {
             None => act(),
@@ -78,7 +78,7 @@ impl Steps {
         })
     }
 
-    /// The totals of the tier's file system to be used, where it reports `totals`.
+    /// The totals to be used for the tier's file system, which reports `totals`.
     pub(super) fn room(&self, totals: libc::statvfs64) -> libc::statvfs64 {
         self.watcher.as_ref().map_or(totals, |watcher| watcher.room(self.tier, totals))
     }
@@ -94,7 +94,7 @@ impl Steps {
         }
     }
 
-    /// What the device failed at, if it did since the mount.
+    /// What the device has failed at since the mount, if anything.
     pub(super) fn failure(&self) -> Option<String> {
         let failed = self.failed.lock();
         (failed.count > 0).then(|| format!("{} I/O errors, the last {}", failed.count, failed.last))

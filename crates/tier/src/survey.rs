@@ -1,4 +1,4 @@
-//! What a look at the tiers finds.
+//! What an examination of the tiers finds.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -38,14 +38,14 @@ pub(super) struct Survey {
     pub(super) recorded: HashMap<u64, Option<Recorded>>,
     /// Clean copies, which are no files of their own.
     pub(super) copies: HashSet<(usize, PathBuf)>,
-    /// Files on the SSD that say which number they keep.
+    /// Files on the SSD that state which number they keep.
     pub(super) numbered: Vec<Numbered>,
-    /// Inode numbers of all else there.
+    /// Inode numbers of everything else there.
     pub(super) own_numbers: HashSet<u64>,
     pub(super) found: Found,
 }
 
-/// A name of a file on the SSD that says which number it keeps.
+/// A name of a file on the SSD that states which number it keeps.
 pub(super) struct Numbered {
     pub(super) dir: Node,
     pub(super) name: OsString,

@@ -1,4 +1,4 @@
-//! The directory of one tier, the SSD or a lower one, and the files in it, reached by descriptors.
+//! The directory of one tier, the SSD or a lower one, and the files in it, accessed by descriptors.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -39,7 +39,7 @@ pub(super) struct TierDir {
     /// Its absolute path, for messages and links.
     pub(super) path: PathBuf,
     private: PrivateDir,
-    /// Where copies grow, on the same file system.
+    /// The directory in which copies are made, on the same file system.
     tmp: PrivateDir,
     /// Steps of this tier.
     pub(super) steps: Arc<Steps>,
@@ -49,10 +49,10 @@ pub(super) struct TierDir {
 }
 
 impl TierDir {
-    /// Opens the `tier`th tier at `path`, making its private directories; `watcher` hears of its steps.
+    /// Opens the `tier`th tier at `path`, creating its private directories; `watcher` is told of its steps.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where these are not ours alone.
+    /// [`Error::Invalid`] if these are not ours alone.
     pub(super) fn open(
         path: &Path,
         tier: usize,
@@ -69,8 +69,8 @@ impl TierDir {
         Ok(Self { root, path: path.to_owned(), private, tmp, steps, device, looks })
     }
 
-    /// Whether a sync of the whole file system makes everything on it durable, and is no more than
-    /// one commit: others may leave it to their servers, or do nothing.
+    /// Whether a sync of the whole file system makes everything on it durable and is no more than one commit: other
+    /// file systems may leave this to their servers, or do nothing.
     pub(super) fn syncs_whole(&self) -> bool {
         const EXT4: i64 = 0xef53;
         const XFS: i64 = 0x5846_5342;
@@ -105,7 +105,7 @@ impl TierDir {
     /// An `O_PATH` descriptor of the file at `place`.
     ///
     /// # Errors
-    /// [`Error::Path`] with `EIO` where the file is gone although a link names it.
+    /// [`Error::Path`] with `EIO` if the file is gone although a link names it.
     pub(super) fn find(&self, place: &Path) -> Result<OwnedFd> {
         match self.look(place) {
             // A link that somebody put in the way leads nowhere.
@@ -148,7 +148,7 @@ impl TierDir {
         }
     }
 
-    /// Gives a temporary file its place, not durably yet; `EEXIST` where something is there.
+    /// Gives a temporary file its place, not durably yet; `EEXIST` if something is there.
     pub(super) fn settle(&self, name: &str, place: &Path) -> Result<()> {
         self.steps.step("placing a copy", || {
             let (dir, to) = self.parent(place)?;
@@ -156,7 +156,7 @@ impl TierDir {
         })
     }
 
-    /// Puts a temporary file in the place of the one that has it, not durably yet.
+    /// Puts a temporary file in the place of the file that has it, not durably yet.
     pub(super) fn replace(&self, name: &str, place: &Path) -> Result<()> {
         self.steps.step("replacing a copy", || {
             let (dir, to) = self.parent(place)?;
@@ -164,7 +164,7 @@ impl TierDir {
         })
     }
 
-    /// Gives the file at `from` another place, not durably yet; `EEXIST` where something is there.
+    /// Gives the file at `from` another place, not durably yet; `EEXIST` if something is there.
     pub(super) fn shift(&self, from: &Path, to: &Path) -> Result<()> {
         self.steps.step("moving a copy", || {
             let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
@@ -187,7 +187,7 @@ impl TierDir {
             unlinkat(&dir, name, AtFlags::empty())
         };
         self.steps.step("removing a file", || match remove() {
-            // Where a directory gave way to a link, the file is not there either.
+            // If a directory was replaced by a link, the file is not there either.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(Error::at(self.path.join(place), "remove")(errno.into())),
         })
@@ -209,8 +209,8 @@ impl TierDir {
         self.steps.sync_all("syncing the file system", &self.whole()?)
     }
 
-    /// A descriptor to sync the whole file system by: the sync reports each write that has failed
-    /// since it was opened.
+    /// A descriptor by which to sync the whole file system: the sync reports each write that has failed since it was
+    /// opened.
     pub(super) fn whole(&self) -> Result<OwnedFd> {
         Ok(openat(&self.root, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
@@ -228,8 +228,7 @@ impl TierDir {
         })
     }
 
-    /// Makes the directories above `place`; `mirror` makes each, which it is given with its path,
-    /// like that of the SSD.
+    /// Creates the directories above `place`; `mirror` gets each with its path, and makes it like that of the SSD.
     pub(super) fn make_parents(
         &self,
         place: &Path,
@@ -270,7 +269,7 @@ impl TierDir {
         name.to_string_lossy().into_owned()
     }
 
-    /// Whether the directory still is where it was opened.
+    /// Whether the directory is still where it was opened.
     pub(super) fn is_there(&self) -> Result<()> {
         let now = std::fs::symlink_metadata(&self.path);
         let now = now.map_err(Error::at(&self.path, "reach the tier (is its device mounted?)"))?;
@@ -287,7 +286,7 @@ impl TierDir {
     /// Whether its file system answers at all.
     ///
     /// # Errors
-    /// `ETIMEDOUT` where a look at it has not ended after [`ANSWER_TIMEOUT`].
+    /// `ETIMEDOUT` if a look at it has not ended after [`ANSWER_TIMEOUT`].
     pub(super) fn check_answers(&self) -> Result<()> {
         let root = self.root.try_clone().map_err(Error::at(&self.path, "open the tier"))?;
         let look = move || {
@@ -308,7 +307,7 @@ impl TierDir {
     /// Refuses a file system on which naming a file always risks replacing another: no file could come here.
     ///
     /// # Errors
-    /// [`Error::Invalid`]. Where this cannot be told, as on a full or read-only file system, it is no error.
+    /// [`Error::Invalid`]. If this cannot be determined, as on a full or read-only file system, that is not an error.
     pub(super) fn check_renames(&self) -> Result<()> {
         let (from, to) = ("rename-from", "rename-to");
         let made = openat(&self.tmp, from, OFlags::CREATE | OFlags::CLOEXEC, Mode::RUSR);
@@ -317,7 +316,7 @@ impl TierDir {
         }
         let renamed = rename_new(&self.tmp, from, &self.tmp, to);
         for name in [from, to] {
-            // What stays is removed with the other temporary files, at the next mount.
+            // If it stays, it is removed with the other temporary files at the next mount.
             let _dropped = unlinkat(&self.tmp, name, AtFlags::empty());
         }
         if renamed != Err(Errno::INVAL) {
@@ -333,7 +332,8 @@ impl TierDir {
         ))
     }
 
-    /// Bytes that can still be written here, or `None` where its file system does not tell within [`ANSWER_TIMEOUT`].
+    /// Bytes that can still be written here, or `None` if its file system does not report them within
+    /// [`ANSWER_TIMEOUT`].
     pub(super) fn room_in_time(&self) -> Option<u64> {
         let root = self.root.try_clone().ok()?;
         let totals = self.looks.within(ANSWER_TIMEOUT, move || statfs(root.as_fd()).ok())?;
@@ -367,7 +367,7 @@ const fn room_of(totals: &libc::statvfs64) -> u64 {
     totals.f_bavail.saturating_mul(totals.f_frsize).saturating_sub(MARGIN)
 }
 
-/// Refuses a directory that is not the one just made: somebody put another in its place.
+/// Refuses a directory that is not the one just created: somebody has put another in its place.
 pub(super) fn check_new(made: &impl AsFd, uid: u32) -> Result<()> {
     let stat = stat_descriptor(made)?;
     let is_ours = stat.kind() == libc::S_IFDIR && stat.raw.st_uid == uid;

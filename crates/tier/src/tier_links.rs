@@ -1,9 +1,8 @@
 //! Links that stand for files on lower tiers, and users' links that look like them.
 //!
-//! Ours is a tier's root, a slash and a plain relative path, byte for byte. A user's link whose
-//! target begins with a tier's root is stored with [`ESCAPE`] after the root: the kernel resolves
-//! it to the same file, and no place has that form. The link of a file with several names, which
-//! has as many itself, has [`SHARED`] there.
+//! Ours is a tier's root, a slash and a plain relative path, byte for byte. A user's link whose target begins with a
+//! tier's root is stored with [`ESCAPE`] after the root: the kernel resolves it to the same file, and no place has that
+//! form. The link of a file with several names, which itself has as many names, has [`SHARED`] there.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,11 +19,11 @@ const NANOS: u64 = 1_000_000_000;
 /// Marks a user's link: a no-op on the way to the same file.
 const ESCAPE: &[u8] = b".//";
 
-/// Marks a link of ours that may have several names (hard links): the kernel resolves it to
-/// the same file, and neither a plain path nor what is escaped begins so.
+/// Marks a link of ours that may have several names (hard links): the kernel resolves it to the same file, and neither
+/// a plain path nor an escaped target begins like this.
 const SHARED: &[u8] = b"./";
 
-/// Longest target of a link: `xfs`, and `ext4` with small blocks, take 1023 bytes.
+/// Longest target of a link: `xfs`, and `ext4` with small blocks, accept 1023 bytes.
 pub(super) const TARGET_BYTES_MAX: usize = 1000;
 
 /// What a symbolic link on the SSD means.
@@ -36,7 +35,7 @@ pub(super) enum Target {
     Users(OsString),
 }
 
-/// The roots by which links are told apart.
+/// The roots by which links are recognised.
 #[derive(Debug, Default)]
 pub(super) struct TierLinks {
     /// Root with its slash, and the tier; present roots and those of earlier mounts.
@@ -55,11 +54,11 @@ impl TierLinks {
         };
         let present: Vec<Vec<u8>> = roots.iter().map(|root| slashed(root)).collect();
         let now = present.iter().cloned().enumerate().skip(1).map(|(tier, root)| (root, tier));
-        // A label was written by an earlier mount, or by somebody: roots of no tier are ignored.
+        // A label was written by an earlier mount or by somebody else: roots that belong to no tier are ignored.
         let former = former.iter().filter(|(_, tier)| (1..present.len()).contains(tier));
         let before = former.map(|(root, tier)| (slashed(root), *tier));
         let mut roots: Vec<_> = now.chain(before).collect();
-        // Where one root lies in another, the inner one is meant.
+        // If one root is inside another, the inner one is meant.
         roots.sort_by_key(|(root, _)| std::cmp::Reverse(root.len()));
         Self { roots, present }
     }

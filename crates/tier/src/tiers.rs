@@ -1,4 +1,4 @@
-//! The tiers on disk: the tree on the SSD, each tier's directory, and the links from one to others.
+//! The tiers on disk: the tree on the SSD, each tier's directory, and the links from one tier to others.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use halocline_vfs::namespace::{Namespace, Node};
 /// Device and inode number of a name's inode on the SSD: a file's own, or its link's.
 pub(super) type Entry = (u64, u64);
 
-/// What is on disk, and in which form. It knows no files in use, and takes none of their locks.
+/// What is on disk, and in which form. This does not know files in use, and takes none of their locks.
 #[derive(Debug)]
 pub(super) struct Tiers {
     /// The tree of the SSD, which has all names.
@@ -26,7 +26,7 @@ pub(super) struct Tiers {
     /// All tiers; the first is the SSD.
     dirs: Vec<TierDir>,
     links: TierLinks,
-    /// Who mounts, and makes our links.
+    /// The user who mounts, and who makes our links.
     uid: u32,
     next_name: AtomicU64,
 }
@@ -58,7 +58,7 @@ impl Tiers {
         &self.dirs[tier].steps
     }
 
-    /// Whether moves of several files must be made one after the other: a watcher wants their steps so.
+    /// Whether several files must be moved one after the other because a watcher wants their steps in order.
     pub(super) fn one_by_one(&self) -> bool {
         self.ssd().steps.one_by_one()
     }
@@ -68,7 +68,7 @@ impl Tiers {
         &self.links
     }
 
-    /// Who mounts, and makes our links.
+    /// The user who mounts, and who makes our links.
     pub(super) const fn uid(&self) -> u32 {
         self.uid
     }
@@ -105,7 +105,7 @@ impl Tiers {
         })
     }
 
-    /// Whether a link can name a place; that of a file which has just lost its name is empty.
+    /// Whether a link can name a place; the place of a file that has just lost its name is empty.
     pub(super) fn can_be_named(&self, tier: usize, place: &Path) -> bool {
         let is_empty = place.as_os_str().is_empty();
         !is_empty && self.links.to(tier, place).len() <= TARGET_BYTES_MAX
@@ -126,16 +126,15 @@ impl Tiers {
         self.ssd().steps.sync("syncing a cutover", &self.tree.open_dir(dir)?)
     }
 
-    /// The directory at `dir` was removed: removes its mirrors on lower tiers. A mirror that still has
-    /// data of removed files goes with the last of them.
+    /// Called when the directory at `dir` was removed: removes its mirrors on lower tiers. A mirror that still has data
+    /// of removed files is removed with the last of them.
     pub(super) fn directory_gone(&self, dir: &Path) {
         for tier in 1..self.dirs.len() {
             self.drop_empty_directories(tier, dir);
         }
     }
 
-    /// Removes `dir` and those above it from a lower tier as far as they are empty and the tree does
-    /// not have them.
+    /// Removes `dir` and the directories above it from a lower tier, as far as they are empty and not in the tree.
     pub(super) fn drop_empty_directories(&self, tier: usize, dir: &Path) {
         for dir in dir.ancestors().take_while(|dir| *dir != Path::new("")) {
             if dir.starts_with(PRIVATE) || self.walk(dir).is_some() {

@@ -15,7 +15,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::Stat;
 use halocline_vfs::namespace;
 
-/// Files in one answer, at most.
+/// The most files in one answer.
 pub(super) const LISTED_MAX: usize = 1 << 20;
 
 /// A regular file that a command names.
@@ -44,7 +44,7 @@ impl Named {
     }
 }
 
-/// A directory whose names are being looked at.
+/// A directory whose names are being read.
 struct Below {
     dir: namespace::Node,
     names: vec::IntoIter<OsString>,
@@ -90,8 +90,8 @@ impl TreeWalk {
         Ok(found)
     }
 
-    /// The regular files at and below a node, in the order of their names. A file that cannot be
-    /// looked at does not hide the others. Trees may be of any depth: nothing recurs.
+    /// The regular files at and below a node, in the order of their names. A file that cannot be examined does not hide
+    /// the others. Trees may have any depth: there is no recursion.
     fn visit(&self, node: &Node, path: PathBuf, most: usize, found: &mut Vec<Named>) -> Result<()> {
         let stat = self.inodes.stat(&node.0)?;
         match stat.kind() {

@@ -1,4 +1,4 @@
-//! What the background threads are told, and their wait for it.
+//! What the background threads are told, and how they wait for it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 use halocline_os::clock::Clock;
 
-/// How often the SSD is looked at without a wakeup.
+/// How often the SSD is checked without a wakeup.
 const TICK: Duration = Duration::from_secs(1);
 
 /// What the background threads are told.
@@ -25,17 +25,17 @@ struct State {
 }
 
 impl Wakeups {
-    /// No thread was woken yet.
+    /// Starts with no thread woken.
     pub(super) fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone(), ..Self::default() }
     }
 
-    /// There is data of removed files.
+    /// Reports that there is data of removed files.
     pub(super) fn wake_reaper(&self) {
         self.set(|state| state.reap = true);
     }
 
-    /// The SSD may be fuller than it should be.
+    /// Reports that the SSD may be fuller than it should be.
     pub(super) fn wake_demoter(&self) {
         self.set(|state| state.demote = true);
     }
@@ -45,8 +45,8 @@ impl Wakeups {
         self.wait(|state| std::mem::take(&mut state.reap))
     }
 
-    /// Waits until the SSD is due to be looked at, for the whole tick where the last look was
-    /// `in_vain`; `false` when it is time to stop.
+    /// Waits until the SSD must be checked, or for the whole tick if the last check was `in_vain`; `false` when it is
+    /// time to stop.
     pub(super) fn wait_to_demote(&self, in_vain: bool) -> bool {
         self.wait(|state| std::mem::take(&mut state.demote) && !in_vain)
     }
@@ -56,7 +56,7 @@ impl Wakeups {
         self.wait(|_| false)
     }
 
-    /// Ends the threads after what they are doing.
+    /// Ends the threads once they have finished what they are doing.
     pub(super) fn stop(&self) {
         self.set(|state| state.stop = true);
     }
@@ -66,8 +66,7 @@ impl Wakeups {
         self.changed.notify_all();
     }
 
-    /// Waits until `due` says so, or for [`TICK`], however often it is woken; `false` when it is
-    /// time to stop.
+    /// Waits until `due` returns `true`, or for [`TICK`], however often it is woken; `false` when it is time to stop.
     fn wait(&self, due: impl Fn(&mut State) -> bool) -> bool {
         let mut state = self.state.lock();
         let tick = self.clock.instant() + TICK;
@@ -76,8 +75,8 @@ impl Wakeups {
         !state.stop
     }
 
-    /// Rests after `panics` rounds in a row that panicked, however often it is woken: what panics is likely to
-    /// do so again, and each time is logged.
+    /// Rests after `panics` consecutive rounds that panicked, however often it is woken: what panics is likely to do so
+    /// again, and each time is logged.
     pub(super) fn rest(&self, panics: u32) {
         for _ in 0..(1_u32 << panics.min(6)) {
             if !self.wait_a_tick() {
@@ -99,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Programs that write call all the time; a thread that no longer heeds them still gets its tick.
+    /// Programs that write wake it all the time; a thread that no longer heeds them still gets its tick.
     #[test]
     fn wakeups_that_are_not_due_do_not_delay_the_tick() {
         let (wakeups, enough) = (Wakeups::default(), AtomicBool::new(false));

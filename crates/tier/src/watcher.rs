@@ -1,4 +1,4 @@
-//! The seam between a tier and the machine: a watcher hears of each step, and may fail it.
+//! The seam between a tier and the machine: a watcher is told of each step, and may fail it.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -32,7 +32,7 @@ pub trait Watcher: fmt::Debug + Send + Sync {
     /// Before a step.
     ///
     /// # Errors
-    /// What the step fails with, without being made.
+    /// The error with which the step fails without being made.
     fn before(&self, tier: usize, what: &'static str) -> Result<()> {
         let _ = (tier, what);
         Ok(())
@@ -53,14 +53,14 @@ pub trait Watcher: fmt::Debug + Send + Sync {
         let _ = tier;
     }
 
-    /// The totals that the tier is to see for its file system, whose real ones are `totals`.
+    /// The totals that the tier is to see for its file system; the real ones are `totals`.
     fn room(&self, tier: usize, totals: libc::statvfs64) -> libc::statvfs64 {
         let _ = tier;
         totals
     }
 
-    /// Whether steps must come in the same order each time: moves of several files are then made one
-    /// after the other in the thread that asked for them. Asked before each such move.
+    /// Whether steps must come in the same order each time: several files are then moved one after the other, in the
+    /// thread that requested it. Asked before each such move.
     fn one_by_one(&self) -> bool {
         false
     }

@@ -13,7 +13,7 @@ pub(super) struct Watermarks {
 }
 
 impl Watermarks {
-    /// The shares of `limit` that `options` tell.
+    /// The shares of `limit` that `options` specify.
     pub(super) fn new(limit: u64, options: &TierOptions) -> Self {
         Self { limit, high: share(limit, options.high), low: share(limit, options.low) }
     }
@@ -28,7 +28,7 @@ impl Watermarks {
         self.low
     }
 
-    /// Bytes below the limit that have to stay free, or files are demoted to have them so.
+    /// Bytes below the limit that must stay free; otherwise files are demoted.
     pub(super) fn kept_free(self) -> u64 {
         self.limit - self.high.min(self.limit)
     }
@@ -38,8 +38,8 @@ impl Watermarks {
         residents.used() > self.high
     }
 
-    /// Bytes that should be free below the limit, where fewer are: down to the low watermark once
-    /// the high one is passed, and as much again of the SSD's own file system where others fill it.
+    /// Bytes that should be free below the limit if fewer are: down to the low watermark once the high one is passed,
+    /// and as much of the SSD's own file system if others fill it.
     pub(super) fn wanted_room(self, tiers: &Tiers, residents: &Residents) -> Option<u64> {
         let used = residents.used();
         if used > self.high {

@@ -168,8 +168,8 @@ struct Stopped {
     switched: bool,
 }
 
-/// Moves a file; clears what a move that fails leaves, unless that was at the switch or later: which object the file names
-/// may be known in memory only then, and both stay for the next apply.
+/// Moves a file. If the move fails before the switch, clears what it left; at the switch or later, it may be known only
+/// in memory which object the file names, so both objects stay for the next apply.
 fn move_one(
     origin: &Origin,
     file: &Standing,

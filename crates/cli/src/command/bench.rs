@@ -2,17 +2,19 @@
 //!
 //! - [`ior`]: the command and its options;
 //! - [`workload`]: which process asks for which bytes, in which order;
-//! - [`content`]: bytes that tell where they belong;
+//! - [`content`]: bytes that show where they belong;
 //! - [`worker`]: one process of a run; [`worker_processes`]: all of them, from the parent's side;
 //! - [`case`]: one policy and cache size over one workload, from mount to unmount;
-//! - [`attention`]: signals and progress meanwhile;
-//! - [`bare_origin`]: the origin when all is over, compared byte by byte;
-//! - [`scratch`]: where it all lies, and its end; [`scratch_dir`]: what killed benchmarks leave of it;
+//! - [`attention`]: signals and progress while a case runs;
+//! - [`bare_origin`]: the origin after the run, compared byte by byte;
+//! - [`scratch`]: the directories of a benchmark and their removal; [`scratch_dir`]: what killed benchmarks leave of
+//!   them;
 //! - [`halocline_os::bound_process`]: processes that end with the benchmark;
-//! - [`mount_processes`]: those that serve mounts;
-//! - [`cluster`]: several nodes over one origin; [`tier`]: the file tier; [`layout`]: stripes on servers of several kinds;
+//! - [`mount_processes`]: the processes that serve mounts;
+//! - [`cluster`]: several nodes over one origin; [`tier`]: the file tier; [`layout`]: stripes on servers of several
+//!   kinds;
 //! - [`admission`]: the admission policies on random workloads, simulated; [`timed_engine`]: the engine itself in
-//!   simulated time, [`timed_tier`] the file tier; [`advise`]: what `advise` says beside what they do;
+//!   simulated time, [`timed_tier`] the file tier; [`advise`]: what `advise` recommends compared with what they do;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
 mod admission;

@@ -1,7 +1,7 @@
 //! `halocline rescue`: dirty bytes whose origin is gone for good, saved elsewhere and then dropped.
 //!
-//! What must hold: nothing leaves the cache before it is durable elsewhere, was read there again and
-//! is what its checksum says; a rescue that is killed is begun anew and finds what it had saved.
+//! What must hold: nothing leaves the cache before it is durable elsewhere, has been read there again and agrees with
+//! its checksum. A rescue that was killed is started again, and finds what it had saved.
 
 mod destination;
 
@@ -26,7 +26,7 @@ use crate::print::say;
 use crate::progress::Meter;
 use crate::text;
 
-/// Bytes that are read at once.
+/// Bytes that are read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Save dirty bytes whose origin is gone for good, then drop them from the cache
@@ -86,7 +86,7 @@ struct Kept {
     reason: &'static str,
 }
 
-/// Dirty bytes that a power loss took before.
+/// Dirty bytes that an earlier power loss took.
 #[derive(Debug, Serialize)]
 struct Lost {
     /// Path below the origin's root, as last seen.
@@ -110,7 +110,7 @@ struct Done {
     lost_at_power_loss: Vec<Lost>,
 }
 
-/// Rescues.
+/// Executes the command.
 pub(crate) fn execute(args: &RescueArgs) -> Outcome {
     let dir = offline_cache::cache_dir(&args.cache)?;
     let to = std::path::absolute(&args.to)?;
@@ -134,7 +134,7 @@ pub(crate) fn execute(args: &RescueArgs) -> Outcome {
         tell(&done, &to, args.salvage);
     }
     if let Some(damage) = done.damage.filter(|_| !args.dry_run) {
-        // Whoever removes the cache after a success would remove what nobody knows of.
+        // Whoever removes the cache after a success would remove files that nobody knows of.
         let (dir, damage) = (dir.display(), text::line(&damage));
         return Err(Failure::dirty_left(format!(
             "the cache {dir} is as it was, and its objects may have dirty bytes that its records do not tell: {damage}"
@@ -194,7 +194,7 @@ fn is_on_origin(cache: &OfflineCache, file: &FileRecord) -> bool {
     cache.names.as_ref().is_some_and(|names| matches!(names.find(file), Ok(Some(_))))
 }
 
-/// Saves what is sound of a file's dirty extents, and then drops it from the cache.
+/// Saves the sound part of a file's dirty extents, and then drops it from the cache.
 fn rescue_file(
     cache: &OfflineCache,
     to: Option<&PrivateDir>,
@@ -220,7 +220,7 @@ fn rescue_file(
     }
     let origin = cache.binding.as_ref().map(|binding| binding.origin.clone()).unwrap_or_default();
     saving.sync()?;
-    // What the directory has is read, not what we remember of it.
+    // What is in the directory is read, not what is still in memory.
     each_sound(cache, file, dirty, &mut |at, bytes| saving.compare(at, bytes))?;
     let (path, damage) = (file.path.clone(), cache.recovery.damage.clone());
     let name = saving.finish(&Manifest { origin, path, damage, extents: extents(&sound) })?;
@@ -231,8 +231,8 @@ fn rescue_file(
     Ok(rescued(file, Some(name), &sound))
 }
 
-/// Calls `each` with the offset and the bytes of each part of dirty extents that is on the cache and
-/// agrees with its checksum, in order.
+/// Calls `each` with the offset and the bytes of each part of dirty extents that is on the cache and agrees with its
+/// checksum, in order.
 fn each_sound(
     cache: &OfflineCache,
     file: &FileRecord,
@@ -245,7 +245,7 @@ fn each_sound(
         let mut bad_parts = cache.missing(file.id, extent)?;
         let mut at = extent.range.start;
         while at < extent.range.end {
-            // Pieces end where blocks do: of a block in two pieces each would read the whole.
+            // Pieces end at block boundaries: if a block were in two pieces, it would be read entirely for each.
             let end = ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(extent.range.end);
             let piece = ByteRange::new(at, end);
             buf.resize(usize::try_from(piece.len()).expect("a piece fits in memory"), 0);
@@ -268,7 +268,7 @@ fn each_sound(
     Ok(())
 }
 
-/// What of `piece` is in none of `parts`, which are put in order.
+/// The parts of `piece` that are in none of `parts`, which are sorted in place.
 fn without(piece: ByteRange, parts: &mut [ByteRange]) -> Vec<ByteRange> {
     parts.sort_unstable_by_key(|part| part.start);
     let (mut left, mut at) = (Vec::new(), piece.start);
@@ -332,7 +332,7 @@ fn tell(done: &Done, to: &Path, salvage: bool) {
     say!("{bytes} of {files} {verb}");
 }
 
-/// The error for what does not fit in a directory.
+/// The error for something that does not fit in a directory.
 fn refused(what: String, remedy: &str) -> Error {
     Error::invalid(what, remedy)
 }

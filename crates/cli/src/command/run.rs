@@ -37,7 +37,7 @@ use crate::recording::{self, Recording};
 use crate::slow_open_notice::SlowOpenNotice;
 use crate::text;
 
-/// How long a flush may say nothing until it is told what it waits for.
+/// How long a flush may stay silent before the user is told what it waits for.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Run a command with the cache in front of DIR; only the command sees the mount
@@ -78,7 +78,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Runs `command` quietly, for the trace of what it asks.
+    /// Runs `command` quietly, to record its requests as a trace.
     pub(super) fn for_trace(
         (origin, cache, trace): (PathBuf, PathBuf, PathBuf),
         config: ConfigArgs,
@@ -99,23 +99,23 @@ impl RunArgs {
     }
 }
 
-/// Everything that was checked.
+/// Everything that was checked before the run.
 struct Plan {
     config: Config,
     place: MountPaths,
     report: Option<PathBuf>,
     program: PathBuf,
-    /// Looked at before there is a mount: a process that is killed while it waits for a mount of its own never ends.
+    /// Determined before there is a mount: a process that is killed while it waits for a mount of its own never ends.
     is_mpi: bool,
     workdir: PathBuf,
 }
 
-/// Runs it.
+/// Executes the command.
 pub(crate) fn execute(args: &RunArgs) -> Outcome {
     let plan = plan(args)?;
     let mut waiting = joining::Waiting::default();
     loop {
-        // First: where an engine runs already, its origin is claimed.
+        // First of all: if an engine is running already, its origin is claimed.
         let found = joining::find(&plan)?;
         if let Found::Engine(engine) = found {
             if args.trace.is_some() {
@@ -131,7 +131,7 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
             Ok(claim) => return run_alone(args, plan, claim),
             Err(taken) if waiting.is_worth(&found, &taken, &plan) => {}
             Err(_) => {
-                // A signal ends this process, which has nothing yet.
+                // A signal ends this process, which holds nothing yet.
                 let claim = open_engine::when_free(
                     || false,
                     || open_engine::claim(&plan.place, &plan.config, args.cluster.is_alone()),
@@ -145,7 +145,7 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
 /// Runs it on an engine of its own.
 fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let mut signals = Signals::catch()?;
-    // Before the engine starts threads: namespaces are made with one thread only.
+    // Before the engine starts threads: namespaces can be created with a single thread only.
     plan.place.view = seclude(&plan.place.origin, args.quiet)?;
     let begin = |file| Recording::begin(file, &plan.place, &plan.config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
@@ -213,7 +213,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     conclude(&plan, status, &report, &flushed)
 }
 
-/// Checks all that can be wrong before anything changes.
+/// Checks everything that can be wrong before anything changes.
 fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     args.config.check_effect(false).map_err(Failure::refused)?;
     let config = args.cluster.fit(args.config.load().map_err(Failure::refused)?);
@@ -239,8 +239,8 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     })
 }
 
-/// Makes the place where only the command sees the mount. Root sees all ids in a mount namespace of
-/// this process's own; so does an ordinary user whose mount `fusermount3` makes.
+/// Creates the place where only the command sees the mount. Root sees all ids in a mount namespace of this process's
+/// own; so does an ordinary user whose mount `fusermount3` makes.
 fn seclude(origin: &Path, quiet: bool) -> Result<Option<Arc<PrivateView>>, Failure> {
     let mut why = None;
     if !rustix::process::geteuid().is_root() {
@@ -259,18 +259,17 @@ fn seclude(origin: &Path, quiet: bool) -> Result<Option<Arc<PrivateView>>, Failu
     Ok(None)
 }
 
-/// Lets the command begin in its working directory, whose name leads into the mount.
+/// Lets the command begin in its working directory, under the name that leads into the mount.
 fn enter(command: &mut Command, plan: &Plan) -> Result<(), Failure> {
     let Some(view) = &plan.place.view else {
-        // This process stands below the mount.
+        // The working directory of this process itself is the one underneath the mount.
         command.current_dir(&plan.workdir);
         return Ok(());
     };
     let mut enter = view.entrance()?;
     let workdir = CString::new(plan.workdir.as_os_str().as_bytes())
         .map_err(|error| Failure::refused(format!("the working directory: {error}")))?;
-    // SAFETY: between fork and exec the closure only makes system calls; it touches no lock and
-    // no heap.
+    // SAFETY: between fork and exec the closure only makes system calls; it takes no lock and does not use the heap.
     unsafe {
         command.pre_exec(move || {
             enter()?;
@@ -280,8 +279,8 @@ fn enter(command: &mut Command, plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Finds the program as a shell would, so that a wrong name is told before anything is done;
-/// `undone` says what was not.
+/// Finds the program as a shell would, so that a wrong name is reported before anything is done; `undone` says what was
+/// not done.
 pub(super) fn find_program(name: &OsString, undone: &str) -> Result<PathBuf, Failure> {
     let not_started = |status, why: &str| {
         let name = name.to_string_lossy();
@@ -313,14 +312,14 @@ pub(super) fn find_program(name: &OsString, undone: &str) -> Result<PathBuf, Fai
     Err(not_started(127, "was not found in $PATH"))
 }
 
-/// Says in the report which files stay dirty, and why.
+/// Lists in the report which files stay dirty, and why.
 fn name_left(report: &mut Report, flushed: &MoveReport) {
     report.left_files = flushed.skipped.len() as u64;
     report.left = flushed.skipped.iter().take(NAMED_MAX).cloned().collect();
 }
 
-/// Writes the report and gives the command's status; a clean end that leaves dirty data is none. Nothing that
-/// there is to tell waits for a report that cannot be written.
+/// Writes the report and returns the command's status; a successful end that leaves dirty data does not count as
+/// success. Nothing that is to be reported waits for a report file that cannot be written.
 fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> Outcome {
     tell_left(flushed);
     let written = match &plan.report {
@@ -353,7 +352,7 @@ fn how_it_ended(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) 
     }
 }
 
-/// That dirty data stays on the cache, which the command's own failure goes before.
+/// Dirty data stays on the cache; the command's own failure takes precedence over this.
 fn stays_dirty(status: u8, what: &str) -> Outcome {
     if status == 0 {
         return Err(Failure::dirty_left(what));

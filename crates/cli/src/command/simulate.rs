@@ -27,7 +27,7 @@ use crate::text;
 use planned::{Comparison, PlannedLayouts};
 use traced::{Traced, refused, tell_if_partial};
 
-/// Bytes of a description of servers at most.
+/// The most bytes of a description of servers.
 const SERVERS_BYTES_MAX: u64 = 1 << 24;
 
 /// Simulate how long the requests of a trace take on servers
@@ -115,16 +115,16 @@ fn width(text: &str) -> Result<(String, u64), String> {
 struct Report {
     /// Stripe of each server, bytes.
     stripes: Vec<u64>,
-    /// Share of what happened that the trace is known to have, 0 to 1.
+    /// The share of the requests that the trace is known to contain, 0 to 1.
     trace_weight: f64,
-    /// With a plan: the replay under the default layout. Then the rest is the replay under the plan.
+    /// With a plan: the replay under the default layout. The other fields then describe the replay under the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<Comparison>,
     #[serde(flatten)]
     replayed: Replayed,
 }
 
-/// Simulates.
+/// Executes the command.
 pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let servers = servers(&args.servers)?;
     let pace = match args.pace {

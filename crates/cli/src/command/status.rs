@@ -26,7 +26,7 @@ pub(crate) struct StatusArgs {
     json: bool,
 }
 
-/// Shows it.
+/// Executes the command.
 pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     if let Some(path) = &args.path {
         let status = mount_lookup::status(&mount_lookup::named(path)?)?;
@@ -36,7 +36,7 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
         print::lines(&describe(&status));
         return Ok(ExitCode::SUCCESS);
     }
-    // Side by side: one that does not answer keeps nobody from hearing of the others.
+    // In parallel: a mount that does not answer keeps nobody from learning about the others.
     let asked = thread::scope(|scope| {
         let ask = |mountpoint: &PathBuf| {
             mount_lookup::find(mountpoint)
@@ -143,8 +143,8 @@ fn extents(status: &Status) -> String {
     out
 }
 
-/// What the cache's file system has free, which may be less than the cache may take; nothing of several servers, which may
-/// lie on several file systems, or where nobody answers.
+/// The free space of the cache's file system, which may be less than the cache may take; nothing for several servers,
+/// which may be on several file systems, or if nobody answers.
 fn free_on_file_system(status: &Status) -> String {
     let servers = status.servers.iter().filter(|server| server.side == Side::Cache).count();
     let found = mount_lookup::check_answers(&status.cache)

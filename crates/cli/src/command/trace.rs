@@ -24,7 +24,7 @@ enum TraceCommand {
     Make(make::MakeArgs),
 }
 
-/// Does it.
+/// Executes the command.
 pub(crate) fn execute(args: &TraceArgs) -> Outcome {
     match &args.command {
         TraceCommand::Import(args) => import::execute(args),

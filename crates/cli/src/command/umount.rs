@@ -1,4 +1,4 @@
-//! `halocline umount`: flush, unmount, and only then say so.
+//! `halocline umount`: flushes, unmounts, and reports success only after that.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ pub(crate) struct UmountArgs {
     keep_dirty: bool,
 }
 
-/// Unmounts.
+/// Executes the command.
 pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     let place = match mount_lookup::find(&args.mountpoint) {
         Ok(place) => place,
@@ -60,7 +60,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
         )));
     }
     let mut client = match mount_lookup::connect(&place) {
-        // It lives, as whoever found it was told.
+        // The mount is alive, according to the look-up.
         Err(error) if !place.mountpoint.as_os_str().is_empty() && error.errno() != libc::EACCES => {
             return detach_unasked(args.force, &place.mountpoint, &error);
         }
@@ -75,7 +75,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     drop(meter);
     let ended = process.map_or(Ok(()), |process| wait_for_end(&process, status.pid));
     match tier {
-        // Its files are where they are: there is nothing to flush.
+        // Its files are where they belong: there is nothing to flush.
         Some(_) => print::lines(&format!("unmounted{}", text::skipped(&done))),
         None => print::lines(&format!("unmounted; {}", text::moved("flushed", &done, false))),
     }
@@ -89,20 +89,21 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// Tells where else the mount ends.
+/// Reports where else the mount will end.
 fn tell_copies(mountpoint: &Path) {
     for copy in copies_of(mountpoint).unwrap_or_default() {
         tell!("halocline: the mount is also at {copy}; it ends there, too");
     }
 }
 
-/// A handle on the mount process that a reused process id cannot confuse.
+/// A handle to the mount process that a reused process id cannot confuse.
 fn process(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Waits until the mount process has let go of the cache, so that it can be mounted again; else why it has not.
+/// Waits until the mount process has released the cache, so that it can be mounted again; otherwise returns why it has
+/// not.
 fn wait_for_end(process: &OwnedFd, pid: u32) -> Result<(), String> {
     let timeout = Timespec::try_from(END_TIMEOUT).ok();
     let mut fds = [PollFd::new(process, PollFlags::IN)];
@@ -115,7 +116,7 @@ fn wait_for_end(process: &OwnedFd, pid: u32) -> Result<(), String> {
     }
 }
 
-/// Takes the mount at `mountpoint` away although it may be busy; `false` if this user may not.
+/// Detaches the mount at `mountpoint` even if it is busy; `false` if this user may not.
 pub(super) fn detach(mountpoint: &Path) -> Result<bool, Failure> {
     match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH) {
         Err(Errno::PERM) => Ok(with_helper(mountpoint, &["-u", "-z"])?.status.success()),
@@ -135,7 +136,7 @@ fn hangs(error: &Error) -> Failure {
     Failure::failed(format!("{error}; or detach the mount point with `halocline umount --force`"))
 }
 
-/// Takes away a mount that cannot be asked, with `force`: nothing is flushed, and the process ends when it can.
+/// With `force`, detaches a mount that does not answer: nothing is flushed, and the process ends when it can.
 fn detach_unasked(force: bool, mountpoint: &Path, error: &Error) -> Outcome {
     if !force {
         return Err(hangs(error));
@@ -157,7 +158,7 @@ fn detach_unasked(force: bool, mountpoint: &Path, error: &Error) -> Outcome {
     )))
 }
 
-/// Takes away the mount point whose process died.
+/// Detaches the mount point of a process that has died.
 fn detach_dead(mountpoint: &Path) -> Outcome {
     if !detach(mountpoint)? {
         let path = mountpoint.display();

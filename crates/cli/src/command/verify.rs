@@ -50,7 +50,7 @@ struct FileJson {
     actual: Option<Vec<PartJson>>,
 }
 
-/// Verifies.
+/// Executes the command.
 pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let plan = placement::read(&args.place.plan)?;
     let wishes = args.place.wishes(&plan)?;

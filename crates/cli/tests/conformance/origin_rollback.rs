@@ -78,8 +78,8 @@ back; again; served BBBBBBBB 0 kill
 ");
 }
 
-/// A growth that the origin lost, and that no program made durable: what lies past the end now was dropped without a word,
-/// although the session had ended with bytes left on the cache.
+/// A growth that the origin lost, and that no program made durable: what lies past the end now was dropped without a
+/// word, although the session had ended with bytes left on the cache.
 #[test]
 fn i9_dirty_bytes_past_the_end_that_the_origin_lost_are_saved() {
     run(r"

@@ -23,11 +23,11 @@ use super::Shared;
 use super::file::end_unseen;
 use crate::registry::Entry;
 
-/// Bytes of a letter at most: a whole region in single blocks.
+/// The most bytes of a letter: a whole region in single blocks.
 const LETTER_BYTES_MAX: usize = 1 << 20;
-/// Sessions whose caches are remembered.
+/// The most sessions whose caches are remembered.
 const PEERS_MAX: usize = 4096;
-/// How long a session is not asked again that did not answer.
+/// How long a session that did not answer is not asked again.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
 /// What nodes write to each other.
@@ -36,11 +36,11 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 enum Letter {
     /// Which bytes of a file are clean on your cache?
     Question { number: u64, from: Session, inode: u64, born_ns: i64, range: ByteRange },
-    /// These; some may be missing that I cannot state just now, unless that is all.
+    /// These; some that I cannot state just now may be missing, unless `is_all` is set.
     Answer { number: u64, cached: CachedText, is_all: bool },
 }
 
-/// [`Cached`] as it is written.
+/// The form in which [`Cached`] is sent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CachedText {
@@ -50,7 +50,7 @@ struct CachedText {
     blocks: Vec<BlocksText>,
 }
 
-/// [`Blocks`] as they are written.
+/// The form in which [`Blocks`] are sent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BlocksText {
@@ -61,7 +61,7 @@ struct BlocksText {
     sums: Vec<u32>,
 }
 
-/// The questions of this node, and those whom it asks.
+/// The questions of this node, and the nodes that it asks.
 #[derive(Debug, Default)]
 pub(super) struct Correspondence {
     state: Mutex<State>,
@@ -70,31 +70,31 @@ pub(super) struct Correspondence {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// Who waits for which answer.
+    /// The senders that pass answers on to those who wait for them.
     waiting: BTreeMap<u64, Sender<Answer>>,
-    /// Caches by session; `None` of one that cannot be reached.
+    /// Caches by session; `None` if it cannot be reached.
     caches: BTreeMap<Session, Option<Arc<PeerCache>>>,
     silent: BTreeMap<Session, Instant>,
 }
 
-/// Questions that wait for their answers.
+/// Questions that are waiting for their answers.
 pub(super) struct Waiting<'s> {
     of: &'s Correspondence,
     answers: Receiver<Answer>,
     open: BTreeMap<u64, Session>,
 }
 
-/// An answer to the question of a number.
+/// An answer to the question with a number.
 struct Answer {
     number: u64,
     cached: Cached,
     is_all: bool,
 }
 
-/// What the nodes that were asked have.
+/// What the caches of the nodes that were asked contain.
 pub(super) struct Answers {
     pub(super) cached: Vec<(Session, Cached)>,
-    /// Whether all have said all.
+    /// Whether all of them have stated everything.
     pub(super) are_all: bool,
 }
 
@@ -106,7 +106,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Correspondence {
-    /// Answers what others ask, and hands on what they answer.
+    /// Answers the questions of others, and passes on their answers.
     pub(super) fn run(shared: &Arc<Shared>) {
         while !shared.is_stopped() {
             for bytes in shared.store.receive(shared.session, shared.options.poll) {
@@ -119,7 +119,7 @@ impl Correspondence {
                         if let Some(waiting) =
                             shared.correspondence.state.lock().waiting.remove(&number)
                         {
-                            // Who asked may have gone on.
+                            // The thread that asked may have continued without the answer.
                             let _ = waiting.send(Answer { number, cached, is_all });
                         }
                     }
@@ -140,7 +140,7 @@ impl Correspondence {
         }
     }
 
-    /// What this node has clean of a file, under its tokens, and whether that is all that it has.
+    /// What this node has clean of a file, under its tokens, and whether that is everything that it has.
     fn clean_of(shared: &Shared, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
         let holder = shared.holder.get().and_then(Weak::upgrade);
         let known = shared.files.lock().get(&file).cloned();
@@ -148,13 +148,14 @@ impl Correspondence {
         let (mut all, mut is_all): (Option<Cached>, bool) = (None, true);
         for (held, _) in known.all().into_iter().filter(|(_, mode)| mode.caches()) {
             let Some(range) = held.intersect(range) else { continue };
-            let want = Want { direction: Direction::Read, range, touches: range, alone: false };
-            // Others may want something of it: who asks is one of them, and this keeps nobody.
+            let touches = ByteRange::new(range.start, range.start);
+            let want = Want { direction: Direction::Read, range, touches, alone: false };
+            // Others may want part of it; the node that asks is one of them, and this delays nobody.
             let Some(grant) = known.permit(want) else {
                 is_all = false;
                 continue;
             };
-            // Where others may have changed what this node had, nobody has looked yet.
+            // If others may have changed what this node had, nobody has checked that yet.
             let is_sure = grant.caches && !grant.renewed;
             let cached = if is_sure { holder.cached(file, range) } else { None };
             end_unseen(&known, grant);
@@ -182,7 +183,7 @@ impl Correspondence {
                 return known.clone();
             }
         }
-        // A session never gets another cache.
+        // A session never gets a different cache.
         let entry = shared.registry.entry(session);
         let cache = entry.and_then(|entry| place(pattern, entry)).map(Arc::new);
         let caches = &mut self.state.lock().caches;
@@ -206,7 +207,7 @@ impl Correspondence {
             let number = {
                 let state = &mut *self.state.lock();
                 if state.next == 0 {
-                    // Answers to a session of before that had the same number must not count.
+                    // Answers to an earlier session that used the same numbers must not count.
                     state.next = shared.session.0 >> 1;
                 }
                 state.next = state.next.wrapping_add(1);
@@ -224,7 +225,7 @@ impl Correspondence {
         Waiting { of: self, answers, open }
     }
 
-    /// What they answer in time. Those who do not are not asked for a while.
+    /// What they answer in time. Those who do not answer are not asked for a while.
     pub(super) fn wait_for_answers(&self, shared: &Shared, mut waiting: Waiting<'_>) -> Answers {
         let deadline = Instant::now() + ANSWER_LIMIT;
         let mut answers = Answers { cached: Vec::new(), are_all: true };
@@ -272,7 +273,7 @@ impl CachedText {
         }
     }
 
-    /// What it says, if a cache can be so.
+    /// The statement, if a cache can have this form.
     fn checked(self) -> Option<Cached> {
         let Self { servers, stripe, groups, blocks } = self;
         if !(1..=SERVERS_MAX).contains(&servers) || !(1..=STRIPE_BYTES_MAX).contains(&stripe) {
@@ -298,7 +299,7 @@ impl CachedText {
     }
 }
 
-/// Where the cache of a session is reached by a pattern.
+/// Where the cache of a session is reached according to a pattern.
 fn place(pattern: &str, entry: Entry) -> Option<PeerCache> {
     let Entry { node, cache, cache_id, .. } = entry;
     let is_a_name = Path::new(&node).components().eq([Component::Normal(node.as_ref())]);

@@ -1,5 +1,5 @@
-//! The tokens that this node holds of one file. Requests come by [`waiting`]; what the node does not hold, [`asking`]
-//! asks of the store.
+//! The tokens that this node holds of one file. Requests come in through [`waiting`]; [`asking`] requests from the
+//! store what the node does not hold.
 
 mod asking;
 mod asserting;
@@ -27,23 +27,23 @@ pub(super) struct File {
     pub(super) id: SharedFile,
     pub(super) shared: Arc<Shared>,
     pub(super) state: Mutex<State>,
-    /// Notified when a permit ends that somebody waits for, a closed range opens, or a message says that something
-    /// changed.
+    /// Notified when a permit that somebody waits for ends, when a closed range opens, or when a message reports a
+    /// change.
     pub(super) changed: Condvar,
-    /// Held during a change of the file's tokens in the store: one at a time.
+    /// Held during a change of the file's tokens in the store, so that there is only one at a time.
     pub(super) change: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) pieces: Pieces,
-    /// Others want something: background work stays away.
+    /// Others want something of the file, so background work leaves it alone.
     pub(super) wanted: bool,
     /// Counts messages about the file.
     pub(super) told: u64,
     /// What requests wait for.
     pub(super) active: Vec<(Direction, ByteRange)>,
-    /// The value as this node wrote or read it last.
+    /// The value that this node last wrote or read.
     pub(super) last: Option<Tokens>,
     /// The request that waited last.
     last_wait: Option<LastWait>,
@@ -72,7 +72,7 @@ pub(super) enum Attempt {
     Granted(Grant),
     /// What it waits for.
     Waits(String),
-    /// To be tried again at once.
+    /// To be retried immediately.
     Again,
 }
 
@@ -98,12 +98,12 @@ impl File {
         }
     }
 
-    /// Whether nothing is held, under way or waited for.
+    /// Whether nothing is held, in progress or waited for.
     pub(super) fn is_idle(&self) -> bool {
         self.state.lock().pieces.is_empty()
     }
 
-    /// A permit under what is held.
+    /// A permit under the tokens that are held.
     pub(super) fn permit(&self, want: Want) -> Option<Grant> {
         let now = self.shared.options.clock.instant();
         if !self.shared.lease.runs_at(now) {
@@ -112,7 +112,7 @@ impl File {
         self.state.lock().pieces.permit(want, now)
     }
 
-    /// A message says that something changed.
+    /// Notes a message that something changed.
     pub(super) fn note_told(&self) {
         let mut state = self.state.lock();
         state.told += 1;
@@ -121,7 +121,7 @@ impl File {
         self.changed.notify_all();
     }
 
-    /// Waits until no permit is under way in a closed range; `false` if that takes too long.
+    /// Waits until no permit is in progress in a closed range; `false` if that takes too long.
     pub(super) fn wait_unused(&self, range: ByteRange) -> bool {
         let deadline = Instant::now() + self.shared.options.wait_limit;
         let mut state = self.state.lock();
@@ -134,19 +134,19 @@ impl File {
         true
     }
 
-    /// The value seen last: a guess, which the store takes if it is right. A value from another life of the store is no
-    /// guess: an older value may have come back, and may count up to the same version again.
+    /// The value seen last. It is a guess, which the store accepts if it is right. A value from another epoch of the
+    /// store does not qualify: an older value may have come back, and may count up to the same version again.
     pub(super) fn guess(&self, epoch: Epoch) -> Option<Tokens> {
         self.state.lock().last.clone().filter(|known| known.epoch() == epoch)
     }
 
-    /// Ranges that are held, with modes.
+    /// The ranges that are held, with their modes.
     pub(super) fn all(&self) -> Vec<(ByteRange, Mode)> {
         self.state.lock().pieces.all().collect()
     }
 }
 
-/// Makes a range at least one byte long: an empty request still asks whether others changed the file.
+/// Makes a range at least one byte long: even an empty request asks whether others changed the file.
 fn filled(want: Want) -> Want {
     let range = match want.range {
         ByteRange { start: u64::MAX, .. } => ByteRange::new(u64::MAX - 1, u64::MAX),

@@ -13,11 +13,11 @@ use super::copies::Correspondence;
 use crate::counters::add;
 use crate::store::{Lease, Result, StoreError};
 
-/// Threads that give up what others want.
+/// Number of threads that give up what others want.
 const WORKERS: usize = 4;
-/// Lost races after which a change of the members is left for later.
+/// Lost races after which a change of the members is postponed.
 const RACES: u32 = 64;
-/// Most sessions that a message names.
+/// The most sessions that a message names.
 const NAMED: usize = 3;
 
 impl Shared {
@@ -56,7 +56,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the keeper: the lease is needed, or the store's epoch changed.
+    /// Wakes the keeper, because the lease is needed or the store's epoch has changed.
     pub(super) fn wake(&self) {
         *self.woken.0.lock() = true;
         self.woken.1.notify_all();
@@ -78,12 +78,12 @@ impl Shared {
         Err(busy())
     }
 
-    /// Ends the session, of which nothing is left.
+    /// Ends the session, which holds nothing any more.
     pub(super) fn end_session(&self) -> Result<()> {
         remove(&*self.store, self.session, Lease::Ends(self.session))
     }
 
-    /// Renews the lease, and does whatever else is needed.
+    /// Renews the lease, and does whatever else is due.
     pub(super) fn keep(&self) -> Result<()> {
         if self.lease.ended.load(Ordering::Acquire) {
             return Ok(());
@@ -92,10 +92,11 @@ impl Shared {
         let asserted = *self.asserted.lock();
         let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
         if renewed {
-            // It had not expired by the store's clock: nobody took anything away, whatever the clock here says.
+            // The lease had not expired by the store's clock, so nobody took anything away, whatever the clock here
+            // says.
             self.holds_since(sent);
             let roll = self.known();
-            // The lease goes first: this may wait for a server that is silent.
+            // The lease comes first, because this may wait for a server that does not answer.
             let changed = self.store.note_changes()?;
             if !changed && roll.members.grants(roll.epoch) && roll.epoch == asserted {
                 return Ok(());
@@ -115,13 +116,13 @@ impl Shared {
         self.confirm()
     }
 
-    /// The session is over, because others said so.
+    /// Others have ended the session.
     fn end(&self) {
         tracing::error!("node {} was recovered or given up by others", self.options.node);
         self.lease.ended.store(true, Ordering::Release);
     }
 
-    /// The lease expired by the store's clock, or may have.
+    /// The lease has expired by the store's clock, or may have.
     fn rejoin(&self) -> Result<()> {
         self.drop_what_is_unsure()?;
         for _ in 0..RACES {
@@ -145,9 +146,9 @@ impl Shared {
         Err(busy())
     }
 
-    /// The lease lapsed: others may have changed what was not exclusive.
+    /// The lease lapsed, so others may have changed whatever was not held exclusively.
     fn drop_what_is_unsure(&self) -> Result<()> {
-        // No permit begins meanwhile, and no answer to an earlier request is believed.
+        // No permit begins meanwhile, and answers to earlier requests are not believed.
         self.lease.until_ns.store(0, Ordering::Release);
         self.lease.lapses.fetch_add(1, Ordering::AcqRel);
         add(&self.counters.lapses);
@@ -161,10 +162,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Says, file by file, what the node holds: the store may have forgotten it.
+    /// Asserts file by file what the node holds, because the store may have forgotten it.
     fn assert(&self) -> Result<()> {
         tracing::warn!("node {}: the store may have forgotten tokens", self.options.node);
-        // If the lease still ran when the new epoch was seen, nobody can have taken anything away.
+        // If the lease was still valid when the new epoch was seen, nobody can have taken anything away.
         if !self.lease.runs_at(self.options.clock.instant()) {
             self.drop_what_is_unsure()?;
         }
@@ -186,7 +187,7 @@ impl Shared {
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 *self.asserted.lock() = roll.epoch;
                 self.refresh()?;
-                // A node that gives up a session takes it from the registry first.
+                // A node that gives up a session removes it from the registry first.
                 if !self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
                     self.end();
                     return Ok(());
@@ -198,7 +199,7 @@ impl Shared {
         Err(busy())
     }
 
-    /// Lets tokens be granted, if all sessions of the registry have said what they hold.
+    /// Lets tokens be granted if all sessions of the registry have asserted what they hold.
     pub(super) fn confirm(&self) -> Result<()> {
         for _ in 0..RACES {
             let roll = self.refresh()?;
@@ -230,7 +231,7 @@ impl Shared {
         )
     }
 
-    /// Notes the lease that a request sent at that time got.
+    /// Notes the lease obtained by a request that was sent at that time.
     fn holds_since(&self, sent: Instant) {
         let since = sent.saturating_duration_since(self.lease.begun);
         let until = since + self.own_lease();
@@ -245,7 +246,7 @@ impl Shared {
         Lease::Runs(self.session, self.lease_ms())
     }
 
-    /// How long a lease runs by the node's own clock.
+    /// The duration of a lease by the node's own clock.
     fn own_lease(&self) -> Duration {
         self.options.lease.saturating_sub(self.options.margin)
     }
@@ -255,7 +256,7 @@ impl Shared {
     }
 }
 
-/// Takes a session out of the members.
+/// Removes a session from the members.
 pub(crate) fn remove(
     store: &dyn crate::store::Store,
     session: Session,

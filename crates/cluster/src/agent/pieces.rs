@@ -1,4 +1,4 @@
-//! What a node believes it holds of one file, and the permits under way for it. Nothing here waits.
+//! What a node believes it holds of one file, and the permits in progress for it. Nothing here waits.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
 use halocline_model::token::{Held, Mode, REGION};
 
-/// How long a contended range is used directly before the store is asked whether it still is contended.
+/// How long a contended range is used directly before the store is asked whether it is still contended.
 const DIRECT_FOR: Duration = Duration::from_secs(5);
 
 /// A token that the node holds, or a part of one.
@@ -14,10 +14,10 @@ const DIRECT_FOR: Duration = Duration::from_secs(5);
 struct Piece {
     range: ByteRange,
     mode: Mode,
-    /// The first permit that began since the node got it, if none of those has ended yet: others may have changed these
-    /// bytes, or the file's size, since this node last looked.
+    /// The first permit that began since the node got the token, if none of the permits since then has ended yet:
+    /// others may have changed these bytes, or the file's size, since this node last looked.
     new_since: Option<u64>,
-    /// What permits touched: from the first byte to the last.
+    /// The bytes that permits touched, from the first to the last.
     used: Option<ByteRange>,
     since: Instant,
 }
@@ -31,16 +31,16 @@ struct Permit {
 /// The tokens of a file on this node.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    /// By offset; they do not overlap.
+    /// Ordered by offset, without overlaps.
     held: Vec<Piece>,
     permits: Vec<Permit>,
-    /// Ranges in which no permit begins, because they are being given up.
+    /// Ranges that are being given up, in which no permit begins.
     closed: Vec<ByteRange>,
     next_ticket: u64,
 }
 
 impl Pieces {
-    /// A permit, if what is held allows it.
+    /// A permit, if the tokens held allow it.
     pub(super) fn permit(&mut self, want: Want, now: Instant) -> Option<Grant> {
         if self.is_closed(want.range) {
             return None;
@@ -70,14 +70,14 @@ impl Pieces {
         Some(Grant { caches, renewed, ticket })
     }
 
-    /// Ends a permit. Returns whether somebody may wait for that.
+    /// Ends a permit. Returns whether somebody may be waiting for that.
     pub(super) fn end(&mut self, grant: Grant) -> bool {
         let at = self.permits.iter().position(|permit| permit.ticket == grant.ticket);
         let Some(at) = at else { return false };
         let permit = self.permits.swap_remove(at);
         if grant.renewed {
             for piece in self.held.iter_mut().filter(|piece| piece.range.overlaps(permit.range)) {
-                // A permit that began before the node got all of it has not looked at it.
+                // A permit that began before the node had got all of the piece has not looked at it.
                 if piece.new_since.is_some_and(|first| permit.ticket >= first) {
                     piece.new_since = None;
                 }
@@ -86,12 +86,12 @@ impl Pieces {
         !self.closed.is_empty()
     }
 
-    /// Lets no permit begin in a range.
+    /// Prevents permits from beginning in a range.
     pub(super) fn close(&mut self, range: ByteRange) {
         self.closed.push(range);
     }
 
-    /// Lets permits begin there again.
+    /// Allows permits to begin in a range again.
     pub(super) fn open(&mut self, range: ByteRange) {
         if let Some(at) = self.closed.iter().position(|closed| *closed == range) {
             self.closed.swap_remove(at);
@@ -102,13 +102,13 @@ impl Pieces {
         self.closed.iter().any(|closed| closed.overlaps(range))
     }
 
-    /// Whether permits are under way in a range.
+    /// Whether permits are in progress in a range.
     pub(super) fn is_used(&self, range: ByteRange) -> bool {
         self.permits.iter().any(|permit| permit.range.overlaps(range))
     }
 
-    /// What to give up where others want `wanted`: more than that where this node does not use it, so that it is not
-    /// asked again for each block.
+    /// What to give up if others want `wanted`: more than that where this node does not use it, so that it is not asked
+    /// again for every block.
     pub(super) fn to_give(&self, wanted: ByteRange, reads: bool, contended: bool) -> ByteRange {
         let piece = self.held.iter().find(|piece| piece.range.contains(wanted));
         let Some(piece) = piece else { return wanted };
@@ -122,19 +122,19 @@ impl Pieces {
             Some(used) if wanted.end <= used.start => {
                 within(ByteRange::new(0, border(wanted.end, used.start)))
             }
-            // A node that reads some of it will read on.
+            // A node that reads some of it will probably read on.
             Some(_) if reads => within(wanted.widen_to(REGION)),
             Some(_) => wanted,
         }
     }
 
-    /// A part of `range` that was used directly for so long that the store is asked again.
+    /// A part of `range` that has been used directly for so long that the store should be asked again.
     pub(super) fn expired(&self, range: ByteRange, now: Instant) -> Option<ByteRange> {
         let overlaps = |piece: &&Piece| piece.range.overlaps(range) && piece.is_expired(now);
         self.held.iter().find(overlaps).map(|piece| piece.range)
     }
 
-    /// What the store says that this node holds.
+    /// Adopts what the store says this node holds.
     pub(super) fn install(&mut self, held: &[Held], now: Instant) {
         let mut pieces = Vec::with_capacity(held.len());
         for held in held {
@@ -164,8 +164,9 @@ impl Pieces {
         self.check();
     }
 
-    /// A range that must be given up before this node takes `held`: bytes cached there are not covered by `held`, or
-    /// permits may write past the caches there, and what `held` lets others cache beside them would be stale at once.
+    /// A range that must be given up before this node takes `held`: either bytes cached there are not covered by
+    /// `held`, or permits there may write past the caches, which would make stale at once what `held` lets others
+    /// cache.
     pub(super) fn to_give_first(&self, held: &[Held]) -> Option<ByteRange> {
         let caching = held.iter().filter(|held| held.mode.caches());
         let caching: Vec<ByteRange> = caching.map(|held| held.range).collect();
@@ -178,7 +179,7 @@ impl Pieces {
         })
     }
 
-    /// Gives up a range, but keeps `keep` of what was exclusive.
+    /// Gives up a range, but keeps the mode `keep` of what was exclusive.
     pub(super) fn remove(&mut self, range: ByteRange, keep: Option<Mode>) {
         let mut pieces = Vec::with_capacity(self.held.len() + 1);
         for piece in self.held.drain(..) {
@@ -210,7 +211,7 @@ impl Pieces {
         unsure.map(|piece| piece.range).collect()
     }
 
-    /// What is held, with modes.
+    /// The ranges that are held, with their modes.
     pub(super) fn all(&self) -> impl Iterator<Item = (ByteRange, Mode)> {
         self.held.iter().map(|piece| (piece.range, piece.mode))
     }
@@ -233,7 +234,7 @@ impl Piece {
         self.mode == Mode::Direct && now.saturating_duration_since(self.since) > DIRECT_FOR
     }
 
-    /// Joins the next piece to this one, if they differ in nothing but their ranges.
+    /// Joins the next piece to this one if they differ only in their ranges.
     fn join(&mut self, next: &Self) -> bool {
         let joins = (self.range.end, self.mode, self.new_since, self.mode == Mode::Direct)
             == (next.range.start, next.mode, next.new_since, false);
@@ -245,7 +246,7 @@ impl Piece {
     }
 }
 
-/// What remains of `range` from the first byte that no part holds; parts are ordered.
+/// The rest of `range` from the first byte that no part holds; parts are ordered.
 fn uncovered(range: ByteRange, parts: &[ByteRange]) -> Option<ByteRange> {
     let mut at = range.start;
     for part in parts.iter().filter(|part| part.overlaps(range)) {
@@ -257,19 +258,19 @@ fn uncovered(range: ByteRange, parts: &[ByteRange]) -> Option<ByteRange> {
     (at < range.end).then(|| ByteRange::new(at, range.end))
 }
 
-/// The probable border, between `low` and `high`, of one node's part of a file and the next one's: the roundest number.
-/// A node that guesses wrong is asked again, and then at most half as much is left to guess from.
+/// The probable border, between `low` and `high`, between one node's part of a file and the next node's: the roundest
+/// number. A node that guesses wrong is asked again, and then at most half as much is left to guess from.
 const fn border(low: u64, high: u64) -> u64 {
     let below = low.saturating_sub(1);
     if low == 0 || below >= high {
         return low;
     }
-    // The highest bit in which they differ is set in `high`; the bits above are the same in both.
+    // The highest bit in which they differ is set in `high`; the bits above it are the same in both.
     let bit = u64::BITS - 1 - (below ^ high).leading_zeros();
     high >> bit << bit
 }
 
-/// The smallest range that holds both.
+/// The smallest range that contains both.
 fn hull(one: Option<ByteRange>, other: Option<ByteRange>) -> Option<ByteRange> {
     match (one, other) {
         (Some(one), Some(other)) => {
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(pieces.unsure(), [ByteRange::new(150, 160)]);
     }
 
-    /// Segments of shared files begin at round numbers.
+    /// Segments of shared files usually begin at round numbers.
     #[test]
     fn two_nodes_part_at_the_roundest_number_between_them() {
         for (low, high, expected) in [
@@ -393,7 +394,8 @@ mod tests {
         }
     }
 
-    /// A node that had just extended the file was asked for all of it, and brought its first block to the origin.
+    /// Regression: a node that had just extended the file was asked for all of it, and brought its first block to the
+    /// origin.
     #[test]
     fn what_is_wanted_alone_is_used_where_it_is_touched() {
         let now = Instant::now();
@@ -407,8 +409,9 @@ mod tests {
         }
     }
 
-    /// A request that began on a part made all of the file known when it ended, also what the node had got meanwhile: the
-    /// next write took the size of before for the file's, and cut off what another node had written behind it.
+    /// Regression: when a request that had begun on a part ended, all of the file counted as known, including what the
+    /// node had got meanwhile. The next write then used the file's earlier size, and cut off what another node had
+    /// written beyond it.
     #[test]
     fn what_the_node_got_during_a_permit_is_new_after_it() {
         let now = Instant::now();

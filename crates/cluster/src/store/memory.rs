@@ -12,14 +12,14 @@ use parking_lot::{Condvar, Mutex};
 use super::coding;
 use super::{LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
 
-/// What goes wrong with requests.
+/// The faults that requests meet.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
-    /// Nothing is answered, and nothing is done.
+    /// Nothing is answered and nothing is executed.
     pub stopped: bool,
-    /// One in this many requests is lost before it is done; 0 for none.
+    /// One in this many requests is lost before it is executed; 0 for none.
     pub lose_request_every: u64,
-    /// One in this many requests is done and its answer lost.
+    /// One in this many requests is executed but its answer is lost.
     pub lose_reply_every: u64,
     /// One in this many messages to a session is lost.
     pub lose_message_every: u64,
@@ -62,15 +62,15 @@ struct State {
 struct Data {
     files: BTreeMap<SharedFile, (u64, Vec<u8>)>,
     version: u64,
-    /// As bytes, as other stores have them; none at first.
+    /// Encoded as in other stores; empty at first.
     members: Vec<u8>,
     leases: BTreeMap<Session, u64>,
-    /// When the last forgotten lease ends at the latest.
+    /// The latest time at which a forgotten lease can end.
     forgotten_until_ms: u64,
 }
 
 impl MemoryStore {
-    /// An empty store of some parts. Its clock stands still except for [`advance`](Self::advance).
+    /// An empty store with this many parts. Its clock stands still except for [`advance`](Self::advance).
     #[must_use]
     pub fn new(parts: usize) -> Self {
         let next_epoch = parts as u64;
@@ -79,23 +79,23 @@ impl MemoryStore {
         Self { state: Mutex::new(state), told: Condvar::new(), asked: AtomicU64::new(0) }
     }
 
-    /// For tests: lets its clock go on.
+    /// For tests: advances its clock.
     pub fn advance(&self, time: Duration) {
         self.state.lock().now_ms += u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// For tests: what goes wrong from now on.
+    /// For tests: sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state.lock().faults = faults;
     }
 
-    /// For tests: keeps what is there for a later [`restart`](Self::restart).
+    /// For tests: saves the current data for a later [`restart`](Self::restart).
     pub fn save(&self) {
         let state = &mut *self.state.lock();
         state.saved = state.data.clone();
     }
 
-    /// For tests: one of its parts, and the members, were restarted.
+    /// For tests: restarts one of its parts; the first part keeps the members, too.
     pub fn restart(&self, part: usize, kept: Kept) {
         let state = &mut *self.state.lock();
         state.parts[part] = Epoch(state.next_epoch);
@@ -117,7 +117,7 @@ impl MemoryStore {
         }
     }
 
-    /// Does something as a request: the request or its answer may be lost.
+    /// Executes something as a request: the request or its answer may be lost.
     fn request<T>(&self, act: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let state = &mut *self.state.lock();
@@ -154,7 +154,7 @@ impl State {
         self.faults.stopped || (every > 0 && self.sent.is_multiple_of(every))
     }
 
-    /// Changes whenever that of a part does: the newest.
+    /// The newest of the parts' epochs, so it changes whenever one of them does.
     fn epoch(&self) -> Epoch {
         self.parts.iter().copied().max().unwrap_or(Epoch(0))
     }

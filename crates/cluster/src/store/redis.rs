@@ -1,8 +1,8 @@
 //! A store on one server of Redis or Valkey, or on a [cluster](ClusterStore) of them.
 //!
-//! All keys of one origin have one hash tag; on a cluster, the members and each part have one. A file's tokens are a hash
-//! of a version and a value, which is kept for an hour after nobody holds or wants anything, so that no request of before
-//! finds the version that it expects. Who is told something has a list, which it waits for.
+//! All keys of one origin have the same hash tag; on a cluster, the members and each part have one each. A file's
+//! tokens are a hash of a version and a value. It is kept for an hour after nobody holds or wants anything, so that no
+//! delayed request finds the version that it expects. Each session has a list of messages, on which it waits.
 
 mod cluster;
 #[cfg(any(test, fuzzing))]
@@ -30,21 +30,21 @@ use server::{Server, TIMEOUT, info_of};
 
 pub use cluster::ClusterStore;
 
-/// How long tokens that say nothing are kept.
+/// How long tokens are kept when nobody holds or wants any.
 const KEPT: Duration = Duration::from_hours(1);
-/// How long leases may run that a server has forgotten.
+/// How long leases that a server has forgotten may still run.
 const FORGOTTEN: Duration = LEASE_MAX;
 /// The longest name of an origin.
 const NAME_MAX: usize = 64;
 
-/// Servers that a URL may name.
+/// The most servers that a URL may name.
 const SEEDS_MAX: usize = 64;
 
-/// Opens the store at `urls`: one URL of a server, or of a cluster's, or several of one cluster, with commas between.
-/// Each is as [`RedisStore::connect`] has it.
+/// Opens the store at `urls`: the URL of a server, of one of a cluster's servers, or several URLs of one cluster
+/// separated by commas. Each has the form described at [`RedisStore::connect`].
 ///
 /// # Errors
-/// If it cannot be reached, or would lose tokens by its settings. No error shows a secret.
+/// If it cannot be reached, or if its settings would lose tokens. No error shows a secret.
 pub fn open(urls: &str, password: Option<&str>, origin: &str) -> Result<Arc<dyn Store>> {
     let urls: Vec<&str> = urls.split(',').collect();
     if urls.len() > SEEDS_MAX {
@@ -63,7 +63,7 @@ pub fn open(urls: &str, password: Option<&str>, origin: &str) -> Result<Arc<dyn 
                 let what = "several servers are named, and one is not part of a cluster";
                 return Err(StoreError::Unusable(what.to_owned()));
             }
-            // Another one may be reached.
+            // Another server may be reachable.
             Err(error) => failed = Some(error),
         }
     }
@@ -77,7 +77,7 @@ fn is_of_cluster(server: &Server) -> Result<bool> {
 }
 
 /// # Errors
-/// If an origin's name has something else than up to 64 letters, digits, `-` and `_`.
+/// If an origin's name is not 1 to 64 letters, digits, `-` and `_`.
 fn check_name(origin: &str) -> Result<()> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
     if origin.is_empty() || origin.len() > NAME_MAX || !origin.chars().all(is_plain) {
@@ -91,7 +91,7 @@ fn check_name(origin: &str) -> Result<()> {
 pub struct RedisStore {
     server: Server,
     keys: Keys,
-    /// For waiting.
+    /// The connection for waiting.
     listening: Mutex<Option<Connection>>,
     receiving: Mutex<Option<Connection>>,
     files: FileScripts,
@@ -113,7 +113,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Those with a hash tag.
+    /// The keys with a hash tag.
     fn new(tag: &str) -> Self {
         let prefix = format!("halocline:{{{tag}}}:");
         let key = |name: &str| format!("{prefix}{name}");
@@ -145,12 +145,12 @@ fn file_of(name: &str) -> Option<SharedFile> {
 }
 
 impl RedisStore {
-    /// Connects to the server at `url`, `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` or `rediss://` for TLS; a
-    /// `password` that comes from elsewhere counts more. `origin` tells origins apart that share the server: letters,
+    /// Connects to the server at `url`, `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS; a
+    /// `password` given separately takes precedence. `origin` distinguishes origins that share the server: letters,
     /// digits, `-` and `_`.
     ///
     /// # Errors
-    /// If it cannot be reached, or would lose tokens by its settings. No error shows a secret.
+    /// If it cannot be reached, or if its settings would lose tokens. No error shows a secret.
     pub fn connect(url: &str, password: Option<&str>, origin: &str) -> Result<Self> {
         check_name(origin)?;
         let store = Self {
@@ -166,7 +166,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Asks something over a connection that nobody uses.
+    /// Sends a request over an idle connection.
     fn ask<T>(&self, ask: impl FnOnce(&mut Connection) -> redis::RedisResult<T>) -> Result<T> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.server.ask(ask).map_err(|error| self.server.error(&error))
@@ -177,7 +177,7 @@ impl RedisStore {
     }
 }
 
-/// What a script answers that reads a file: epoch, version and tokens.
+/// The answer of a script that reads a file: epoch, version and tokens.
 fn reading((epoch, version, bytes): (String, String, Vec<u8>)) -> Result<Reading> {
     let epoch = Epoch(number(&epoch)?);
     if version.is_empty() {
@@ -186,7 +186,7 @@ fn reading((epoch, version, bytes): (String, String, Vec<u8>)) -> Result<Reading
     Ok(Reading { tokens: coding::tokens(&bytes, number(&version)?)?, epoch })
 }
 
-/// What a script answers that changes a file: whether it did, and what is there if not.
+/// The answer of a script that changes a file: whether it did, and otherwise what is stored.
 fn swapped((taken, epoch, version, bytes): (bool, String, String, Vec<u8>)) -> Result<Swap> {
     if taken { Ok(Swap::Taken) } else { Ok(Swap::Other(reading((epoch, version, bytes))?)) }
 }
@@ -195,18 +195,19 @@ fn number<T: FromStr>(text: &str) -> Result<T> {
     text.parse().map_err(|_| StoreError::Unsound("something that should be a number".to_owned()))
 }
 
-/// The number of an epoch that begins if the server may have forgotten something; never the same again.
+/// The number for an epoch that begins if the server may have forgotten something; never the same again.
 fn candidate() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
-    // Keys of the system's randomness, and another one each time.
+    // The keys come from the system's randomness and differ each time.
     RandomState::new().build_hasher().finish()
 }
 
-/// What the script answers that reads the members: epoch, version, members, time, sessions with their leases, when the
+/// The answer of the script that reads the members: epoch, version, members, time, sessions with their leases, when the
 /// epoch began, and the parts of a cluster.
 type RollAnswer = (String, String, Vec<u8>, u64, Vec<String>, String, String);
 
-/// Who takes part, by the script that reads it. `forgotten` is how long leases may run that the store has forgotten.
+/// The members, from the answer of the script that reads them. `forgotten` is how long leases that the store has
+/// forgotten may still run.
 fn roll_of(answer: RollAnswer, forgotten: Duration) -> Result<(Roll, String)> {
     let (epoch, version, members, now_ms, leases, since_ms, parts) = answer;
     let epoch = Epoch(number(&epoch)?);
@@ -228,7 +229,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// # Errors
-/// If a lease is longer than those are respected that a store has forgotten.
+/// If a lease is longer than the time for which forgotten leases are respected.
 fn check_lease(lease_ms: u64) -> Result<()> {
     if lease_ms > millis(LEASE_MAX) {
         let what = format!("a lease of {lease_ms} ms, longer than {} s", LEASE_MAX.as_secs());
@@ -244,7 +245,7 @@ fn read<'a>(script: &'a Script, keys: &Keys, file: SharedFile) -> ScriptInvocati
     script
 }
 
-/// The script that changes them.
+/// The script that changes a file's tokens.
 fn swap<'a>(
     script: &'a Script,
     keys: &Keys,
@@ -265,7 +266,7 @@ fn roll<'a>(script: &'a Script, keys: &Keys) -> ScriptInvocation<'a> {
     script
 }
 
-/// The script that changes them.
+/// The script that changes the members.
 fn swap_members<'a>(
     script: &'a Script,
     keys: &Keys,
@@ -300,21 +301,21 @@ fn renew<'a>(
     Ok(script)
 }
 
-/// The script that tells a session something; `told` is its list.
+/// The script that sends a session a message; `told` is the session's list.
 fn tell<'a>(script: &'a Script, told: &str, file: SharedFile) -> ScriptInvocation<'a> {
     let mut script = script.prepare_invoke();
     script.key(told).arg(named(file));
     script
 }
 
-/// The script that sends a session a letter; `letters` is its list.
+/// The script that sends a session a letter; `letters` is the session's list.
 fn send<'a>(script: &'a Script, letters: &str, letter: &[u8]) -> ScriptInvocation<'a> {
     let mut script = script.prepare_invoke();
     script.key(letters).arg(letter);
     script
 }
 
-/// Waits over a connection of its own until something is in a list; `None` where the connection fails.
+/// Waits over a separate connection until something is in a list; `None` if the connection fails.
 fn wait_for(
     waiting: &Mutex<Option<Connection>>,
     connect: impl FnOnce() -> Option<Connection>,
@@ -336,19 +337,19 @@ fn wait_for(
     None
 }
 
-/// What was heard over a connection that failed: it is not tried again at once.
+/// The result over a connection that failed, after a pause: it is not retried immediately.
 fn nothing_for(pause: Duration) -> Vec<Vec<u8>> {
     std::thread::sleep(pause);
     Vec::new()
 }
 
-/// The files that messages name.
+/// The files named in messages.
 fn files_of(messages: Vec<Vec<u8>>) -> Vec<SharedFile> {
     let name = |message: Vec<u8>| file_of(&String::from_utf8(message).ok()?);
     messages.into_iter().filter_map(name).collect()
 }
 
-/// Some of the files whose keys begin with what one of the `keys` begin with, by some server; at most `limit`.
+/// Some of the files whose keys begin like one of the `keys`, according to some server; at most `limit`.
 fn scan(
     ask: impl Fn(&redis::Cmd) -> Result<(u64, Vec<String>)>,
     pattern: &str,

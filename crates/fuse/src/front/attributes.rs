@@ -1,4 +1,4 @@
-//! Attributes of inodes, and totals of the file system that they are on.
+//! Attributes of inodes, and totals of the file system that contains them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -39,7 +39,7 @@ pub(crate) struct Directories<E: Engine> {
 }
 
 impl<E: Engine> Directories<E> {
-    /// No directory is open.
+    /// Starts with no directory open.
     pub(super) fn new(engine: &Arc<E>, inodes: &Arc<Inodes<E>>, limits: &Arc<UserLimits>) -> Self {
         let (engine, inodes, limits) = (engine.clone(), inodes.clone(), limits.clone());
         Self { engine, inodes, limits, dirs: Handles::default() }
@@ -50,7 +50,7 @@ impl<E: Engine> Directories<E> {
     }
 
     /// # Errors
-    /// `EBADF` for a handle that is closed.
+    /// `EBADF` for a handle that was closed.
     fn get(&self, handle: FileHandle) -> Answer<Arc<OpenDir>> {
         self.dirs.get(handle).ok_or(Refused(Errno::EBADF))
     }

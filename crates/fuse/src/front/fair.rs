@@ -1,9 +1,9 @@
 //! Limits how many files one user may have open on a shared mount, so that others can open theirs.
 //!
 //! Each open file or directory takes a descriptor of the mount process, whose number is limited. What must hold: no
-//! user takes the last ones. A user may have as many as are left for all others, so `n` greedy users leave one part in
-//! `n + 1`; and none of the last sixteenth, which is for the engine and for commands. Root and the mount's own user are
-//! not limited.
+//! user takes the last ones. A user may have as many as are left for all others, so `n` greedy users leave a fraction
+//! of `1 / (n + 1)`; and no user may take any of the last sixteenth, which is reserved for the engine and for commands.
+//! Root and the mount's own user are not limited.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -47,14 +47,14 @@ pub(super) struct Place(Option<(Arc<Users>, u32)>);
 
 #[cfg(test)]
 impl Place {
-    /// A place of nobody's.
+    /// A place that counts for no user.
     pub(super) const fn nobodys() -> Self {
         Self(None)
     }
 }
 
 impl UserLimits {
-    /// Nobody has anything open.
+    /// Starts with nothing open.
     pub(super) fn new(connection: &Arc<Connection>) -> Self {
         Self { users: Users::new(), connection: connection.clone() }
     }
@@ -70,7 +70,7 @@ impl UserLimits {
 }
 
 impl Users {
-    /// Nobody has anything open; the process's limit is the one that it has now.
+    /// Starts with nothing open; the limit is the process's current one.
     fn new() -> Arc<Self> {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));

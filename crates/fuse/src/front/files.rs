@@ -132,7 +132,7 @@ impl<E: Engine> Files<E> {
             self.stale_pages.written(file.inode.number, &file.inode.pages, offset, len);
         }
         if drops {
-            // Somebody may have set them while the bytes were on their way.
+            // Somebody may have set them while the bytes were being written.
             self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
         }
         Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))

@@ -1,4 +1,4 @@
-//! The inodes that the kernel knows: which node of the engine each is, and what the kernel may keep of it.
+//! The inodes that the kernel knows: the engine's node for each, and what the kernel may keep of it.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::{Answer, Refused, is_told, kernel_attributes, privileges, timeouts};
 /// What the kernel is told of a name.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Attributes, under the number by which the kernel shall name the inode, also for the root.
+    /// Attributes under the number by which the kernel is to name the inode, including the root.
     pub(crate) attr: FileAttr,
-    /// Tells uses of one number apart.
+    /// Distinguishes successive uses of one number.
     pub(crate) generation: u64,
-    /// How long name and attributes may be kept.
+    /// How long the kernel may keep the name and the attributes.
     pub(crate) timeout: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Entry {
 /// A name in a directory.
 pub(crate) type Place<'a> = (INodeNo, &'a OsStr);
 
-/// All inodes that the kernel knows, with the lookups that it has yet to forget.
+/// All inodes that the kernel knows, with the lookups that it has not yet forgotten.
 #[derive(Debug)]
 pub(super) struct Inodes<E: Engine> {
     engine: Arc<E>,
@@ -58,7 +58,7 @@ pub(super) struct Inodes<E: Engine> {
 }
 
 impl<E: Engine> Inodes<E> {
-    /// The kernel knows the root alone, and keeps attributes for `attr_timeout` where it may.
+    /// Starts with the root as the only known inode; the kernel keeps attributes for `attr_timeout` where it may.
     pub(super) fn new(engine: &Arc<E>, attr_timeout: Duration) -> Self {
         let root = engine.root();
         let table = InodeTable::new(engine.key(&root), root);
@@ -71,14 +71,14 @@ impl<E: Engine> Inodes<E> {
         self.table.get(number.0).ok_or(Refused(Errno::ESTALE))
     }
 
-    /// Registers a node that the kernel is about to be told of.
+    /// Registers a node that the kernel is about to learn of.
     pub(super) fn remember(&self, node: E::Node, stat: &Stat) -> (Arc<Inode<E::Node>>, FileAttr) {
         let inode = self.table.remember(self.engine.key(&node), node);
         let attr = attr(&inode, stat);
         (inode, attr)
     }
 
-    /// Registers what was found under a name; what the kernel is told of it.
+    /// Registers what was found under a name, and returns what the kernel is told of it.
     pub(super) fn entry(&self, (node, stat): (E::Node, Stat)) -> Entry {
         let (inode, mut attr) = self.remember(node, &stat);
         attr.ino = INodeNo(inode.number);
@@ -86,7 +86,7 @@ impl<E: Engine> Inodes<E> {
         Entry { attr, generation: inode.generation, timeout }
     }
 
-    /// The kernel takes back lookups that it was answered.
+    /// Subtracts lookups that the kernel has forgotten.
     pub(super) fn forget(&self, number: INodeNo, lookups: u64) {
         self.table.forget(number.0, lookups, |node| self.engine.key(node));
     }
@@ -96,7 +96,7 @@ impl<E: Engine> Inodes<E> {
         if timeouts::may_keep(inode, attr) { self.attr_timeout } else { Duration::ZERO }
     }
 
-    /// For `map_err`, where a `request` about `inode` fails: the log says about which file.
+    /// For `map_err` after a `request` about `inode` failed: the log says which file it concerned.
     pub(super) fn failed(
         &self,
         inode: &Inode<E::Node>,
@@ -105,7 +105,7 @@ impl<E: Engine> Inodes<E> {
         move |error| self.refusal(inode, OsStr::new(""), request, &error)
     }
 
-    /// The same of a request about the name `name` in the directory `parent`.
+    /// The same for a request about the name `name` in the directory `parent`.
     pub(super) fn failed_at(
         &self,
         parent: &Inode<E::Node>,

@@ -31,14 +31,14 @@ pub(super) fn file_attr(number: u64, stat: &Stat) -> FileAttr {
     }
 }
 
-/// The time that a second and the nanoseconds forwards from it mean, also before 1970.
+/// The time given by seconds and nanoseconds, where the nanoseconds always count forwards, also before 1970.
 pub(crate) fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let base = if seconds < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole };
     base + Duration::from_nanos(nanoseconds.unsigned_abs())
 }
 
-/// File type of a mode.
+/// The file type that a mode contains.
 pub(super) fn kind(mode: u32) -> FileType {
     match mode & libc::S_IFMT {
         libc::S_IFDIR => FileType::Directory,
@@ -51,7 +51,7 @@ pub(super) fn kind(mode: u32) -> FileType {
     }
 }
 
-/// File type of a directory entry; `None` where the file system does not say.
+/// The file type of a directory entry; `None` if the file system does not report it.
 pub(super) fn entry_kind(kind: u8) -> Option<FileType> {
     Some(match kind {
         libc::DT_REG => FileType::RegularFile,

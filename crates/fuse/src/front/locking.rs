@@ -25,7 +25,7 @@ pub(crate) struct Locking<E: Engine> {
 }
 
 impl<E: Engine> Locking<E> {
-    /// Whether programs' locks come here.
+    /// Whether this mount handles programs' locks.
     pub(crate) fn shares_locks(&self) -> bool {
         self.engine.shares_locks()
     }
@@ -33,8 +33,8 @@ impl<E: Engine> Locking<E> {
     /// Sets or releases a lock. If another lock conflicts and `waits`, returns what to wait for.
     ///
     /// # Errors
-    /// `EAGAIN` where others are in its way; `ENOLCK` where nobody could wait: too many do, or the program is out of sight in
-    /// another PID namespace, so that no signal could end its wait.
+    /// `EAGAIN` if other locks conflict; `ENOLCK` if the program cannot wait: too many programs wait already, or it is
+    /// invisible in another PID namespace, so that no signal could end its wait.
     pub(crate) fn set(
         &self,
         request: LockRequest,
@@ -61,8 +61,8 @@ impl<E: Engine> Locking<E> {
         }
     }
 
-    /// The lock that is in the way of one, if there is one. Its owner's process is not known: on another node it means
-    /// nothing here.
+    /// A lock that conflicts with the given one, if there is one. The process of its owner is not reported: if it is on
+    /// another node, it means nothing here.
     pub(crate) fn find(&self, request: LockRequest) -> Answer<Option<LockRange>> {
         let file = self.open.get(request.handle)?;
         let found = match file.inode.locks.of(request.owner) {
@@ -72,7 +72,7 @@ impl<E: Engine> Locking<E> {
         found.map_err(|error| refused(&error))
     }
 
-    /// The owner named in a request, noted as having taken locks through its handle.
+    /// The owner named in a request, recorded as having taken locks through the request's handle.
     fn lock_owner(
         &self,
         inode: &Inode<E::Node>,
@@ -87,7 +87,7 @@ impl<E: Engine> Locking<E> {
         Ok(inode.locks.enter(request.owner, request.handle, Owner::new(origin, place)))
     }
 
-    /// Opens for writing if that is allowed, because an exclusive lock needs it.
+    /// Opens for writing if that is permitted, because an exclusive lock requires it.
     fn open_for_locks(&self, inode: &Inode<E::Node>, kind: LockKind) -> Answer<File> {
         let (tree, node) = self.engine.below(&inode.node);
         let of_its_own = || match kind {

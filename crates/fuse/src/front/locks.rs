@@ -45,7 +45,7 @@ pub(crate) struct LockRequest {
 #[derive(Debug, Default)]
 pub(super) struct Locks(Mutex<FxHashMap<u64, Arc<Owner>>>);
 
-/// An owner that holds, or may hold, locks of a file.
+/// An owner that holds, or may hold, locks on a file.
 #[derive(Debug)]
 pub(super) struct Owner {
     /// The open file description on the origin to which its locks belong.
@@ -84,8 +84,8 @@ impl Locks {
         self.0.lock().get(&id).cloned()
     }
 
-    /// The owner `id`, if it has locks, noted as taking more through `handle`. It is noted during the lookup; otherwise
-    /// another handle that is closed meanwhile would remove the owner and its locks.
+    /// The owner `id`, if it has locks, recorded as taking more through `handle`. This is recorded during the lookup;
+    /// otherwise another handle that is closed meanwhile would remove the owner and its locks.
     pub(super) fn entered(&self, id: u64, handle: FileHandle) -> Option<Arc<Owner>> {
         let owners = self.0.lock();
         let owner = owners.get(&id)?;
@@ -128,7 +128,7 @@ impl Locks {
 }
 
 impl Owner {
-    /// An owner without locks.
+    /// An owner that has no locks yet.
     pub(super) fn new(origin: File, place: Place) -> Self {
         Self { origin, handles: Mutex::default(), _place: place }
     }
@@ -140,7 +140,7 @@ impl Owner {
         }
     }
 
-    /// Notes that it takes locks through `handle`.
+    /// Records that it takes locks through `handle`.
     fn note(&self, handle: FileHandle) {
         let mut handles = self.handles.lock();
         if !handles.contains(&handle) {
@@ -173,8 +173,8 @@ mod tests {
         Owner::new(origin, Place::nobodys())
     }
 
-    /// A thread found the owner, and another closed the handle that it was known by: the owner was taken away, and the
-    /// lock that the first thread got then was nobody's.
+    /// Regression: a thread had found the owner when another closed the handle through which the owner was known. The
+    /// owner was removed, and the lock that the first thread then got belonged to nobody.
     #[test]
     fn an_owner_that_was_found_stays_while_another_of_its_handles_is_closed() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -189,7 +189,7 @@ mod tests {
         assert!(locks.of(OWNER).is_none());
     }
 
-    /// The same where another thread of it was faster.
+    /// The same if another thread of the owner was faster.
     #[test]
     fn an_owner_that_two_threads_begin_is_one_and_has_both_handles() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -9,7 +9,7 @@ use halocline_vfs::{Engine, Make, Maker};
 use super::Answer;
 use super::inodes::{Entry, Inodes, Place};
 
-/// Requests that find, make, change and remove names.
+/// Requests that look up, create, change and remove names.
 #[derive(Debug)]
 pub(crate) struct Names<E: Engine> {
     pub(super) engine: Arc<E>,

@@ -28,7 +28,7 @@ use super::{Answer, Refused, timeouts};
 pub(crate) struct Opened {
     pub(crate) handle: FileHandle,
     pub(crate) mode: FopenFlags,
-    /// What the kernel shall read and write by itself instead of asking us.
+    /// What the kernel is to read and write by itself instead of asking us.
     pub(crate) backing: Option<Arc<Backing>>,
 }
 
@@ -42,7 +42,7 @@ fn beside_passthrough(mode: FopenFlags) -> FopenFlags {
 #[derive(Debug)]
 pub(crate) struct OpenFiles<E: Engine> {
     engine: Arc<E>,
-    /// Every file bypasses the kernel's page cache, whatever the engine says.
+    /// Whether every file bypasses the kernel's page cache, whatever the engine says.
     direct: bool,
     connection: Arc<Connection>,
     stale_pages: Arc<Dropper>,
@@ -51,7 +51,7 @@ pub(crate) struct OpenFiles<E: Engine> {
 }
 
 impl<E: Engine> OpenFiles<E> {
-    /// No file is open. With `direct`, all bypass the kernel's page cache.
+    /// Starts with no file open. With `direct`, every file bypasses the kernel's page cache.
     pub(super) fn new(
         (engine, direct): (&Arc<E>, bool),
         connection: &Arc<Connection>,
@@ -69,17 +69,17 @@ impl<E: Engine> OpenFiles<E> {
     }
 
     /// # Errors
-    /// `EBADF` for a handle that is closed.
+    /// `EBADF` for a handle that was closed.
     pub(super) fn get(&self, handle: FileHandle) -> Answer<Arc<OpenFile<E>>> {
         self.find(handle).ok_or(Refused(Errno::EBADF))
     }
 
-    /// The same, if it is open.
+    /// The same, or `None` if the handle is not open.
     pub(super) fn find(&self, handle: FileHandle) -> Option<Arc<OpenFile<E>>> {
         self.files.get(handle)
     }
 
-    /// Takes a file out whose handle the kernel gave up; dropping it closes it.
+    /// Removes a file whose handle the kernel has closed; dropping it closes it.
     pub(super) fn remove(&self, handle: FileHandle) -> Option<Arc<OpenFile<E>>> {
         self.files.remove(handle)
     }
@@ -98,7 +98,7 @@ impl<E: Engine> OpenFiles<E> {
         self.engine.maps_direct_files()
     }
 
-    /// Notes a file that was just opened, and decides who serves it.
+    /// Registers a file that was just opened, and decides who serves it.
     pub(super) fn admit(
         &self,
         inode: Arc<Inode<E::Node>>,

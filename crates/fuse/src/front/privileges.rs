@@ -37,14 +37,14 @@ pub(super) fn stripped(mode: u32) -> Option<u32> {
     (regular && lost != 0).then_some((mode & 0o7777) & !lost)
 }
 
-/// Takes privileges off files.
+/// Removes privileges from files.
 #[derive(Debug)]
 pub(super) struct Privileges<E> {
     pub(super) engine: Arc<E>,
 }
 
 impl<E: Engine> Privileges<E> {
-    /// Takes privileges off a file whose contents the caller is about to change.
+    /// Removes privileges from a file whose contents the caller is about to change.
     pub(super) fn drop_all(
         &self,
         inode: &Inode<E::Node>,

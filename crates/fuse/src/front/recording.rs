@@ -1,4 +1,4 @@
-//! Records requests as a trace, in front of the engine, whichever it is.
+//! Records requests as a trace, in front of the engine, whichever engine it is.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use halocline_vfs::{Caller, Engine};
 use super::inode_table::Inode;
 use super::open_files::OpenFile;
 
-/// Where a mount's requests are recorded, and what names of files begin with.
+/// Where a mount's requests are recorded, and the prefix of file names.
 pub(crate) type Destination = (Arc<Recorder>, PathBuf);
 
-/// Records reads and writes, where that is wanted.
+/// Records reads and writes if a trace is wanted.
 #[derive(Debug)]
 pub(super) struct Recording<E> {
     pub(super) engine: Arc<E>,
@@ -22,13 +22,13 @@ pub(super) struct Recording<E> {
 }
 
 impl<E: Engine> Recording<E> {
-    /// What a file that is being opened is called in the trace. `unseen` says that the kernel will serve it.
+    /// The number in the trace of a file that is being opened. `unseen` says that the kernel will serve it.
     pub(super) fn traced(&self, inode: &Inode<E::Node>, unseen: bool) -> Option<FileNumber> {
         let (recorder, mountpoint) = self.destination.as_ref()?;
         if unseen {
             recorder.unseen();
         }
-        // A number that is reused for another file has another generation.
+        // If the number is reused for another file, the generation differs.
         recorder.file((inode.number, inode.generation), || {
             let (tree, node) = self.engine.below(&inode.node);
             mountpoint.join(tree.path_of(&node)).as_os_str().as_bytes().to_vec()

@@ -1,9 +1,9 @@
 //! How long the kernel may use its own copy of an inode's attributes.
 //!
-//! What must hold: attributes that change without the kernel or us being notified are never kept. Two kinds do: sizes
-//! and times of a file below that the kernel changes by itself through a mapping (passthrough), and set-id bits that a
-//! write removes here or there, after which no one may run the file with them. For a file that is lost from its tier
-//! nothing is kept at all.
+//! What must hold: attributes that change without the kernel or us being notified are never kept. There are two kinds:
+//! sizes and times of an underlying file that the kernel changes by itself through a mapping (passthrough), and set-id
+//! bits that a write removes, either here or on the underlying file; after that, no one may run the file with them. For
+//! a file that is lost from its tier, nothing is kept at all.
 
 use std::sync::atomic::Ordering;
 

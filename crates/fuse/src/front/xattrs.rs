@@ -11,7 +11,7 @@ use super::inodes::Inodes;
 use super::privileges::{self, Privileges};
 use super::{Answer, Refused};
 
-/// The answer to a request for a value or a list, of which a program may first ask the size.
+/// The answer to a request for a value or a list; a program may ask only for the size first.
 #[derive(Debug)]
 pub(crate) enum Value {
     /// Only the number of bytes.
@@ -29,7 +29,7 @@ pub(crate) struct Xattrs<E: Engine> {
 }
 
 impl<E: Engine> Xattrs<E> {
-    /// A value; `room` is the caller's, in bytes, 0 to ask for the size.
+    /// A value. `room` is the size of the caller's buffer in bytes, or 0 to ask for the size.
     pub(crate) fn get(&self, number: INodeNo, name: &OsStr, room: u32) -> Answer<Value> {
         let inode = self.inodes.get(number)?;
         let value = self.engine.get_xattr(&inode.node, name);

@@ -2,7 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
 
-/// The register is XORed with this at the end.
+/// The register is inverted with this at the end.
 const FINAL: u32 = u32::MAX;
 
 /// Zeros to shift a register by.

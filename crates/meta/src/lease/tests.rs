@@ -115,7 +115,8 @@ fn a_lease_is_written_once_for_many_changes_and_follows_a_clock_that_is_ahead() 
     assert!(lease.text.lock().until_ms > ahead_ms);
 }
 
-/// The kernel notes when an idle process ends, too: long after its last change, when others may have changed the origin.
+/// The kernel notes when an idle process ends, too: long after its last change, when others may have changed the
+/// origin.
 #[test]
 fn the_end_of_an_idle_process_excuses_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -72,8 +72,8 @@ impl ExtentTable {
         Ok(())
     }
 
-    /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and
-    /// gives them a new generation; extents already dirty stay whole.
+    /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and gives them a new
+    /// generation; extents that are already dirty stay whole.
     pub fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
         self.owner.mark().set();
         let state = self.files.known(file)?;
@@ -182,7 +182,7 @@ impl ExtentTable {
                 plan.push(Replace::new(start, outside(whole, inside).chain([inside]).map(piece)));
             }
         }
-        // Extents that an intent records as one stay so.
+        // Extents that an intent records as one stay in one piece.
         let unmarked = plan.iter().filter(|replace| mapped.intents.at(replace.start).is_none());
         let mut changes = Batch::default();
         for replace in unmarked {

@@ -11,7 +11,7 @@ use crate::records::RecordStore;
 use crate::{FileId, Wanted, record};
 use halocline_os::error::Result;
 
-/// The critical data table, durable where `C_flag` is set.
+/// The critical data table; entries with `C_flag` are durable.
 #[derive(Debug)]
 pub struct CriticalRanges {
     records: Arc<dyn RecordStore>,
@@ -43,12 +43,12 @@ impl CriticalRanges {
         self.change(|cdt, changes| cdt.drop_range(file, range, changes));
     }
 
-    /// Whether it has an entry of `file`.
+    /// Whether the table has an entry of `file`.
     pub(super) fn knows(&self, file: FileId) -> bool {
         self.cdt.lock().knows(file)
     }
 
-    /// Drops all entries of `file` as a part of `batch`, which `commit` makes durable before anybody notes others.
+    /// Drops all entries of `file` as a part of `batch`, which `commit` makes durable before others can be noted.
     pub(super) fn forget(
         &self,
         file: FileId,
@@ -66,7 +66,7 @@ impl CriticalRanges {
         commit(&batch)
     }
 
-    /// Makes a change, and keeps it before the next one; a failure latches in the log.
+    /// Makes a change, and records it before the next one; a failure latches in the log.
     fn change(&self, make: impl FnOnce(&mut Cdt, &mut Vec<Durable>)) {
         let mut changes = Vec::new();
         let mut cdt = self.cdt.lock();

@@ -1,10 +1,10 @@
-//! Epochs: which changes the last barrier has covered.
+//! Epochs: they tell which changes the last barrier has covered.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// `current` stamps what happens now, `cut` is the last one closed for new stamps,
-/// `completed` the last one whose data and records are durable.
+/// `current` is the epoch of what happens now, `cut` the last one closed for new changes, `completed` the last one
+/// whose data and records are durable.
 #[derive(Debug)]
 pub(super) struct Epochs {
     current: AtomicU64,
@@ -13,42 +13,42 @@ pub(super) struct Epochs {
 }
 
 impl Epochs {
-    /// `last` was the current one of the last session, `completed` the last that a barrier has covered.
+    /// `last` was the current epoch of the previous session, `completed` the last one that a barrier had covered.
     pub(super) fn after(last: u64, completed: u64) -> Self {
         let (current, cut, completed) = ((last + 1).into(), completed.into(), completed.into());
         Self { current, cut, completed }
     }
 
-    /// The one that stamps what happens now.
+    /// The epoch of what happens now.
     pub(super) fn current(&self) -> u64 {
         self.current.load(Acquire)
     }
 
-    /// The last one that is durable.
+    /// The last epoch that is durable.
     pub(super) fn completed(&self) -> u64 {
         self.completed.load(Acquire)
     }
 
-    /// Closes the current one: what happens from now on belongs to the next.
+    /// Closes the current epoch: what happens from now on belongs to the next one.
     pub(super) fn cut(&self) {
         let closed = self.current.fetch_add(1, AcqRel);
         self.cut.store(closed, Release);
     }
 
-    /// Whether one is closed that no barrier has covered.
+    /// Whether there is a closed epoch that no barrier has covered.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.load(Acquire) > self.completed.load(Acquire)
     }
 
-    /// The last one that is closed, which a barrier may cover.
+    /// The last closed epoch, which a barrier may cover.
     pub(super) fn closed(&self) -> u64 {
         let epoch = self.cut.load(Acquire);
-        // What is stamped from now on is not covered.
+        // Later changes are not covered.
         assert!(epoch < self.current.load(Acquire), "I4: a barrier over an epoch that is open");
         epoch
     }
 
-    /// A barrier has covered `epoch`.
+    /// Notes that a barrier has covered `epoch`.
     pub(super) fn complete(&self, epoch: u64) {
         self.completed.fetch_max(epoch, AcqRel);
     }

@@ -22,7 +22,7 @@ type Lock<'a> = &'a mut dyn FnMut(FileId, ByteRange) -> bool;
 struct Victims {
     state: Arc<FileState>,
     starts: BTreeSet<u64>,
-    /// What the caller locked, disjoint and in order.
+    /// What the caller has locked: disjoint and ordered.
     locked: Vec<ByteRange>,
 }
 
@@ -38,7 +38,8 @@ struct Search<'a> {
 }
 
 impl ExtentTable {
-    /// Keeps a file's extents from eviction, or releases them. Not durable: the engine applies its globs at each mount.
+    /// Protects a file's extents from eviction, or allows it again. Not durable: the engine applies its globs at each
+    /// mount.
     pub fn pin(&self, file: FileId, pinned: bool) {
         let Some(state) = self.files.state(file) else { return };
         let was = state.pinned.swap(pinned, Relaxed);

@@ -1,4 +1,4 @@
-//! Finds or makes the store of a cache.
+//! Finds or creates the store of a cache.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::recover::Left;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
-/// Opens the records of an owned cache, or makes them in one that is still empty.
+/// Opens the records of an owned cache, or creates them in one that is still empty.
 pub(super) fn open_records(
     owner: &mut Owner,
     boot_id: &str,
@@ -27,7 +27,7 @@ pub(super) fn open_records(
 ) -> Result<Arc<dyn RecordStore>> {
     let path = owner.dir().join(STORE_DIR);
     owner.announce_format()?;
-    // Does not follow a link.
+    // This does not follow a link.
     let is_there = path.symlink_metadata().map(|_| true).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(false),
         _ => Err(Error::at(&path, "look for")(error)),
@@ -68,8 +68,8 @@ pub(super) fn salvage_records(
     Ok(Arc::new(salvaged))
 }
 
-/// Opens the checksums of a cache in the state `left`, on a machine booted as `boot_id`; those for bytes in no extent
-/// of `files` are forgotten.
+/// Opens the checksums of a cache in the state `left`, on a machine booted as `boot_id`. Checksums of bytes that are in
+/// no extent of `files` are forgotten.
 pub(super) fn open_checksums(
     owner: &Owner,
     (are_kept, access): (bool, Access),
@@ -87,9 +87,9 @@ pub(super) fn open_checksums(
     let (limit_bytes, bytes) = (space.limit(), space.sums());
     let setting = Setting { dir, boot_id, left, limit_bytes, bytes };
     match access {
-        // Checksums of other extents than those that were read are forgotten, in a copy.
+        // Checksums of extents other than those that were read are forgotten, but only in a copy.
         Access::Salvage => Checksums::open_copy(&setting, &is_mapped),
-        // After a power loss an opening forgets them all; a read-only one leaves that to the next.
+        // After a power loss, an opening forgets them all; a read-only opening leaves that to the next one.
         Access::Look if left == Left::PowerLost => Ok(Checksums::none()),
         _ if are_kept => Checksums::open(&setting, &is_mapped),
         _ => Checksums::off(dir),

@@ -17,11 +17,11 @@ pub enum Access {
     Change,
     /// Read-only: nothing is recorded, not even the losses of a power loss, so that the next opening finds the same.
     Look,
-    /// The same, and the readable part of damaged records is used. It may be older than the objects.
+    /// Read-only, and the readable part of damaged records is used. That part may be older than the objects.
     Salvage,
 }
 
-/// How to open the tables.
+/// The options for opening the tables.
 pub struct Options {
     /// The limit of data in bytes on disk (I5).
     pub limit_bytes: u64,
@@ -32,17 +32,17 @@ pub struct Options {
     pub eviction: Box<dyn Eviction>,
     /// Limit of the entries of the critical data table.
     pub cdt_entries: usize,
-    /// Length in bytes of the aligned stretch of a clean extent that the first write into it records as dirty; 1:
-    /// exactly what is written.
+    /// Length in bytes of the aligned stretch of a clean extent that the first write into it records as dirty. With 1,
+    /// exactly what is written is recorded.
     pub mark_bytes: u64,
     /// Whether checksums of cached bytes are kept.
     pub checksums: bool,
-    /// How the tables are opened.
+    /// What the tables are opened for.
     pub access: Access,
     /// The time.
     pub clock: Clock,
     /// A directory on other storage, the origin: invalidations are recorded there if the cache's own device accepts no
-    /// write. Without one such a change is refused.
+    /// write. Without one, such a change is refused.
     pub witness: Option<PathBuf>,
     /// Whether the witness is marked before a first byte is dirty ([`origin_mark`](crate::origin_mark)). Not needed if
     /// every write is on the origin before it is acknowledged.

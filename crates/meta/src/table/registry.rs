@@ -14,9 +14,9 @@ use crate::records::RecordStore;
 use crate::{FileId, FileRecord, OriginKey, Stamp};
 use halocline_os::error::{Error, Result};
 
-/// The files that the cache knows, durable through the records.
+/// The files that the cache knows, kept durable by the records.
 ///
-/// What must hold: memory has a name only once it is recorded, and one change of names is made at a time.
+/// What must hold: memory has a name only once it is recorded, and names are changed one at a time.
 #[derive(Debug)]
 pub(super) struct FileRegistry {
     records: Arc<dyn RecordStore>,
@@ -35,22 +35,22 @@ impl FileRegistry {
         Self { records, critical, names: Mutex::default(), files: RwLock::new(files) }
     }
 
-    /// All files for reading, forgotten ones too.
+    /// All files for reading, including forgotten ones.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Files> {
         self.files.read()
     }
 
-    /// All files as they are now, forgotten ones too.
+    /// All files as they are now, including forgotten ones.
     pub(super) fn states(&self) -> Vec<Arc<FileState>> {
         self.files.read().all().cloned().collect()
     }
 
-    /// One file, forgotten or not.
+    /// One file, whether forgotten or not.
     pub(super) fn state(&self, file: FileId) -> Option<Arc<FileState>> {
         self.files.read().get(file).cloned()
     }
 
-    /// One file that is not forgotten.
+    /// One file that has not been forgotten.
     pub(super) fn known(&self, file: FileId) -> Result<Arc<FileState>> {
         let state = self.state(file).filter(|state| !state.forgotten.load(Relaxed));
         state.ok_or_else(|| {
@@ -61,7 +61,7 @@ impl FileRegistry {
         })
     }
 
-    /// Takes out a forgotten file for good whose last blocks were discarded.
+    /// Removes for good a forgotten file whose last blocks were discarded.
     pub(super) fn remove(&self, file: FileId) {
         self.files.write().remove(file);
     }
@@ -101,7 +101,7 @@ impl FileRegistry {
         Ok(id)
     }
 
-    /// Records what the origin's file looks like now.
+    /// Records the current state of the origin's file.
     pub(super) fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
@@ -159,7 +159,7 @@ impl FileRegistry {
             && !self.critical.knows(state.id)
     }
 
-    /// Forgets a file without extents.
+    /// Forgets a file that has no extents.
     pub(super) fn forget(&self, file: FileId) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
@@ -183,7 +183,7 @@ impl FileRegistry {
         Ok(())
     }
 
-    /// Whether the cache knows a file and has nothing of it: no extent, no block, no critical range.
+    /// Whether the cache knows a file but has nothing of it: no extent, no block, no critical range.
     pub(super) fn is_empty(&self, file: FileId) -> bool {
         self.state(file).is_some_and(|state| self.has_nothing_of(&state))
     }

@@ -12,7 +12,7 @@ pub(super) struct Replace {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// A part of it, as it is afterwards.
+/// A part of the extent, as it is after the change.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) record: ExtentRecord,
@@ -31,7 +31,7 @@ impl Replace {
         self.pieces.iter().map(|piece| piece.record.range.len()).sum()
     }
 
-    /// Allows pieces that were held to be evicted after the barrier of `epoch`.
+    /// Lets pieces that were held be evicted after the barrier of `epoch`.
     pub(super) fn release(&mut self, epoch: u64) {
         for piece in &mut self.pieces {
             if piece.record.epoch == HELD {
@@ -48,7 +48,7 @@ impl Piece {
     }
 }
 
-/// Records it.
+/// Records the replacement.
 pub(super) fn write_replace(changes: &mut Batch, file: FileId, replace: &Replace) {
     if replace.pieces.first().is_none_or(|piece| piece.record.range.start != replace.start) {
         changes.remove(&record::extent_key(file, replace.start));

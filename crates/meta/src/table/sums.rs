@@ -8,7 +8,7 @@ use crate::recover::Counts;
 use crate::write_intent::HELD;
 use crate::{BLOCK, Usage};
 
-/// Sums over all extents. Each change of an extent is counted while its file's `mapped` is held for writing.
+/// Sums over all extents. Each change of an extent is counted while its file's `mapped` is locked for writing.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     mapped: AtomicU64,
@@ -19,7 +19,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Those of the extents that were loaded, none of which is held.
+    /// The sums of the extents that were loaded, none of which is held.
     pub(super) fn of(counts: Counts) -> Self {
         let Counts { mapped, dirty, extents, dirty_extents } = counts;
         Self {
@@ -31,7 +31,7 @@ impl Sums {
         }
     }
 
-    /// Adds an extent (`sign` 1) or takes it out (-1).
+    /// Adds an extent (`sign` 1) or subtracts it (-1).
     pub(super) fn count(&self, record: &ExtentRecord, sign: i64) {
         let bytes = sign.cast_unsigned().wrapping_mul(record.range.len());
         let one = sign.cast_unsigned();
@@ -45,12 +45,12 @@ impl Sums {
         }
     }
 
-    /// Whether clean bytes are held by what is dirty beside them.
+    /// Whether dirty neighbours hold any clean bytes.
     pub(super) fn any_held(&self) -> bool {
         self.held.load(Relaxed) > 0
     }
 
-    /// An upper bound of the bytes that eviction can free, without a look at any extent.
+    /// An upper bound of the bytes that eviction can free, found without looking at any extent.
     pub(super) fn evictable_at_most(&self) -> u64 {
         let clean = |all: u64, dirty: u64| all.saturating_sub(dirty);
         let bytes = clean(self.mapped.load(Relaxed), self.dirty.load(Relaxed));
@@ -58,7 +58,7 @@ impl Sums {
         bytes.saturating_add(extents.saturating_mul(2 * BLOCK))
     }
 
-    /// All of them, with the bytes that are `used` on the device.
+    /// All sums, with the bytes that are `used` on the device.
     pub(super) fn usage(&self, used: u64) -> Usage {
         Usage {
             used,

@@ -22,7 +22,7 @@ fn blocks(first: u64, count: u64) -> ByteRange {
     ByteRange::at(first * BLOCK, count * BLOCK)
 }
 
-/// Changes of every kind, as far as they are accepted.
+/// Makes changes of every kind, as far as they are accepted.
 fn live(table: &ExtentTable) -> Result<()> {
     let key = |inode| OriginKey { inode, born_ns: 1 };
     let a = table.register(key(1), Path::new("d/a"))?;
@@ -60,8 +60,8 @@ fn known(table: &ExtentTable) -> Vec<Known> {
     files.map(|file| (file.key, file.path, table.recorded(file.id))).collect()
 }
 
-/// Memory never runs ahead of the records, nor they of it: whichever write is refused, the next
-/// opening finds what was shown.
+/// Memory is never ahead of the records, nor they of memory: whichever write is refused, the next opening finds what
+/// was shown.
 #[test]
 fn i4_a_store_that_fails_at_any_write_has_what_is_shown() {
     let mut writes = 0;
@@ -86,8 +86,8 @@ fn i4_a_store_that_fails_at_any_write_has_what_is_shown() {
     assert!(writes > 15 && disk.batches() > 15, "only {writes} writes were made");
 }
 
-/// A node that gave up the bytes of a file whose last close had just forgotten it was told of a fault of the program,
-/// and could not give the file up at all.
+/// Regression: a node that gave up the bytes of a file which its last close had just forgotten got an error about a
+/// defect of the program, and could not give the file up at all.
 #[test]
 fn a_file_that_was_forgotten_has_nothing_to_unmap() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
@@ -101,7 +101,7 @@ fn a_file_that_was_forgotten_has_nothing_to_unmap() {
     assert!(table.map(file, blocks(0, 4), HERE, true).is_err(), "nothing is mapped of it again");
 }
 
-/// An opening that cannot record what a power loss took finds it again.
+/// If an opening cannot record what a power loss took, the next one finds the loss again.
 #[test]
 fn i6_a_loss_that_could_not_be_recorded_is_listed_again() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());

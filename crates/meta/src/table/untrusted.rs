@@ -55,8 +55,8 @@ impl ExtentTable {
         })
     }
 
-    /// Unmaps what an earlier process listed, durably, and clears the list, unless the cache is opened read-only.
-    /// Without a barrier, which would declare durable what a killed process wrote and no one synced.
+    /// Durably unmaps what an earlier process listed and clears the list, unless the cache is opened read-only. It does
+    /// so without a barrier, which would declare durable what a killed process had written and no one had synced.
     pub(super) fn honour(&self, invalidated: &[Invalidation], access: Access) -> Result<()> {
         if invalidated.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Write intents are merged when all of them is clean, and recorded piece by piece when that is needed.
+//! Merges write intents when all of an intent is clean, and records them piece by piece when that is necessary.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,8 +69,8 @@ impl ExtentTable {
         self.commit_unless_empty(&changes)
     }
 
-    /// Makes one extent of an intent in which nothing is dirty any more, recorded in `epoch`. It takes the place in the
-    /// eviction order of the piece that was used last.
+    /// Turns an intent in which nothing is dirty any more, recorded in `epoch`, into one extent. It takes the place in
+    /// the eviction order of the piece that was used last.
     pub(super) fn merge(&self, mapped: &mut Mapped, intent: WriteIntent, epoch: u64) {
         debug_assert!(intent.is_covered_by(&mapped.extents), "an intent without its extents");
         let record = merged(&mapped.extents, intent, epoch);

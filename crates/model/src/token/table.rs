@@ -48,8 +48,8 @@ impl Waiting {
 pub enum Answer {
     /// The session holds what it requires, and all of this in the file.
     Granted(Vec<Held>),
-    /// The session is in the queue. These holders must give up these ranges; none if only sessions that came earlier are
-    /// ahead of it.
+    /// The session is in the queue. These holders must give up these ranges; none if only sessions that came earlier
+    /// are ahead of it.
     Waits(Vec<Held>),
     /// A dead session may have dirty bytes there: an error until it is recovered.
     Lost(Held),

@@ -1,6 +1,6 @@
-//! I15: every interleaving of a few operations on names, with nodes that die at any step, answers that are lost and messages
-//! that are late by any time. At each step the names that an observer finds are those of a plain tree on which the
-//! operations were made one after the other; and what is broken on purpose is noticed.
+//! I15: every interleaving of a few operations on names, with nodes that die at any step, answers that are lost and
+//! messages that are late by any time. At each step the names that an observer finds are those of a plain tree on which
+//! the operations were made one after the other; and what is broken on purpose is noticed.
 
 mod world;
 

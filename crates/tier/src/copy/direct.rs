@@ -1,8 +1,8 @@
-//! Copying past the page cache of the tier that a file goes to.
+//! Copying past the page cache of the destination tier.
 //!
-//! Pages of the source go through pipes to the device, several requests at a time: the processor
-//! copies nothing, and bytes that nobody wants soon push nothing out of memory. What must hold: only
-//! whole blocks go this way, into room that was allocated (so that file systems write in parallel).
+//! Pages of the source go through pipes to the device, with several requests at a time: the processor copies nothing,
+//! and bytes that nobody will use soon push nothing out of memory. What must hold: only whole blocks are copied in this
+//! way, into space that was allocated (so that file systems write in parallel).
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -15,33 +15,33 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 
 use halocline_vfs::namespace::proc_path;
 
-/// What places and lengths are multiples of: a page, and a block of every common device.
+/// Offsets and lengths are multiples of this: a page, and a block of every common device.
 pub(super) const BLOCK: u64 = 4096;
-/// Fewer bytes in a row are not worth the preparations.
+/// Fewer consecutive bytes are not worth the preparations.
 pub(super) const BYTES_MIN: u64 = 1 << 20;
 /// Bytes of one request: as many as a pipe may hold without privileges.
 const REQUEST: u64 = 1 << 20;
-/// Requests under way at a time: they keep a fast SSD busy.
+/// The number of simultaneous requests: they keep a fast SSD busy.
 const REQUESTS: usize = 4;
 
-/// A way from one file to another past the page cache of the second.
+/// A way from one file to another past the page cache of the second one.
 #[derive(Debug)]
 pub(super) struct Direct<'a> {
     from: &'a File,
     to: File,
-    /// One for each request: where pages are taken from and given to.
+    /// One for each request, through which its pages pass.
     pipes: Vec<(OwnedFd, OwnedFd)>,
 }
 
 impl<'a> Direct<'a> {
     /// # Errors
-    /// `EINVAL` where the file system of `to` has no such way.
+    /// `EINVAL` if the file system of `to` has no such way.
     pub(super) fn between(from: &'a File, to: &File) -> rustix::io::Result<Self> {
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let to = File::from(openat(CWD, proc_path(to), flags, Mode::empty())?);
         let pipe = |_| {
             let pipe = pipe_with(PipeFlags::CLOEXEC)?;
-            // Where that is refused, requests are smaller.
+            // If that is refused, requests are smaller.
             let _ = fcntl_setpipe_size(&pipe.1, usize::try_from(REQUEST).expect("1 MiB"));
             Ok(pipe)
         };
@@ -51,8 +51,8 @@ impl<'a> Direct<'a> {
     /// Copies `len` bytes at `at`, both multiples of [`BLOCK`].
     ///
     /// # Errors
-    /// Of reading or writing; `ENODATA` where the source ends before. The bytes are undefined then,
-    /// and the pipes are of no more use.
+    /// Errors of reading or writing; `ENODATA` if the source ends before that. The bytes are then undefined, and the
+    /// pipes can no longer be used.
     pub(super) fn copy(&self, at: u64, len: u64) -> rustix::io::Result<()> {
         debug_assert!(at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK), "whole blocks only");
         let (next, end) = (AtomicU64::new(at), at + len);
@@ -65,7 +65,7 @@ impl<'a> Direct<'a> {
         };
         let (own, others) = self.pipes.split_first().expect("there are several");
         thread::scope(|scope| {
-            // Does without threads that cannot be started. The others inherit our priorities.
+            // Continues without threads that cannot be started. The others inherit our priorities.
             let help = |pipe| thread::Builder::new().spawn_scoped(scope, move || some(pipe)).ok();
             let needed = usize::try_from(len.div_ceil(REQUEST)).unwrap_or(REQUESTS);
             let helpers: Vec<_> = others.iter().take(needed - 1).filter_map(help).collect();

@@ -216,7 +216,8 @@ fn a_claim_counts_only_of_users_who_may_write() {
     wanted(&root).unwrap();
 }
 
-/// Any user could claim `/tmp`, or another directory where all may make names, and so keep others from what they have there.
+/// Any user could claim `/tmp`, or another directory where all may make names, and so keep others from what they have
+/// there.
 #[test]
 fn who_may_make_names_beside_an_origin_cannot_claim_it() {
     if !rustix::process::geteuid().is_root() {

@@ -22,13 +22,13 @@ use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
 
-/// What all others are compared with: the origin alone.
+/// What all other policies are compared with: the origin alone.
 const NEVER: &str = "never";
-/// The policy that is shown first, and whose worst cases are told.
+/// The policy that is shown first, and whose worst cases are reported.
 const OURS: &str = "adaptive";
-/// Cases that are told of.
+/// The number of worst cases that are reported.
 const WORST: usize = 5;
-/// Shares of the cases at which ratios are told.
+/// The shares of the cases at which ratios are reported.
 const QUANTILES: [(&str, f64); 7] = [
     ("least", 0.0),
     ("p1", 0.01),
@@ -38,7 +38,7 @@ const QUANTILES: [(&str, f64); 7] = [
     ("p90", 0.9),
     ("most", 1.0),
 ];
-/// What `adaptive` is to reach: of the origin alone, and of the best policy for the case.
+/// The ratios that `adaptive` should reach: to the origin alone, and to the best policy for the case.
 const OF_NEVER: f64 = 0.97;
 const OF_BEST: f64 = 0.9;
 
@@ -72,7 +72,7 @@ struct Results {
     seed: u64,
     policies: Vec<Judged>,
     cases: Vec<Judgement>,
-    /// Those that ran on the engine itself.
+    /// The cases that also ran on the engine itself.
     engine: Vec<OnEngine>,
 }
 
@@ -80,9 +80,10 @@ struct Results {
 #[derive(Debug, Serialize)]
 struct Judged {
     policy: &'static str,
-    /// Time of `never` divided by its own.
+    /// Time of `never` divided by this policy's time.
     of_never: BTreeMap<&'static str, f64>,
-    /// Time of the best of the others (of all, for those but `adaptive`) divided by its own.
+    /// Time of the best of the other policies (of all policies, for those other than `adaptive`) divided by this
+    /// policy's time.
     of_best: BTreeMap<&'static str, f64>,
     below_never: usize,
     below_best: usize,
@@ -112,10 +113,10 @@ impl Judgement {
     }
 }
 
-/// Ratios, how many are too low, and what too low is.
+/// Ratios, how many are too low, and the bound below which they count as too low.
 type Shown<'a> = (&'a BTreeMap<&'static str, f64>, usize, f64);
 
-/// Compares.
+/// Runs the comparison.
 pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
     let policies: Vec<&'static str> = admit::COMPARED.to_vec();
@@ -218,7 +219,7 @@ fn usize_of(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// What `of` says for each quantile, side by side.
+/// The text that `of` returns for each quantile, side by side.
 fn columns(of: impl Fn(&str) -> String) -> String {
     QUANTILES.iter().fold(String::new(), |mut out, (name, _)| {
         let _ = write!(out, "{:>9}", of(name));

@@ -1,5 +1,5 @@
-//! `halocline bench advise`: what `advise` says of workloads of different kinds, and what comes of each use when the
-//! engines serve them on emulated devices.
+//! `halocline bench advise`: what `advise` recommends for workloads of different kinds, and how each use performs when
+//! the engines serve it on emulated devices.
 
 mod cases;
 
@@ -29,7 +29,8 @@ use crate::failure::{Failure, Outcome};
 use crate::print::{self, say, tell};
 use cases::Case;
 
-/// An advised use that is so much slower than the fastest, as a share, is as good: `advise` calls such uses ties.
+/// An advised use that is slower than the fastest by at most this share counts as equally good: `advise` calls such
+/// uses ties.
 const AS_GOOD: f64 = 0.01;
 /// How many times smaller the workloads of `--quick` are.
 const QUICK: u64 = 16;
@@ -75,18 +76,18 @@ struct Row {
     simulated_seconds: BTreeMap<&'static str, Option<f64>>,
     /// Seconds of each use on emulated devices.
     emulated_seconds: BTreeMap<&'static str, Option<f64>>,
-    /// What `advise` says.
+    /// What `advise` recommends.
     advised: &'static str,
-    /// In how many of its variants it says the same.
+    /// The share of its variants in which it recommends the same.
     stays: f64,
-    /// What gains the most on emulated devices.
+    /// The use that gains the most on emulated devices.
     fastest: &'static str,
-    /// Throughput that the fastest gains over what was advised, as a share.
+    /// How much more throughput the fastest use has than the advised one, as a share.
     lost: f64,
     agrees: bool,
 }
 
-/// Compares.
+/// Runs the comparison.
 pub(super) fn execute(args: &AdviseArgs) -> Outcome {
     let mut cases = cases::all(if args.quick { QUICK } else { 1 }).map_err(Failure::failed)?;
     if let Some(name) = args.workload.iter().find(|name| cases.iter().all(|it| it.name != **name)) {
@@ -146,7 +147,7 @@ fn compared(case: &Case) -> Result<Row, Failure> {
     })
 }
 
-/// The fastest use, but none where nothing gains anything.
+/// The fastest use, or `Use::None` if no use gains anything.
 fn fastest(seconds: &Seconds) -> (Use, f64) {
     let known = Use::ALL.into_iter().zip(seconds).filter_map(|(what, s)| Some((what, (*s)?)));
     let none = seconds[0].unwrap_or(f64::INFINITY);
@@ -175,7 +176,7 @@ fn record(requests: &[Request], path: &Path) -> Result<(), Failure> {
     put().map_err(|error| Failure::failed(error.to_string()))
 }
 
-/// Seconds of each use with all bytes written back and moves ended, by the engines.
+/// Seconds of each use on the engines, until all bytes are written back and moves have ended.
 fn emulated(case: &Case, set: &ServerSet, judged: &Judged<'_>) -> Result<Seconds, Failure> {
     let none_planned = HashMap::new();
     let placed = |files, default| on_engine(case, set, Some((files, default)));
@@ -214,7 +215,7 @@ fn on_engine(
     Ok(timed_engine::run(&case.requests, &setup)?.total_seconds)
 }
 
-/// Seconds on the engines, in brackets those of the simulation; what is the fastest is bold.
+/// Seconds on the engines, with those of the simulation in brackets; the fastest is bold.
 fn table(results: &Results) -> String {
     let mut out = String::from("| workload | ");
     out += &Use::ALL.map(Use::word).join(" | ");
@@ -235,7 +236,7 @@ fn table(results: &Results) -> String {
     out
 }
 
-/// What the engines take for a use, and in brackets the simulation.
+/// The time that the engines take for a use, with that of the simulation in brackets.
 fn cell(row: &Row, what: Use) -> String {
     let of = |seconds: &BTreeMap<&str, Option<f64>>| {
         seconds[what.word()].map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))

@@ -8,7 +8,7 @@ use crate::child::Signals;
 use crate::failure::Failure;
 use crate::progress::Meter;
 
-/// What the parent of a case's processes does meanwhile.
+/// What the parent of a case's processes does while they run.
 pub(super) struct Attention<'a> {
     signals: &'a mut Signals,
     meter: Meter,
@@ -17,7 +17,7 @@ pub(super) struct Attention<'a> {
 }
 
 impl<'a> Attention<'a> {
-    /// For a case called `name` that moves so many bytes.
+    /// For a case called `name` that moves `total_bytes` bytes.
     pub(super) fn new(signals: &'a mut Signals, total_bytes: u64, name: String) -> Self {
         let progress = Progress { done_bytes: 0, total_bytes, path: name.into() };
         let meter = Meter::new("measuring", false);

@@ -1,4 +1,4 @@
-//! The origin's files without devices, mount or cache: what is there when all is over.
+//! The origin's files without devices, mount or cache: what is stored when everything is over.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use super::worker_processes::Watch;
 use super::workload::{Instance, Workload};
 use crate::failure::Failure;
 
-/// Bytes compared at once.
+/// Bytes that are compared at once.
 const CHUNK: usize = 4 << 20;
 
 /// An origin that is not mounted, or whose mount is idle.
@@ -32,7 +32,7 @@ impl BareOrigin {
         Ok(Self(opened?))
     }
 
-    /// Compares every byte of all files with what was written; returns how many there were.
+    /// Compares every byte of all files with what was written; returns how many bytes there were.
     pub(super) fn compare(
         &self,
         workload: &Workload,

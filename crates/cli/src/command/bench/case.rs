@@ -28,7 +28,7 @@ use crate::text;
 
 /// The data is written once; a later generation would differ in every byte.
 const GENERATION: u64 = 1;
-/// How often a wish to stop is looked for.
+/// How often a request to stop is checked for.
 const TICK: Duration = Duration::from_millis(2);
 
 /// What serves the programs.
@@ -36,12 +36,12 @@ const TICK: Duration = Duration::from_millis(2);
 pub(super) enum Setup {
     /// The origin's directory, without a mount.
     Bare,
-    /// A mount that caches nothing: all is as in [`Setup::Cached`] but the cache.
+    /// A mount that caches nothing: everything but the cache is as in [`Setup::Cached`].
     Origin,
     /// A mount with a cache.
     Cached {
         policy: String,
-        /// Its limit as it was given.
+        /// Its limit as the user gave it.
         limit: String,
         bytes: u64,
     },
@@ -50,10 +50,10 @@ pub(super) enum Setup {
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phases {
-    /// A write, then a read of the same by a second run.
+    /// A write, then a read of the same data by a second run.
     WriteRead,
     Write,
-    /// Data that was there before is read twice; between, the cache fetches what it wants.
+    /// Data that existed before is read twice; in between, the cache fetches what it wants.
     Read,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Bytes that its programs move.
+    /// Bytes that its programs transfer.
     pub(super) fn transfers(&self) -> u64 {
         let passes = match self.phases {
             Phases::Write => 1,
@@ -93,7 +93,7 @@ impl Case<'_> {
         self.workload.bytes() * passes
     }
 
-    /// What it is, for people.
+    /// Its parameters, for people to read.
     pub(super) fn key(&self) -> Key {
         let (setup, policy, cache_limit, cache_size) = match self.setup {
             Setup::Bare => ("bare", None, "none", 0),
@@ -113,7 +113,7 @@ impl Case<'_> {
         }
     }
 
-    /// Measures.
+    /// Runs the measurement.
     pub(super) fn run(&self, scratch: &Scratch, watch: &mut impl Watch) -> Result<Run, Failure> {
         let place = scratch.place()?;
         if self.phases == Phases::Read {
@@ -207,7 +207,7 @@ impl Case<'_> {
         Ok(phases)
     }
 
-    /// Emulated devices cost what they cost; real ones must not answer from memory.
+    /// Emulated devices take their time in any case; real ones must not be answered from memory.
     fn forget_pages(&self, bench: &Bench<'_>) -> Result<(), Failure> {
         if self.config.emulate.is_none() {
             scratch::forget_pages(&bench.place.origin)?;
@@ -247,7 +247,7 @@ impl Case<'_> {
         Ok(phase)
     }
 
-    /// All instances, as separate programs: one after the other, or all at once.
+    /// Runs all instances as separate programs: one after the other, or all at once.
     fn all_instances(
         &self,
         dir: &Path,
@@ -338,7 +338,7 @@ impl Bench<'_> {
         Ok(Some(Phase::new("flush", report.bytes, 0, seconds)))
     }
 
-    /// Waits until the cache has fetched what it wants, as the rebuilder does when all is idle.
+    /// Waits until the cache has fetched what it wants, as the rebuilder does when everything is idle.
     fn fetch(&self, watch: &mut impl Watch) -> Result<Option<Phase>, Failure> {
         let (Some(engine), Some(before)) = (self.engine, self.state()) else { return Ok(None) };
         let start = Instant::now();
@@ -350,7 +350,7 @@ impl Bench<'_> {
     }
 }
 
-/// Does `work` in a thread of its own, so that a wish to stop is heard and passed on.
+/// Does `work` in a separate thread, so that a request to stop is noticed and passed on.
 pub(super) fn in_background<T: Send + 'static>(
     watch: &mut impl Watch,
     work: impl FnOnce(&AtomicBool) -> Result<T, Error> + Send + 'static,
@@ -361,7 +361,7 @@ pub(super) fn in_background<T: Send + 'static>(
     while !working.is_finished() {
         if let Err(interrupted) = watch.go_on() {
             stop.store(true, Ordering::Relaxed);
-            // What it gave does not matter any more.
+            // Its result does not matter any more.
             let _ = working.join();
             return Err(interrupted);
         }
@@ -381,7 +381,7 @@ struct Totals {
 }
 
 impl Totals {
-    /// Adds what ran together: the slowest process makes its time.
+    /// Adds what ran together; the time is that of the slowest process.
     fn add<'a>(&mut self, done: impl Iterator<Item = &'a Done>) {
         let (mut io_ns, mut synced_ns) = (0, 0);
         for done in done {
@@ -404,7 +404,7 @@ struct Passed {
 }
 
 impl Passed {
-    /// Adds a crew; its answers are in the order of its jobs.
+    /// Adds the results of a group of processes; the answers are in the order of its jobs.
     fn add(&mut self, jobs: &[Job], done: &[Done]) {
         let of = |random: bool| {
             let both = jobs.iter().zip(done);
@@ -427,7 +427,7 @@ fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Mounts, does `work`, flushes and unmounts, whatever came of it.
+/// Mounts, does `work`, then flushes and unmounts, whatever the result of the work.
 fn mounted<T, W: Watch>(
     place: &MountPaths,
     config: &Config,
@@ -439,7 +439,7 @@ fn mounted<T, W: Watch>(
     let engine = Arc::new(open_engine::open(place, config, None).map_err(Failure::refused)?);
     let host = Host::start((Arc::clone(&engine), claim), config, (place, None), false)?;
     let worked = work(&engine, watch);
-    // What goes to the bin need not be flushed.
+    // What will be deleted need not be flushed.
     let go_on = worked.is_ok();
     let finished = host.finish_with_report(move |_| {
         if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

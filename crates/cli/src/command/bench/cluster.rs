@@ -2,7 +2,7 @@
 //!
 //! - [`server`]: the store of their tokens; [`nodes`]: their mounts;
 //! - [`case`]: one pattern over one set of mounts, from mount to unmount;
-//! - [`record`]: the results and what they are compared with; [`told`]: for people.
+//! - [`record`]: the results and what they are compared with; [`told`]: output for people.
 
 mod case;
 mod nodes;
@@ -36,10 +36,10 @@ use crate::print::{self, say};
 
 /// The devices of the whole system.
 const DEVICES: &str = "8xhdd+4xssd";
-/// Bytes of a request, and of all data, at most.
+/// The most bytes of a request, and of all data.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 const DATA_BYTES_MAX: u64 = 64 << 40;
-/// Requests at most: their offsets are made before they are used.
+/// The most requests: their offsets are made before they are used.
 const REQUESTS_MAX: u64 = 1 << 26;
 
 /// Measure several nodes that cache one origin: mounts on this machine, with caches of their own and tokens
@@ -112,7 +112,7 @@ fn data(text: &str) -> Result<u64, String> {
     bytes_within(text, 1, DATA_BYTES_MAX)
 }
 
-/// Everything that was checked.
+/// Everything that was checked before the run.
 struct Plan {
     config: Config,
     shape: Shape,
@@ -120,11 +120,11 @@ struct Plan {
     keys: Vec<Key>,
 }
 
-/// Measures and tells.
+/// Measures and reports.
 pub(super) fn execute(args: &ClusterBenchArgs) -> Outcome {
     let plan = plan(args)?;
     let mut signals = Signals::catch()?;
-    // Before the engines start threads: a user namespace is entered with one thread only.
+    // Before the engines start threads: only a process with a single thread can enter a user namespace.
     halocline_fuse::private_namespace().map_err(Failure::refused)?;
     let scratch = make_scratch(args, &plan)?;
     let store = Server::open(args.cluster.as_deref())?;
@@ -253,7 +253,7 @@ fn make_scratch(args: &ClusterBenchArgs, plan: &Plan) -> Result<Scratch, Failure
     Scratch::new(&dir, None, plan.data, plan.data).map_err(Failure::refused)
 }
 
-/// What the nodes of a run have in common, and what each has a part of.
+/// What the nodes of a run have in common, and what each has a share of.
 fn shared(config: &Config) -> String {
     let devices = config.emulate.as_ref().map(ToString::to_string);
     let what = table::devices(devices.as_deref());

@@ -1,16 +1,15 @@
-//! Bytes that tell where they belong: a function of seed, file, generation and position.
+//! Bytes that show where they belong: a function of seed, file, generation and position.
 //!
-//! Each block of 4 KiB begins at a hash of where it is and goes on in equal steps, so that making
-//! and checking run at memory speed, and yet a byte that is stale, moved, zeroed or flipped
-//! differs from what is expected.
+//! Each block of 4 KiB begins at a hash of its location and continues in equal steps, so that making and checking run
+//! at memory speed, and yet a byte that is stale, moved, zeroed or flipped differs from what is expected.
 
 /// Bytes that share one hash.
 const BLOCK: u64 = 4096;
 const WORD: u64 = 8;
-/// Distance of neighbouring words: odd, so that no two words of a block are alike.
+/// The difference between neighbouring words: odd, so that no two words of a block are alike.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What the bytes of one file in one generation are.
+/// Determines the bytes of one file in one generation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Content {
     key: u64,
@@ -30,7 +29,7 @@ impl Content {
         Self { key: spread(spread(spread(seed) ^ file) ^ generation) }
     }
 
-    /// Puts the bytes that belong at `offset` into `buf`.
+    /// Fills `buf` with the bytes that belong at `offset`.
     pub(super) fn fill(self, offset: u64, buf: &mut [u8]) {
         let mut at = offset;
         let mut rest = buf;
@@ -44,7 +43,7 @@ impl Content {
         }
     }
 
-    /// Compares `found` with what belongs at `offset`, by way of `expected`, which must be as long.
+    /// Compares `found` with what belongs at `offset`, using `expected` as a buffer, which must be as long.
     pub(super) fn check(self, offset: u64, found: &[u8], expected: &mut [u8]) -> Option<Mismatch> {
         self.fill(offset, expected);
         if found == expected {
@@ -56,7 +55,7 @@ impl Content {
         Some(Mismatch { offset: offset + at as u64, expected, found, bytes })
     }
 
-    /// `buf` lies within one block.
+    /// The same for a `buf` that lies within one block.
     fn fill_in_block(self, offset: u64, buf: &mut [u8]) {
         let base = spread(self.key ^ (offset / BLOCK));
         let word = |index: u64| base.wrapping_add(index.wrapping_mul(STEP)).to_le_bytes();

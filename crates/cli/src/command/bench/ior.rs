@@ -25,11 +25,11 @@ use crate::preflight;
 use crate::print::{self, say};
 use crate::text;
 
-/// Bytes of a request, and of all data, at most.
+/// The most bytes of a request, and of all data.
 const BYTES_MAX: u64 = 64 << 40;
-/// Most percent of the data that a cache is given room for.
+/// The largest cache, as a percentage of the data.
 const SHARE_MAX: f64 = 1000.0;
-/// Processes of one benchmark at most: each is a real one.
+/// The most processes of one benchmark: each is a real one.
 const PROCESSES_MAX: u32 = 1024;
 
 /// Run the IOR patterns of the papers through real mounts, with the cache and without it
@@ -157,7 +157,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     bytes_within(text, 1, BYTES_MAX)
 }
 
-/// Everything that was checked.
+/// Everything that was checked before the run.
 struct Plan {
     config: Config,
     policies: Vec<String>,
@@ -167,11 +167,11 @@ struct Plan {
     plot: Option<PathBuf>,
 }
 
-/// Measures and tells.
+/// Measures and reports.
 pub(crate) fn execute(args: &IorArgs) -> Outcome {
     let plan = plan(args)?;
     let mut signals = Signals::catch()?;
-    // Before the engine starts threads: a user namespace is entered with one thread only.
+    // Before the engine starts threads: only a process with a single thread can enter a user namespace.
     halocline_fuse::private_namespace().map_err(Failure::refused)?;
     let scratch = make_scratch(args, &plan)?;
     let measured = measure(args, &plan, &scratch, &mut signals);
@@ -285,7 +285,7 @@ fn make_scratch(args: &IorArgs, plan: &Plan) -> Result<Scratch, Failure> {
     };
     let dir = absolute(&args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
     let cache_dir = args.cache_dir.as_deref().map(absolute).transpose()?;
-    // What is written to the cache at once is at most the data.
+    // What is written to the cache at one time is at most the data.
     Scratch::new(&dir, cache_dir.as_deref(), data, cache.min(data)).map_err(Failure::refused)
 }
 

@@ -1,8 +1,8 @@
 //! `halocline bench layout`: DEF, PA, PSA and ours side by side, predicted, simulated, and measured on emulated
 //! servers; and the paper's figures as a page.
-//!
 //! - [`setting`]: servers and requests; [`paper`]: those of the paper's figures;
 //! - [`judged`]: a setting under each layout; [`measure`]: real I/O on emulated servers;
+//! - [`page`]: the figures.
 //! - [`page`]: the figures.
 
 mod judged;
@@ -109,12 +109,12 @@ enum OpName {
     Write,
 }
 
-/// Everything that one benchmark found. The keys are an interface.
+/// Everything that one benchmark measured. The keys are an interface.
 #[derive(Debug, Serialize)]
 struct Results {
     benchmark: &'static str,
     version: &'static str,
-    /// Always: there is no other way yet.
+    /// Always true: there is no other way yet.
     emulated: bool,
     cpus: usize,
     workload: String,
@@ -142,7 +142,8 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 impl LayoutArgs {
-    /// The bytes of ior's or hpio's file, where they are more than `--data`: each process has a request.
+    /// The bytes of the file of ior or hpio if they are more than `--data`, because each process has at least one
+    /// request.
     fn raised_data(&self, workload: WorkloadName) -> Option<u64> {
         let least = self.request_size * u64::from(self.processes);
         let has_data = matches!(workload, WorkloadName::Ior | WorkloadName::Hpio);
@@ -168,7 +169,7 @@ impl LayoutArgs {
     }
 }
 
-/// Compares.
+/// Runs the comparison.
 pub(super) fn execute(args: &LayoutArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
     if let Some(file) = &args.figures {

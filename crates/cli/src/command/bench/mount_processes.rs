@@ -13,14 +13,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 /// How long a process that serves a mount may take to unmount and end.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A process that serves a mount. When this is dropped, or the benchmark killed, it unmounts and
-/// ends.
+/// A process that serves a mount. It unmounts and ends when this is dropped or the benchmark is killed.
 #[derive(Debug)]
 pub(super) struct MountProcess(Child);
 
 impl MountProcess {
-    /// Starts `command`. It hears nothing of the terminal's Ctrl-C: programs use its mount until
-    /// they are gone.
+    /// Starts `command`. It does not receive the terminal's Ctrl-C, because programs use its mount until they have
+    /// ended.
     pub(super) fn start(command: &mut Command) -> io::Result<Self> {
         bind(command, Signal::TERM).process_group(0).spawn().map(Self)
     }
@@ -29,13 +28,13 @@ impl MountProcess {
         Ok(self.0.try_wait()?.is_some())
     }
 
-    /// Tells the process to end, and waits for it a while.
+    /// Tells the process to end, and waits for it for a while.
     fn tell_to_end(&self) -> io::Result<()> {
         let pid = Pid::from_child(&self.0);
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         kill_process(pid, Signal::TERM)?;
         let timeout = Timespec::try_from(WAIT_LIMIT).ok();
-        // The first process that ends sends us a signal, and so may a person who has no patience.
+        // The first process that ends sends us a signal, and so may an impatient person.
         retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], timeout.as_ref()))?;
         Ok(())
     }
@@ -61,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// Killed before it has unmounted, a process leaves a mount that nobody serves.
+    /// Regression: a process that is killed before it has unmounted leaves a mount that nobody serves.
     #[test]
     fn a_signal_that_we_get_does_not_cut_the_wait_short() {
         let dir = tempfile::tempdir().unwrap();
@@ -71,7 +70,7 @@ mod tests {
         command.args(["-c", script]).current_dir(dir.path());
         let signal = signal_hook::consts::SIGUSR2;
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).unwrap();
-        // Whoever starts a process has to outlive it.
+        // Whoever starts a process must outlive it.
         let ending = thread::spawn(move || {
             let process = MountProcess::start(&mut command).unwrap();
             while !up.exists() {

@@ -24,7 +24,7 @@ const LEGEND_LINE: u32 = 22;
 
 type Chart<'a, 'b> = ChartContext<'b, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// What a panel shows of a run.
+/// The figure of a run that a panel shows.
 struct Measure {
     title: &'static str,
     of: fn(&Run) -> Option<Throughput>,
@@ -92,8 +92,8 @@ fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     found
 }
 
-/// What a bar's colour stands for. The cache's share is the same for every request size, its
-/// bytes may differ by a few requests.
+/// The meaning of a bar's colour. The cache's share is the same for every request size; its bytes may differ by a few
+/// requests.
 fn name(run: &Run) -> String {
     match (run.key.setup, &run.key.policy) {
         ("cached", Some(policy)) => format!("{policy}, cache {}", run.key.cache_limit),
@@ -227,7 +227,7 @@ fn label(chart: &mut Chart<'_, '_>, at: (f64, f64), down: i32, what: String, siz
     Ok(())
 }
 
-/// As many, for coordinates.
+/// The number as the type of coordinates.
 pub(crate) fn count(len: usize) -> u32 {
     u32::try_from(len).expect("a handful of cases")
 }

@@ -1,4 +1,4 @@
-//! Results as they go into the JSON file. The field names are an interface: scripts read them.
+//! Results as they are written to the JSON file. The field names are an interface: scripts read them.
 
 use halocline_api::control::{Report, RequestTotals};
 use serde::Serialize;
@@ -12,7 +12,7 @@ pub(super) struct Results {
     pub(super) emulated: bool,
     /// The emulated devices, origin first.
     pub(super) devices: Option<String>,
-    /// Processors of the machine: they make the emulated devices' time, too.
+    /// Processors of the machine, which also emulate the devices.
     pub(super) cpus: usize,
     pub(super) processes: u32,
     pub(super) seed: u64,
@@ -28,15 +28,15 @@ pub(super) struct Results {
     pub(super) medians: Vec<Run>,
 }
 
-/// What a run was made with.
+/// The parameters of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Key {
     pub(super) pattern: String,
     pub(super) request_size: u64,
-    /// `bare` directory, `origin` through a mount with policy never, or `cached`.
+    /// `bare` directory, `origin` through a mount with the policy never, or `cached`.
     pub(super) setup: &'static str,
     pub(super) policy: Option<String>,
-    /// The cache's limit as it was given: bytes, or a share of the data.
+    /// The cache's limit as the user gave it: bytes, or a share of the data.
     pub(super) cache_limit: String,
     /// The same in bytes.
     pub(super) cache_size: u64,
@@ -71,22 +71,22 @@ pub(super) struct Phase {
     pub(super) mb_per_s: f64,
     /// Throughput over that of the origin alone.
     pub(super) ratio: Option<f64>,
-    /// A write's seconds with the `fsync` at its end.
+    /// Seconds of a write including the `fsync` at its end.
     pub(super) fsynced_seconds: Option<f64>,
-    /// A write's seconds until everything was on the origin, too.
+    /// Seconds of a write including the time until everything was on the origin.
     pub(super) drained_seconds: Option<f64>,
     pub(super) drained_mb_per_s: Option<f64>,
     pub(super) drained_ratio: Option<f64>,
     /// Share of the data that the cache had when the phase began.
     pub(super) cached_share_before: Option<f64>,
-    /// Throughput of a second run that this share allows: the other bytes at the speed of the
-    /// origin alone, these at the speed of a run with a cache that had all. Where none was
-    /// measured: in no time if they are at most half, else unknown.
+    /// Throughput of a second run that this share allows: the other bytes at the speed of the origin alone, the cached
+    /// ones at the speed of a run whose cache had everything. If no such run was measured, the cached bytes are assumed
+    /// to take no time if they are at most half; otherwise this is unknown.
     pub(super) allowed_mb_per_s: Option<f64>,
     /// Throughput of the sequential and of the random programs of a mix.
     pub(super) sequential_mb_per_s: Option<f64>,
     pub(super) random_mb_per_s: Option<f64>,
-    /// As the engine counted.
+    /// As counted by the engine.
     pub(super) served: Option<RequestTotals>,
     pub(super) ssd_bytes_written: u64,
 }
@@ -110,8 +110,8 @@ impl Run {
         self.phases.iter().find(|phase| phase.name == name)
     }
 
-    /// Compares with the origin alone and with what the cache does when it has everything, as far
-    /// as runs of the same workload are among `others`.
+    /// Compares with the origin alone, and with the cache's performance when it has everything, if `others` contains
+    /// such runs of the same workload.
     pub(super) fn compare(&mut self, others: &[Self]) {
         let same = |run: &&Self| {
             (&run.key.pattern, run.key.request_size) == (&self.key.pattern, self.key.request_size)
@@ -173,7 +173,7 @@ fn median(repetitions: &[&Run], name: &str) -> Option<Phase> {
     of_median_duration(phases, |phase| phase.seconds).cloned()
 }
 
-/// The phase of median duration; the longer one of the two in the middle, `None` of none.
+/// The phase of median duration: of two in the middle, the longer one; `None` if there are none.
 pub(super) fn of_median_duration<'a, T>(
     phases: impl Iterator<Item = &'a T>,
     seconds: impl Fn(&T) -> f64,

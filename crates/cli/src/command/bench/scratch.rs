@@ -1,4 +1,4 @@
-//! Where a benchmark's origin, cache and mount point lie, and their end.
+//! Where a benchmark's origin, cache and mount point are, and their removal.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,27 +11,27 @@ use super::scratch_dir::{self, ScratchDir};
 use crate::mount_paths::MountPaths;
 use crate::text;
 
-/// Room for metadata and the file system's own blocks, beside one part in 16.
+/// Room for metadata and the file system's own blocks, in addition to one part in 16.
 const SLACK_BYTES: u64 = 128 << 20;
 
-/// The directories of one benchmark; gone with it.
+/// The directories of one benchmark; removed with this value.
 #[derive(Debug)]
 pub(super) struct Scratch {
     origin_side: ScratchDir,
     cache_side: Option<ScratchDir>,
 }
 
-/// Where the nodes of a cluster are.
+/// The places of the nodes of a cluster.
 #[derive(Debug)]
 pub(super) struct Nodes {
     pub(super) places: Vec<MountPaths>,
-    /// For what their emulated origins have in common.
+    /// For the devices that their emulated origins share.
     pub(super) devices: PathBuf,
 }
 
 impl Scratch {
-    /// Makes the directories in `dir`, those of the cache in `cache_dir` where one is given, after
-    /// a look at the room for `data` and `cache` bytes.
+    /// Creates the directories in `dir`, and those of the cache in `cache_dir` if given, after checking that there is
+    /// room for `data` and `cache` bytes.
     pub(super) fn new(dir: &Path, cache_dir: Option<&Path>, data: u64, cache: u64) -> Result<Self> {
         for side in [Some(dir), cache_dir].into_iter().flatten().filter(|side| side.is_dir()) {
             scratch_dir::clear_away_in(side)?;
@@ -64,7 +64,7 @@ impl Scratch {
         Ok(place)
     }
 
-    /// Empty directories for the mounts of so many nodes, with one origin or one each.
+    /// Empty directories for the mounts of `count` nodes, with one origin for all or one for each.
     pub(super) fn nodes(&self, count: u32, one_origin: bool) -> Result<Nodes> {
         let cache_side = self.cache_side.as_ref().unwrap_or(&self.origin_side).path();
         let (all, caches) = (self.origin_side.path().join("nodes"), cache_side.join("caches"));
@@ -97,7 +97,7 @@ impl Scratch {
     }
 }
 
-/// Makes `dir` an empty directory.
+/// Creates `dir` as an empty directory.
 pub(super) fn clear(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -132,18 +132,18 @@ fn check_room(flag: &str, dir: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes the kernel's copy of a file back and drops it.
+/// Writes back the kernel's cached pages of a file, and drops them.
 pub(super) fn forget_pages_of(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_data()?;
     fadvise(&file, 0, None, Advice::DontNeed).map_err(io::Error::from)
 }
 
-/// Drops the kernel's copies of all files below `dir`, so that reads reach the device.
+/// Drops the kernel's cached pages of all files below `dir`, so that reads reach the device.
 pub(super) fn forget_pages(dir: &Path) -> Result<()> {
     for path in files_below(dir).map_err(Error::at(dir, "list"))? {
         match forget_pages_of(&path) {
-            // Removed meanwhile by the engine.
+            // The engine has removed it in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => done.map_err(Error::at(&path, "drop the cached pages of"))?,
         }

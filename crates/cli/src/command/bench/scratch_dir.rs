@@ -1,8 +1,8 @@
-//! The directory of one benchmark, and those that killed benchmarks left.
+//! The directory of one benchmark, and those that killed benchmarks left behind.
 //!
-//! What must hold: no directory goes that a benchmark works in. So each holds a lock on a file in its
-//! directory; the kernel frees it however the benchmark ends. The file is there only once it is
-//! locked, and what is mounted in the directory ends with the benchmark (see [`super::mount_processes`]).
+//! What must hold: no directory in which a benchmark is working is removed. So each benchmark holds a lock on a file in
+//! its directory, which the kernel releases however the benchmark ends. The file appears only once it is locked, and
+//! what is mounted in the directory ends with the benchmark (see [`super::mount_processes`]).
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,12 +18,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-/// Name of the directories that a benchmark makes; what a killed one left is found by it.
+/// The prefix of the directories that a benchmark creates; those that a killed one left behind are found by it.
 const PREFIX: &str = "halocline-bench-";
 /// The file in it that a benchmark holds a lock on.
 const LOCK: &str = "in-use";
 
-/// A directory of a benchmark; gone with it.
+/// A directory of a benchmark; removed with this value.
 #[derive(Debug)]
 pub(super) struct ScratchDir {
     dir: TempDir,
@@ -32,7 +32,7 @@ pub(super) struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// A new directory in `dir`.
+    /// Creates a new directory in `dir`.
     pub(super) fn make_in(dir: &Path) -> Result<Self> {
         let failed = || Error::at(dir, "make a scratch directory in");
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(dir).map_err(failed())?;
@@ -44,14 +44,14 @@ impl ScratchDir {
         self.dir.path()
     }
 
-    /// Removes it with all that is in it.
+    /// Removes it with everything in it.
     pub(super) fn remove(self) -> Result<()> {
         let path = self.path().to_owned();
         self.dir.close().map_err(Error::at(path, "remove the scratch directory"))
     }
 }
 
-/// Makes the lock file of `dir`.
+/// Creates the lock file of `dir`.
 fn lock(dir: &Path) -> io::Result<File> {
     let fresh = dir.join(format!("{LOCK}.new"));
     let file = File::create_new(&fresh)?;
@@ -60,18 +60,18 @@ fn lock(dir: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// What became of a directory that was found.
+/// What was done about a directory that was found.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    /// A benchmark works in it, or it is somebody else's.
+    /// A benchmark is working in it, or it belongs to somebody else.
     Left,
     Removed,
-    /// Whether somebody uses it cannot be told; these are mounted below it.
+    /// It is uncertain whether somebody uses it; these paths are mounted below it.
     Unclear(Vec<PathBuf>),
 }
 
-/// Removes what killed benchmarks left in `dir`, and says so; where it is not certain that nobody
-/// uses it any more, says how to remove it.
+/// Removes what killed benchmarks left in `dir`, and says so. If it is uncertain whether somebody still uses a
+/// directory, says how to remove it.
 pub(super) fn clear_away_in(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).map_err(Error::at(dir, "list"))? {
         let entry = entry.map_err(Error::at(dir, "list"))?;
@@ -106,7 +106,7 @@ fn is_ours(name: &OsStr, path: &Path) -> bool {
 
 fn clear_away(path: &Path) -> Result<Found> {
     let mounts = mount::below(path).map_err(Error::at(path, "look for mounts below"))?;
-    // Held until the directory is gone.
+    // Held until the directory has been removed.
     let lock = match File::open(path.join(LOCK)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Unclear(mounts)),
@@ -133,8 +133,8 @@ mod tests {
         let path = claimed.path().to_owned();
         assert_eq!(clear_away(&path).unwrap(), Found::Left);
         assert!(path.join(LOCK).exists());
-        // As when its process is killed. Here the process lives on: a program that another test starts
-        // just now has a copy of the file until it runs, which keeps a lock that is only dropped.
+        // As when its process is killed. Here the process lives on: a program that another test is just starting has a
+        // copy of the file until it runs, and that copy would keep a lock that is only dropped.
         claimed.dir.disable_cleanup(true);
         flock(&claimed.lock, FlockOperation::Unlock).unwrap();
         drop(claimed);

@@ -1,4 +1,4 @@
-//! The results for people: one row a run, as soon as it is done.
+//! The results for people: one row for each run, as soon as it is done.
 
 use std::fmt::Write as _;
 
@@ -38,7 +38,7 @@ pub(super) fn devices(devices: Option<&str>) -> String {
     )
 }
 
-/// One run.
+/// The row of one run.
 pub(super) fn row(run: &Run) -> String {
     let mut out = String::new();
     let key = &run.key;

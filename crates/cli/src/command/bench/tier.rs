@@ -1,9 +1,9 @@
 //! `halocline bench tier`: what the file tier costs and gains, on this machine.
 //!
-//! Files and metadata are measured in a mount and in the bare directory beside it, in turn, so that
-//! both see the same machine; mergerfs takes part where it is installed. Policies are replayed
-//! over the workload of the paper's section 7.5 with the production code of the policies. The
-//! paper's figures of an HDD against SSD and HDD are taken with emulated devices.
+//! Files and metadata are measured in a mount and in the bare directory beside it, in turn, so that both see the
+//! machine in the same state; mergerfs takes part if it is installed. Policies are replayed over the workload of the
+//! paper's section 7.5 with their production code. The paper's figures of an HDD against SSD and HDD are measured with
+//! emulated devices.
 
 mod figures;
 mod files;
@@ -26,7 +26,7 @@ use crate::failure::{Failure, Outcome};
 use crate::options::bytes_within;
 use crate::print::say;
 
-/// What a process that measures is told apart by; comes last.
+/// What identifies a process that measures; comes last.
 const INSIDE: &str = "--inside";
 
 /// Measure the file tier against the bare directory, mergerfs, cp and other policies
@@ -85,20 +85,20 @@ enum Part {
     Figures,
 }
 
-/// One figure, in two or three places.
+/// One figure, measured in two or three places.
 #[derive(Debug, Serialize)]
 struct Row {
     part: &'static str,
     what: String,
     unit: &'static str,
-    /// Median on the mount.
+    /// Median in the mount.
     tier: f64,
     /// Median of what it is compared with.
     baseline: f64,
     baseline_name: &'static str,
     /// `tier / baseline`.
     ratio: f64,
-    /// `mergerfs / baseline`, where mergerfs took part.
+    /// `mergerfs / baseline`, if mergerfs took part.
     mergerfs_ratio: Option<f64>,
 }
 
@@ -123,7 +123,7 @@ impl Row {
         }
     }
 
-    /// The row of the figures that were taken in each of [`setup::Setup::places`].
+    /// The row of the figures that were measured in each of [`setup::Setup::places`].
     fn of_places(
         part: &'static str,
         what: String,
@@ -157,7 +157,7 @@ fn size(text: &str) -> Result<u64, String> {
     bytes_within(text, 1, 64 << 40)
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn execute(args: &TierArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), super::plot::check)?;
     if args.wants(Part::Files) && args.size < files::BYTES_MIN {
@@ -176,7 +176,7 @@ pub(super) fn execute(args: &TierArgs) -> Outcome {
     measure(args, setup.as_ref())
 }
 
-/// Measures where everything is made, and tells.
+/// Measures in the place that was set up, and reports.
 fn measure(args: &TierArgs, setup: Option<&setup::Setup>) -> Outcome {
     let (mut rows, mut figures) = (Vec::new(), None);
     if let Some(setup) = setup {
@@ -242,7 +242,7 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The middle of some figures.
+/// The median of some figures.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,7 +1,7 @@
 //! The extent engine itself on emulated devices, in simulated time: what a mount would do, without waiting for it.
 //!
-//! Only the time of the devices is real to the engine: they keep no bytes. So data of any size takes no room, and
-//! every byte is 0, on both sides; that the engine gives back the right bytes is for other tests.
+//! To the engine, only the time of the devices is real: they keep no bytes. So data of any size takes no space, and
+//! every byte is 0 on both sides; other tests check that the engine returns the right bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -31,43 +31,44 @@ use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker};
 use serde::Serialize;
 
-/// Numbers of processes begin here: beyond those that a kernel gives.
+/// The process ids begin here: above those that a kernel assigns.
 const FIRST_PID: u32 = 0x4000_0000;
 
-/// Servers, and what serves the requests on them.
+/// The servers, and what serves the requests on them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup<'a> {
-    /// Emulated devices, as the option `emulate` takes them.
+    /// Emulated devices, in the form of the option `emulate`.
     pub(crate) devices: &'a Emulation,
     /// Bytes of data on the cache.
     pub(crate) capacity: u64,
     /// The admission policy.
     pub(crate) policy: &'a str,
-    /// Whether flushes and fetches run beside the requests, as on a mount.
+    /// Whether flushes and fetches run concurrently with the requests, as on a mount.
     pub(crate) background: bool,
     /// Whether processes compute between two requests, as recorded.
     pub(crate) think: bool,
-    /// Servers that are not alike; else all of the origin are the first device, with the usual stripe.
+    /// Servers that are not all alike; without it, all servers of the origin are the first device, with the usual
+    /// stripe.
     pub(crate) placed: Option<Placed<'a>>,
 }
 
-/// Where the files lie on servers that are not alike.
+/// Where the files are on servers that are not all alike.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed<'a> {
     /// The device of each server of the origin.
     pub(crate) devices: &'a [EmulatedDevice],
-    /// The layouts of files that have one of their own.
+    /// The layouts of files that have their own.
     pub(crate) files: &'a HashMap<u32, FileLayout>,
-    /// The layout of all others.
+    /// The layout of all other files.
     pub(crate) default: &'a FileLayout,
 }
 
-/// What the requests came to, on the engine or in the simulator.
+/// The result of the requests, on the engine or in the simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     /// From the first issue to the last completion, seconds.
     pub(crate) foreground_seconds: f64,
-    /// The same with all dirty bytes written back, seconds.
+    /// The same until all dirty bytes are written back, seconds.
     pub(crate) total_seconds: f64,
     pub(crate) cache_read_bytes: u64,
     pub(crate) cache_written_bytes: u64,
@@ -88,7 +89,7 @@ impl From<&CacheOutcome> for Outcome {
     }
 }
 
-/// Zeros, wherever they are read; the rest is done below.
+/// Returns zeros for every read; everything else is done by the device below.
 #[derive(Debug)]
 struct Zeros(Arc<dyn Device>);
 
@@ -108,7 +109,7 @@ impl Device for Zeros {
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
         match how {
-            // No data, but no hole either: that would be read without asking a device.
+            // No data, but no hole either, because a hole would be read without a request to a device.
             Allocate::Reserve => self.0.truncate(file, range.end.max(file.size()?)),
             _ => self.0.allocate(file, range, how),
         }
@@ -132,8 +133,8 @@ type Process = Vec<(Duration, Request)>;
 
 type Handle = <ExtentEngine as Engine>::Handle;
 
-/// Runs `requests`, each process in a thread of its own, one request after the other. Files are there before, as long
-/// as the last byte that is touched.
+/// Runs `requests`, each process in a thread of its own, one request after the other. The files exist before the run,
+/// and end at the last byte that is touched.
 pub(crate) fn run(requests: &[Request], setup: &Setup<'_>) -> Result<Outcome, Error> {
     let scratch = scratch_dir().map_err(Error::at(Path::new("/tmp"), "make a directory in"))?;
     let clock = Clock::simulated();
@@ -179,13 +180,13 @@ pub(crate) fn run(requests: &[Request], setup: &Setup<'_>) -> Result<Outcome, Er
     })
 }
 
-/// Where its few small files cost the least.
+/// A directory where the few small files cost the least.
 pub(super) fn scratch_dir() -> io::Result<tempfile::TempDir> {
     let (builder, fast) = (tempfile::Builder::new(), Path::new("/dev/shm"));
     builder.tempdir_in(fast).or_else(|_| builder.tempdir())
 }
 
-/// Opens the engine on new directories. Its files have their layouts.
+/// Opens the engine on new directories. The files have their layouts.
 fn open(
     dir: &Path,
     setup: &Setup<'_>,
@@ -207,7 +208,7 @@ fn open(
     let emulated = |device: EmulatedDevice, below| -> Arc<dyn Device> {
         Arc::new(EmulatedServer::new(device, Arc::new(Zeros(below))).timed_by(clock))
     };
-    // They stand in for those of the configuration, which would keep bytes.
+    // They replace the devices of the configuration, which would keep bytes.
     let device = |server: usize| match setup.placed {
         Some(placed) => placed.devices[server],
         None => setup.devices.origin.device,
@@ -269,7 +270,7 @@ fn place_files(
     Ok(())
 }
 
-/// Opens the files, or makes them; each is as long as the last byte of it that is touched.
+/// Opens or creates the files; each ends at the last byte of it that is touched.
 fn open_files(
     engine: &ExtentEngine,
     ends: &BTreeMap<u32, u64>,

@@ -1,10 +1,10 @@
 //! The file tier itself on emulated devices, in simulated time.
 //!
 //! The engine decides which files are where, and really moves them between two directories in memory: the requests
-//! reach it as a mount's would. What is emulated is time: each request takes that of the device where its file lies
-//! then, and each move that of reading the file on one side and writing it on the other, a piece while the one before
-//! it is written, as the engine copies. All is done by one thread, and the engine's own wait for the simulated clock:
-//! what they move is seen before the time goes on.
+//! reach it as those of a mount would. Only time is emulated: each request takes the time of the device on which its
+//! file is then, and each move takes the time of reading the file on one side and writing it on the other; a piece is
+//! read while the one before it is written, as the engine copies. One thread does everything, and the engine's own
+//! threads wait for the simulated clock: what they move is noticed before the time advances.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -28,21 +28,21 @@ use serde::Serialize;
 
 use super::timed_engine::scratch_dir;
 
-/// Bytes copied at a time.
+/// Bytes that are copied at a time.
 const PIECE: u64 = 8 << 20;
 /// Stripe on both sides, bytes.
 const STRIPE: u64 = 64 << 10;
-/// Bytes written at a time before the time begins.
+/// Bytes that are written at a time before the measured time begins.
 const PREPARED: usize = 1 << 20;
-/// The engine looks at the SSD once a second without being told to.
+/// The engine checks the SSD once a second without being told to.
 const SETTLES: Duration = Duration::from_secs(3);
 
-/// What the requests came to.
+/// The result of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     /// From the first issue to the last completion, seconds.
     pub(crate) foreground_seconds: f64,
-    /// The same with all moves ended, seconds.
+    /// The same until all moves have ended, seconds.
     pub(crate) total_seconds: f64,
     /// Bytes of requests that the SSD served.
     pub(crate) ssd_bytes: u64,
@@ -91,7 +91,7 @@ impl Devices {
         done_ns
     }
 
-    /// When a file is copied that is begun to be read at `now_ns`.
+    /// When the copy of a file ends whose reading begins at `now_ns`.
     fn copy(&mut self, now_ns: u64, file: u32, len: u64, to_ssd: bool) -> u64 {
         let (mut ready_ns, mut at, mut read) = (now_ns, 0, None::<ByteRange>);
         while at < len || read.is_some() {
@@ -113,19 +113,19 @@ impl Devices {
 
 /// A file of the trace.
 struct File {
-    /// Its bytes, if it is there.
+    /// Its bytes, if it exists.
     len: Option<u64>,
     on_ssd: bool,
-    /// Until then it moves.
+    /// The time at which its move ends.
     ready_ns: u64,
 }
 
-/// One process: what it still asks for, and what it has open.
+/// One process: the requests that it has not made yet, and what it has open.
 #[derive(Default)]
 struct Process {
     requests: VecDeque<(Duration, Request)>,
     handles: HashMap<u32, Handle>,
-    /// Its next request began a use, and its file may be on the way.
+    /// Its next request began a use, and its file may be in the middle of a move.
     opened: bool,
 }
 
@@ -140,9 +140,9 @@ struct Run {
     sums: Outcome,
 }
 
-/// Runs `requests` on a tier whose SSD holds `capacity` bytes, each process one request after the other with the time
-/// between them that is recorded. Which files are made by their first request, and which are on the disk before, the
-/// simulator's code tells.
+/// Runs `requests` on a tier whose SSD holds `capacity` bytes. Each process makes one request after the other, with the
+/// recorded time between them. The simulator's code determines which files are created by their first request and which
+/// are on the disk from the start.
 pub(crate) fn run(
     requests: &[Request],
     set: &ServerSet,
@@ -162,7 +162,7 @@ pub(crate) fn run(
         ..TierOptions::default()
     };
     let files = files_of(requests);
-    // A mount of its own, so that the policy knows nothing of it.
+    // A separate mount, so that the policy knows nothing of this.
     prepare(&FileTier::open(&tiers, options(u64::MAX >> 1))?, &files)?;
     let clock = Clock::simulated();
     let _working = clock.work().begin();
@@ -201,7 +201,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// All files of the trace, with their bytes if they are there before.
+/// All files of the trace, with their bytes if they exist from the start.
 fn files_of(requests: &[Request]) -> BTreeMap<u32, File> {
     let mut seen = FilesSeen::default();
     for request in requests {
@@ -222,7 +222,7 @@ fn name(file: u32) -> OsString {
     file.to_string().into()
 }
 
-/// Makes the files that are there before, and moves them to the disk.
+/// Creates the files that exist from the start, and moves them to the disk.
 fn prepare(tier: &FileTier, files: &BTreeMap<u32, File>) -> Result<(), Error> {
     let zeros = vec![0; PREPARED];
     for (number, file) in files {
@@ -243,7 +243,7 @@ fn prepare(tier: &FileTier, files: &BTreeMap<u32, File>) -> Result<(), Error> {
 }
 
 impl Run {
-    /// When the last request is done, nanoseconds from the first issue.
+    /// When the last request is done, in nanoseconds from the first issue.
     fn all(&mut self, requests: &[Request], clock: &Clock) -> Result<u64, Error> {
         let mut processes = processes(requests);
         let pause = |process: &Process| {
@@ -275,7 +275,7 @@ impl Run {
         Ok(end_ns)
     }
 
-    /// Opens the file of a request that begins a use of it. Until when it moves, if it does.
+    /// Opens the file of a request that begins a use of it. Returns when its move ends, if it moves.
     fn open(
         &mut self,
         now_ns: u64,
@@ -318,7 +318,7 @@ impl Run {
                 Direction::Write
             }
         };
-        // What the write pushed out, the file itself perhaps, went before it.
+        // What the write pushed out, which may be the file itself, moved before it.
         let from_ns = self.look(now_ns);
         let file = self.files.get_mut(&request.file).expect("a file of the trace");
         file.len = file.len.map(|len| len.max(request.end()));
@@ -328,8 +328,8 @@ impl Run {
         Ok(self.devices.serve(from_ns, request.file, range, (on_ssd, direction)))
     }
 
-    /// Looks where the files lie, and passes the time of what moved, one file after the other, those that left the SSD
-    /// first. When all of it has moved.
+    /// Checks where the files are, and lets the time of the moves pass, one file after the other, beginning with those
+    /// that left the SSD. Returns when all of them have moved.
     fn look(&mut self, now_ns: u64) -> u64 {
         let mut moved: Vec<(bool, u32)> = Vec::new();
         for (number, file) in self.files.iter().filter(|(_, file)| file.len.is_some()) {

@@ -1,7 +1,7 @@
 //! One process of a run: waits for the start, then only reads or writes.
 //!
-//! It says `ready`, gets one byte when all others are ready, too, and answers with [`Done`] when
-//! it is through. Making and checking bytes does not count as I/O: the clock stands still.
+//! It says `ready`, gets one byte when all others are ready too, and answers with [`Done`] when it has finished. Making
+//! and checking bytes does not count as I/O: the clock is stopped meanwhile.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ pub(crate) struct WorkerArgs {
     job: String,
 }
 
-/// What a worker shall do.
+/// What a worker is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) path: PathBuf,
@@ -41,7 +41,7 @@ pub(super) struct Job {
     pub(super) generation: u64,
 }
 
-/// What a worker says, one JSON value a line.
+/// What a worker says, one JSON value per line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Word {
@@ -49,9 +49,9 @@ pub(super) enum Word {
     Ready,
     /// Bytes since the last word.
     Progress(u64),
-    /// It is through.
+    /// It has finished.
     Done(Done),
-    /// It cannot go on.
+    /// It cannot continue.
     Failed(String),
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Done {
     pub(super) bytes: u64,
     /// From the start to the return of the last request, without making and checking bytes.
     pub(super) io_ns: u64,
-    /// What the `fsync` after the last write took.
+    /// The time of the `fsync` after the last write.
     pub(super) fsync_ns: u64,
     /// Bytes that were not what they should be, and where the first one was.
     pub(super) wrong: Option<Wrong>,
@@ -86,7 +86,7 @@ impl Wrong {
         Self { path, offset, expected, found, bytes }
     }
 
-    /// What the benchmark ends with.
+    /// The error with which the benchmark ends.
     pub(super) fn failure(&self, place: &str) -> Failure {
         Failure::failed(format!("verification failed {place}: {self}"))
     }
@@ -107,7 +107,7 @@ impl std::fmt::Display for Wrong {
     }
 }
 
-/// Does one job.
+/// Executes one job.
 pub(crate) fn execute(args: &WorkerArgs) -> Outcome {
     let job: Job = serde_json::from_str(&args.job)
         .map_err(|error| Failure::refused(format!("bench worker: {error}")))?;
@@ -133,7 +133,7 @@ fn work(job: &Job) -> io::Result<Done> {
     let len = usize::try_from(job.shape.request_size).map_err(io::Error::other)?;
     let mut run = Run {
         content: Content::new(job.shape.seed, u64::from(job.instance.number), job.generation),
-        // Touched before the start: the first request pays for no page faults.
+        // Touched before the start, so that the first request pays for no page faults.
         buf: vec![1; len],
         expected: vec![1; if writes { 0 } else { len }],
         apart: Duration::ZERO,
@@ -153,7 +153,7 @@ fn work(job: &Job) -> io::Result<Done> {
     Ok(run.done)
 }
 
-/// Takes one byte from the pipe that all share, and no other's: hence no buffer.
+/// Takes one byte from the pipe that all processes share, and not another's byte: hence no buffer.
 fn await_start() -> io::Result<()> {
     match rustix::io::read(rustix::stdio::stdin(), &mut [0_u8])? {
         0 => Err(io::Error::other("the benchmark ended before the start")),
@@ -169,7 +169,7 @@ struct Run {
     content: Content,
     buf: Vec<u8>,
     expected: Vec<u8>,
-    /// Time that is no I/O.
+    /// Time that does not count as I/O.
     apart: Duration,
     file: File,
     done: Done,

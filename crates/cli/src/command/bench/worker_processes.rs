@@ -1,4 +1,4 @@
-//! All processes of a run from the parent's side: started, begun together, listened to, ended.
+//! All processes of a run, from the parent's side: starting them, beginning together, listening to them, ending them.
 
 use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
@@ -13,18 +13,18 @@ use super::worker::{Done, Job, Word};
 use crate::failure::Failure;
 use crate::self_exec;
 
-/// How often a wish to stop is looked for.
+/// How often a request to stop is checked for.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What the parent does while it waits.
 pub(super) trait Watch {
-    /// Fails once somebody asked for the end.
+    /// Fails once somebody has asked for the run to end.
     fn go_on(&mut self) -> Result<(), Failure>;
-    /// So many more bytes were moved.
+    /// Reports that `bytes` more bytes were moved.
     fn advance(&mut self, bytes: u64);
 }
 
-/// Runs one process for each job, all at once, to their ends; the answers are in the jobs' order.
+/// Runs one process for each job, all at the same time, until they end; the answers are in the jobs' order.
 pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Failure> {
     let (gate, mut starter) = std::io::pipe()?;
     let (sender, words) = channel();
@@ -41,7 +41,7 @@ pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Fai
             Ok((_, Word::Ready)) => {
                 ready += 1;
                 if ready == jobs.len() {
-                    // One byte for each: whoever reads first takes no other's.
+                    // One byte for each process: a process that reads early takes only its own.
                     starter.write_all(&vec![0; jobs.len()])?;
                 }
             }
@@ -54,7 +54,7 @@ pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Fai
                 answers[index] = done;
                 left -= 1;
             }
-            // Ctrl-C reaches the whole group; the processes may end before we hear of it.
+            // Ctrl-C reaches the whole group; the processes may end before we notice it.
             Ok((_, Word::Failed(why))) => {
                 watch.go_on()?;
                 return Err(Failure::failed(why));
@@ -68,7 +68,7 @@ pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Fai
     Ok(answers)
 }
 
-/// Dropping it ends processes that still run.
+/// Dropping it ends the processes that are still running.
 struct WorkerProcesses {
     children: Vec<Child>,
     words: Receiver<(usize, Word)>,
@@ -113,7 +113,7 @@ fn listen(index: usize, said: ChildStdout, words: &Sender<(usize, Word)>) {
 impl Drop for WorkerProcesses {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // An ended process is only collected; the mount must be unused afterwards.
+            // A process that has ended is only reaped; the mount must be unused afterwards.
             if !matches!(child.try_wait(), Ok(Some(_))) {
                 thread::sleep(Duration::from_millis(1));
                 let _ = child.kill();

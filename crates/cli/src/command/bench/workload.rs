@@ -1,4 +1,4 @@
-//! Which process asks for which bytes, in which order: the papers' IOR patterns.
+//! Which process requests which bytes, and in which order: the papers' IOR patterns.
 //!
 //! As in the papers, each of the n processes of an instance accesses its own 1/n of the shared
 //! file in requests of one size, each byte once, in ascending order or in a random one.
@@ -14,9 +14,9 @@ use super::content::spread;
 /// Instances of a mix: six of the ten of S4D-Cache's workload are sequential.
 pub(super) const MIX_INSTANCES: u32 = 10;
 
-/// Bytes of a request at most: each process has buffers of one.
+/// The most bytes of a request: each process has buffers of that size.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
-/// Requests of all processes at most: their offsets are made before they are used.
+/// The most requests of all processes: their offsets are made before they are used.
 const REQUESTS_MAX: u64 = 1 << 26;
 
 /// The order of offsets.
@@ -61,12 +61,12 @@ impl std::fmt::Display for Pattern {
 /// One program over one shared file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Instance {
-    /// Which of the workload's.
+    /// Its index among the workload's instances.
     pub(super) number: u32,
     /// Size of its file: a multiple of request size times processes.
     pub(super) bytes: u64,
     pub(super) random: bool,
-    /// Each process has every so-manieth request, as many as there are processes, and not a part of the file.
+    /// With n processes, each process has every n-th request instead of a contiguous part of the file.
     pub(super) strided: bool,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Shape {
     pub(super) seed: u64,
 }
 
-/// A pattern with its sizes: what one case is measured with.
+/// A pattern with its sizes: the input of one case.
 #[derive(Debug, Clone)]
 pub(super) struct Workload {
     pub(super) pattern: Pattern,
@@ -149,13 +149,13 @@ impl Workload {
     }
 }
 
-/// Whether instance `number` is among the `percent`, evenly spread.
+/// Whether instance `number` is among the given percentage, evenly distributed.
 fn chosen(number: u32, percent: u8) -> bool {
     let before = |number: u32| number * u32::from(percent) / 100;
     before(number + 1) > before(number)
 }
 
-/// Fisher-Yates with numbers that depend on `seed` and `rank` only.
+/// A Fisher-Yates shuffle with numbers that depend only on `seed` and `rank`.
 fn shuffle(offsets: &mut [u64], seed: u64, rank: u32) {
     let mut state = spread(seed ^ u64::from(rank));
     for last in (1..offsets.len()).rev() {

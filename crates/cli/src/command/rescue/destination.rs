@@ -1,8 +1,8 @@
-//! The directory that a rescue saves to: for each file its bytes, and a manifest that makes them count.
+//! The directory that a rescue saves to: for each file its bytes, and a manifest that makes them valid.
 //!
-//! Bytes without a manifest are what a kill left, and are made anew; bytes with one are never touched
-//! again. A kill between a manifest and the records that follow it leaves bytes in both places: the
-//! next rescue saves them once more if they are not the same.
+//! Bytes without a manifest were left by a kill, and are written again; bytes with one are never touched again. A kill
+//! between a manifest and the records that follow it leaves bytes in both places: the next rescue saves them again if
+//! they are not the same.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::refused;
 
-/// What the names of saved files begin with.
+/// The prefix of the names of saved files.
 const PREFIX: &str = "rescued-";
 
 /// What is said of saved bytes.
@@ -43,8 +43,8 @@ pub(super) struct Extent {
     pub(super) length: u64,
 }
 
-/// Opens or makes the directory at `path`. One that holds something else is left as it is. Nobody else may be able to
-/// put another in its place: what is saved there leaves the cache.
+/// Opens or creates the directory at `path`. A directory that holds something else is left as it is. Nobody else may be
+/// able to put another in its place, because what is saved there leaves the cache.
 pub(super) fn open(path: &Path) -> Result<PrivateDir> {
     check_above(path)?;
     if let Ok(entries) = std::fs::read_dir(path) {
@@ -62,11 +62,11 @@ pub(super) fn open(path: &Path) -> Result<PrivateDir> {
     PrivateDir::make(path)
 }
 
-/// The bytes of one file on their way.
+/// The bytes of one file while they are being saved.
 pub(super) struct Saving<'a> {
     dir: &'a PrivateDir,
     name: String,
-    /// Name of bytes that an earlier rescue saved, with their manifest.
+    /// The name and manifest of the bytes that an earlier rescue saved.
     before: Option<(String, Vec<u8>)>,
     file: File,
 }
@@ -74,14 +74,14 @@ pub(super) struct Saving<'a> {
 impl<'a> Saving<'a> {
     /// Begins a file for what is saved of `file` of the cache with this id.
     pub(super) fn begin(dir: &'a PrivateDir, cache_id: &str, file: FileId) -> Result<Self> {
-        // The id is read from the cache's directory: of it only what names a file stays.
+        // The id is read from the cache's directory, so only characters that are safe in file names are kept.
         let id: String = cache_id.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
         let named = |number| format!("{PREFIX}{id}-{:016x}-{number}", file.0);
         let mut before = None;
         for number in 0_u32.. {
             let name = named(number);
             let Some(manifest) = dir.read(manifest_of(&name), 1 << 30)? else {
-                // Without a manifest it is what a kill left.
+                // Without a manifest, it was left by a kill.
                 dir.remove(&name)?;
                 let file = dir.file(&name, Use::New)?;
                 return Ok(Self { dir, name, before, file });
@@ -96,10 +96,10 @@ impl<'a> Saving<'a> {
         self.file.write_all_at(bytes, at).map_err(Error::at(self.path(), "write"))
     }
 
-    /// Makes the bytes durable, and forgets what is in memory of them.
+    /// Makes the bytes durable, and drops them from the page cache.
     pub(super) fn sync(&self) -> Result<()> {
         self.file.sync_all().map_err(Error::at(self.path(), "sync"))?;
-        // Only advice: without it memory is compared.
+        // This is only advice: if it is ignored, the bytes in memory are compared.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         Ok(())
     }
@@ -117,12 +117,12 @@ impl<'a> Saving<'a> {
         ))
     }
 
-    /// Nothing is to be saved.
+    /// Ends without saving anything.
     pub(super) fn abandon(self) -> Result<()> {
         self.dir.remove(&self.name)
     }
 
-    /// Makes the bytes count, durably; the name under which they are.
+    /// Makes the bytes valid, durably; returns the name under which they are stored.
     pub(super) fn finish(self, manifest: &Manifest) -> Result<String> {
         let json = serde_json::to_vec_pretty(manifest).map_err(std::io::Error::from)?;
         if let Some((name, _)) = self.before.as_ref().filter(|(_, before)| *before == json)
@@ -131,7 +131,7 @@ impl<'a> Saving<'a> {
             self.dir.remove(&self.name)?;
             return Ok(name.clone());
         }
-        // It syncs the directory, with both names.
+        // This syncs the directory, with both names.
         self.dir.replace(&manifest_of(&self.name), &json)?;
         Ok(self.name)
     }

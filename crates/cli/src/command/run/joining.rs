@@ -1,8 +1,8 @@
 //! A run that joins the running engine over its origin and cache.
 //!
-//! The connection to the mount process is the membership: that process goes on until the
-//! connection ends, also where this process is killed. The mount is shown over the origin in
-//! namespaces of this process's own, so that everything else is where it was.
+//! The connection to the mount process is the membership: that process continues until the connection ends, even if
+//! this process is killed. The mount is shown over the origin in namespaces of this process's own, so that everything
+//! else stays where it was.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -23,28 +23,28 @@ use crate::print::{self, tell};
 use crate::progress::Meter;
 use crate::{host, mount_lookup, mpi, text};
 
-/// How often it is looked whether a mount has begun or ended.
+/// How often it is checked whether a mount has begun or ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How long a process that has claimed the origin may say nothing: it may recover a large cache.
+/// How long a process that has claimed the origin may stay silent: it may be recovering a large cache.
 const SILENCE_MAX: Duration = Duration::from_mins(10);
 
-/// What there is over the origin and cache.
+/// What exists over the origin and cache.
 pub(super) enum Found {
-    /// An engine that took this run in.
+    /// An engine that accepted this run.
     Engine(Box<Engine>),
-    /// One that ends.
+    /// An engine that is ending.
     Ending,
-    /// Nobody who answers.
+    /// Nobody answers.
     Nobody,
 }
 
-/// An engine that took this run in.
+/// An engine that accepted this run.
 pub(super) struct Engine {
     client: Client,
     joined: Joined,
     /// A copy of its mount, where that is private.
     copy: Option<OwnedFd>,
-    /// Whether its mount is seen here already.
+    /// Whether its mount is already visible here.
     is_seen: bool,
 }
 

@@ -9,7 +9,7 @@ use halocline_model::token::{Mode, Session};
 
 use super::File;
 
-/// Nodes that are asked about one range at most.
+/// The most nodes that are asked about one range.
 const ASKED_MAX: usize = 8;
 
 /// What other nodes have of a range, as far as both they and this node hold it shared.
@@ -57,14 +57,14 @@ pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
     copies
 }
 
-/// Ends a permit under which nothing was brought up to date: what is new stays so.
+/// Ends a permit under which nothing was brought up to date: tokens that are new remain marked as new.
 pub(in crate::agent) fn end_unseen(file: &File, grant: Grant) {
     if file.state.lock().pieces.end(Grant { renewed: false, ..grant }) {
         file.changed.notify_all();
     }
 }
 
-/// The blocks that lie whole in one of some ranges.
+/// The blocks that lie entirely in one of the given ranges.
 fn within(all: Vec<Blocks>, ranges: &[ByteRange]) -> Vec<Blocks> {
     let mut kept = Vec::new();
     for blocks in all {

@@ -16,7 +16,7 @@ use crate::store::{Reading, StoreError, Swap};
 const RACES: u32 = 64;
 /// Attempts to give everything up at the end, if something fails.
 const TRIES: u32 = 8;
-/// Handovers of one file after which other files have their turn.
+/// Handovers of one file after which other files get their turn.
 const TURNS: u32 = 64;
 
 impl File {

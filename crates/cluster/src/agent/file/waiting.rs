@@ -1,4 +1,5 @@
-//! Requests that need a token: at once where the node holds it, else they wait for the store and for others.
+//! Requests that need a token: granted immediately if the node holds it; otherwise they wait for the store and for
+//! other nodes.
 
 use std::time::{Duration, Instant};
 
@@ -57,15 +58,15 @@ impl File {
             pause = (pause * 2).min(self.shared.options.poll);
         };
         self.note_wait(began.elapsed(), Some(waits_for.clone()));
-        // It leaves the queue when a request behind it sends a message.
+        // Its entry in the queue goes when a request behind it sends a message.
         Err(Error::Cluster {
             what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
             remedy: "see `halocline cluster nodes`".to_owned(),
         })
     }
 
-    /// Waits until a message came since `told` were counted, or `range` is no longer being given up, but no longer than
-    /// until `deadline`. Each permit that ends wakes it, too, because others wait for that.
+    /// Waits until a message has come since `told` of them were counted, or until `range` is no longer being given up,
+    /// but at most until `deadline`. Each permit that ends wakes this thread too, because others wait for that.
     fn wait_for_change(&self, range: ByteRange, told: u64, deadline: Instant) {
         let mut state = self.state.lock();
         let was_closed = state.pieces.is_closed(range);

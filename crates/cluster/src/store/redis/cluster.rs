@@ -1,13 +1,13 @@
-//! A store on a Redis Cluster: files spread over all masters, each of which may forget by itself.
+//! A store on a Redis Cluster: files are spread over all masters, each of which may forget independently.
 //!
 //! What must hold (`docs/decisions/0040-a-store-on-a-cluster.md`):
-//! - A file always belongs to the same one of [`PARTS`] parts. Each part lies in one slot with a marker of its epoch,
-//!   which is compared in the same script as the file's version.
-//! - The members lie in a slot of their own, with the list of the parts' epochs as far as anybody noticed, and with an
-//!   epoch that changes whenever the members may have been forgotten or the list changes. So the members' epoch stands
-//!   for one list: a session that asserted in it what it holds did so in the epochs of that list.
-//! - An epoch of a part that a newer master has begun is never replaced by that of an older one.
-//! - Only a master that was just heard by most others takes or gives leases.
+//! - A file always belongs to the same one of [`PARTS`] parts. Each part is in one slot together with a marker of its
+//!   epoch, which is compared in the same script as the file's version.
+//! - The members are in a slot of their own, with the list of the parts' epochs as far as any node has noticed them,
+//!   and with an epoch that changes whenever the members may have been forgotten or the list changes. So the members'
+//!   epoch stands for one list: a session that asserted in that epoch what it holds did so in the epochs of that list.
+//! - An epoch of a part that a newer master began is never replaced by that of an older master.
+//! - Only a master that most others have just heard from grants or takes leases.
 
 use std::fmt;
 
@@ -28,11 +28,11 @@ use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Sw
 use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, scan, swap};
 use super::{files_of, millis, nothing_for, send, swap_members, swapped, tell, wait_for};
 
-/// A master that no majority has heard for this long takes and gives no lease. Masters that reach each other are heard
-/// every half of `cluster-node-timeout`, which is 15 s at most.
+/// A master that no majority has heard from for this long takes and grants no lease. Masters that reach each other hear
+/// from each other every half of `cluster-node-timeout`, which is at most 15 s.
 const HEARD: Duration = Duration::from_secs(10);
-/// How long leases may run that the members' master has forgotten: a master that was cut off gives leases until it
-/// notices, and messages take a moment.
+/// How long leases that the members' master has forgotten may still run: a master that was cut off grants leases until
+/// it notices, and messages take a moment.
 const FORGOTTEN: Duration = LEASE_MAX.saturating_add(HEARD).saturating_add(Duration::from_secs(5));
 /// After this time no further part is asked for its epoch.
 const NOTING_LIMIT: Duration = Duration::from_secs(5);
@@ -44,9 +44,9 @@ pub struct ClusterStore {
     /// Keys and slots of the members, and of each part.
     members: (Keys, u16),
     parts: Vec<(Keys, u16)>,
-    /// The list of the parts' epochs as it was read last.
+    /// The list of the parts' epochs that was read last.
     known: Mutex<Arc<Parts>>,
-    /// Bits of parts that answered with another epoch than the list has.
+    /// One bit for each part that answered with a different epoch than the list has.
     suspects: AtomicU64,
     /// The connections for waiting.
     listening: Mutex<Option<Connection>>,
@@ -64,7 +64,7 @@ impl fmt::Debug for ClusterStore {
     }
 }
 
-/// A part as it was seen.
+/// The state of a part when it was last seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     /// The configuration's epoch of its master: greater for each master that took the slot from another.
@@ -76,8 +76,8 @@ impl Part {
     /// A part not seen yet; no epoch of a part has the number 0.
     const UNSEEN: Self = Self { config: 0, epoch: Epoch(0) };
 
-    /// Whether `seen` is newer than this. One master's epochs follow each other; an older master that was cut off does
-    /// not count.
+    /// Whether `seen` is newer than this. The epochs of one master follow each other; an older master that was cut off
+    /// does not count.
     fn is_followed_by(self, seen: Self) -> bool {
         seen.epoch != self.epoch && seen.config >= self.config
     }
@@ -104,7 +104,7 @@ impl Parts {
     /// Parses what [`Display`](fmt::Display) writes.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If the text is anything else.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let part = |text: &str| {
             let (config, epoch) = text.split_once(':').unwrap_or_default();
@@ -121,12 +121,12 @@ impl Parts {
 }
 
 impl ClusterStore {
-    /// Connects to the cluster that the servers at `urls` belong to, each as
-    /// [`RedisStore::connect`](super::RedisStore::connect) has it. Some are enough. A `password` that comes from elsewhere
-    /// counts more than theirs; `origin` tells origins apart that share the cluster.
+    /// Connects to the cluster that the servers at `urls` belong to; each URL has the form described at
+    /// [`RedisStore::connect`](super::RedisStore::connect). Some of the servers suffice. A `password` given separately
+    /// takes precedence over theirs; `origin` distinguishes origins that share the cluster.
     ///
     /// # Errors
-    /// If none can be reached, or a master would lose tokens by its settings. No error shows a secret.
+    /// If none can be reached, or if a master's settings would lose tokens. No error shows a secret.
     pub fn connect(urls: &[&str], password: Option<&str>, origin: &str) -> Result<Self> {
         check_name(origin)?;
         let seeds = urls.iter().map(|url| info_of(url, password)).collect::<Result<_>>()?;
@@ -148,7 +148,7 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Masters that do not answer are looked at before they are used.
+    /// Checks the settings of the masters. Those that do not answer are checked before they are used.
     fn check_settings(&self) -> Result<()> {
         let deadline = Instant::now() + NOTING_LIMIT;
         for (_, master) in self.routes.masters(deadline)? {
@@ -174,14 +174,14 @@ impl ClusterStore {
         (Keys::new(&tag), Place::Messages(slot_of(&tag)))
     }
 
-    /// A part answered in an epoch.
+    /// Notes that a part answered in an epoch.
     fn note_seen(&self, part: usize, epoch: Epoch) {
         if self.known.lock().0[part].epoch != epoch {
             self.suspects.fetch_or(1 << part, Ordering::Relaxed);
         }
     }
 
-    /// Reads the members, and the list of parts; `None` where there is none yet.
+    /// Reads the members and the list of parts; `None` if there is no list yet.
     fn read_roll(&self) -> Result<(Roll, Option<Arc<Parts>>)> {
         let script = roll(&self.member_scripts.roll, &self.members.0);
         let answer = self.routes.run(self.members_place(), &script)?;
@@ -194,8 +194,8 @@ impl ClusterStore {
         Ok((Roll { parts: parts.epochs(), ..roll }, Some(parts)))
     }
 
-    /// Notes in the members' list which parts have another epoch than it has: for all parts on the suspects' masters,
-    /// because a master that was replaced was so for all its parts.
+    /// Updates the members' list for parts that have a different epoch than it says: for all parts on the suspects'
+    /// masters, because a master that was replaced was replaced for all its parts.
     fn note_suspects(&self) -> Result<()> {
         let suspects = self.suspects.swap(0, Ordering::Relaxed);
         let keep = |_: &StoreError| {
@@ -204,7 +204,7 @@ impl ClusterStore {
         let listed = self.read_roll().inspect_err(keep)?.1;
         let deadline = Instant::now() + NOTING_LIMIT;
         let places: Vec<_> = (0..PARTS).map(|part| self.part_place(part)).collect();
-        // By what is known of the masters: to connect to each may take long.
+        // Uses what is already known of the masters, because connecting to each may take long.
         let owner_of = self.routes.owners(&places, deadline);
         let is_suspect = |part: usize| listed.is_none() || suspects & (1 << part) != 0;
         let suspected = |owner: &Option<Address>| {
@@ -242,7 +242,7 @@ impl ClusterStore {
         let mut script = self.part_scripts.note.prepare_invoke();
         script.key(&self.members.0.epoch).arg(candidate());
         script.arg(before).arg(after).arg(candidate()).arg(millis(HEARD));
-        // Another node may have been faster; what it left out is seen again.
+        // Another node may have been faster; what it left out will be noticed again.
         self.routes.run::<bool>(self.members_place(), &script)?;
         Ok(())
     }
@@ -255,7 +255,7 @@ impl ClusterStore {
         Ok(Part { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
     }
 
-    /// Waits until something is in a list of a session.
+    /// Waits until something is in one of a session's lists.
     fn wait_for(
         &self,
         waiting: &Mutex<Option<Connection>>,
@@ -283,7 +283,7 @@ impl ClusterStore {
 
 impl Store for ClusterStore {
     fn part(&self, file: SharedFile) -> usize {
-        // The upper bits of a product are mixed best; the same on all nodes.
+        // The upper bits of a product are mixed best. The result is the same on all nodes.
         let mixed = (file.inode ^ file.born_ns.cast_unsigned().rotate_left(32))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         usize::try_from(mixed >> 58).unwrap_or_default() % PARTS

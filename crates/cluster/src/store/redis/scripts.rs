@@ -1,14 +1,14 @@
-//! What the server runs: one script for each request, so each is one round trip and atomic.
+//! What the server runs: one script for each request, so that each is atomic and takes one round trip.
 //!
-//! Each first checks whether the server is the one that wrote the marker of the epoch: its `run_id` changes with each
-//! start, its `master_replid` with each promotion, and the marker itself is gone with the data. If not, the server may
-//! have forgotten something, and a new epoch begins with the number that the caller brought.
+//! Each script first checks whether the server is the one that wrote the marker of the epoch: the server's `run_id`
+//! changes with each start, its `master_replid` with each promotion, and the marker itself is lost with the data. If
+//! not, the server may have forgotten something, and a new epoch begins with the number that the caller supplied.
 //!
-//! On a cluster the members and each part have a marker, and the members' has the list of the parts' epochs, too.
+//! On a cluster, the members and each part have a marker; that of the members also has the list of the parts' epochs.
 
 use redis::Script;
 
-/// `KEYS[1]` is the marker, `ARGV[1]` the number of an epoch that would begin now.
+/// `KEYS[1]` is the marker, `ARGV[1]` the number of the epoch that would begin now.
 const EPOCH: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
@@ -23,8 +23,8 @@ end
 local limit = 16777216
 ";
 
-/// This master's own view: its configuration's epoch, and whether a majority of the masters heard it within some
-/// milliseconds. If so, they had not promoted another in its place before that time.
+/// The view of this master itself: its configuration's epoch, and whether a majority of the masters heard from it
+/// within the given milliseconds. If so, they had not promoted another in its place before that time.
 const HEARD: &str = r"
 local function heard(within)
   local masters, fresh, config = 0, 0, '0'
@@ -43,7 +43,8 @@ local cut_off = 'CUTOFF a majority of the masters was not heard by this one for 
   'some seconds: it is cut off, or cluster-node-timeout is longer than 15 s'
 ";
 
-/// The value of a hash's field, or an empty one, if it is not too large. Tables with too many fields are refused likewise.
+/// The value of a hash's field, or an empty one, unless it is too large. Tables with too many fields are refused
+/// likewise.
 const BOUNDED: &str = r"
 local function field(key, name)
   if redis.call('HSTRLEN', key, name) > limit then return redis.error_reply('UNSOUND too large') end
@@ -51,13 +52,13 @@ local function field(key, name)
 end
 ";
 
-/// `KEYS[2]` is a file's. Returns epoch, version and tokens.
+/// `KEYS[2]` is the file. Returns epoch, version and tokens.
 const READ: &str = r"
 return {epoch, field(KEYS[2], 'v'), field(KEYS[2], 't')}
 ";
 
-/// `KEYS[2]` is a file's; arguments are the expected version, the epoch, the new version and tokens, and after how many
-/// milliseconds they are forgotten, or 0. Returns `1`, or what is there.
+/// `KEYS[2]` is the file; the arguments are the expected version, the epoch, the new version and tokens, and after how
+/// many milliseconds they are forgotten, or 0 for never. Returns `1`, or what is stored.
 const SWAP: &str = r"
 local version = redis.call('HGET', KEYS[2], 'v') or '0'
 if epoch ~= ARGV[3] or version ~= ARGV[2] then
@@ -68,7 +69,7 @@ if ARGV[6] == '0' then redis.call('PERSIST', KEYS[2]) else redis.call('PEXPIRE',
 return {1, '', '', ''}
 ";
 
-/// `KEYS[2]` is the members', `KEYS[3]` the leases'. Returns epoch, version, members, the clock, leases, when the epoch
+/// `KEYS[2]` is the members, `KEYS[3]` the leases. Returns epoch, version, members, the clock, leases, when the epoch
 /// began, and the parts of a cluster.
 const ROLL: &str = r"
 if redis.call('HLEN', KEYS[3]) > 100000 then return redis.error_reply('UNSOUND too many leases') end
@@ -76,7 +77,7 @@ return {epoch, field(KEYS[2], 'v'), field(KEYS[2], 'm'), now, redis.call('HGETAL
   field(KEYS[1], 'parts')}
 ";
 
-/// Arguments: expected version, epoch, new version, members; what is done to whose lease, and for how long; for how long
+/// Arguments: expected version, epoch, new version, members; what is done to whose lease, and for how long; how long
 /// leases of an earlier epoch may run.
 const SWAP_MEMBERS: &str = r"
 local version = redis.call('HGET', KEYS[2], 'v') or '0'
@@ -94,7 +95,7 @@ redis.call('HSET', KEYS[2], 'v', ARGV[4], 'm', ARGV[5])
 return 1
 ";
 
-/// `KEYS[2]` is the leases'. Arguments: epoch, session, for how long.
+/// `KEYS[2]` is the leases. Arguments: epoch, session, duration.
 const RENEW: &str = r"
 local till = tonumber(redis.call('HGET', KEYS[2], ARGV[3]) or '0') or 0
 if epoch ~= ARGV[2] or till <= now then return 0 end
@@ -102,22 +103,22 @@ redis.call('HSET', KEYS[2], ARGV[3], string.format('%.0f', now + tonumber(ARGV[4
 return 1
 ";
 
-/// A master of a cluster that may have been replaced gives and takes no leases. The argument after all others is how
-/// long ago a majority of the masters must have been heard.
+/// A master of a cluster that may have been replaced grants and takes no leases. The argument after all others says how
+/// recently it must have heard from a majority of the masters.
 const NOT_CUT_OFF: &str = r"
 local _, is_fresh = heard(tonumber(ARGV[#ARGV]))
 if not is_fresh then return redis.error_reply(cut_off) end
 ";
 
-/// The argument is a time as for [`NOT_CUT_OFF`]. Returns the part's epoch, and its master's configuration's.
+/// The argument is a time as for [`NOT_CUT_OFF`]. Returns the epochs of the part and of its master's configuration.
 const PROBE: &str = r"
 local config, is_fresh = heard(tonumber(ARGV[2]))
 if not is_fresh then return redis.error_reply(cut_off) end
 return {epoch, config}
 ";
 
-/// Arguments: the parts as they were, and as they are; the number of the epoch that begins with them. Returns `1`, or `0`
-/// where others were faster.
+/// Arguments: the parts as they were and as they are now; the number of the epoch that begins with them. Returns `1`,
+/// or `0` if others were faster.
 const NOTE: &str = r"
 if (redis.call('HGET', KEYS[1], 'parts') or '') ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'parts', ARGV[3], 'epoch', ARGV[4])
@@ -133,7 +134,7 @@ redis.call('PEXPIRE', KEYS[1], 60000)
 return 1
 ";
 
-/// `KEYS[1]` is a session's letters; the argument is one. Those that no session reads expire soon.
+/// `KEYS[1]` is a session's list of letters; the argument is one letter. Those that no session reads expire soon.
 const SEND: &str = r"
 redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('LTRIM', KEYS[1], -256, -1)
@@ -141,7 +142,7 @@ redis.call('PEXPIRE', KEYS[1], 10000)
 return 1
 ";
 
-/// What is done to a file, and to what a session is told.
+/// The scripts that concern a file, and those that send messages to a session.
 pub(super) struct FileScripts {
     pub(super) read: Script,
     pub(super) swap: Script,
@@ -149,14 +150,14 @@ pub(super) struct FileScripts {
     pub(super) send: Script,
 }
 
-/// What is done to the members.
+/// The scripts that concern the members.
 pub(super) struct MemberScripts {
     pub(super) roll: Script,
     pub(super) swap_members: Script,
     pub(super) renew: Script,
 }
 
-/// What is done to the parts of a cluster.
+/// The scripts that concern the parts of a cluster.
 pub(super) struct PartScripts {
     pub(super) probe: Script,
     pub(super) note: Script,
@@ -175,12 +176,12 @@ impl FileScripts {
 }
 
 impl MemberScripts {
-    /// Those for one server.
+    /// The scripts for one server.
     pub(super) fn new() -> Self {
         Self::with(&[])
     }
 
-    /// Those for a cluster.
+    /// The scripts for a cluster.
     pub(super) fn of_cluster() -> Self {
         Self::with(&[HEARD, NOT_CUT_OFF])
     }

@@ -24,13 +24,13 @@ use crate::front::{Answer, Refused};
 const WAITS_MAX: usize = 1024;
 /// Limit for one user, except root and the mount's own user.
 const OF_ONE_USER_MAX: usize = WAITS_MAX / 4;
-/// How often signals are checked for; for how many files of `/proc` that are read a millisecond is added, and for how
-/// many at most.
+/// How often signals are checked for; for how many files of `/proc` that are read a millisecond is added to that time;
+/// and how many files are read at most.
 const TICK: Duration = Duration::from_millis(20);
 const READS_PER_MS: usize = 8;
 const READS_MAX: usize = 1024;
-/// After how many of them no further program of the same user is looked at this time, so that those of other users do
-/// not wait for all of its programs.
+/// After this many reads, no further program of the same user is looked at in this round, so that other users' programs
+/// do not wait for all of them.
 const READS_OF_ONE_USER: usize = 8;
 
 /// All waits of one mount.
@@ -151,8 +151,8 @@ fn watch(waits: &Mutex<Waits>, device: &Weak<OwnedFd>) {
     }
 }
 
-/// Looks at the programs whose turn it is, without the lock, and wakes who is to end; returns how many files were read.
-/// `None` if nobody waits.
+/// Looks at the programs whose turn it is, without holding the lock, and wakes those whose wait is to end. Returns how
+/// many files were read, or `None` if nobody waits.
 fn look_round(
     waits: &Mutex<Waits>,
     is_gone: &dyn Fn() -> bool,
@@ -204,7 +204,7 @@ struct Turn {
 }
 
 impl Waits {
-    /// The programs by users, of each first those that were not looked at for longest.
+    /// The programs ordered by user; for each user, those that were not looked at for the longest time come first.
     fn in_turn(&self) -> Vec<Turn> {
         let waiting = self.all.iter().filter(|one| !one.end.interrupted.load(Ordering::Acquire));
         let turn = |one: &Waiter| Turn {
@@ -228,7 +228,7 @@ fn is_gone(device: &Weak<OwnedFd>) -> bool {
 }
 
 impl Waiter {
-    /// Notes what was seen of its program.
+    /// Records what was seen of its program.
     fn note(&mut self, seen: Seen, round: u64) {
         if seen == Seen::Own || (seen == Seen::Shared && self.seen) {
             self.end.interrupted.store(true, Ordering::Release);
@@ -295,8 +295,8 @@ mod tests {
         Mutex::new(Waits { all, ..Waits::default() })
     }
 
-    /// The signal of a program was seen after all programs of all others had been looked at, and meanwhile no program
-    /// could begin or end a wait.
+    /// Regression: a program's signal was noticed only after the programs of all others had been looked at, and in the
+    /// meantime no program could begin or end a wait.
     #[test]
     fn programs_of_one_user_are_looked_at_in_turns_and_without_the_lock() {
         let waits = waits((0..200).map(|_| 7).chain([8]));

@@ -4,8 +4,8 @@
 //! The device's queue is in a file, which each process locks to use it. Its times are of the machine's monotonic clock,
 //! which all processes of one machine share until it reboots.
 //!
-//! Nothing of that keeps a request for ever: a process that is stopped while it has the lock is not waited for long, and
-//! a backlog that no device has is not believed.
+//! Nothing of that keeps a request for ever: a process that is stopped while it has the lock is not waited for long,
+//! and a backlog that no device has is not believed.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Some of the cases on the engine itself, beside what the simulator says of them.
+//! Some of the cases on the engine itself, beside what the simulator predicts for them.
 
 use halocline_api::config::Emulation;
 use halocline_os::counted::counted;
@@ -17,7 +17,7 @@ pub(super) struct OnEngine {
     policies: Vec<Judged>,
     /// Time of `never` divided by that of `adaptive`.
     of_never: f64,
-    /// Time of the best of the others divided by that of `adaptive`.
+    /// Time of the best of the other policies divided by that of `adaptive`.
     of_best: f64,
 }
 
@@ -29,7 +29,7 @@ struct Judged {
     simulated: Outcome,
 }
 
-/// Each case under each policy, one after the other: each takes all processors.
+/// Each case under each policy, one after the other, because each uses all processors.
 pub(super) fn run_all(
     cases: &[Judgement],
     policies: &[&'static str],
@@ -82,7 +82,7 @@ impl OnEngine {
     }
 }
 
-/// Tells what came of them, if there are any.
+/// Reports their results, if there are any.
 pub(super) fn tell_of(cases: &[OnEngine]) {
     if cases.is_empty() {
         return;

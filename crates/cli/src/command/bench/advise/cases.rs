@@ -10,15 +10,15 @@ use halocline_trace::{Op, Request};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// What a process computes between two requests: anything up to twice as much. Without it processes that begin together
-/// would stay in step for ever, as no real ones do, and which is first would be chance.
+/// What a process computes between two requests: anything up to twice as much. Without it, processes that begin
+/// together would stay in step for ever, as real ones never do, and which of them comes first would be chance.
 const COMPUTE_NS: u64 = 100_000;
 /// How long everybody computes between two bursts of writes.
 const BETWEEN_BURSTS_NS: u64 = 2_000_000_000;
-/// A program that mostly computes does so this many times as long.
+/// A program that mostly computes takes this many times as long for it.
 const MOSTLY: u64 = 1000;
 
-/// A workload with the servers that it meets.
+/// A workload with the servers on which it runs.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) what: String,
@@ -31,7 +31,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// `percent` is how much of the bytes that are touched the SSDs hold.
+    /// `percent` is how much of the touched bytes the SSDs hold.
     fn new(
         name: &'static str,
         what: &str,
@@ -63,7 +63,7 @@ impl Case {
     }
 }
 
-/// All workloads; `part` is 1, or for a test so many times smaller.
+/// All workloads; `part` is 1, or, for a test, the factor by which they are smaller.
 pub(super) fn all(part: u64) -> Result<Vec<Case>, String> {
     let mut all = at_random(part);
     all.extend(of_whole_files(part));
@@ -82,7 +82,7 @@ fn sweeps(
     sweeps.requests().collect()
 }
 
-/// Those with requests at random.
+/// The workloads with random requests.
 fn at_random(part: u64) -> Vec<Case> {
     vec![
         Case::new(
@@ -124,7 +124,7 @@ fn at_random(part: u64) -> Vec<Case> {
     ]
 }
 
-/// Those that read whole files more than once.
+/// The workloads that read whole files more than once.
 fn of_whole_files(part: u64) -> Vec<Case> {
     let files = |files: u32, passes| files_again(files, 2 * MIB / part.min(4), passes);
     vec![
@@ -149,7 +149,7 @@ fn of_whole_files(part: u64) -> Vec<Case> {
     ]
 }
 
-/// All others.
+/// All other workloads.
 fn in_order(part: u64) -> Result<Vec<Case>, String> {
     let checkpoint = Ior::new(4, 128 * MIB / part, MIB, 1)?.file_per_process();
     let btio = Btio::new(if part > 1 { Class::S } else { Class::W }, 4, Variant::Simple, true)?;
@@ -206,7 +206,7 @@ fn in_order(part: u64) -> Result<Vec<Case>, String> {
     ])
 }
 
-/// Reads at random, most of them in one place: first behind the middle, then in further `places` in turn.
+/// Random reads, most of them in one place: first behind the middle, then in further `places` in turn.
 fn hot_spot(bytes: u64, count: u64, places: u64) -> Vec<Request> {
     const REQUEST: u64 = 16 * KIB;
     let (all, hot) = (bytes / REQUEST, (bytes / 20 / REQUEST).max(1));
@@ -222,14 +222,14 @@ fn hot_spot(bytes: u64, count: u64, places: u64) -> Vec<Request> {
     (0..count).map(request).collect()
 }
 
-/// 4 processes that read the same files one after the other, each in its own order, each file from begin to end.
+/// 4 processes that read the same files one after the other, each in its own order and each file from beginning to end.
 fn files_again(files: u32, bytes: u64, passes: u32) -> Vec<Request> {
     const REQUEST: u64 = 256 * KIB;
     let mut requests = Vec::new();
     for process in 0..4_u32 {
         let mut step = 0;
         for turn in 0..passes * files {
-            // A stride without common divisors goes through all of them.
+            // A stride without common divisors visits all of them.
             let file = (turn * (2 * process + 1) + process * files / 4) % files;
             for offset in (0..bytes).step_by(usize::try_from(REQUEST).expect("small")) {
                 let length = REQUEST.min(bytes - offset);
@@ -252,7 +252,8 @@ fn files_again(files: u32, bytes: u64, passes: u32) -> Vec<Request> {
     requests
 }
 
-/// 2 processes, each of which reads files of its own one after the other: each file some times in a row from begin to end.
+/// 2 processes, each of which reads its own files one after the other: each file several times in a row, from beginning
+/// to end.
 fn files_in_turn(files: u64, bytes: u64, times: u64) -> Vec<Request> {
     const REQUEST: u64 = 256 * KIB;
     let (of_file, op) = (bytes / REQUEST, Op::Read);
@@ -279,7 +280,7 @@ fn bursts(mut requests: Vec<Request>) -> Vec<Request> {
     let steps = requests.last().map_or(0, |request| request.start_ns / 1000) + 1;
     for request in &mut requests {
         let burst = request.start_ns / 1000 * 4 / steps;
-        // Further steps that nobody has a request in.
+        // Further steps in which no process has a request.
         request.start_ns += burst * (BETWEEN_BURSTS_NS / COMPUTE_NS) * 1000;
     }
     requests
@@ -304,7 +305,7 @@ fn touched(requests: &[Request]) -> u64 {
     ends.values().sum()
 }
 
-/// A number that looks like chance (the finalizer of `SplitMix64`).
+/// A number that looks random (the finalizer of `SplitMix64`).
 const fn mixed(number: u64) -> u64 {
     let mut bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

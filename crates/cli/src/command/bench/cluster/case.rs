@@ -28,9 +28,9 @@ const GENERATION: u64 = 1;
 pub(super) struct Case<'a> {
     pub(super) key: Key,
     pub(super) repetition: u32,
-    /// Of all ranks.
+    /// Over all ranks.
     pub(super) shape: Shape,
-    /// Bytes of all files: a multiple of request size times processes.
+    /// Bytes of all files: a multiple of the request size times the number of processes.
     pub(super) data: u64,
     /// Options of the mounts, for the whole system.
     pub(super) config: &'a Config,
@@ -48,18 +48,18 @@ struct Rank {
 }
 
 impl Case<'_> {
-    /// Bytes that its ranks move.
+    /// Bytes that its ranks transfer.
     pub(super) fn transfers(&self) -> u64 {
         self.data * if self.is_shifted() { 3 } else { 2 }
     }
 
-    /// What it is, for people.
+    /// Its parameters, for people to read.
     pub(super) fn name(&self) -> String {
         let Key { pattern, setup, nodes } = self.key;
         format!("{} {}, {nodes}", pattern.text(), setup.text())
     }
 
-    /// Measures.
+    /// Runs the measurement.
     pub(super) fn run(
         &self,
         scratch: &Scratch,
@@ -71,7 +71,7 @@ impl Case<'_> {
         let store = (self.key.setup == Setup::Cluster).then_some(store);
         let nodes = Nodes::start(&places, &config, store)?;
         let phases = self.go_through(&nodes, &places, watch);
-        // What goes to the bin need not be flushed.
+        // What will be deleted need not be flushed.
         let reports = nodes.finish(phases.is_ok());
         let (phases, reports) = (phases?, reports?);
         Ok(Run {
@@ -83,7 +83,7 @@ impl Case<'_> {
         })
     }
 
-    /// The whole system's SSDs and room on them, divided among the nodes.
+    /// The whole system's SSDs and the room on them, divided among the nodes.
     fn mount_config(&self) -> Config {
         let Key { setup, nodes, .. } = self.key;
         let mut config = self.config.clone();
@@ -94,7 +94,7 @@ impl Case<'_> {
             emulation.cache.count = (emulation.cache.count / nodes).max(1);
         }
         if setup == Setup::Cluster {
-            // As a mount that takes part in a cluster.
+            // As for a mount that takes part in a cluster.
             config.attr_timeout = Duration::ZERO;
         }
         config.size = room_for(self.data / u64::from(nodes));
@@ -129,7 +129,7 @@ impl Case<'_> {
         Ok(phases)
     }
 
-    /// Emulated devices cost what they cost; real ones must not answer from memory.
+    /// Emulated devices take their time in any case; real ones must not be answered from memory.
     fn forget_pages(&self, places: &scratch::Nodes) -> Result<(), Failure> {
         if self.config.emulate.is_none() {
             for place in &places.places {
@@ -140,7 +140,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Lets all ranks read or write their bytes, each through the mount of its node, or of one so many further.
+    /// Lets all ranks read or write their bytes, each through the mount of its own node or of a node a given number
+    /// further on.
     fn transfer(
         &self,
         name: &'static str,
@@ -179,7 +180,7 @@ impl Case<'_> {
         Ok(phase)
     }
 
-    /// What each rank does. Neighbours are on one node.
+    /// What each rank does. Neighbouring ranks are on one node.
     fn ranks(&self) -> impl Iterator<Item = Rank> {
         let Key { pattern, setup, nodes } = self.key;
         let (all, data) = (self.shape, self.data);
@@ -235,7 +236,7 @@ fn sum<T>(all: &[T], of: impl Fn(&T) -> u64) -> u64 {
     all.iter().map(of).sum()
 }
 
-/// What the engines and agents counted meanwhile.
+/// What the engines and agents counted during the phase.
 fn count(phase: &mut Phase, direction: Direction, (before, after): (State, State)) {
     let cache_bytes = |state: State| match direction {
         Direction::Read => state.read.cache_bytes,

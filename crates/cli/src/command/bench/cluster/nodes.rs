@@ -34,7 +34,7 @@ struct Node {
 }
 
 impl Nodes {
-    /// Mounts at all places, as nodes of one cluster where there is a store. Their emulated origins are one.
+    /// Mounts at all places, as nodes of one cluster if there is a store. They share one emulated origin.
     pub(super) fn start(
         places: &scratch::Nodes,
         config: &Config,
@@ -46,7 +46,7 @@ impl Nodes {
             match Node::start((place, places), config, store.map(|store| (store, name))) {
                 Ok(node) => nodes.0.push(node),
                 Err(failure) => {
-                    // Why not all could be mounted is what is told.
+                    // What is reported is why not all could be mounted.
                     let _ = nodes.finish(false);
                     return Err(failure);
                 }
@@ -55,7 +55,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// What was done so far.
+    /// What has been done so far.
     pub(super) fn state(&self) -> State {
         self.0.iter().fold(State::default(), State::plus)
     }
@@ -70,7 +70,7 @@ impl Nodes {
         Ok(bytes)
     }
 
-    /// Unmounts all; what is dirty is flushed before if that still matters.
+    /// Unmounts all; dirty data is flushed first if that still matters.
     pub(super) fn finish(self, go_on: bool) -> Result<Vec<Report>, Failure> {
         let flow = move || if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
         let ended: Vec<_> =
@@ -112,7 +112,7 @@ impl Node {
             .map_err(|taken| Failure::refused(Error::from(taken)))?;
         let dirs = (place.origin.as_path(), place.cache.as_path());
         let begin = |(store, node): (&Server, String)| {
-            // The caches lie where all nodes reach them.
+            // The caches are in places that all nodes reach.
             let who = Who { node, peers: Some("{cache}".to_owned()) };
             cluster::begin(store.address(), who, dirs, config)
         };
@@ -127,13 +127,13 @@ impl Node {
     }
 }
 
-/// What all nodes together did so far.
+/// What all nodes together have done so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct State {
     pub(super) read: RequestTotals,
     pub(super) write: RequestTotals,
     pub(super) ssd_bytes_written: u64,
-    /// Nothing without a cluster.
+    /// Empty without a cluster.
     pub(super) counts: Counts,
 }
 

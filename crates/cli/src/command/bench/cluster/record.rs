@@ -52,7 +52,7 @@ impl Setup {
     }
 }
 
-/// What a run was made with.
+/// The parameters of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) struct Key {
     pub(super) pattern: Pattern,
@@ -69,9 +69,9 @@ pub(super) struct Results {
     pub(super) emulated: bool,
     /// The emulated devices of the whole system, origin first.
     pub(super) devices: Option<String>,
-    /// What all nodes have in common, and what each has a part of.
+    /// What all nodes have in common, and what each has a share of.
     pub(super) shared: String,
-    /// Whether the store was a server of the benchmark's own, on a local socket.
+    /// Whether the store was a server that the benchmark itself started, on a local socket.
     pub(super) own_store: bool,
     pub(super) cpus: usize,
     pub(super) processes: u32,
@@ -127,7 +127,7 @@ pub(super) struct Phase {
     pub(super) seconds: f64,
     /// 10^6 bytes a second.
     pub(super) mb_per_s: f64,
-    /// A write's seconds until everything was on the origin, too.
+    /// Seconds of a write including the time until everything was on the origin.
     pub(super) drained_seconds: Option<f64>,
     /// Bytes that the nodes' own caches served.
     pub(super) cache_bytes: u64,
@@ -135,10 +135,10 @@ pub(super) struct Phase {
     pub(super) peer_bytes: u64,
     /// Both together.
     pub(super) hit_bytes: u64,
-    /// Requests to the store of tokens, with those of leases.
+    /// Requests to the store of tokens, including those for leases.
     pub(super) store_operations: u64,
     pub(super) store_operations_per_request: f64,
-    /// Requests that waited for another node, and how long, together.
+    /// Requests that waited for another node, and their total waiting time.
     pub(super) waits: u64,
     pub(super) waited_seconds: f64,
     /// Ranges that were given up because others wanted them.
@@ -154,7 +154,7 @@ impl Phase {
     }
 }
 
-/// A ratio, and what it is to be.
+/// A ratio and its target.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Comparison {
     pub(super) pattern: Pattern,
@@ -168,7 +168,7 @@ pub(super) struct Comparison {
     pub(super) is_met: Option<bool>,
 }
 
-/// What a ratio is to be.
+/// The target of a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Target {
@@ -201,7 +201,7 @@ fn median(runs: &[&Run], name: &str) -> Option<Phase> {
     record::of_median_duration(phases, |phase| phase.seconds).cloned()
 }
 
-/// What the runs of clusters come to beside the others.
+/// The ratios of the runs of clusters to the other runs.
 pub(super) fn compare(runs: &[Run]) -> Vec<Comparison> {
     let of_clusters = runs.iter().filter(|run| run.key.setup == Setup::Cluster);
     of_clusters.flat_map(|run| compare_one(run, runs)).collect()

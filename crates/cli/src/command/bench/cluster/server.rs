@@ -1,4 +1,4 @@
-//! The store of a benchmark's tokens: a server of its own, which ends with it, or one that is there.
+//! The store of a benchmark's tokens: a server that the benchmark starts and ends, or one that is running already.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ use crate::cluster::password;
 use crate::failure::Failure;
 use crate::text;
 
-/// Programs that serve, the first that is installed.
+/// Programs that can serve; the first one that is installed is used.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 /// How long a server may take until it answers.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub(super) struct Server {
     own: Option<Own>,
 }
 
-/// The server's process, which ends before its directory goes.
+/// The server's process, which ends before its directory is removed.
 #[derive(Debug)]
 struct Own {
     process: MountProcess,
@@ -44,8 +44,8 @@ struct Own {
 }
 
 impl Server {
-    /// The one at `url`, or one of its own where none is named: in a private directory, on a socket that only this user
-    /// reaches, and without anything on disk.
+    /// The server at `url`, or one started by the benchmark if none is named: in a private directory, on a socket that
+    /// only this user can reach, and without anything on disk.
     pub(super) fn open(url: Option<&str>) -> Result<Self, Failure> {
         let Some(url) = url else { return Self::start() };
         let password = password().map_err(Failure::refused)?;
@@ -71,17 +71,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it is, and its password.
+    /// Its URL and its password.
     pub(super) fn address(&self) -> (&str, Option<&str>) {
         (&self.url, self.password.as_deref())
     }
 
-    /// Whether it is this benchmark's own.
+    /// Whether the benchmark started it.
     pub(super) fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Ends it, if it is this benchmark's own.
+    /// Ends it if the benchmark started it.
     pub(super) fn end(self) -> Result<(), Failure> {
         let Some(Own { process, place }) = self.own else { return Ok(()) };
         drop(process);
@@ -133,7 +133,7 @@ fn spawn(dir: &Path, socket: &Path, log: &Path) -> Result<MountProcess, Failure>
     )))
 }
 
-/// As a part of a URL.
+/// Encodes the path for a URL.
 fn encoded(path: &Path) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte);
     let letter = |byte: &u8| match *byte {

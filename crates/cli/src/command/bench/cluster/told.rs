@@ -1,4 +1,4 @@
-//! The results for people: one row a run, as soon as it is done; the comparisons as a table and as a picture.
+//! The results for people: one row for each run as soon as it is done; the comparisons as a table and as a picture.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ pub(super) fn heading(shared: &str) -> String {
     )
 }
 
-/// One run.
+/// The row of one run.
 pub(super) fn row(run: &Run) -> String {
     let Key { pattern, setup, nodes } = run.key;
     let (write, read) = (run.phase("write"), run.phase("read"));
@@ -62,7 +62,7 @@ pub(super) fn row(run: &Run) -> String {
     )
 }
 
-/// What it all comes to.
+/// All comparisons, as a table.
 pub(super) fn comparisons(all: &[Comparison]) -> String {
     let mut out = format!(
         "{:<17}{:>6}  {:<13} {:<30}{:>9}{:>10}\n",

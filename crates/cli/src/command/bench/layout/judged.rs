@@ -15,24 +15,24 @@ use crate::command::judge::{self, Replay};
 use crate::failure::Failure;
 use crate::text;
 
-/// Client nodes of the paper: its processes are spread over them.
+/// Client nodes of the paper, over which its processes are spread.
 const NODES: u32 = 8;
 
-/// What a request costs the disks, means.
+/// The mean costs of a request on the disks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DiskWork {
     /// Pieces of a request on disks.
     pub(super) pieces: f64,
     /// KiB of such a piece.
     pub(super) kib: f64,
-    /// Milliseconds that each disk has to do for a request.
+    /// Milliseconds that each disk works for a request.
     pub(super) ms: f64,
 }
 
 /// A setting under one layout.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct LayoutResult {
-    /// Stripe of each server in the first part of the file, bytes.
+    /// Stripe of each server in the first part of the file, in bytes.
     pub(super) stripes: Vec<u64>,
     /// Parts of the file with stripes of their own.
     pub(super) parts: usize,
@@ -40,17 +40,17 @@ pub(super) struct LayoutResult {
     pub(super) predicted_seconds: Option<f64>,
     pub(super) simulated_seconds: Option<f64>,
     pub(super) measured_seconds: Option<f64>,
-    /// Throughput over that of DEF.
+    /// Throughput divided by that of DEF.
     pub(super) predicted_ratio: Option<f64>,
     pub(super) simulated_ratio: Option<f64>,
     pub(super) measured_ratio: Option<f64>,
-    /// Why there is none.
+    /// Why there is no result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unavailable: Option<String>,
     /// The busiest disk's share of the simulated time, and the busiest SSD's.
     #[serde(skip)]
     pub(super) busy: (f64, f64),
-    /// What a request costs the disks.
+    /// The costs of a request on the disks.
     #[serde(skip)]
     pub(super) disks: DiskWork,
 }
@@ -65,19 +65,19 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    /// How much was asked for: `128 requests, 64.0 MiB together`.
+    /// The amount of the requests: `128 requests, 64.0 MiB together`.
     pub(super) fn amount(&self) -> String {
         let requests = counted(self.requests, "request");
         format!("{requests}, {} together", text::bytes(self.bytes))
     }
 
-    /// What a layout did.
+    /// The result of a layout.
     pub(super) fn of(&self, name: Name) -> &LayoutResult {
         &self.layouts.iter().find(|(which, _)| *which == name).expect("all are there").1
     }
 }
 
-/// Judges `setting`; measures on files in `dir` where one is given.
+/// Judges `setting`; also measures it on files in `dir`, if given.
 pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<Judged, Failure> {
     let requests = setting.requests().map_err(Failure::refused)?;
     let set = setting.set(&requests).map_err(Failure::refused)?;
@@ -147,7 +147,7 @@ fn work(disks: &[ServerOutcome], requests: usize) -> DiskWork {
 }
 
 impl Judged {
-    /// Ratios to DEF.
+    /// Computes the ratios to DEF.
     fn compare(&mut self) {
         let def = self.of(Name::Def).clone();
         let ratio = |def: Option<f64>, seconds: Option<f64>| Some(def? / seconds?.max(1e-12));
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::command::bench::layout::setting::Benchmark;
 
-    /// The sum of all was told as the length of each.
+    /// Regression: the sum of all requests was reported as the length of each.
     #[test]
     fn the_sum_of_requests_is_told_as_a_sum() {
         let setting = Setting {

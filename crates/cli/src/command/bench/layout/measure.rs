@@ -1,10 +1,10 @@
 //! Real I/O on emulated servers: each is a file behind an emulated device and an emulated network.
 //!
-//! No mount and no engine is between: requests are cut into their pieces by the code of the planner and the
-//! simulator, and each piece is written to, or read from, its server's file. Every byte read is compared.
-//! A process issues its next request when all pieces of its last one are done, as in the simulation. At a server a
-//! piece passes the network, the device and, read, the network again: each by threads of its own, so that pieces
-//! reach the device in the order in which they were issued, which a disk is sensitive to.
+//! There is no mount and no engine in between: requests are cut into pieces by the same code that the planner and the
+//! simulator use, and each piece is written to, or read from, its server's file. Every byte read is compared. A process
+//! issues its next request when all pieces of its previous one are done, as in the simulation. At a server, a piece
+//! passes the network, the device and, if it is read, the network again. Each of these has its own threads, so that
+//! pieces reach the device in the order in which they were issued, to which a disk is sensitive.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,11 +27,11 @@ use parking_lot::Mutex;
 use crate::command::bench::content::Content;
 use crate::failure::Failure;
 
-/// Bytes after which what is in a server's file begins anew: no multiple of any stripe, so that bytes in a wrong
-/// place are seen.
+/// The number of bytes after which the contents of a server's file repeat: not a multiple of any stripe, so that
+/// misplaced bytes are noticed.
 const PERIOD: usize = 999_983;
 
-/// What is in a server's file. It is there before time is taken, so that making it takes none.
+/// The contents of a server's file. They exist before time is measured, so that making them takes none of it.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -69,7 +69,7 @@ struct Task {
     piece: Piece,
 }
 
-/// A process, and how its piece ended.
+/// A process, and the result of its piece.
 type Done = (usize, io::Result<()>);
 
 /// Seconds that `requests` take, from the first issue to the last completion.
@@ -163,7 +163,7 @@ fn replay(stations: &[Station], layout: &Layout, requests: &[Request]) -> io::Re
             queues.push(queue);
         }
         drop(done);
-        // The threads end when the queues do.
+        // The threads end when the queues are dropped.
         issue(queues, &ended, layout, requests)
     })
 }
@@ -210,7 +210,7 @@ fn pass_out(station: &Station, leaving: &Receiver<Task>, done: &Sender<Done>) {
     }
 }
 
-/// Issues all requests; seconds until the last is done.
+/// Issues all requests; returns the seconds until the last one is done.
 fn issue(
     queues: Vec<Sender<Task>>,
     ended: &Receiver<Done>,
@@ -228,7 +228,7 @@ fn issue(
         layout.pieces(request.offset, request.end(), |piece| {
             open[process] += 1;
             let task = Task { process, op: request.op, piece };
-            // A worker that is gone has told why, or will.
+            // A worker that has ended has reported why, or will.
             let _ = queues[piece.server].send(task);
         });
     };

@@ -14,11 +14,11 @@ use crate::text;
 pub(super) struct Told {
     pub(super) row: Row,
     pub(super) full: Judged,
-    /// Scaled down, and measured.
+    /// Scaled down and measured.
     pub(super) measured: Option<Judged>,
 }
 
-/// Judges all rows; `quick` with a few requests of each. `dir` is where servers are emulated, `None` for nowhere.
+/// Judges all rows; with `quick`, only a few requests of each. `dir` is where servers are emulated; `None`: nowhere.
 pub(super) fn all(
     quick: bool,
     dir: Option<&Path>,
@@ -67,7 +67,7 @@ const fn title(figure: u32) -> &'static str {
     }
 }
 
-/// Percent that one gains over another by a time of theirs.
+/// How many percent one layout gains over another, by the given times of both.
 fn gain(
     judged: &Judged,
     (of, over): (Name, Name),
@@ -84,7 +84,8 @@ fn percent(gain: Option<f64>) -> String {
     gain.map_or_else(|| "-".to_owned(), |gain| format!("{gain:+.1} %"))
 }
 
-/// Whether PSA gains at least half of what the paper prints, over DEF and over PA; `None` where it prints nothing.
+/// Whether PSA gains at least half of what the paper prints, over DEF and over PA; `None` if the paper prints no gain
+/// over DEF.
 fn appears(told: &Told) -> Option<bool> {
     let (over_def, over_pa) = told.row.published;
     let pairs = [(over_def, Name::Def), (over_pa, Name::Pa)];
@@ -189,7 +190,7 @@ fn layout_line(
     )
 }
 
-/// Why a published gain does not appear; nothing where it does, or none is printed.
+/// Why a published gain does not appear; empty if it does, or if none is printed.
 fn why(told: &Told) -> String {
     let full = &told.full;
     if appears(told) != Some(false) {

@@ -25,18 +25,18 @@ pub(super) enum Scale {
 pub(super) struct Row {
     /// The figure's number.
     pub(super) figure: u32,
-    /// What is varied in it.
+    /// What is varied in the figure.
     pub(super) what: &'static str,
     /// At [`Scale::Full`].
     full: Setting,
     /// Percent that PSA gains over DEF and over PA in the paper.
     pub(super) published: (Option<f64>, Option<f64>),
-    /// Whether the paper gives the most of several settings.
+    /// Whether the paper reports only the largest gain of several settings.
     pub(super) up_to: bool,
 }
 
 impl Row {
-    /// The setting at a scale. SSDs keep their share of the file.
+    /// The setting at a scale. The SSDs' share of the file stays the same.
     pub(super) fn at(&self, scale: Scale) -> Setting {
         let processes = u64::from(self.full.processes);
         let few = |measured: u64, quick: u64| match scale {

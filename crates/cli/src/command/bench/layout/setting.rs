@@ -6,11 +6,11 @@ use halocline_sim::workload::{Btio, Class, Hpio, Ior, Tile, Variant, Workload};
 use halocline_sim::{Server, ServerSet};
 use halocline_trace::{Op, Request};
 
-/// Gigabit Ethernet, which the paper's cluster had: the connection of one request is not in the paper.
+/// Gigabit Ethernet, which the paper's cluster had. The paper does not say how long a request takes to connect.
 const NETWORK: Network = Network { connect_us: 100.0, ns_per_byte: 8.0 };
 /// Bytes of a disk.
 const HDD_BYTES: u64 = 250 << 30;
-/// SSDs have space for whole blocks.
+/// SSDs have room for whole blocks.
 const BLOCK: u64 = 4096;
 
 /// The requests of a benchmark.
@@ -18,7 +18,7 @@ const BLOCK: u64 = 4096;
 pub(super) enum Benchmark {
     /// One shared file.
     Ior {
-        /// Bytes of the file, about.
+        /// Approximate bytes of the file.
         data: u64,
         /// Bytes of a request.
         size: u64,
@@ -39,7 +39,7 @@ pub(super) enum Benchmark {
     },
     /// Collective writes, then reads.
     Btio {
-        /// Points a side.
+        /// Points along one side.
         class: Class,
     },
 }
@@ -47,20 +47,20 @@ pub(super) enum Benchmark {
 /// Servers and requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Setting {
-    /// What is asked.
+    /// The benchmark that makes the requests.
     pub(super) benchmark: Benchmark,
-    /// By so many processes.
+    /// The number of processes.
     pub(super) processes: u32,
-    /// In which direction; BTIO has both.
+    /// The direction; BTIO has both.
     pub(super) op: Op,
-    /// Disks, and SSDs.
+    /// The numbers of disks and of SSDs.
     pub(super) servers: (usize, usize),
     /// Share of the file that all SSDs together can hold.
     pub(super) ssd_share: f64,
 }
 
 impl Setting {
-    /// All requests, in the order in which processes would issue them.
+    /// All requests, in the order in which the processes would issue them.
     pub(super) fn requests(&self) -> Result<Vec<Request>, String> {
         let (processes, op) = (self.processes, self.op);
         match self.benchmark {
@@ -112,7 +112,7 @@ fn all(workload: &impl Workload) -> Vec<Request> {
     workload.requests().collect()
 }
 
-/// The largest divisor up to the root: tiles lie as square as they can.
+/// The largest divisor up to the square root: tiles are as square as possible.
 fn factor(processes: u32) -> u32 {
     (1..=processes.isqrt()).rev().find(|along| processes.is_multiple_of(*along)).unwrap_or(1)
 }

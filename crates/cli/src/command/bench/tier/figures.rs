@@ -1,11 +1,10 @@
 //! The paper's Fig. 9, 12, 14 and Table 2 with EMULATED devices: files on the SSD side of a tier
 //! mount against the same accesses to an emulated SSD and to an emulated HDD alone.
 //!
-//! Each request is done on the real file, through the mount or in the bare directory; then the time
-//! passes that the emulated device needs. Mount and device never overlap, so the ratio to the HDD
-//! is rather too low. For the same reason sequential programs get the disk in slices, as the
-//! scheduler of the paper's kernel gives it to them: served request by request, a disk with
-//! several programs only seeks.
+//! Each request is done on the real file, through the mount or in the bare directory; then the time that the emulated
+//! device needs is waited for. Mount and device never overlap, so the ratio to the HDD is rather too low. For the same
+//! reason, sequential programs get the disk in time slices, as the scheduler of the paper's kernel gives it to them: if
+//! it were served request by request, a disk with several programs would only seek.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,12 +28,12 @@ use super::setup::Setup;
 use super::{files, median};
 use crate::print::say;
 
-/// How long CFQ (Linux 3.3.1, the paper's) lets one program have the disk.
+/// How long CFQ (in Linux 3.3.1, which the paper used) lets one program have the disk.
 const SLICE: Duration = Duration::from_millis(100);
-/// Bytes of each file where several programs run.
+/// Bytes of each file if several programs run.
 const SHARE: u64 = 16 << 20;
 
-/// Everything that was measured, and on what.
+/// Everything that was measured, and on which devices.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     /// No real device was measured.
@@ -44,7 +43,7 @@ pub(super) struct Figures {
     lines: Vec<Line>,
 }
 
-/// One bar of a figure, medians.
+/// One bar of a figure; its values are medians.
 #[derive(Debug, Serialize)]
 struct Line {
     #[serde(flatten)]
@@ -59,7 +58,7 @@ struct Line {
     of_ssd: f64,
 }
 
-/// What is done, and what the paper found.
+/// What is done, and what the paper reports for it.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Case {
     figure: &'static str,
@@ -67,7 +66,7 @@ struct Case {
     write: bool,
     request_bytes: u64,
     processes: u64,
-    /// The paper's middleware over its HDD, where the paper gives it.
+    /// The ratio of the paper's middleware to its HDD, if the paper gives it.
     paper_ratio: Option<f64>,
 }
 
@@ -118,7 +117,7 @@ impl Case {
         if self.random { "IOPS" } else { "MB/s" }
     }
 
-    /// IOPS or MB/s, together.
+    /// IOPS or MB/s of all processes together.
     fn run(&self, place: &Place, alone: u64, span: Duration) -> Result<f64> {
         let share = if self.processes == 1 { alone } else { SHARE };
         let files: Vec<ServerFile> =
@@ -140,7 +139,7 @@ impl Case {
         Ok(done / begun.elapsed().as_secs_f64())
     }
 
-    /// Requests that one process did before `end`.
+    /// The number of requests that one process did before `end`.
     fn process(
         &self,
         place: &Place,
@@ -176,14 +175,14 @@ impl Case {
     }
 }
 
-/// Where files lie, and the emulated device that they seem to lie on.
+/// Where files are, and the emulated device that they seem to be on.
 struct Place {
     dir: PathBuf,
-    /// Where a file must be found for the figure to be true.
+    /// Where a file must be for the figure to be valid.
     real: PathBuf,
-    /// Passes the time alone: the bytes are read and written in `dir`.
+    /// Only lets the time pass: the bytes are read and written in `dir`.
     device: EmulatedServer,
-    /// A disk's: who holds it has the disk.
+    /// For a disk: whoever holds the lock has the disk.
     turns: Option<Mutex<()>>,
 }
 

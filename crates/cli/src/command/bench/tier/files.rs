@@ -1,4 +1,4 @@
-//! Reads and writes of files in the page cache: what the mount costs where no device is.
+//! Reads and writes of files in the page cache: what the mount costs where no device is involved.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,11 +23,11 @@ struct Access {
 
 /// The largest request.
 const REQUEST_MAX: u64 = 1 << 20;
-/// Most jobs at once.
+/// The most jobs at one time.
 const JOBS_MAX: u64 = 4;
-/// Least bytes of all jobs: each has room for a request.
+/// The fewest bytes of all jobs together: each has room for a request.
 pub(super) const BYTES_MIN: u64 = REQUEST_MAX * JOBS_MAX;
-/// Least time that one figure is taken over.
+/// The shortest time over which one figure is measured.
 const SPAN: Duration = Duration::from_millis(700);
 
 impl Access {
@@ -75,7 +75,7 @@ impl Access {
         let slots = bytes / self.request;
         let (mut random, mut done) = (Random::new(job.wrapping_mul(0x9E37_79B9) | 1), 0);
         for number in 0.. {
-            // The clock is not looked at for each small request.
+            // Looking at the clock for every small request would cost too much.
             if number % 64 == 0 && number > 0 && begun.elapsed() > SPAN {
                 break;
             }
@@ -92,11 +92,11 @@ impl Access {
     }
 }
 
-/// The file at `path` with `bytes` bytes, made where it is not there.
+/// The file at `path` with `bytes` bytes, created if it does not exist.
 pub(super) fn open(path: &Path, bytes: u64) -> Result<File> {
     let options = File::options().read(true).write(true).to_owned();
     if std::fs::metadata(path).map_or(0, |file| file.len()) != bytes {
-        // Closed before it is measured: the mount process serves who makes a file grow.
+        // Closed before the measurement: the mount process serves the handle of a program that makes a file grow.
         let file = options.clone().create(true).truncate(true).open(path)?;
         let block = vec![1; 1 << 20];
         for at in (0..bytes).step_by(block.len()) {
@@ -111,8 +111,8 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
     // The dirty pages of three copies must not wait for the disk.
     let bytes = bytes.min(256 << 20);
     let mut places: Vec<PathBuf> = setup.places();
-    // The same files below the mount: another file's pages may lie in memory so that copying them
-    // is a quarter faster or slower.
+    // The same files below the mount: the pages of another file may be placed in memory so that copying them is a
+    // quarter faster or slower.
     places[1] = setup.below("ssd");
     let mut rows = Vec::new();
     for access in Access::all() {

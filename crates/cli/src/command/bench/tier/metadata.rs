@@ -1,4 +1,4 @@
-//! Names: many small files made, looked at, opened and removed.
+//! Names: many small files created, examined, opened and removed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::setup::Setup;
 
 /// What is done with each file, in this order.
 const STEPS: [&str; 4] = ["create", "stat", "open and close", "unlink"];
-/// Directories of the part with many.
+/// The number of directories in the part with many.
 const MANY: u64 = 100;
 
 /// Operations a second for each of [`STEPS`].

@@ -1,9 +1,9 @@
 //! Promotion and demotion of a large file, against `cp` between the two directories; and of many
 //! small ones ([`small`]).
 //!
-//! A migration makes its copy durable before it removes the original; `cp` alone does not, so it
-//! is measured with and without `sync` of the copy. All directories are on one device: a copy is
-//! the same either way but for what came before it.
+//! A migration makes its copy durable before it removes the original; `cp` alone does not, so it is measured with and
+//! without `sync` of the copy. All directories are on one device: copying costs the same in both directions, except for
+//! the effects of what came before.
 
 pub(super) mod small;
 
@@ -54,7 +54,7 @@ impl Source {
     const ALL: [(Self, &str); 2] =
         [(Self::InMemory, "in memory"), (Self::OnDevice, "not in memory")];
 
-    /// Brings a file into this state: what was measured before may have left it in another.
+    /// Brings a file into this state, because earlier measurements may have left it in another.
     fn prepare(self, path: &Path) -> Result<()> {
         match self {
             Self::InMemory => drop(io::copy(&mut File::open(path)?, &mut io::sink())?),
@@ -102,9 +102,9 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
     Ok(rows.flat_map(|((_, state), seconds)| seconds.rows(state, bytes)).collect())
 }
 
-/// Takes the file down and up again. Whatever is timed comes right after a copy that is not, and
-/// that after a move the other way: what was written and removed before decides how dear new pages
-/// and blocks are, in a virtual machine above all.
+/// Moves the file down and up again. Each timed move comes right after a copy that is not timed, and that copy after a
+/// move in the other direction: what was written and removed before determines how expensive new pages and blocks are,
+/// especially in a virtual machine.
 fn there_and_back(
     setup: &Setup,
     migrator: &mut Migrator,
@@ -135,7 +135,7 @@ enum Way {
     Up,
 }
 
-/// Moves a file, or all of a directory, through the mount's control socket.
+/// Moves a file, or everything in a directory, through the mount's control socket.
 struct Migrator {
     client: Client,
     path: PathBuf,
@@ -159,8 +159,8 @@ impl Migrator {
             let stayed = report.skipped.first().map(|file| io::Error::other(file.reason.clone()));
             stayed.map_or(Ok(()), |why| Err(Error::at(&self.path, "move")(why)))
         })?;
-        // The old copy is freed after a move, as cp's copies are removed here after each: not
-        // timed. An answered status waits for it.
+        // The old copy is freed after a move, just as cp's copies are removed here after each copy: neither is timed. A
+        // status is answered only once it has been freed.
         self.client.call::<Status>(&Request::Status {}, |_| {})?;
         Ok(taken)
     }

@@ -1,5 +1,5 @@
-//! The results as a picture: what the mount reaches of its baselines, the paper's ratios beside
-//! ours, and what each policy moved.
+//! The results as a picture: what the mount achieves of its baselines, the paper's ratios beside ours, and what each
+//! policy moved.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -26,7 +26,7 @@ struct Bars {
     pairs: Vec<Bar>,
 }
 
-/// One thing's ratio on the mount, and another's beside it.
+/// The ratio of one item on the mount, and another beside it.
 pub(super) struct Bar {
     pub(super) name: String,
     pub(super) ours: f64,
@@ -152,7 +152,7 @@ fn draw_curves(area: &Area<'_>, lines: &[&Line]) -> Drawn {
         chart.draw_series([at + Text::new(format!("{}", line.ratio), (0, 12), style)])?;
     }
     for (series, points) in curves.into_iter().enumerate() {
-        // Earlier ones wider, to be seen behind those that fall together with them.
+        // Earlier lines are wider, so that they remain visible behind later ones that coincide with them.
         let width = 6_u32.saturating_sub(2 * count(series)).max(2);
         let dots: Vec<_> =
             points.iter().map(|at| Circle::new(*at, 3, colour(series).filled())).collect();

@@ -1,5 +1,5 @@
-//! The paper's section 7.5: files of random sizes, used round robin, over an SSD of several sizes;
-//! and small cases in random order, where the optimum can be told.
+//! The paper's section 7.5: files of random sizes, used round robin, over an SSD of several sizes; and small cases in
+//! random order, for which the optimum can be computed.
 
 use halocline_model::tier::{POLICIES, Trace, by_name, optimum, replay};
 use serde::Serialize;

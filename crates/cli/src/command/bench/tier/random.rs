@@ -1,6 +1,6 @@
-//! A fixed pseudo-random sequence (xorshift64): a benchmark does the same at every run.
+//! A fixed pseudo-random sequence (xorshift64), so that a benchmark does the same in every run.
 
-/// The sequence of one seed, which is not 0.
+/// The sequence for one seed, which must not be 0.
 pub(super) struct Random(u64);
 
 impl Random {

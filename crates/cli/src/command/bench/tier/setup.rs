@@ -1,18 +1,18 @@
-//! The directories and mounts of a benchmark, as the process sees them that measures.
+//! The directories and mounts of a benchmark, as seen by the process that measures.
 
 use std::path::{Path, PathBuf};
 
 use halocline_api::control::mount::is_mountpoint;
 use halocline_os::error::{Error, Result};
 
-/// Everything that must be there before it is mounted on.
+/// The directories that must exist before anything is mounted on them.
 pub(super) const DIRECTORIES: [&str; 7] = ["ssd", "hdd", TIER, "bare", "one", "two", MERGED];
 /// Where the tier is mounted.
 pub(super) const TIER: &str = "mount";
 /// Where mergerfs is mounted, if it is installed.
 pub(super) const MERGED: &str = "merged";
 
-/// A tier mount, a bare directory and a mergerfs mount beside each other.
+/// A tier mount, a bare directory and a mergerfs mount side by side.
 #[derive(Debug)]
 pub(super) struct Setup {
     root: PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// What was made in `root`.
+    /// Finds what was created in `root`.
     pub(super) fn find(root: &Path) -> Result<Self> {
         let mergerfs = is_mountpoint(&root.join(MERGED)).map_err(Error::at(root, "look at"))?;
         Ok(Self { root: root.to_owned(), mergerfs })
@@ -31,12 +31,12 @@ impl Setup {
         self.below(TIER)
     }
 
-    /// A directory of the tiers, below the mount.
+    /// A directory of the tiers themselves, below the mount.
     pub(super) fn below(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
-    /// The places that are compared: the mount, the bare directory, mergerfs where it is.
+    /// The places that are compared: the mount, the bare directory, and mergerfs if it is mounted.
     pub(super) fn places(&self) -> Vec<PathBuf> {
         let mut places = vec![self.tier(), self.below("bare")];
         if self.mergerfs {

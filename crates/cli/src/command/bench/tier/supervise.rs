@@ -1,7 +1,7 @@
-//! The process that makes the directories and mounts of a benchmark, lets another one measure, and
-//! takes everything away, whatever becomes of that one.
+//! The process that creates the directories and mounts of a benchmark, lets another process measure, and removes
+//! everything, whatever happens to that process.
 //!
-//! Who measures is deep in system calls that no wish to stop reaches, and can only be killed.
+//! The process that measures is inside system calls that no request to stop can reach, so it can only be killed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -28,20 +28,20 @@ use crate::self_exec;
 
 /// How long a mount may take to appear.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
-/// How often it is looked for.
+/// How often this is checked.
 const TICK: Duration = Duration::from_millis(5);
-/// What the mount process says.
+/// The file with the output of the mount process.
 const LOG: &str = "mount.log";
 
-/// Runs this command again with [`INSIDE`] and a new directory in `dir`, everything mounted.
+/// Runs this command again with [`INSIDE`] and a new directory in `dir`, after mounting everything.
 pub(super) fn supervise(dir: &Path) -> Outcome {
-    // Mount points are known by their whole paths.
+    // Mount points are identified by their full paths.
     mount_lookup::check_answers(dir).map_err(Failure::refused)?;
     let dir = fs::canonicalize(dir).map_err(|error| Failure::unusable(dir, &error))?;
     let mut signals = Signals::catch()?;
     if geteuid().is_root() {
-        // Mounts that nobody else sees end with us even where all of us are killed at once. An
-        // ordinary user's mounts cannot be made by a child in a namespace.
+        // Mounts that nobody else sees end with us, even if all of our processes are killed at once. An ordinary user's
+        // mounts cannot be made by a child in a namespace.
         halocline_fuse::private_namespace().map_err(Failure::refused)?;
     }
     clear_away_in(&dir)?;
@@ -56,7 +56,7 @@ pub(super) fn supervise(dir: &Path) -> Outcome {
     }
 }
 
-/// The exit status of who measures below `root`.
+/// The exit status of the process that measures below `root`.
 fn measure(root: &Path, signals: &mut Signals) -> Result<u8, Failure> {
     let mut mounts = Mounts { root: root.to_owned(), processes: Vec::new() };
     mounts.make(signals)?;
@@ -66,7 +66,7 @@ fn measure(root: &Path, signals: &mut Signals) -> Result<u8, Failure> {
     signals.run(again)
 }
 
-/// What is mounted in a directory; gone when this is dropped.
+/// What is mounted in a directory; unmounted when this is dropped.
 #[derive(Debug)]
 struct Mounts {
     root: PathBuf,
@@ -95,7 +95,7 @@ impl Mounts {
                 "`halocline doctor` tells what is missing",
             )));
         }
-        // It takes part where it is installed.
+        // It takes part if it is installed.
         if let Ok(mergerfs) = MountProcess::start(&mut mergerfs) {
             self.has_appeared(MERGED, mergerfs, signals)?;
         }
@@ -127,7 +127,7 @@ impl Mounts {
 impl Drop for Mounts {
     fn drop(&mut self) {
         self.processes.clear();
-        // They unmounted before they ended, or had to be killed.
+        // The processes unmounted before they ended, or had to be killed.
         for left in mount::below(&self.root).unwrap_or_default().iter().rev() {
             let _ = detach(left);
         }

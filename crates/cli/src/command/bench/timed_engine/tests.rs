@@ -1,4 +1,5 @@
-//! What the simulator says of an extent cache, and what the engine itself does in simulated time, within a tenth.
+//! What the simulator predicts for an extent cache agrees with what the engine itself does in simulated time, within a
+//! tenth.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,15 +9,15 @@ use halocline_sim::{CacheOutcome, Options, Pace, ServerSet, replay, replay_cache
 
 use super::*;
 
-/// After the last request the engine's flush rests, which the simulator's does not: of a run of a quarter of a second, which
-/// leaves next to nothing dirty, that is a third.
+/// After the last request, the engine's flush pauses, which the simulator's does not. In a run of a quarter of a second
+/// that leaves next to nothing dirty, this is a third of the time.
 const REST_SECONDS: f64 = 0.15;
 
 /// Requests, and the devices that serve them.
 struct Case {
     what: String,
     requests: Vec<Request>,
-    /// As the option `emulate` takes them.
+    /// In the form of the option `emulate`.
     devices: &'static str,
     capacity: u64,
     background: bool,
@@ -29,8 +30,9 @@ impl Case {
         Self { what, requests, devices: "hdd+ssd", capacity, background: false }
     }
 
-    /// Processes that go over a file on eight disks and four SSDs or one of each, computing a moment between requests:
-    /// without it those that begin together would stay in step, and which is first would be for the scheduler to say.
+    /// Processes that go over a file on eight disks and four SSDs, or on one of each, and compute for a moment between
+    /// requests. Without that, those that begin together would stay in step, and the scheduler would decide which of
+    /// them comes first.
     fn sweeps(sweeps: &Sweeps, devices: &'static str, capacity: u64) -> Self {
         let mut requests: Vec<Request> = sweeps.requests().collect();
         for request in &mut requests {
@@ -159,7 +161,8 @@ fn random_writes_agree() {
     }
 }
 
-/// A flush rests for a moment after the last request: long traces, so that it is no tenth of the time.
+/// A flush pauses for a moment after the last request, so the traces are long enough that this is less than a tenth of
+/// the time.
 #[test]
 fn sequential_writes_agree() {
     let requests = requests(&Ior::new(1, 256 << 20, 64 << 10, 1).unwrap());

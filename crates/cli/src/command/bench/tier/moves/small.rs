@@ -1,7 +1,7 @@
 //! Promotion and demotion of many small files, against `cp -a` and a sync of their file system.
 //!
-//! Both take the same files, from the same directory of a tier, one right after the other: what is
-//! compared saw the same machine, and sources that were made the same way.
+//! Both take the same files, from the same directory of a tier, one right after the other: so both see the machine in
+//! the same state, and sources that were made the same way.
 
 use std::fs::{self, File};
 use std::io;
@@ -73,7 +73,7 @@ fn copy(from: &Path, to: &Path) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Has done what earlier moves and copies left to do, so that it is not timed.
+/// Waits until everything that earlier moves and copies left to do is done, so that it is not timed.
 fn settle(migrator: &mut Migrator, on: &Path) -> Result<()> {
     let flush = Request::Flush { path: "".into(), dry_run: false };
     migrator.client.call::<MoveReport>(&flush, |_| {})?;
