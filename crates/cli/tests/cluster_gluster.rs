@@ -26,20 +26,22 @@ const PIECE: usize = 4096;
 /// Pieces of each node.
 const PIECES: usize = 64;
 
-/// Two nodes, each with a client of its own. The volume is dropped after them.
-fn nodes(client: &[&str]) -> Option<(Nodes, Gluster)> {
+/// Two nodes, each with a client of its own, and the volume, which is dropped after them: what a pattern names last is
+/// dropped first.
+fn nodes(client: &[&str]) -> Option<(Gluster, Nodes)> {
     let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
     let store = RedisServer::start(&[])?;
     let mut gluster = Gluster::start()?;
     let origins = [gluster.mount(client), gluster.mount(client)];
-    Some((Nodes::over(scratch, origins, store, &["--size", "16M"]), gluster))
+    let nodes = Nodes::over(scratch, origins, store, &["--size", "16M"]);
+    Some((gluster, nodes))
 }
 
 /// The clients of the file system would have served old bytes and sizes: also with all that they do by default.
 #[test]
 fn i11_nodes_over_clients_of_glusterfs_see_each_others_changes_at_once() {
     for client in [&[][..], &["--direct-io-mode=enable"]] {
-        let Some((nodes, gluster)) = nodes(client) else { return };
+        let Some((gluster, nodes)) = nodes(client) else { return };
         let files = nodes.open("file");
         let (mut model, mut random) = (Vec::new(), Random(5));
         for step in 0..200_usize {
@@ -74,7 +76,7 @@ fn i11_nodes_over_clients_of_glusterfs_see_each_others_changes_at_once() {
 
 #[test]
 fn locks_hold_over_clients_of_glusterfs_and_waits_for_them_end() {
-    let Some((nodes, _gluster)) = nodes(&NAMES) else { return };
+    let Some((_gluster, nodes)) = nodes(&NAMES) else { return };
     let [one, other] = nodes.open("file");
     flock(one.as_fd(), FlockOperation::LockExclusive).unwrap();
     let tries = || flock(other.as_fd(), FlockOperation::NonBlockingLockExclusive);
@@ -134,7 +136,7 @@ impl Writer {
 /// Nothing that was acknowledged goes with a brick: it is on a node's cache until the brick is back.
 #[test]
 fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
-    let Some((nodes, mut gluster)) = nodes(&NAMES) else { return };
+    let Some((mut gluster, nodes)) = nodes(&NAMES) else { return };
     let files = nodes.open("file");
     files[0].set_len((2 * PIECES * PIECE) as u64).unwrap();
     let mut start = 0;
@@ -150,12 +152,13 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
                 let is_over = &is_over;
                 scope.spawn(move || writer.write_until(is_over, &mut random));
             }
+            // Or the scope would wait for its threads for ever.
+            let _over = SetOnDrop(&is_over);
             thread::sleep(Duration::from_millis(300));
             gluster.kill_brick();
             thread::sleep(Duration::from_millis(500 + 700 * round));
             gluster.revive_brick();
             thread::sleep(Duration::from_millis(300));
-            is_over.store(true, Ordering::SeqCst);
         });
         for node in NODES {
             let mut all = Vec::new();

@@ -11,7 +11,7 @@ use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::Nodes;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
-use halocline_testkit::waiting::eventually;
+use halocline_testkit::waiting::{SetOnDrop, WAIT_LIMIT, eventually, within};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -62,17 +62,22 @@ fn shifted_reads_come_from_the_other_cache(options: &[&str]) {
     let Some(nodes) = two_nodes(options) else { return };
     let (files, parts) = write_parts(&nodes);
     for round in 0..2_u64 {
-        for (node, file) in files.iter().enumerate() {
-            let found = read_part(file, 1 - node, 8192);
-            assert!(found == parts[1 - node], "round {round}");
-        }
-        for node in ["one", "other"] {
-            let report = report(&nodes, node);
-            let bytes = report["cluster"]["peer_bytes"].as_u64().unwrap();
-            assert!(bytes * 100 >= (round + 1) * PART as u64 * 95, "{report}");
-            assert_eq!(report["cluster"]["peer_failures"], 0, "{report}");
-            // What another node has is not cached twice.
-            assert_eq!(report["filled_bytes"], 0, "{report}");
+        for (node, file) in ["one", "other"].iter().zip(&files).map(|(node, file)| (*node, file)) {
+            let other = usize::from(node == "one");
+            // A machine that is so busy that an answer comes too late reads from the origin for some time.
+            within(5 * WAIT_LIMIT, "a round of reads from the other cache", || {
+                let before = peer_bytes(&nodes, node);
+                assert!(read_part(file, other, 8192) == parts[other], "round {round}");
+                let report = report(&nodes, node);
+                let bytes = report["cluster"]["peer_bytes"].as_u64().unwrap();
+                // What another node has is not cached twice.
+                let is_twice = report["filled_bytes"] != 0;
+                assert!(
+                    !is_twice || report["cluster"]["peer_failures"] != 0 || bytes < PART as u64,
+                    "{report}"
+                );
+                (bytes - before) * 100 >= PART as u64 * 95 || is_twice
+            });
         }
     }
     let explained =
@@ -287,8 +292,17 @@ fn i11_what_is_evicted_and_rewritten_meanwhile_is_never_read_as_something_else()
             }
         });
         let (mut random, mut version) = (Random(3), 1);
-        let end = Instant::now() + Duration::from_secs(15);
-        for number in (0..FILES).cycle().take_while(|_| Instant::now() < end) {
+        // Or the scope would wait for its threads for ever.
+        let _stop = SetOnDrop(&stop);
+        let begun = Instant::now();
+        let peer_requests =
+            |node: &&str| report(&nodes, node)["cluster"]["peer_requests"].as_u64().unwrap();
+        let enough = || ["one", "other"].iter().all(|node| peer_requests(node) > 50);
+        for number in (0..FILES).cycle() {
+            if number == 0 && begun.elapsed() > Duration::from_secs(15) && enough() {
+                break;
+            }
+            assert!(begun.elapsed() < 5 * WAIT_LIMIT, "few reads come from the other cache");
             version += 1;
             let file = &files[number][random.below(2)];
             for _ in 0..random.below(12) {
@@ -300,12 +314,7 @@ fn i11_what_is_evicted_and_rewritten_meanwhile_is_never_read_as_something_else()
             }
             thread::sleep(Duration::from_millis(110));
         }
-        stop.store(true, Ordering::Relaxed);
     });
-    for node in ["one", "other"] {
-        let counted = report(&nodes, node);
-        assert!(counted["cluster"]["peer_requests"].as_u64().unwrap() > 50, "{counted}");
-    }
 }
 
 /// What a session left clean on its cache is not covered by a token until the next one has one: the rest of a file

@@ -80,32 +80,36 @@ impl Server {
         assert!(version.status.success());
         let place = tempfile::tempdir().unwrap();
         let settings = place.path().join("settings");
-        let port =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let file =
-            |suffix: &str| certificates.path(&format!("{name}.{suffix}")).display().to_string();
-        let text = format!(
-            "port 0\ntls-port {port}\nbind 127.0.0.1\nsave \"\"\ndir {}\ntls-cert-file {}\ntls-key-file {}\n\
+        for _ in 0..5 {
+            let port =
+                TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+            let file =
+                |suffix: &str| certificates.path(&format!("{name}.{suffix}")).display().to_string();
+            let text = format!(
+                "port 0\ntls-port {port}\nbind 127.0.0.1\nsave \"\"\ndir {}\ntls-cert-file {}\ntls-key-file {}\n\
              tls-ca-cert-file {}\ntls-auth-clients no\nrequirepass {SECRET}\nuser node on >{SECRET} {RIGHTS}\n\
              user weak on >{SECRET} ~halocline:* -@all +info\n",
-            place.path().display(),
-            file("pem"),
-            file("key"),
-            certificates.path("ours.pem").display(),
-        );
-        fs::write(&settings, text).unwrap();
-        let mut process =
-            Command::new(program).arg(&settings).stdout(Stdio::null()).spawn().unwrap();
-        let mut has_ended = false;
-        eventually("the server listens", || {
-            has_ended = process.try_wait().unwrap().is_some();
-            has_ended || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
-        });
-        if has_ended {
-            skip(format!("this {program} was built without TLS"));
-            return None;
+                place.path().display(),
+                file("pem"),
+                file("key"),
+                certificates.path("ours.pem").display(),
+            );
+            fs::write(&settings, text).unwrap();
+            let mut process =
+                Command::new(program).arg(&settings).stdout(Stdio::null()).spawn().unwrap();
+            let mut has_ended = false;
+            eventually("the server listens", || {
+                has_ended = process.try_wait().unwrap().is_some();
+                has_ended || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+            });
+            if has_ended {
+                // Another program may have taken the port.
+                continue;
+            }
+            return Some(Self { _place: place, process, port });
         }
-        Some(Self { _place: place, process, port })
+        skip(format!("this {program} was built without TLS"));
+        None
     }
 
     fn url(&self, user: &str) -> String {

@@ -1,5 +1,6 @@
 //! Waiting for what other processes do.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,5 +21,16 @@ pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(start.elapsed() < limit, "{what} did not come true");
         sleep(PAUSE);
+    }
+}
+
+/// Sets a flag when it is dropped, also by a panic: threads of a scope that wait for the flag then end, and the test
+/// fails instead of waiting for them for ever.
+#[derive(Debug)]
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }

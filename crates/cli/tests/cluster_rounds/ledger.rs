@@ -170,8 +170,11 @@ impl Ledger {
         }
         let mut open = 0;
         expected.retain(|key, is_acknowledged| {
-            assert!(found.contains(key) || !*is_acknowledged, "the record {key:?} is lost");
+            let is_there = found.contains(key);
+            assert!(is_there || !*is_acknowledged, "the record {key:?} is lost");
             open += usize::from(!*is_acknowledged);
+            // It is seen now, so it stays.
+            *is_acknowledged |= is_there;
             true
         });
         // The size of the file may have been there before the bytes.

@@ -12,6 +12,7 @@ use halocline_testkit::nodes::{CACHES, NODES, Nodes, TokenStore};
 use halocline_testkit::place::said;
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::waiting::SetOnDrop;
 use rustix::process::{Signal, kill_process};
 
 use crate::ledger::Ledger;
@@ -138,14 +139,6 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
             self.nodes.succeed(&["fsck", cache]);
         }
         println!("{name}: {} rounds, {}", self.count, self.ledger.summary());
-    }
-}
-
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
     }
 }
 
