@@ -4,7 +4,7 @@
 //! - writes to dirty extents go to the cache as before: their records need no change;
 //! - a write over clean bytes goes to the origin, after the mapping was abandoned: no later mount trusts it (I1);
 //! - dirty bytes are flushed file by file, and the file's mappings abandoned (I3, I7);
-//! - if the next mount can no longer be told what to distrust, it is told to distrust everything;
+//! - if single invalidations can no longer be recorded, one that covers everything is;
 //! - records that only speed things up (names, stamps, wanted ranges) are not updated: the next mount determines them
 //!   again. A stamp that says at rest while the file changes makes that mount drop the file's clean extents; a file
 //!   with dirty ones is already stamped as being written.

@@ -1,12 +1,13 @@
 //! The extent cache of Halocline: byte ranges of files on SSD servers in front of an origin (SLA-Cache and S4D-Cache;
 //! docs/ALGORITHMS.md, sections 2 to 6).
 //!
-//! A request goes one way and never returns to a module that it left:
+//! A request goes one way; where a component measures or retries work, it runs a closure of its caller:
 //! - [`engine`] answers the front end: [`handle`] opens an [`open_file`], [`name_changes`] and [`attributes`] handle
-//!   what is not data; [`permits`] asks for what other nodes must leave to us.
-//! - [`redirect`] locks the range (a [`range_lock`]), asks [`identify`] (which uses [`processes`] and [`hints`])
-//!   whether it is critical, and [`health`] and [`dirty_pressure`] whether there is room, for which [`backpressure`]
-//!   may let it wait; [`request_split`] says where its parts lie.
+//!   what is not data.
+//! - [`redirect`] has [`permits`] ask for what other nodes must leave to us, locks the range (a [`range_lock`]), asks
+//!   [`identify`] (which uses [`processes`] and [`hints`]) whether it is critical, and [`health`] and
+//!   [`dirty_pressure`] whether there is room, for which [`backpressure`] may let it wait; [`request_split`] says where
+//!   its parts lie.
 //! - [`extent`], below all of these, keeps tables and cache objects consistent; [`mappings`] changes them for all.
 //! - Bytes read twice come to the cache from the read itself ([`fill`]), or later from the origin ([`fetch`]).
 //! - [`rebuild`] makes passes in the background: [`flush`] writes to the origin, [`discard`] frees, [`barriers`] make

@@ -15,11 +15,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::coherence::{BLOCK, Blocks, Copies, PeerCache};
 
-/// Bytes of a file that one question is about; also what is given up at a time for a reader.
+/// Bytes of a file that one question covers: as many as a node gives up at once for a reader.
 pub(crate) const WINDOW: u64 = halocline_model::token::REGION;
 /// After this time another node may have more than it said, in milliseconds.
 const ASKED_FOR_MS: u64 = 10_000;
-/// The same if some nodes did not state everything.
+/// The same where some node could not state everything.
 const ASKED_AGAIN_MS: u64 = 100;
 /// The most blocks of one file that are remembered: 32 GiB of it.
 const BLOCKS_MAX: usize = 8 << 20;
@@ -49,7 +49,7 @@ impl Copy {
     }
 }
 
-/// The copies of one file.
+/// What other nodes have said of one file.
 #[derive(Debug, Default)]
 pub(crate) struct PeerCopies {
     /// Whether there may be anything to drop.
@@ -96,8 +96,7 @@ impl PeerCopies {
         if !known.is_due(number, now_ms) {
             return None;
         }
-        // Set before the agent determines what this node holds, so that a thread that gives something up later notices
-        // it.
+        // Set before the agent looks at what this node holds, so that whoever gives up a range later drops it here.
         self.is_used.store(true, Ordering::SeqCst);
         known.dropped = Some(Vec::new());
         Some(Question { of: self, number, now_ms, _asking: asking })

@@ -189,7 +189,7 @@ impl Permits {
     ) -> Result<Held<'f>> {
         let mut permit = Permit::wait(tokens, want)?;
         let grant = permit.grant();
-        // Other nodes no longer have what this node is about to change.
+        // Other nodes' copies of what this node is about to change become stale.
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
             file.peer_copies.drop_range(want.range);
         }

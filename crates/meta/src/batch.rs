@@ -71,7 +71,7 @@ impl Batch {
         self.bytes.is_empty()
     }
 
-    /// The last change of each record, by key: in one batch of the store, the order of a record's changes is lost.
+    /// The last change of each record, by key: the order in which a snapshot is written.
     pub(super) fn by_key(&self) -> Vec<Change<'_>> {
         let mut changes: Vec<_> = self.iter().collect();
         // Stable, so the last of equal keys is the latest.

@@ -1,7 +1,7 @@
 //! The form of records in the store: keys sorted by file and offset, values of fixed width.
 //!
-//! All integers are big-endian. The store checksums its journal batches and its blocks, so a record has only a version;
-//! decoding still rejects anything that is impossible.
+//! All integers are big-endian. The log checksums its batches, and a snapshot its blocks, so a record has only a
+//! version; decoding still rejects anything that is impossible.
 //!
 //! | key | value |
 //! | --- | --- |

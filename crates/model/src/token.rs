@@ -3,7 +3,8 @@
 //! Each node caches a range of a file only while it holds a token for it. The tokens of one file are one value in a
 //! shared store ([`Tokens`]), which a node changes by compare-and-swap: it reads the value, computes the next one with
 //! the functions here, and the store accepts it if no one else has changed it meanwhile. So the whole protocol is in
-//! pure functions, which a model checker explores (`tests/token_protocol.rs`), and the store needs no logic of its own.
+//! pure functions, which a model checker explores (`tests/token_protocol/main.rs`), and the store needs no logic of its
+//! own.
 //!
 //! What must hold around them:
 //! - A node has only one change of a file's tokens in progress at a time. It stops using what it gives up *before* it

@@ -173,6 +173,7 @@ impl PrivateDir {
 
     /// Opens a file in it.
     ///
+    /// # Errors
     /// [`Error::Invalid`] if what is there is not ours; [`Error::Path`] if it cannot be opened.
     pub fn file(&self, name: impl AsRef<OsStr>, using: Use) -> Result<File> {
         let path = self.path.join(name.as_ref());

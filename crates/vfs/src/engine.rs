@@ -29,7 +29,7 @@ pub struct OpenMode {
 ///
 /// The caller guarantees that permissions were checked by the kernel (mount option `default_permissions`) and that a
 /// handle is used only between its open and its drop. An implementation MUST be safe to call from many threads at once
-/// and MUST keep I1-I10.
+/// and MUST keep the invariants of `docs/INVARIANTS.md` that concern it.
 pub trait Engine: Send + Sync + 'static {
     /// A file, directory, link or special file that a front end refers to; cheap to clone.
     /// Dropping the last clone lets the engine forget it.

@@ -15,7 +15,7 @@ const OWN_FILES: u64 = 64 << 10;
 const RECORDS_SHARE: u64 = 32;
 /// An empty store takes some tens of kilobytes.
 const RECORDS_MIN: u64 = 512 << 10;
-/// The store's own journals at their largest, with tables for some millions of extents.
+/// The log's files at their largest, 64 MiB, and a snapshot of a million extents, both counted twice.
 const RECORDS_MAX: u64 = 256 << 20;
 
 /// Smallest size of a cache in bytes.

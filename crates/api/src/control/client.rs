@@ -66,7 +66,6 @@ impl Client {
     /// of another user, at a path that others may write, is not trusted.
     ///
     /// # Errors
-    /// # Errors
     /// No process listens, it does not answer (`ETIMEDOUT`), or it belongs to another user (`EPERM`).
     pub(crate) fn connect_to(socket: &Path, user: u32) -> Result<Self> {
         Self::over(connect(socket), socket, user, connect)

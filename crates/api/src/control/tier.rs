@@ -133,9 +133,9 @@ pub struct TierStatus {
     pub tiers: Vec<TierState>,
     /// Files on the SSD.
     pub ssd_files: u64,
-    /// Files are demoted in the background above this many bytes on the SSD,
+    /// Bytes on the SSD above which files are demoted in the background.
     pub high_bytes: u64,
-    /// and until this many are left.
+    /// Bytes on the SSD at which these demotions stop.
     pub low_bytes: u64,
     /// Files and bytes promoted to the SSD since the mount began.
     pub promoted: Moved,

@@ -18,7 +18,7 @@ pub(super) enum Read {
     AskFirst(ByteRange),
 }
 
-/// Where they came from.
+/// Where the bytes that the cache lacked came from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Missing {
     /// How many came from the caches of other nodes.

@@ -20,7 +20,7 @@ impl RecordStore for Unrecorded {
         self.0.usable()
     }
 
-    /// What the opening itself repaired (a torn journal) must be as durable as ever.
+    /// What the opening itself repaired (the end of a torn log) must be as durable as ever.
     fn sync(&self) -> Result<()> {
         self.0.sync()
     }
