@@ -42,7 +42,7 @@ pub(super) const CLUSTER_RUN: &[Metric] = &[
     metric(
         "pattern",
         "word",
-        "`file-per-process`, `segmented` (a part each of one file) or `strided` (every so-manieth request of one file).",
+        "`file-per-process`, `segmented` (a part each of one file) or `strided` (every n-th request, of n ranks, of one file).",
     ),
     metric(
         "setup",

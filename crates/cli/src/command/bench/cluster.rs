@@ -44,9 +44,9 @@ const REQUESTS_MAX: u64 = 1 << 26;
 
 /// Measure several nodes that cache one origin: mounts on this machine, with caches of their own and tokens
 ///
-/// Ranks on all nodes write, then read: a file each, their parts of one shared file, or every so-manieth
-/// request of it. Each run of a cluster is compared with mounts without one: private ones over an origin
-/// directory each, a single one, and the origin alone. Every byte is verified on the origin. The store
+/// Ranks on all nodes write, then read: a file each, their parts of one shared file, or every n-th request
+/// of it, of n ranks. Each run of a cluster is compared with mounts without one: private ones over an
+/// origin directory each, a single one, and the origin alone. Every byte is verified on the origin. The store
 /// of tokens is a server of Redis that the benchmark starts and ends, unless --cluster names one. All
 /// mounts are in one process; the devices are emulated unless --real is given: all nodes share the
 /// origin's disks, and divide the SSDs and the room on them among each other.

@@ -13,7 +13,7 @@ pub(super) enum Pattern {
     FilePerProcess,
     /// Each rank has a part of one shared file, in random order
     Segmented,
-    /// Each rank has every so-manieth request of one shared file, in ascending order
+    /// Each rank has every n-th request of one shared file, n being the number of ranks, in ascending order
     Strided,
 }
 
