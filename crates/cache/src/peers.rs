@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bon::Builder;
 use halocline_model::request::ByteRange;
@@ -102,10 +102,15 @@ impl Peers {
         buf: &mut [u8],
     ) -> Vec<ByteRange> {
         let mut served: Vec<ByteRange> = Vec::new();
+        // One limit for all pieces: the request holds a permit meanwhile, and others may wait for that.
+        let until = self.clock.instant() + READ_LIMIT;
         for copy in file.peer_copies.find(span) {
             let all = copy.blocks.range();
             let Some(part) = all.intersect(span) else { continue };
-            let Some(bytes) = self.read_copy(&copy) else {
+            if self.clock.instant() >= until {
+                break;
+            }
+            let Some(bytes) = self.read_copy(&copy, until) else {
                 file.peer_copies.forget(all);
                 self.failures.fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -125,8 +130,8 @@ impl Peers {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// All blocks of a copy, if they are as stated.
-    fn read_copy(&self, copy: &Copy) -> Option<Vec<u8>> {
+    /// All blocks of a copy, if they are as stated and there in time.
+    fn read_copy(&self, copy: &Copy, until: Instant) -> Option<Vec<u8>> {
         let peer = self.peer(&copy.cache)?;
         let now_ms = self.clock.now_ms();
         if peer.rests(now_ms) {
@@ -137,7 +142,10 @@ impl Peers {
             let (settings, clock) = (Arc::clone(&self.settings), self.clock.clone());
             move || peer.read(&copy, &settings, &clock)
         };
-        let what = match peer.readers.within(READ_LIMIT, read) {
+        let what = match peer
+            .readers
+            .within(until.saturating_duration_since(self.clock.instant()), read)
+        {
             Some(Ok(bytes)) => return Some(bytes).filter(|bytes| agrees(copy, bytes)),
             Some(Err(error)) => {
                 *peer.objects.lock() = None;
@@ -202,7 +210,7 @@ impl Peer {
     }
 
     fn rest(&self, until_ms: u64) {
-        self.rests_until_ms.store(until_ms, Ordering::Relaxed);
+        self.rests_until_ms.fetch_max(until_ms, Ordering::Relaxed);
     }
 
     /// Reads the blocks as they are there now. This may hang.

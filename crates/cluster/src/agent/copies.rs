@@ -82,6 +82,7 @@ pub(super) struct Waiting<'s> {
     of: &'s Correspondence,
     answers: Receiver<Answer>,
     open: BTreeMap<u64, Session>,
+    deadline: Instant,
 }
 
 /// An answer to the question with a number.
@@ -184,8 +185,8 @@ impl Correspondence {
             }
         }
         // A session never gets a different cache.
-        let entry = shared.registry.entry(session);
-        let cache = entry.and_then(|entry| place(pattern, entry)).map(Arc::new);
+        let entry = shared.registry.entry(session)?;
+        let cache = place(pattern, entry).map(Arc::new);
         let caches = &mut self.state.lock().caches;
         if caches.len() >= PEERS_MAX {
             caches.clear();
@@ -203,6 +204,8 @@ impl Correspondence {
     ) -> Waiting<'_> {
         let (sender, answers) = mpsc::channel();
         let mut open = BTreeMap::new();
+        // A store that hangs must cost no more than a node that does.
+        let deadline = Instant::now() + ANSWER_LIMIT;
         for (session, range) in asked {
             let number = {
                 let state = &mut *self.state.lock();
@@ -218,16 +221,18 @@ impl Correspondence {
             let SharedFile { inode, born_ns } = file;
             let question =
                 Letter::Question { number, from: shared.session, inode, born_ns, range: *range };
-            if let Ok(letter) = serde_json::to_vec(&question) {
+            if let Ok(letter) = serde_json::to_vec(&question)
+                && Instant::now() < deadline
+            {
                 shared.store.send(*session, &letter);
             }
         }
-        Waiting { of: self, answers, open }
+        Waiting { of: self, answers, open, deadline }
     }
 
     /// What they answer in time. Those who do not answer are not asked for a while.
     pub(super) fn wait_for_answers(&self, shared: &Shared, mut waiting: Waiting<'_>) -> Answers {
-        let deadline = Instant::now() + ANSWER_LIMIT;
+        let deadline = waiting.deadline;
         let mut answers = Answers { cached: Vec::new(), are_all: true };
         while !waiting.open.is_empty() && !shared.is_stopped() {
             let left = deadline.saturating_duration_since(Instant::now());
