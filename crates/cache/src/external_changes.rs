@@ -236,8 +236,7 @@ impl ExternalChanges {
 
     /// Drops clean bytes that may be older than the origin's.
     fn drop_clean(&self, id: FileId) -> Result<()> {
-        let clean = self.store.dmt.extents(id).into_iter().filter(|extent| !extent.dirty);
-        clean.map(|extent| extent.range).try_for_each(|range| self.mappings.let_go(id, range))
+        self.mappings.let_clean_go(id, WHOLE)
     }
 
     /// Saves the dirty extents of a file that was changed or removed on the origin, durably, and notes it. If that

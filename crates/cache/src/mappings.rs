@@ -90,6 +90,14 @@ impl Mappings {
         Ok(())
     }
 
+    /// Lets go what is clean of `range`, which may be older than the origin's bytes, as [`Self::let_go`].
+    pub(crate) fn let_clean_go(&self, id: FileId, range: ByteRange) -> Result<()> {
+        let mut segments = Vec::new();
+        self.store.dmt.lookup(id, range, &mut segments);
+        let clean = segments.iter().filter(|it| it.extent.is_some_and(|extent| !extent.dirty));
+        clean.map(|segment| segment.range).try_for_each(|part| self.let_go(id, part))
+    }
+
     /// Unmaps `range` of a file; its blocks are freed as soon as that is safe.
     pub(crate) fn drop_range(&self, id: FileId, range: ByteRange) -> Result<()> {
         self.store.dmt.unmap(id, range)?;

@@ -17,7 +17,6 @@ use super::origin_access::OriginAccess;
 use crate::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
 use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
-use halocline_meta::Segment;
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 
@@ -128,10 +127,7 @@ impl Permits {
         file: &'f CachedFile,
         range: ByteRange,
     ) -> Option<Held<'f>> {
-        let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
-        let permit = Permit::try_take(tokens, to_use(Direction::Read, range))?;
-        let grant = permit.grant();
-        (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
+        self.try_take(file, to_use(Direction::Read, range))
     }
 
     /// For a flush that writes unchanged bytes between dirty extents again: `None` unless no other node can have
@@ -141,11 +137,19 @@ impl Permits {
         file: &'f CachedFile,
         range: ByteRange,
     ) -> Option<Held<'f>> {
+        self.try_take(
+            file,
+            Want { touches: NOTHING, alone: true, ..to_use(Direction::Write, range) },
+        )
+    }
+
+    /// A permit for background work, if it is there to have and may be cached. If this node got the token only now, others
+    /// may have changed what it knows, and its client of a network file system may still have old pages.
+    fn try_take<'f>(&self, file: &'f CachedFile, want: Want) -> Option<Held<'f>> {
         let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
-        let want = Want { touches: NOTHING, alone: true, ..to_use(Direction::Write, range) };
         let permit = Permit::try_take(tokens, want)?;
-        // If this node got the token only now, its client of a network file system may still have old pages.
-        (!permit.grant().renewed).then_some(Held { _permit: Some(permit), caches: true })
+        let grant = permit.grant();
+        (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.
@@ -256,13 +260,7 @@ impl Permits {
     fn drop_clean(&self, file: &CachedFile, range: ByteRange) -> Result<()> {
         let Some(id) = file.id().or_else(|| self.store.dmt.find(file.key)) else { return Ok(()) };
         let _range = file.range.exclusive(range);
-        let mut segments = Vec::new();
-        self.store.dmt.lookup(id, range, &mut segments);
-        let clean = |segment: &&Segment| segment.extent.is_some_and(|extent| !extent.dirty);
-        segments
-            .iter()
-            .filter(clean)
-            .try_for_each(|segment| self.mappings.let_go(id, segment.range))
+        self.mappings.let_clean_go(id, range)
     }
 }
 

@@ -7,6 +7,7 @@ use bon::Builder;
 use crate::barriers::Barriers;
 use crate::degraded_mode::Relief;
 use crate::discard::Discards;
+use crate::extent::file::WHOLE;
 use crate::extent::store::ExtentStore;
 use crate::external_changes;
 use crate::fetch::Fetcher;
@@ -76,10 +77,7 @@ impl Session {
     /// Drops what is clean: no token covered it since the last session, so other nodes may have changed it (I11).
     fn drop_clean(&self) -> Result<()> {
         for record in self.store.dmt.files() {
-            let extents = self.store.dmt.extents(record.id);
-            for extent in extents.into_iter().filter(|extent| !extent.dirty) {
-                self.mappings.let_go(record.id, extent.range)?;
-            }
+            self.mappings.let_clean_go(record.id, WHOLE)?;
             self.store.note_emptied(record.id);
         }
         Ok(())
