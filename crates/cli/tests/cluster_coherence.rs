@@ -6,8 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Barrier;
 use std::thread;
 
-use halocline_testkit::hostile::Random;
-use halocline_testkit::nodes::{NODES, Nodes};
+use halocline_testkit::nodes::{self, NODES, Nodes};
 use halocline_testkit::program;
 
 fn two_nodes() -> Option<Nodes> {
@@ -18,26 +17,7 @@ fn two_nodes() -> Option<Nodes> {
 fn i11_mounts_of_a_cluster_see_each_others_changes_at_once() {
     let Some(nodes) = two_nodes() else { return };
     let files = nodes.open("file");
-    let (mut model, mut random) = (Vec::new(), Random(3));
-    for step in 0..200_usize {
-        let writer = random.below(2);
-        let (offset, length) = (random.below(200_000), random.below(20_000) + 1);
-        let bytes = vec![u8::try_from(step % 251 + 1).unwrap(); length];
-        if step % 16 == 15 {
-            files[writer].set_len(offset as u64).unwrap();
-            model.resize(offset, 0);
-        } else {
-            files[writer].write_all_at(&bytes, offset as u64).unwrap();
-            model.resize(model.len().max(offset + length), 0);
-            model[offset..offset + length].copy_from_slice(&bytes);
-        }
-        let reader = &files[1 - writer];
-        assert_eq!(reader.metadata().unwrap().len(), model.len() as u64, "step {step}");
-        let offset = random.below(model.len() + 1);
-        let mut found = vec![0; (model.len() - offset).min(30_000)];
-        reader.read_exact_at(&mut found, offset as u64).unwrap();
-        assert!(found == model[offset..offset + found.len()], "step {step} at {offset}");
-    }
+    let model = nodes::see_each_others_changes(&files, 3);
     drop(files);
     // One removes what the other has dirty, and both what is not there any more.
     fs::write(nodes.scratch.path("other").join("gone"), vec![7; 100_000]).unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use halocline_testkit::gluster::Gluster;
 use halocline_testkit::hostile::Random;
-use halocline_testkit::nodes::{NODES, Nodes};
+use halocline_testkit::nodes::{self, NODES, Nodes};
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::scratch::Scratch;
@@ -43,29 +43,8 @@ fn i11_nodes_over_clients_of_glusterfs_see_each_others_changes_at_once() {
     for client in [&[][..], &["--direct-io-mode=enable"]] {
         let Some((gluster, nodes)) = nodes(client) else { return };
         let files = nodes.open("file");
-        let (mut model, mut random) = (Vec::new(), Random(5));
-        for step in 0..200_usize {
-            let writer = random.below(2);
-            let (offset, length) = (random.below(200_000), random.below(20_000) + 1);
-            let bytes = vec![u8::try_from(step % 251 + 1).unwrap(); length];
-            if step % 16 == 15 {
-                files[writer].set_len(offset as u64).unwrap();
-                model.resize(offset, 0);
-            } else {
-                files[writer].write_all_at(&bytes, offset as u64).unwrap();
-                model.resize(model.len().max(offset + length), 0);
-                model[offset..offset + length].copy_from_slice(&bytes);
-            }
-            let reader = &files[1 - writer];
-            assert_eq!(reader.metadata().unwrap().len(), model.len() as u64, "step {step}");
-            let offset = random.below(model.len() + 1);
-            let mut found = vec![0; (model.len() - offset).min(30_000)];
-            reader.read_exact_at(&mut found, offset as u64).unwrap();
-            assert!(
-                found == model[offset..offset + found.len()],
-                "{client:?}, step {step} at {offset}"
-            );
-        }
+        println!("clients with {client:?}");
+        let model = nodes::see_each_others_changes(&files, 5);
         drop(files);
         for node in NODES {
             nodes.succeed(&["umount", node]);

@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::ops::Deref;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Output;
 
 use rustix::process::{Signal, kill_process};
 
+use crate::hostile::Random;
 use crate::place::said;
 use crate::redis_cluster::RedisCluster;
 use crate::redis_server::RedisServer;
@@ -121,4 +123,30 @@ impl<S: TokenStore> Nodes<S> {
             File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
         })
     }
+}
+
+/// Changes a file on either of two nodes at random, and sees size and bytes of each change on the other one at once (I11).
+/// Returns what the file has then.
+pub fn see_each_others_changes(files: &[File; 2], seed: u64) -> Vec<u8> {
+    let (mut model, mut random) = (Vec::new(), Random(seed));
+    for step in 0..200_usize {
+        let writer = random.below(2);
+        let (offset, length) = (random.below(200_000), random.below(20_000) + 1);
+        let bytes = vec![u8::try_from(step % 251 + 1).unwrap(); length];
+        if step % 16 == 15 {
+            files[writer].set_len(offset as u64).unwrap();
+            model.resize(offset, 0);
+        } else {
+            files[writer].write_all_at(&bytes, offset as u64).unwrap();
+            model.resize(model.len().max(offset + length), 0);
+            model[offset..offset + length].copy_from_slice(&bytes);
+        }
+        let reader = &files[1 - writer];
+        assert_eq!(reader.metadata().unwrap().len(), model.len() as u64, "step {step}");
+        let offset = random.below(model.len() + 1);
+        let mut found = vec![0; (model.len() - offset).min(30_000)];
+        reader.read_exact_at(&mut found, offset as u64).unwrap();
+        assert!(found == model[offset..offset + found.len()], "step {step} at {offset}");
+    }
+    model
 }
