@@ -20,7 +20,7 @@ const EXEMPT: [&str; 14] = [
     "crates/cache/src/processes.rs",
     "crates/meta/src/identity.rs",
     "crates/os/src/boot_id.rs",
-    "crates/meta/src/owner/holder.rs",
+    "crates/meta/src/owner/lock_holder.rs",
     "crates/os/src/private.rs",
     "crates/tier/src/batch.rs",
     "crates/fuse/src/front/privileges.rs",
