@@ -17,7 +17,7 @@ mod yielding;
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -32,7 +32,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
-use crate::registry::{Entry, Registry};
+use crate::registry::{Entry, Registry, Seen};
 use crate::store::{Roll, Store, StoreError};
 use copies::Correspondence;
 use file::File;
@@ -168,10 +168,17 @@ impl Agent {
             cache_id: options.cache_id.clone(),
             boot_id: boot_id()?,
             since,
+            cache_seen: seen(&options.cache),
+            seen: None,
         };
         // Done before anything is written, so that a store that cannot be used leaves no entry.
         let roll = Arc::new(store.roll().map_err(told)?);
         registry.enter(&entry)?;
+        // Before the first token. It has none yet, so it can go at once.
+        if let Err(error) = registry.check_views(session) {
+            registry.leave(session)?;
+            return Err(error);
+        }
         let shared = Arc::new(Shared {
             asserted: Mutex::new(roll.epoch),
             roll: Mutex::new((roll, options.clock.instant())),
@@ -388,6 +395,11 @@ pub(crate) fn told(error: StoreError) -> Error {
         StoreError::Unusable(_) => "change its settings, or name another one",
     };
     Error::Cluster { what: error.to_string(), remedy: remedy.to_owned() }
+}
+
+/// Which directory a path leads to, if that can be seen.
+fn seen(path: &Path) -> Option<Seen> {
+    std::fs::File::open(path).and_then(Seen::of).ok()
 }
 
 /// A number that was never used before.

@@ -57,6 +57,8 @@ mod tests {
             cache_id: "0e1c2d3f".to_owned(),
             boot_id: "a1b2".to_owned(),
             since: 1_795_577_225,
+            cache_seen: None,
+            seen: None,
         };
         let seeds = [("plain", serde_json::to_vec(&entry).unwrap())];
         run("cluster_registry", &seeds, 1_000, registry);
