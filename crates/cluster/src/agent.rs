@@ -102,6 +102,9 @@ pub(crate) struct Shared {
     roll: Mutex<(Arc<Roll>, Instant)>,
     /// The last epoch in which this session asserted what it holds.
     asserted: Mutex<Epoch>,
+    /// Held while the lease is renewed, and all the time while it is regained after the store or this node had lost it:
+    /// it must not begin before everything that was uncertain is dropped.
+    regaining: Mutex<()>,
     /// Held shared by changes of tokens, and exclusively while the node asserts what it holds.
     changes: RwLock<()>,
     /// Why nothing is granted, if nothing is.
@@ -194,6 +197,7 @@ impl Agent {
             session,
             holder: OnceLock::new(),
             files: Mutex::default(),
+            regaining: Mutex::new(()),
             changes: RwLock::new(()),
             obstacle: Mutex::new(None),
             queue: Queue::default(),
