@@ -8,17 +8,22 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::mappings::Mappings;
 use super::origin_access::OriginAccess;
 use crate::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile, Want};
-use crate::extent::file::{CachedFile, tail};
+use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::store::ExtentStore;
+use crate::open_file::OpenFile;
+use halocline_os::client_pages::ClientPages;
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_storage::volume::origin::OriginFile;
 
 /// Asks the node's agent, if there are other nodes.
 #[derive(Debug, Builder)]
@@ -28,6 +33,7 @@ pub(crate) struct Permits {
     origin: Arc<OriginAccess>,
     store: Arc<ExtentStore>,
     mappings: Arc<Mappings>,
+    clock: Clock,
 }
 
 /// A permit in use by a request; empty if there are no other nodes.
@@ -35,12 +41,14 @@ pub(crate) struct Permits {
 #[must_use = "the bytes are others' again when it is dropped"]
 pub(crate) struct HeldPermit<'f> {
     _permit: Option<Permit<'f>>,
+    /// Where the kernel may have old pages of the file, and they are only dropped while nobody uses them.
+    _pages: Option<RwLockReadGuard<'f, ()>>,
     /// Whether bytes may be cached.
     pub(crate) caches: bool,
 }
 
 impl HeldPermit<'_> {
-    const ALONE: Self = HeldPermit { _permit: None, caches: true };
+    const ALONE: Self = HeldPermit { _permit: None, _pages: None, caches: true };
 }
 
 impl Permits {
@@ -50,17 +58,17 @@ impl Permits {
     }
 
     /// Whether a write that went past the cache is seen by other nodes only once it was synced.
-    pub(crate) fn needs_sync(&self, held: &HeldPermit<'_>) -> bool {
-        self.are_needed() && !held.caches && self.origin.keeps_pages()
+    pub(crate) fn needs_sync(&self, file: &CachedFile, held: &HeldPermit<'_>) -> bool {
+        self.are_needed() && !held.caches && self.origin.keeps_pages(&file.node.read())
     }
 
     /// Makes the origin's file end at `end`, with the last byte of `data`. Where a client may remember too small a size, the
     /// file is not given one, which would cut off what lies behind it.
-    pub(crate) fn grow(&self, origin: &OriginFile, end: u64, data: &[u8]) -> io::Result<()> {
-        if self.are_needed() && self.origin.keeps_pages() {
-            return origin.write_at(end - 1, &data[data.len() - 1..]);
+    pub(crate) fn grow(&self, handle: &OpenFile, end: u64, data: &[u8]) -> io::Result<()> {
+        if self.are_needed() && self.origin.keeps_pages(&handle.file.node.read()) {
+            return handle.origin.write_at(end - 1, &data[data.len() - 1..]);
         }
-        origin.truncate(end)
+        handle.origin.truncate(end)
     }
 
     /// The agent, if there are other nodes.
@@ -108,6 +116,7 @@ impl Permits {
         appends: bool,
     ) -> Result<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.check_writable(file)?;
         if !appends {
             let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
             if self.lies_within(file, range)? {
@@ -122,6 +131,7 @@ impl Permits {
     /// To change the size to `size`: exclusively from there or from the end on.
     pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.check_writable(file)?;
         self.alone_from(tokens, file, size, NOTHING)
     }
 
@@ -153,8 +163,12 @@ impl Permits {
         let Some(tokens) = self.tokens(file).ok()? else { return Some(HeldPermit::ALONE) };
         let permit = Permit::try_take(tokens, want)?;
         let grant = permit.grant();
-        (grant.caches && !grant.renewed)
-            .then_some(HeldPermit { _permit: Some(permit), caches: true })
+        if !grant.caches || grant.renewed {
+            return None;
+        }
+        let keeps_pages = self.origin.keeps_pages(&file.node.read());
+        let pages = if keeps_pages { Some(file.pages.try_read()?) } else { None };
+        Some(HeldPermit { _permit: Some(permit), _pages: pages, caches: true })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.
@@ -175,7 +189,7 @@ impl Permits {
     fn alone_from<'f>(
         &self,
         tokens: &'f dyn FileTokens,
-        file: &CachedFile,
+        file: &'f CachedFile,
         start: u64,
         touches: ByteRange,
     ) -> Result<HeldPermit<'f>> {
@@ -193,7 +207,7 @@ impl Permits {
     fn wait<'f>(
         &self,
         tokens: &'f dyn FileTokens,
-        file: &CachedFile,
+        file: &'f CachedFile,
         want: Want,
     ) -> Result<HeldPermit<'f>> {
         let mut permit = Permit::wait(tokens, want)?;
@@ -202,13 +216,65 @@ impl Permits {
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
             file.peer_copies.drop_range(want.range);
         }
+        let keeps_pages = self.origin.keeps_pages(&file.node.read());
+        let mut pages = keeps_pages.then(|| file.pages.read());
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
             self.drop_clean(file, want.range)?;
-            self.origin.forget_pages(&file.node.read())?;
+            // What is read under a new token later is not looked at again, wherever it lies.
+            let range = if grant.renewed && grant.caches { WHOLE } else { want.range };
+            pages = pages.map(|guard| self.forget_pages(file, range, guard)).transpose()?;
             permit.looked();
         }
-        Ok(HeldPermit { _permit: Some(permit), caches: grant.caches })
+        let caches = grant.caches && !file.unlinked.load(Ordering::SeqCst);
+        Ok(HeldPermit { _permit: Some(permit), _pages: pages, caches })
+    }
+
+    /// Makes sure that nothing of a range is read from pages of before this call. A page that a request is using, or
+    /// that is being read ahead of one, cannot be dropped: then no further request begins before it is.
+    fn forget_pages<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+        pages: RwLockReadGuard<'f, ()>,
+    ) -> Result<RwLockReadGuard<'f, ()>> {
+        let node = file.node.read().clone();
+        if self.origin.forget_pages(&node, range)? {
+            return Ok(pages);
+        }
+        drop(pages);
+        let alone = file.pages.write();
+        let begun = self.clock.instant();
+        while !self.origin.forget_pages(&node, range)? {
+            if self.clock.elapsed(begun) >= PAGES_LIMIT {
+                return Err(Error::Cluster {
+                    what: format!(
+                        "pages of the file of inode {} cannot be dropped, and may be older than what other nodes wrote",
+                        file.key.inode
+                    ),
+                    remedy: "see that no program has it open or mapped past the mount".to_owned(),
+                });
+            }
+            self.clock.sleep(PAGES_PAUSE);
+        }
+        Ok(RwLockWriteGuard::downgrade(alone))
+    }
+
+    /// Refuses to change a file below the origin whose client would write whole pages, as that of the origin itself is
+    /// refused at mount: bytes that other nodes write beside would be undone.
+    fn check_writable(&self, file: &CachedFile) -> Result<()> {
+        if self.origin.pages_of(&file.node.read()) < ClientPages::WrittenWhole {
+            return Ok(());
+        }
+        Err(Error::Cluster {
+            what: format!(
+                "the file of inode {} lies on NFS or SMB below the origin, whose clients write whole pages: what another \
+                 node wrote beside could be lost",
+                file.key.inode
+            ),
+            remedy: "mount a file system there that keeps its clients coherent, or change such files past the mounts"
+                .to_owned(),
+        })
     }
 
     /// Whether the file extends to the end of `range`. The caller has a permit over it, so no other node can shorten
@@ -247,14 +313,24 @@ impl Permits {
         Ok(())
     }
 
-    /// Adopts the current size of the origin's file. A change of the size on this node holds `growth` from before the
-    /// origin's file has its new size.
+    /// Adopts the current size of the origin's file, and whether it still has a name: a node that removes the last one
+    /// holds all tokens of the file meanwhile, so that this node looks after that. A change of the size on this node
+    /// holds `growth` from before the origin's file has its new size.
+    ///
+    /// # Errors
+    /// `ESTALE` if another node removed the file from a striped origin, with the objects that have its data.
     fn look_again(&self, file: &CachedFile) -> Result<()> {
         let node = file.node.read().clone();
         let _growth = file.growth.lock();
         let (_, raw) = self.origin.key_of(&node)?;
         #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
         file.set_size(raw.st_size as u64);
+        if raw.st_nlink == 0 && !file.unlinked.load(Ordering::SeqCst) {
+            if self.origin.data.is_striped() {
+                return Err(rustix::io::Errno::STALE.into());
+            }
+            file.unlinked.store(true, Ordering::SeqCst);
+        }
         Ok(())
     }
 }
@@ -268,6 +344,11 @@ impl Permits {
         self.mappings.let_clean_go(id, range)
     }
 }
+
+/// How long a request waits for pages that are in use: as long as for a token.
+const PAGES_LIMIT: Duration = Duration::from_mins(2);
+/// How long it pauses in between.
+const PAGES_PAUSE: Duration = Duration::from_micros(200);
 
 /// No bytes.
 const NOTHING: ByteRange = ByteRange::new(0, 0);

@@ -117,7 +117,7 @@ impl Redirector {
         if growing {
             file.set_size(range.end);
         }
-        if self.permits.needs_sync(&held) {
+        if self.permits.needs_sync(file, &held) {
             handle.origin.sync(true)?;
         }
         let now_ns = self.clock.now_ns();
@@ -226,7 +226,7 @@ impl Redirector {
             let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
                     let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
-                    self.origin.serve(|| self.permits.grow(&handle.origin, range.end, data))?;
+                    self.origin.serve(|| self.permits.grow(handle, range.end, data))?;
                 }
                 Ok(())
             };
