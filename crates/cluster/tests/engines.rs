@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_api::config::{CacheSize, Config};
-use halocline_api::control::Controlled;
+use halocline_api::control::{Controlled, Side};
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::Coherence;
@@ -146,6 +146,29 @@ fn what_lies_beside_what_is_given_up_stays() {
         _ => 0,
     };
     assert!(read.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+}
+
+/// Regression: what lay between the dirty blocks of what is given up was never written again, so that a disk had to seek
+/// for each of them while another node waited.
+#[test]
+fn what_is_given_up_goes_to_the_origin_in_large_pieces() {
+    const BLOCK: u64 = 4 << 10;
+    let cluster = Cluster::with(2, &Config { rebuild: false, ..Config::default() });
+    let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+    let [first, second] = [one, other].map(|node| node.open(libc::O_RDWR));
+    for block in 0..64 {
+        one.engine.write(&first, block * 2 * BLOCK, &[1; 4 << 10], ME).unwrap();
+    }
+    let writes = || -> u64 {
+        let servers = one.engine.status().servers;
+        servers.iter().filter(|server| server.side == Side::Origin).map(|one| one.writes).sum()
+    };
+    let before = writes();
+    let mut read = [0; 100];
+    other.engine.read(&second, 10 * BLOCK + 50, &mut read, ME).unwrap();
+    assert_eq!(read, [1; 100]);
+    assert_eq!(one.engine.status().dirty_bytes, 0);
+    assert!(writes() - before < 8, "{} writes", writes() - before);
 }
 
 /// Regression: a write past the end took everything behind the end from others, though it uses none of it. Nodes that
@@ -403,6 +426,9 @@ fn nodes_that_write_parts_of_a_new_file_part_it_for_good() {
     const BLOCKS: u64 = 512;
     let cluster = Cluster::new(4);
     let handles: Vec<_> = cluster.nodes.iter().map(|node| node.open(libc::O_RDWR)).collect();
+    // All nodes have one store.
+    let requests = || cluster.nodes[0].agent.counts().round_trips;
+    let before = requests();
     let write = |at: usize| {
         let (node, handle) = (&cluster.nodes[at], &handles[at]);
         let mut blocks: Vec<u64> = (0..BLOCKS).map(|block| at as u64 * BLOCKS + block).collect();
@@ -424,6 +450,7 @@ fn nodes_that_write_parts_of_a_new_file_part_it_for_good() {
     let counts: Vec<_> = cluster.nodes.iter().map(|node| node.agent.counts()).collect();
     let contended: u64 = counts.iter().map(|counts| counts.direct).sum();
     let handovers: u64 = counts.iter().map(|counts| counts.handovers).sum();
+    println!("{handovers} handovers, {} requests to the store", requests() - before);
     assert_eq!(contended, 0, "{counts:?}");
     assert!(handovers < 24, "{handovers}: {counts:?}");
     drop(handles);
