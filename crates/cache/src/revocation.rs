@@ -222,3 +222,6 @@ impl LocalCache for Revocation {
 fn key_of(shared: SharedFile) -> OriginKey {
     OriginKey { inode: shared.inode, born_ns: shared.born_ns.cast_unsigned() }
 }
+
+#[cfg(test)]
+mod tests;

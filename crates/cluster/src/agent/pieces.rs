@@ -312,6 +312,7 @@ mod tests {
         assert!(pieces.permit(read(5, 21), now).is_none());
         let first = pieces.permit(read(5, 20), now).unwrap();
         assert!(first.caches && first.renewed);
+        assert_eq!(first.fresh, ByteRange::new(0, 20), "whole tokens");
         let beside = pieces.permit(read(5, 20), now).unwrap();
         assert!(beside.renewed, "nobody has looked yet");
         pieces.close(ByteRange::new(19, 30));
