@@ -72,16 +72,31 @@ fn what_was_measured_of_equal_servers_is_one_kind() {
     let dir = scratch.path();
     trace(dir);
     let mut text = String::new();
-    for (name, startup_us, capacity) in
-        [("d0", 9000, "1T"), ("d1", 9400, "1T"), ("s0", 60, "1M"), ("d2", 8800, "1T"), ("s1", 63, "1M")]
-    {
-        let times = format!("startup_sequential_ps = 60000000, startup_random_ps = {startup_us}000000, per_byte_ps = 2000");
-        writeln!(text, "[[server]]\nname = \"{name}\"\nprofile = \"{name}\"\ncapacity = \"{capacity}\"").unwrap();
+    for (name, startup_us, capacity) in [
+        ("d0", 9000, "1T"),
+        ("d1", 9400, "1T"),
+        ("s0", 60, "1M"),
+        ("d2", 8800, "1T"),
+        ("s1", 63, "1M"),
+    ] {
+        let times = format!(
+            "startup_sequential_ps = 60000000, startup_random_ps = {startup_us}000000, per_byte_ps = 2000"
+        );
+        writeln!(
+            text,
+            "[[server]]\nname = \"{name}\"\nprofile = \"{name}\"\ncapacity = \"{capacity}\""
+        )
+        .unwrap();
         writeln!(text, "[profile.{name}]\nread = {{ {times} }}\nwrite = {{ {times} }}").unwrap();
     }
     fs::write(dir.join("servers.toml"), text).unwrap();
     let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
-    assert!(written(&output).contains("5 servers of 2 kinds"), "{}{}", written(&output), said(&output));
+    assert!(
+        written(&output).contains("5 servers of 2 kinds"),
+        "{}{}",
+        written(&output),
+        said(&output)
+    );
     let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for name in ["pa", "psa"] {

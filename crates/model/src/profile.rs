@@ -168,7 +168,8 @@ mod tests {
             let alike = PROFILES.iter().filter(|(_, it)| it.is_like(profile)).count();
             assert_eq!(alike, 1, "{name}");
         }
-        let none = ServiceProfile { startup_sequential_ps: 0, startup_random_ps: 0, per_byte_ps: 0 };
+        let none =
+            ServiceProfile { startup_sequential_ps: 0, startup_random_ps: 0, per_byte_ps: 0 };
         let none = DeviceProfile { read: none, write: none };
         assert!(none.is_like(&none));
     }

@@ -434,9 +434,12 @@ write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }
         let (mut text, mut profiles) = (String::new(), String::new());
         for (number, startup_us) in [9000, 60, 9800, 8300, 66].into_iter().enumerate() {
             let (name, per_byte_ps) = (["s", &number.to_string()].concat(), 8000 + number * 100);
-            let startup = format!("startup_sequential_ps = 1000000, startup_random_ps = {startup_us}000000");
+            let startup =
+                format!("startup_sequential_ps = 1000000, startup_random_ps = {startup_us}000000");
             let times = format!("{{ {startup}, per_byte_ps = {per_byte_ps} }}");
-            text += &format!("[[server]]\nname = \"{name}\"\nprofile = \"{name}\"\ncapacity = \"1T\"\n");
+            text += &format!(
+                "[[server]]\nname = \"{name}\"\nprofile = \"{name}\"\ncapacity = \"1T\"\n"
+            );
             text += &format!("network = {{ connect_us = {}.5 }}\n", 50 + number);
             profiles += &format!("[profile.{name}]\nread = {times}\nwrite = {times}\n");
         }
