@@ -16,7 +16,7 @@ use super::table::{
     CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
 };
 use super::tokens::TOKENS;
-use super::trace::{CURVE, TRACE};
+use super::trace::{CURVE, PLAYED, TRACE};
 
 /// Every key that commands give.
 pub static SECTIONS: &[Section] = &[
@@ -162,6 +162,12 @@ pub static SECTIONS: &[Section] = &[
         commands: "`curve` of `trace show`, and of a report with `--trace`",
         about: "What caches would have missed of the trace; [ALGORITHMS.md](ALGORITHMS.md), section 10.",
         metrics: CURVE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline trace play FILE DIR --json`",
+        about: "The requests of a trace, issued by real processes; [TRACES.md](TRACES.md) says how.",
+        metrics: PLAYED,
         within: &[],
     },
     Section {

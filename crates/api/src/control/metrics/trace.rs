@@ -135,3 +135,19 @@ pub(super) const CURVE: &[Metric] = &[
     metric("points[].optimum", "0 to 1", "The least possible."),
     metric("points[].error", "0 to 1", "Standard error of `lru` from the sampling."),
 ];
+
+/// What `halocline trace play` answers.
+pub(super) const PLAYED: &[Metric] = &[
+    metric("requests", "number", "Requests of the trace."),
+    metric("processes", "number", "Processes that issue them, each a real one."),
+    metric("files", "number", "Files that they read and write."),
+    metric("prepared_bytes", "bytes", "Written first, so that there is something to read."),
+    metric("read_bytes", "bytes", "Bytes of the reads."),
+    metric("written_bytes", "bytes", "Bytes of the writes."),
+    metric(
+        "seconds",
+        "seconds",
+        "From the start of all processes to the end of the slowest one's last request, without the time in which it made and checked bytes; 0 with `--prepare`.",
+    ),
+    metric("mb_per_s", "MB/s", "All bytes, in units of 10^6, over that time."),
+];
