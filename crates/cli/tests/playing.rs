@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use halocline_api::control::metrics::Section;
-use halocline_testkit::place::{Place, said};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{Sandbox, said};
 use halocline_testkit::scratch::Scratch;
 use serde_json::Value;
 
@@ -77,58 +77,58 @@ fn what_benchmarks_ask_for_is_asked_by_real_processes_through_a_volume() {
     }
 }
 
-fn place_with(trace: &[&str]) -> Place {
-    let place = Place::new(program!());
-    fs::create_dir(place.path("dir")).unwrap();
-    let made = place.halocline(&[&["trace", "make"], trace, &["-o", "t.hct"]].concat());
+fn sandbox_with(trace: &[&str]) -> Sandbox {
+    let sandbox = Sandbox::new(program!());
+    fs::create_dir(sandbox.path("dir")).unwrap();
+    let made = sandbox.halocline(&[&["trace", "make"], trace, &["-o", "t.hct"]].concat());
     assert!(made.status.success(), "{}", said(&made));
-    place
+    sandbox
 }
 
 #[track_caller]
-fn refused(place: &Place, args: &[&str], what: &str) {
-    let output = place.halocline(&[&["trace", "play"], args].concat());
+fn refused(sandbox: &Sandbox, args: &[&str], what: &str) {
+    let output = sandbox.halocline(&[&["trace", "play"], args].concat());
     assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
     assert!(said(&output).contains(what), "{args:?}: {}", said(&output));
 }
 
 #[test]
 fn files_of_others_are_left_as_they_are() {
-    let place = place_with(&["ior", "-p", "2", "-b", "64K", "-t", "16K", "-r"]);
-    let file = place.path("dir/ior.0");
-    let outside = place.path("outside");
+    let sandbox = sandbox_with(&["ior", "-p", "2", "-b", "64K", "-t", "16K", "-r"]);
+    let file = sandbox.path("dir/ior.0");
+    let outside = sandbox.path("outside");
     fs::write(&outside, vec![0; 1 << 20]).unwrap();
     for bytes in [vec![0; 300_000], b"mine".to_vec()] {
         fs::write(&file, &bytes).unwrap();
-        refused(&place, &["t.hct", "dir"], "no file that trace play made");
+        refused(&sandbox, &["t.hct", "dir"], "no file that trace play made");
         assert_eq!(fs::read(&file).unwrap(), bytes);
     }
     fs::remove_file(&file).unwrap();
     symlink(&outside, &file).unwrap();
-    refused(&place, &["t.hct", "dir"], "ior.0");
+    refused(&sandbox, &["t.hct", "dir"], "ior.0");
     fs::remove_file(&file).unwrap();
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-    refused(&place, &["t.hct", "dir"], "no file that trace play made");
+    refused(&sandbox, &["t.hct", "dir"], "no file that trace play made");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    refused(&place, &["t.hct", "dir"], "ior.0");
+    refused(&sandbox, &["t.hct", "dir"], "ior.0");
     fs::remove_dir(&file).unwrap();
     assert_eq!(fs::read(&outside).unwrap(), vec![0; 1 << 20]);
-    let played = place.halocline(&["trace", "play", "t.hct", "dir"]);
+    let played = sandbox.halocline(&["trace", "play", "t.hct", "dir"]);
     assert!(played.status.success(), "{}", said(&played));
     // Again, and with a byte that somebody changed meanwhile.
-    let played = place.halocline(&["trace", "play", "t.hct", "dir"]);
+    let played = sandbox.halocline(&["trace", "play", "t.hct", "dir"]);
     assert!(played.status.success(), "{}", said(&played));
     let read_only =
         ["trace", "make", "ior", "-p", "2", "-b", "64K", "-t", "16K", "-r", "--no-write"];
-    place.halocline(&[&read_only[..], &["-o", "read.hct"]].concat());
+    sandbox.halocline(&[&read_only[..], &["-o", "read.hct"]].concat());
     std::os::unix::fs::FileExt::write_all_at(
         &File::options().write(true).open(&file).unwrap(),
         b"?",
         70_000,
     )
     .unwrap();
-    let played = place.halocline(&["trace", "play", "read.hct", "dir"]);
+    let played = sandbox.halocline(&["trace", "play", "read.hct", "dir"]);
     assert_eq!(played.status.code(), Some(1), "{}", said(&played));
     assert!(said(&played).contains("ior.0: 1 byte is not what was written"), "{}", said(&played));
     assert!(said(&played).contains("offset 70000"), "{}", said(&played));
@@ -136,11 +136,11 @@ fn files_of_others_are_left_as_they_are() {
 
 #[test]
 fn what_cannot_be_played_is_refused_and_nothing_made() {
-    let place = place_with(&["ior", "-p", "2", "-b", "64K", "-t", "16K"]);
+    let sandbox = sandbox_with(&["ior", "-p", "2", "-b", "64K", "-t", "16K"]);
     let import = |rows: &str| {
         let text = format!("time_s,process,file,op,offset,length\n{rows}");
-        fs::write(place.path("t.csv"), text).unwrap();
-        let output = place.halocline(&["trace", "import", "t.csv", "-o", "odd.hct"]);
+        fs::write(sandbox.path("t.csv"), text).unwrap();
+        let output = sandbox.halocline(&["trace", "import", "t.csv", "-o", "odd.hct"]);
         assert!(output.status.success(), "{}", said(&output));
     };
     for (rows, what) in [
@@ -152,21 +152,21 @@ fn what_cannot_be_played_is_refused_and_nothing_made() {
         ("0,1,f,read,9000000000000000000,1\n", "are free"),
     ] {
         import(rows);
-        refused(&place, &["odd.hct", "dir"], what);
+        refused(&sandbox, &["odd.hct", "dir"], what);
     }
     let many: String = (0..1025).map(|process| format!("0,{process},f,write,0,1\n")).collect();
     import(&many);
-    refused(&place, &["odd.hct", "dir"], "play a smaller one");
+    refused(&sandbox, &["odd.hct", "dir"], "play a smaller one");
     refused(
-        &place,
+        &sandbox,
         &["t.hct", "dir", "--below", "/mnt"],
         "ior.0 is not below /mnt; correct --below",
     );
-    refused(&place, &["t.hct", "nowhere"], "nowhere: there is no such directory");
-    assert_eq!(fs::read_dir(place.path("dir")).unwrap().count(), 0);
+    refused(&sandbox, &["t.hct", "nowhere"], "nowhere: there is no such directory");
+    assert_eq!(fs::read_dir(sandbox.path("dir")).unwrap().count(), 0);
     // Below a mount point, and in directories that are not there yet.
     import("0,1,/mnt/a/b,write,0,10\n0,2,/mnt/a/c,read,5,10\n");
-    let played = place.halocline(&["trace", "play", "odd.hct", "dir", "--below", "/mnt"]);
+    let played = sandbox.halocline(&["trace", "play", "odd.hct", "dir", "--below", "/mnt"]);
     assert!(played.status.success(), "{}", said(&played));
-    assert_eq!(fs::read(place.path("dir/a/c")).unwrap().len(), 15);
+    assert_eq!(fs::read(sandbox.path("dir/a/c")).unwrap().len(), 15);
 }
