@@ -1,5 +1,7 @@
 //! The servers of a file system, as `servers.toml` describes them.
 
+mod alike;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,8 @@ use halocline_model::profile::{DeviceProfile, whole};
 use halocline_model::units::parse_bytes;
 use serde::Deserialize;
 use toml::Spanned;
+
+use alike::alike;
 
 /// Limit of the servers in a file.
 pub const SERVERS_MAX: usize = 4096;
@@ -120,35 +124,6 @@ pub struct Server {
     pub capacity: u64,
     /// The network path to it.
     pub network: Network,
-}
-
-impl Server {
-    /// Whether both are of one class: equal devices and network paths, or measured ones that are nearly equal. Calibration
-    /// finds other times for each of several equal disks.
-    fn is_like(&self, other: &Self) -> bool {
-        match (&self.profile, &other.profile) {
-            (Profile::Measured(one), Profile::Measured(two)) => {
-                self.network.before(one).is_like(&other.network.before(two))
-            }
-            (one, two) => one == two && self.network == other.network,
-        }
-    }
-}
-
-impl Network {
-    /// The service times of a device behind this path, as a client sees them.
-    fn before(&self, device: &DeviceProfile) -> DeviceProfile {
-        let (connect_ps, per_byte_ps) =
-            (whole(self.connect_us * 1e6), whole(self.ns_per_byte * 1e3));
-        let mut seen = *device;
-        for service in [&mut seen.read, &mut seen.write] {
-            for startup in [&mut service.startup_sequential_ps, &mut service.startup_random_ps] {
-                *startup = startup.saturating_add(connect_ps);
-            }
-            service.per_byte_ps = service.per_byte_ps.saturating_add(per_byte_ps);
-        }
-        seen
-    }
 }
 
 /// Servers that are equal, or as measured nearly so, except for name, directory and capacity.
@@ -276,7 +251,7 @@ impl ServerSet {
     pub fn classes(&self) -> Vec<Class> {
         let mut classes: Vec<Class> = Vec::new();
         for (index, server) in self.servers.iter().enumerate() {
-            let same = |class: &&mut Class| self.servers[class.servers[0]].is_like(server);
+            let same = |class: &&mut Class| alike(&self.servers[class.servers[0]], server);
             match classes.iter_mut().find(same) {
                 Some(class) => class.servers.push(index),
                 None => classes.push(Class {
@@ -426,31 +401,6 @@ channels = 8
 read = { startup_sequential_ps = 1, startup_random_ps = 2, per_byte_ps = 3 }
 write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }
 "#;
-
-    /// Each of four disks was a class of its own as soon as it was calibrated: then one disk was the slow side of a cache,
-    /// and all others the fast one.
-    #[test]
-    fn calibrated_servers_of_one_kind_are_one_class() {
-        let (mut text, mut profiles) = (String::new(), String::new());
-        for (number, startup_us) in [9000, 60, 9800, 8300, 66].into_iter().enumerate() {
-            let (name, per_byte_ps) = (["s", &number.to_string()].concat(), 8000 + number * 100);
-            let startup =
-                format!("startup_sequential_ps = 1000000, startup_random_ps = {startup_us}000000");
-            let times = format!("{{ {startup}, per_byte_ps = {per_byte_ps} }}");
-            text += &format!(
-                "[[server]]\nname = \"{name}\"\nprofile = \"{name}\"\ncapacity = \"1T\"\n"
-            );
-            text += &format!("network = {{ connect_us = {}.5 }}\n", 50 + number);
-            profiles += &format!("[profile.{name}]\nread = {times}\nwrite = {times}\n");
-        }
-        let set = parse(&[text.clone(), profiles.clone()].concat()).unwrap();
-        let classes: Vec<_> = set.classes().into_iter().map(|class| class.servers).collect();
-        assert_eq!(classes, [vec![0, 2, 3], vec![1, 4]]);
-        // A way that takes longer than the device is another class.
-        let far = text.replacen("connect_us = 51.5", "connect_us = 5000.0", 1);
-        let classes = parse(&[far, profiles].concat()).unwrap().classes();
-        assert_eq!(classes.len(), 3, "{classes:?}");
-    }
 
     #[test]
     fn servers_are_read_and_classed() {

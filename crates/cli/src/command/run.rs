@@ -212,15 +212,11 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     report.exit_status = Some(i32::from(status));
     name_left(&mut report, &flushed);
     let curve = plan.report.as_ref().and(recorded).and_then(|trace| curve_of(&trace, limit_bytes));
+    let report = RunReport { report: &report, curve };
     if !args.quiet {
-        tell!("");
-        print::lines_aside(&text::report(&report));
-        if let Some(curve) = &curve {
-            tell!("");
-            print::lines_aside(&curve.table());
-        }
+        report.tell();
     }
-    conclude(&plan, status, &RunReport { report: &report, curve }, &flushed)
+    conclude(&plan, status, &report, &flushed)
 }
 
 /// What `run --report` writes.
@@ -230,6 +226,18 @@ struct RunReport<'a> {
     report: &'a Report,
     #[serde(skip_serializing_if = "Option::is_none")]
     curve: Option<Curve>,
+}
+
+impl RunReport<'_> {
+    /// For people.
+    fn tell(&self) {
+        tell!("");
+        print::lines_aside(&text::report(self.report));
+        if let Some(curve) = &self.curve {
+            tell!("");
+            print::lines_aside(&curve.table());
+        }
+    }
 }
 
 /// What caches of `limit_bytes` and of other sizes would have missed of a recorded trace; what is wrong with the trace is
