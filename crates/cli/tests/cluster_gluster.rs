@@ -68,8 +68,10 @@ fn i11_clients_of_glusterfs_with_caches_of_their_own_are_refused() {
     let what = said(&mounted);
     assert!(!mounted.status.success() && what.contains("io-cache, write-behind"), "{what}");
     assert!(what.contains("gluster volume set"), "{what}");
-    let told =
-        |origin: &str| said(&nodes.halocline(&["doctor", "--origin", origin, "--cache", "cache3"]));
+    let told = |origin: &str| {
+        let doctor = nodes.halocline(&["doctor", "--origin", origin, "--cache", "cache3"]);
+        String::from_utf8_lossy(&doctor.stdout).into_owned()
+    };
     assert!(told(&origin).contains("io-cache, write-behind"), "{}", told(&origin));
     let plain = gluster.mount(&NAMES);
     assert!(told(&plain).contains("without caches of its own"), "{}", told(&plain));
