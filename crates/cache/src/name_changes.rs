@@ -19,7 +19,7 @@ use crate::origin_access::OriginAccess;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::path_lookup::origin_key;
-use crate::permits::{Held, Permits};
+use crate::permits::{HeldPermit, Permits};
 use halocline_meta::OriginKey;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{Namespace, Node, Removed};
@@ -147,7 +147,10 @@ impl NameChanges {
     /// Before a name of a file is removed that other nodes may have cached: makes them flush their dirty bytes of it.
     /// The permit is held until the name is gone: a node that gets the file's tokens after that finds that it has no
     /// name ([`Permits`]), so that none keeps dirty bytes of a file that nobody can find again.
-    fn take_from_others<'f>(&self, file: Option<&'f Arc<CachedFile>>) -> Result<Option<Held<'f>>> {
+    fn take_from_others<'f>(
+        &self,
+        file: Option<&'f Arc<CachedFile>>,
+    ) -> Result<Option<HeldPermit<'f>>> {
         let Some(file) = file else { return Ok(None) };
         match self.permits.to_resize(file, 0) {
             // Another node was faster, which the removal itself will find.

@@ -17,7 +17,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::mappings::Mappings;
 use super::origin_access::OriginAccess;
-use crate::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
+use crate::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile, Want};
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::store::ExtentStore;
 use crate::open_file::OpenFile;
@@ -39,7 +39,7 @@ pub(crate) struct Permits {
 /// A permit in use by a request; empty if there are no other nodes.
 #[derive(Debug)]
 #[must_use = "the bytes are others' again when it is dropped"]
-pub(crate) struct Held<'f> {
+pub(crate) struct HeldPermit<'f> {
     _permit: Option<Permit<'f>>,
     /// Where the kernel may have old pages of the file, and they are only dropped while nobody uses them.
     _pages: Option<RwLockReadGuard<'f, ()>>,
@@ -47,8 +47,8 @@ pub(crate) struct Held<'f> {
     pub(crate) caches: bool,
 }
 
-impl Held<'_> {
-    const ALONE: Self = Held { _permit: None, _pages: None, caches: true };
+impl HeldPermit<'_> {
+    const ALONE: Self = HeldPermit { _permit: None, _pages: None, caches: true };
 }
 
 impl Permits {
@@ -58,7 +58,7 @@ impl Permits {
     }
 
     /// Whether a write that went past the cache is seen by other nodes only once it was synced.
-    pub(crate) fn needs_sync(&self, file: &CachedFile, held: &Held<'_>) -> bool {
+    pub(crate) fn needs_sync(&self, file: &CachedFile, held: &HeldPermit<'_>) -> bool {
         self.are_needed() && !held.caches && self.origin.keeps_pages(&file.node.read())
     }
 
@@ -76,10 +76,10 @@ impl Permits {
         self.coherence.as_ref()
     }
 
-    /// Registers the holder, which gives up what other nodes ask for.
-    pub(crate) fn attach(&self, holder: &Arc<dyn Holder>) {
+    /// Registers this node's cache, which gives up what other nodes ask for.
+    pub(crate) fn attach(&self, local_cache: &Arc<dyn LocalCache>) {
         if let Some(coherence) = &self.coherence {
-            coherence.attach(Arc::downgrade(holder));
+            coherence.attach(Arc::downgrade(local_cache));
         }
     }
 
@@ -93,8 +93,12 @@ impl Permits {
     }
 
     /// To read `range`; a read past the end returns nothing there.
-    pub(crate) fn to_read<'f>(&self, file: &'f CachedFile, range: ByteRange) -> Result<Held<'f>> {
-        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+    pub(crate) fn to_read<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+    ) -> Result<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         let held = self.wait(tokens, file, to_use(Direction::Read, range))?;
         if self.lies_within(file, range)? {
             return Ok(held);
@@ -110,8 +114,8 @@ impl Permits {
         file: &'f CachedFile,
         range: ByteRange,
         appends: bool,
-    ) -> Result<Held<'f>> {
-        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+    ) -> Result<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         self.check_writable(file)?;
         if !appends {
             let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
@@ -125,8 +129,8 @@ impl Permits {
     }
 
     /// To change the size to `size`: exclusively from there or from the end on.
-    pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<Held<'f>> {
-        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+    pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         self.check_writable(file)?;
         self.alone_from(tokens, file, size, NOTHING)
     }
@@ -136,7 +140,7 @@ impl Permits {
         &self,
         file: &'f CachedFile,
         range: ByteRange,
-    ) -> Option<Held<'f>> {
+    ) -> Option<HeldPermit<'f>> {
         self.try_take(file, to_use(Direction::Read, range))
     }
 
@@ -146,7 +150,7 @@ impl Permits {
         &self,
         file: &'f CachedFile,
         range: ByteRange,
-    ) -> Option<Held<'f>> {
+    ) -> Option<HeldPermit<'f>> {
         self.try_take(
             file,
             Want { touches: NOTHING, alone: true, ..to_use(Direction::Write, range) },
@@ -155,8 +159,8 @@ impl Permits {
 
     /// A permit for background work, if it is there to have and may be cached. If this node got the token only now, others
     /// may have changed what it knows, and its client of a network file system may still have old pages.
-    fn try_take<'f>(&self, file: &'f CachedFile, want: Want) -> Option<Held<'f>> {
-        let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
+    fn try_take<'f>(&self, file: &'f CachedFile, want: Want) -> Option<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file).ok()? else { return Some(HeldPermit::ALONE) };
         let permit = Permit::try_take(tokens, want)?;
         let grant = permit.grant();
         if !grant.caches || grant.renewed {
@@ -164,7 +168,7 @@ impl Permits {
         }
         let keeps_pages = self.origin.keeps_pages(&file.node.read());
         let pages = if keeps_pages { Some(file.pages.try_read()?) } else { None };
-        Some(Held { _permit: Some(permit), _pages: pages, caches: true })
+        Some(HeldPermit { _permit: Some(permit), _pages: pages, caches: true })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.
@@ -188,7 +192,7 @@ impl Permits {
         file: &'f CachedFile,
         start: u64,
         touches: ByteRange,
-    ) -> Result<Held<'f>> {
+    ) -> Result<HeldPermit<'f>> {
         loop {
             let from = start.min(file.size());
             let (direction, range) = (Direction::Write, tail(from));
@@ -205,7 +209,7 @@ impl Permits {
         tokens: &'f dyn FileTokens,
         file: &'f CachedFile,
         want: Want,
-    ) -> Result<Held<'f>> {
+    ) -> Result<HeldPermit<'f>> {
         let mut permit = Permit::wait(tokens, want)?;
         let grant = permit.grant();
         // Other nodes' copies of what this node is about to change become stale.
@@ -223,7 +227,7 @@ impl Permits {
             permit.looked();
         }
         let caches = grant.caches && !file.unlinked.load(Ordering::SeqCst);
-        Ok(Held { _permit: Some(permit), _pages: pages, caches })
+        Ok(HeldPermit { _permit: Some(permit), _pages: pages, caches })
     }
 
     /// Makes sure that nothing of a range is read from pages of before this call. A page that a request is using, or

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use halocline_api::config::{CacheSize, Config};
 use halocline_api::control::Controlled;
-use halocline_cache::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
+use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
 use halocline_cache::{Decorations, ExtentEngine};
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
@@ -60,7 +60,7 @@ impl Watching {
 }
 
 impl Coherence for Watching {
-    fn attach(&self, _: Weak<dyn Holder>) {}
+    fn attach(&self, _: Weak<dyn LocalCache>) {}
 
     fn tokens(&self, _: SharedFile) -> Result<Arc<dyn FileTokens>> {
         Ok(Arc::new(self.again()))

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use halocline_cache::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile};
+use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile};
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
@@ -220,7 +220,7 @@ struct Clumsy {
     fails: AtomicBool,
 }
 
-impl Holder for Clumsy {
+impl LocalCache for Clumsy {
     fn give_up(&self, _: SharedFile, _: ByteRange, _: bool) -> Result<()> {
         let left = self
             .panics
@@ -241,7 +241,8 @@ fn clumsy(world: &World, panics: u32) -> (Agent, Arc<Clumsy>, Arc<dyn FileTokens
     let registry = Registry::open(&world.registry()).unwrap();
     let agent = Agent::begin(options, world.troubled(), registry).unwrap();
     let clumsy = Arc::new(Clumsy { panics: AtomicU32::new(panics), fails: AtomicBool::new(false) });
-    let holder: Weak<dyn Holder> = Arc::downgrade(&(Arc::clone(&clumsy) as Arc<dyn Holder>));
+    let holder: Weak<dyn LocalCache> =
+        Arc::downgrade(&(Arc::clone(&clumsy) as Arc<dyn LocalCache>));
     agent.attach(holder);
     let tokens = agent.tokens(file(0)).unwrap();
     (agent, clumsy, tokens)

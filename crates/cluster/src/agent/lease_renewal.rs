@@ -1,4 +1,4 @@
-//! The session: its lease, and what it asserts to a store that may have forgotten it.
+//! Renewal of the lease: what keeps the session alive, and what it asserts to a store that may have forgotten it.
 //!
 //! What must hold: a lease that the store would renew is renewed, however long anything else takes. To keep a session
 //! may wait for the origin, for requests in progress, for flushes and for servers of the store that do not answer; a
@@ -15,7 +15,7 @@ use halocline_os::catch_panic::caught;
 use parking_lot::MutexGuard;
 
 use super::Shared;
-use super::copies::Correspondence;
+use super::peer_queries::PeerQueries;
 use crate::counters::add;
 use crate::store::{Lease, Result, StoreError};
 
@@ -37,7 +37,7 @@ impl Shared {
         threads.push(start("session", |shared| shared.run())?);
         threads.push(start("tokens heard", Self::listen)?);
         if self.options.peers.is_some() {
-            threads.push(start("letters", Correspondence::run)?);
+            threads.push(start("peer queries", PeerQueries::run)?);
         }
         for _ in 0..WORKERS {
             threads.push(start("tokens given", Self::work)?);
@@ -107,7 +107,7 @@ impl Shared {
         Ok(renewed)
     }
 
-    /// Wakes the keeper, because the lease is needed or the store's epoch has changed.
+    /// Wakes the thread that renews the lease, because the lease is needed or the store's epoch has changed.
     pub(super) fn wake(&self) {
         *self.woken.0.lock() = true;
         self.woken.1.notify_all();
