@@ -87,7 +87,7 @@ impl KnownFiles {
             let id = self.store.dmt.find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
             let look = (raw.st_size as u64, Stamp::of_stat(&raw));
-            let file = CachedFile::new(key, id, look, node.clone());
+            let file = CachedFile::new(key, id, look, node.clone(), self.files.peer_copies());
             if let Some(id) = id {
                 self.external.check(&file, id, &raw)?;
             }
