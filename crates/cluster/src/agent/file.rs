@@ -123,15 +123,12 @@ impl File {
 
     /// Waits until no permit is in progress in a closed range; `false` if that takes too long.
     pub(super) fn wait_unused(&self, range: ByteRange) -> bool {
-        let deadline = Instant::now() + self.shared.options.wait_limit;
+        let clock = &self.shared.options.wait_clock;
+        let deadline = clock.instant() + self.shared.options.wait_limit;
         let mut state = self.state.lock();
-        while state.pieces.is_used(range) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() || self.shared.is_stopped()
-            {
-                return !state.pieces.is_used(range);
-            }
-        }
-        true
+        let is_used = |state: &mut State| state.pieces.is_used(range) && !self.shared.is_stopped();
+        clock.wait_while(&self.changed, &mut state, is_used, deadline);
+        !state.pieces.is_used(range)
     }
 
     /// The value seen last. It is a guess, which the store accepts if it is right. A value from another epoch of the

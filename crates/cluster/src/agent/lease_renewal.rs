@@ -48,10 +48,10 @@ impl Shared {
                 tracing::debug!("node {}: {error}", self.options.node);
                 *self.obstacle.lock() = Some(error.to_string());
             }
+            let clock = &self.options.wait_clock;
+            let until = clock.instant() + pause;
             let mut woken = self.woken.0.lock();
-            if !*woken {
-                let _ = self.woken.1.wait_for(&mut woken, pause);
-            }
+            clock.wait_while(&self.woken.1, &mut woken, |woken| !*woken, until);
             *woken = false;
         }
     }

@@ -8,7 +8,7 @@ use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
 
 use super::copying;
-use super::{Attempt, File, LastWait, filled};
+use super::{Attempt, File, LastWait, State, filled};
 use crate::counters::add;
 
 /// How long a request waits before it looks again, at first.
@@ -28,7 +28,8 @@ impl File {
     }
 
     fn wait_actively(&self, want: Want) -> Result<Grant> {
-        let began = Instant::now();
+        let clock = &self.shared.options.wait_clock;
+        let began = clock.instant();
         let mut pause = FIRST_PAUSE;
         let mut attempts = 0;
         let mut waited_for = None;
@@ -37,11 +38,11 @@ impl File {
             match self.attempt(want, attempts, began + self.shared.options.wait_limit)? {
                 Attempt::Granted(grant) => {
                     if attempts > 0 {
-                        self.note_wait(began.elapsed(), waited_for);
+                        self.note_wait(clock.elapsed(began), waited_for);
                     }
                     return Ok(grant);
                 }
-                Attempt::Waits(what) if began.elapsed() >= self.shared.options.wait_limit => {
+                Attempt::Waits(what) if clock.elapsed(began) >= self.shared.options.wait_limit => {
                     break what;
                 }
                 Attempt::Waits(what) => waited_for = Some(what),
@@ -54,10 +55,10 @@ impl File {
                 break "this mount to end".to_owned();
             }
             attempts += 1;
-            self.wait_for_change(want.range, told, Instant::now() + pause);
+            self.wait_for_change(want.range, told, clock.instant() + pause);
             pause = (pause * 2).min(self.shared.options.poll);
         };
-        self.note_wait(began.elapsed(), Some(waits_for.clone()));
+        self.note_wait(clock.elapsed(began), Some(waits_for.clone()));
         // Its entry in the queue goes when a request behind it sends a message.
         Err(Error::Cluster {
             what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
@@ -70,12 +71,17 @@ impl File {
     fn wait_for_change(&self, range: ByteRange, told: u64, deadline: Instant) {
         let mut state = self.state.lock();
         let was_closed = state.pieces.is_closed(range);
-        while state.told == told && (!was_closed || state.pieces.is_closed(range)) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() || self.shared.is_stopped()
-            {
-                return;
-            }
-        }
+        let is_unchanged = |state: &mut State| {
+            state.told == told
+                && (!was_closed || state.pieces.is_closed(range))
+                && !self.shared.is_stopped()
+        };
+        self.shared.options.wait_clock.wait_while(
+            &self.changed,
+            &mut state,
+            is_unchanged,
+            deadline,
+        );
     }
 
     fn note_wait(&self, lasted: Duration, on: Option<String>) {
