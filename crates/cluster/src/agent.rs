@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, SharedFile};
 use halocline_model::token::{Epoch, Session, Tokens};
@@ -59,6 +59,9 @@ pub struct Options {
     pub poll: Duration,
     /// The node's clock, which leases run by.
     pub clock: Clock,
+    /// What waits for others are measured by, and end by: programs' for tokens, threads' for messages. It is the machine's
+    /// clock even where a test sets the node's one, since what is waited for happens in other threads' own time.
+    pub wait_clock: Clock,
     /// Where this node reaches the caches of other nodes, if it does: the caches' paths, with `{node}` in place of a
     /// node's name and `{cache}` in place of the path that the other node itself uses.
     pub peers: Option<String>,
@@ -77,6 +80,7 @@ impl Options {
             wait_limit: Duration::from_mins(2),
             poll: Duration::from_millis(500),
             clock: Clock::MACHINE,
+            wait_clock: Clock::MACHINE,
             peers: None,
         }
     }
@@ -163,7 +167,7 @@ impl Agent {
             return Err(Error::invalid("the margin is as long as the lease", "make it shorter"));
         }
         let session = new_session().map_err(Error::at("/dev/urandom", "read"))?;
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = options.clock.now_ms() / 1000;
         let entry = Entry {
             session,
             node: options.node.clone(),

@@ -52,7 +52,7 @@ impl Shared {
             if caught(|| run(self)).is_ok() {
                 return;
             }
-            thread::sleep(self.options.poll);
+            self.options.wait_clock.sleep(self.options.poll);
         }
     }
 
@@ -66,10 +66,10 @@ impl Shared {
                 tracing::debug!("node {}: {error}", self.options.node);
                 *self.obstacle.lock() = Some(error.to_string());
             }
+            let clock = &self.options.wait_clock;
+            let until = clock.instant() + pause;
             let mut woken = self.woken.0.lock();
-            if !*woken {
-                let _ = self.woken.1.wait_for(&mut woken, pause);
-            }
+            clock.wait_while(&self.woken.1, &mut woken, |woken| !*woken, until);
             *woken = false;
         }
     }
@@ -87,10 +87,10 @@ impl Shared {
             {
                 tracing::debug!("node {}: its lease is not renewed: {error}", self.options.node);
             }
-            let mut woken = self.woken.0.lock();
-            if !self.is_stopped() {
-                let _ = self.woken.1.wait_for(&mut woken, (third / 4).min(self.options.poll));
-            }
+            let clock = &self.options.wait_clock;
+            let until = clock.instant() + (third / 4).min(self.options.poll);
+            let goes_on = |_: &mut bool| !self.is_stopped();
+            clock.wait_while(&self.woken.1, &mut self.woken.0.lock(), goes_on, until);
         }
     }
 

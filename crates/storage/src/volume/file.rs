@@ -283,7 +283,7 @@ impl VolumeFile {
             } else {
                 let slot = &self.slots[piece.server as usize];
                 let local = self.distribution.local_range(piece.server, range);
-                debug_assert_eq!(local.start, piece.local_offset, "one contiguous local range");
+                assert_eq!(local.start, piece.local_offset, "one contiguous local range");
                 parts.push(Part { slot, server: piece.server, local, bufs: vec![bytes] });
             }
         }

@@ -111,14 +111,15 @@ impl File {
         let mut roll = shared.confirmed()?;
         // A request that waits looks at the store, unless another one of this node has just done so.
         let (told, look) = {
+            let now = shared.options.wait_clock.instant();
             let mut state = self.state.lock();
             let told = state.told;
-            if attempts > 0 && !state.looks.are_due(told) && state.last.is_none() {
+            if attempts > 0 && !state.looks.are_due(told, now) && state.last.is_none() {
                 let failure = state.looks.failure.clone();
                 return Ok(Asked::Waits(failure.unwrap_or_else(|| "the store".to_owned())));
             }
-            let looks = attempts > 0 && state.looks.are_due(told);
-            (told, looks.then(|| state.looks.look(told, shared.options.poll)))
+            let looks = attempts > 0 && state.looks.are_due(told, now);
+            (told, looks.then(|| state.looks.look(told, now, shared.options.poll)))
         };
         // The last known value is a guess, which the store accepts if it is right.
         let mut value = match self.guess(roll.parts[part]) {
@@ -178,7 +179,7 @@ impl File {
         let shared = &self.shared;
         let asked = match answer {
             Answer::Waits(on) => {
-                self.state.lock().looks.begin(told);
+                self.state.lock().looks.begin(told, shared.options.wait_clock.instant());
                 self.tell(new.in_the_way_of(shared.session));
                 self.waits(on)
             }
