@@ -93,7 +93,7 @@ impl Identifier {
         }
     }
 
-    /// The terms that lead to the answer process `pid` would get with `processes` others.
+    /// The terms of the answer for a process that jumps to `range`, with `processes` processes on the file.
     pub(crate) fn explain(
         &self,
         file: Option<&CachedFile>,
@@ -206,11 +206,7 @@ impl Identifier {
 
 fn policy_by_name(name: &str, setting: &Setting) -> Result<Arc<dyn Admission>> {
     let policy = admit::by_name(name, setting).map_err(|unknown| {
-        let known: Vec<_> = admit::POLICIES.iter().map(|row| row.name).collect();
-        Error::invalid(
-            unknown.to_string(),
-            format!("choose one of the admission policies {}", known.join(", ")),
-        )
+        Error::invalid(unknown.to_string(), "choose one of them with --policy")
     })?;
     Ok(Arc::from(policy))
 }

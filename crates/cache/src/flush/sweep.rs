@@ -20,7 +20,7 @@ use super::{Flushed, Flusher, Manners, Waits, WhenBusy};
 use crate::backpressure::Backpressure;
 use crate::damage::Damage;
 use crate::defects::Defects;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::dirty_pressure::DirtyPressure;
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::store::ExtentStore;
@@ -104,7 +104,7 @@ pub(crate) struct Sweeper {
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
     space: Arc<OriginSpace>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     defects: Arc<Defects>,
     flusher: Arc<Flusher>,
     clock: Clock,
@@ -160,7 +160,9 @@ impl Sweeper {
                 done => return done,
             }
         }
-        let bytes = self.relief.relieved(|| self.relief.bring_to_origin(file, id))?;
+        let bytes = self
+            .degraded_mode
+            .retry_after_giving_up(|| self.degraded_mode.bring_to_origin(file, id))?;
         (watcher.flushed)(WHOLE);
         self.times.settle(file, id).map(|()| bytes)
     }
