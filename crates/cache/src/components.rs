@@ -192,7 +192,7 @@ impl Components {
     ) -> Self {
         let identifier = Arc::new(identifier);
         let mappings = wire!(Mappings: base { store, damage, origin, health, counters, clock });
-        let permits = wire!(Permits: base { coherence, origin, store }; mappings);
+        let permits = wire!(Permits: base { coherence, origin, store, clock }; mappings);
         let peers = wire!(Peers: base { coherence, store, settings, clock });
         let (lease, evidence) = lease;
         let own = wire!(OwnChanges: base { namespace, store, files, clock, shared }; mappings => lease = lease,

@@ -17,7 +17,7 @@ mod yielding;
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -32,7 +32,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
-use crate::registry::{Entry, Registry};
+use crate::registry::{Entry, Registry, Seen};
 use crate::store::{Roll, Store, StoreError};
 use file::File;
 pub(crate) use lease_renewal::remove;
@@ -102,6 +102,9 @@ pub(crate) struct Shared {
     roll: Mutex<(Arc<Roll>, Instant)>,
     /// The last epoch in which this session asserted what it holds.
     asserted: Mutex<Epoch>,
+    /// Held while the lease is renewed, and all the time while it is regained after the store or this node had lost it:
+    /// it must not begin before everything that was uncertain is dropped.
+    regaining: Mutex<()>,
     /// Held shared by changes of tokens, and exclusively while the node asserts what it holds.
     changes: RwLock<()>,
     /// Why nothing is granted, if nothing is.
@@ -168,10 +171,17 @@ impl Agent {
             cache_id: options.cache_id.clone(),
             boot_id: boot_id()?,
             since,
+            cache_seen: seen(&options.cache),
+            seen: None,
         };
         // Done before anything is written, so that a store that cannot be used leaves no entry.
         let roll = Arc::new(store.roll().map_err(told)?);
         registry.enter(&entry)?;
+        // Before the first token. It has none yet, so it can go at once.
+        if let Err(error) = registry.check_views(session) {
+            registry.leave(session)?;
+            return Err(error);
+        }
         let shared = Arc::new(Shared {
             asserted: Mutex::new(roll.epoch),
             roll: Mutex::new((roll, options.clock.instant())),
@@ -187,6 +197,7 @@ impl Agent {
             session,
             local_cache: OnceLock::new(),
             files: Mutex::default(),
+            regaining: Mutex::new(()),
             changes: RwLock::new(()),
             obstacle: Mutex::new(None),
             queue: Queue::default(),
@@ -388,6 +399,11 @@ pub(crate) fn told(error: StoreError) -> Error {
         StoreError::Unusable(_) => "change its settings, or name another one",
     };
     Error::Cluster { what: error.to_string(), remedy: remedy.to_owned() }
+}
+
+/// Which directory a path leads to, if that can be seen.
+fn seen(path: &Path) -> Option<Seen> {
+    std::fs::File::open(path).and_then(Seen::of).ok()
 }
 
 /// A number that was never used before.

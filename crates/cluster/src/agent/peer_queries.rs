@@ -332,6 +332,8 @@ mod tests {
             cache_id: "id".to_owned(),
             boot_id: "boot".to_owned(),
             since: 1,
+            cache_seen: None,
+            seen: None,
         }
     }
 
