@@ -30,7 +30,7 @@ impl File {
             if tokens.epoch() == epoch && tokens.waits_in_vain(shared.session, &active) {
                 self.leave_queue().map_err(told)?;
             }
-            let now_ms = shared.now_ms();
+            let now_ms = shared.roll.now_ms();
             let wanted = (tokens.epoch() == epoch).then(|| tokens.wanted_from(shared.session));
             let Some((wanted, keep)) = wanted.flatten() else {
                 self.state.lock().wanted = false;
@@ -174,7 +174,7 @@ impl File {
         change: impl Fn(&mut Tokens, Epoch),
     ) -> Result<Option<Tokens>, StoreError> {
         let shared = &self.shared;
-        let epoch = shared.known().parts[shared.store.part(self.id)];
+        let epoch = shared.roll.known().parts[shared.store.part(self.id)];
         let mut value = self.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
         for _ in 0..RACES {
             let mut new = value.clone();
@@ -186,7 +186,7 @@ impl File {
                     return Ok(Some(new));
                 }
                 Swap::Other(reading) if reading.epoch != epoch => {
-                    shared.wake();
+                    shared.upkeep.wake();
                     return Ok(None);
                 }
                 Swap::Other(reading) => value = reading.tokens,
