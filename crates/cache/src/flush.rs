@@ -17,6 +17,7 @@ use halocline_model::request::ByteRange;
 use halocline_model::sieve::OriginCost;
 
 pub(crate) use self::choosing::Which;
+use self::snapshot::Snapshot;
 pub(crate) use self::snapshot::Snapshots;
 pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept};
 use crate::backpressure::Backpressure;
@@ -55,12 +56,32 @@ pub(crate) struct Flushed {
 
 /// How a flush deals with requests that hold bytes it is to flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum WhenBusy {
     /// It leaves what they hold to a later flush, and holds up no writer to the cache.
-    PassedOver,
+    PassOver,
     /// It waits for them and then holds the region alone, so it ends however busy a file is. Writers to the region
     /// wait meanwhile.
-    WaitedFor,
+    Wait,
+}
+
+/// How a flush deals with programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manners {
+    /// Requests in its way.
+    pub(crate) when_busy: WhenBusy,
+    /// Who waits for it.
+    pub(crate) waits: Waits,
+}
+
+/// Who waits for a flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// No one: it rests while programs use the origin.
+    NoOne,
+    /// Somebody who asked for it. It rests, too.
+    Caller,
+    /// A program of another node, for this range, which is given up when the flush is done.
+    Node(ByteRange),
 }
 
 /// Writes dirty regions to the origin.
@@ -71,7 +92,7 @@ pub(crate) struct Flusher {
     pressure: Arc<DirtyPressure>,
     settings: Arc<Settings>,
     counters: Arc<Counters>,
-    room: Arc<Backpressure>,
+    backpressure: Arc<Backpressure>,
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
     own: Arc<OwnChanges>,
@@ -95,14 +116,14 @@ impl Flusher {
         file: &CachedFile,
         id: FileId,
         region: ByteRange,
-        held: Held,
+        manners: Manners,
         all: &mut Flushed,
     ) -> Result<()> {
         // Without a lease other nodes may have taken the bytes that are dirty here (I12).
         self.permits.coherence().map_or(Ok(()), |coherence| coherence.check_lease())?;
         let mut from = region.start;
         while let Some(next) =
-            self.flush_some(file, id, ByteRange::new(from, region.end), held, all)?
+            self.flush_some(file, id, ByteRange::new(from, region.end), manners, all)?
         {
             from = next;
         }
@@ -116,7 +137,7 @@ impl Flusher {
         file: &CachedFile,
         id: FileId,
         region: ByteRange,
-        held: Held,
+        Manners { when_busy, waits }: Manners,
         all: &mut Flushed,
     ) -> Result<Option<u64>> {
         let (mut dirty, mut rest) = self.dirty_in(id, region);
@@ -124,7 +145,7 @@ impl Flusher {
         let flush_handle = self.known.flush_handle_of(file)?;
         self.times.hold_origin_time(file)?;
         // Before `writeback`, as requests do: a request that holds the range may wait for `writeback`.
-        let alone = (held == Held::WaitedFor).then(|| file.range.shared(span));
+        let alone = (when_busy == WhenBusy::Wait).then(|| file.range.shared(span));
         if alone.is_some() {
             (dirty, rest) = self.dirty_in(id, region);
             dirty.retain(|extent| span.contains(extent.range));
@@ -144,7 +165,9 @@ impl Flusher {
                 return Ok(None);
             }
             // What lies between is written again as it was read: only where no other node can write meanwhile (I11).
-            let unshared = self.permits.try_to_rewrite(file, span);
+            let given =
+                matches!(waits, Waits::Node(given) if self.owns_gaps(file, &snapshot, given));
+            let unshared = if given { None } else { self.permits.try_to_rewrite(file, span) };
             // Writing across gaps allocates blocks in the origin's holes: only if that space is not promised
             // elsewhere.
             let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
@@ -153,10 +176,9 @@ impl Flusher {
                 snapshot.extents.iter().all(is_held),
                 "I3: only what is locked goes to the origin"
             );
-            let gaps = match &unshared {
-                Some(_) => self.space.take_gaps(&flush_handle, span, bytes),
-                None => None,
-            };
+            let gaps = (given || unshared.is_some())
+                .then(|| self.space.take_gaps(&flush_handle, span, bytes))
+                .flatten();
             let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
             file.streams.lock().flushed(origin.striping(), span);
             flush_handle.rewrite(snapshot.runs(), &|runs| match gaps {
@@ -173,6 +195,14 @@ impl Flusher {
             }
         }
         Ok(rest)
+    }
+
+    /// Whether what lies between the dirty runs is this node's alone until it has given up the range `given`.
+    fn owns_gaps(&self, file: &CachedFile, snapshot: &Snapshot, given: ByteRange) -> bool {
+        let runs = snapshot.runs().runs;
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return false };
+        let gaps = ByteRange { start: first.end, end: last.start };
+        runs.len() > 1 && given.contains(gaps) && self.permits.gives_alone(file, gaps)
     }
 
     /// At most [`EXTENTS_PER_REGION`] dirty extents that begin in `region`, and where the rest begins, if there
@@ -220,10 +250,10 @@ impl Flusher {
         let cleaned = self.store.dmt.mark_clean(id, &flushed.extents)?;
         self.counters.flushed(cleaned);
         // Only what a barrier has covered can be evicted, and programs may wait for that.
-        if self.pressure.is_short_of_room() || self.room.is_wanted() {
+        if self.pressure.is_short_of_room() || self.backpressure.has_waiters() {
             // A cache that cannot be synced delays room, not the flush; the rebuilder deals with it.
             match self.store.barrier() {
-                Ok(()) => self.room.was_made(),
+                Ok(()) => self.backpressure.room_was_made(),
                 Err(error) => self.mappings.cache_failed(&error),
             }
         }

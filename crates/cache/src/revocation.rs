@@ -10,7 +10,7 @@ use super::flush::{FlushedWhole, Sweeper};
 use super::known_files::KnownFiles;
 use super::mappings::Mappings;
 use super::modification_times::ModificationTimes;
-use crate::coherence::{Blocks, Cached, Holder, SharedFile};
+use crate::coherence::{Blocks, Cached, LocalCache, SharedFile};
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
@@ -47,13 +47,13 @@ impl Revocation {
     }
 }
 
-impl Holder for Revocation {
+impl LocalCache for Revocation {
     fn give_up(&self, shared: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
         let Some(file) = self.file(shared)? else { return Ok(()) };
         if let Some(id) = file.id()
             && self.is_dirty(id, range)
         {
-            let flushed = self.sweeper.flush_range(&file, range)?;
+            let flushed = self.sweeper.flush_given(&file, range)?;
             if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
                 return Err(Error::invalid(
                     "bytes that another node wants could not all be brought to the origin",

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::choosing::{DirtyRegion, Which, chosen};
-use super::{Flushed, Flusher, Held};
+use super::{Flushed, Flusher, Manners, Waits, WhenBusy};
 use crate::backpressure::Backpressure;
 use crate::damage::Damage;
 use crate::defects::Defects;
@@ -59,7 +59,7 @@ const FRUITLESS_SWEEPS: u32 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swept {
     /// This many bytes became clean.
-    Home(u64),
+    Flushed(u64),
     /// It could not go on because the file's last name is gone: nothing remains to be flushed, or there is no file to
     /// flush it to.
     Removed,
@@ -69,23 +69,23 @@ pub(crate) enum Swept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlushedWhole {
     /// All that was dirty when it began is on the origin, durably.
-    Home,
+    Complete,
     /// All but this many bytes: requests were in the way every time.
-    Held(u64),
+    Busy(u64),
     /// All but this many bytes: the caller ended it.
     Stopped(u64),
     /// The file's last name is gone, see [`Swept::Removed`].
     Removed,
 }
 
-/// Callbacks of a running sweep, called from several threads, and how it deals with requests in its way.
+/// Callbacks of a running sweep, called from several threads, and how it deals with programs.
 #[derive(Clone, Copy)]
 struct Watcher<'a> {
     /// Called with the bytes of each region flushed; ends the sweep by returning `false`.
     go_on: &'a (dyn Fn(u64) -> bool + Sync),
     /// Called with each range that is now durable on the origin: as it was when the sweep began, or newer.
     flushed: &'a (dyn Fn(ByteRange) + Sync),
-    held: Held,
+    manners: Manners,
 }
 
 /// Flushes whole files, region by region.
@@ -96,7 +96,7 @@ pub(crate) struct Sweeper {
     namespace: Arc<Namespace>,
     pressure: Arc<DirtyPressure>,
     origin: Arc<OriginAccess>,
-    room: Arc<Backpressure>,
+    backpressure: Arc<Backpressure>,
     settings: Arc<Settings>,
     mappings: Arc<Mappings>,
     own: Arc<OwnChanges>,
@@ -120,12 +120,8 @@ impl Sweeper {
         which: Which,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<Swept> {
-        self.sweep_watched(
-            file,
-            id,
-            which,
-            Watcher { go_on, flushed: &|_| (), held: Held::PassedOver },
-        )
+        let manners = Manners { when_busy: WhenBusy::PassOver, waits: Waits::NoOne };
+        self.sweep_watched(file, id, which, Watcher { go_on, flushed: &|_| (), manners })
     }
 
     fn sweep_watched(
@@ -138,7 +134,7 @@ impl Sweeper {
         let _one = file.flushing.lock();
         // A defect met with one file must not keep other files from being flushed or the mount from ending.
         match self.defects.guard("flush", || self.sweep_alone(file, id, which, watcher)) {
-            Ok(bytes) => Ok(Swept::Home(bytes)),
+            Ok(bytes) => Ok(Swept::Flushed(bytes)),
             Err(_) if self.is_removed(file, id) => {
                 self.forget_removed(file);
                 Ok(Swept::Removed)
@@ -260,17 +256,19 @@ impl Sweeper {
             let begun = self.clock.instant();
             let Some(region) = regions.lock().pop_front() else { break };
             let before = flushed.bytes;
-            self.flusher.flush_region(file, id, region, watcher.held, &mut flushed)?;
+            self.flusher.flush_region(file, id, region, watcher.manners, &mut flushed)?;
             let bytes = flushed.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
-            if flushed.bytes >= limit || self.room.is_wanted() {
+            if flushed.bytes >= limit || self.backpressure.has_waiters() {
                 total += self.finish(file, id, &std::mem::take(&mut flushed), watcher)?;
             }
             if !(watcher.go_on)(bytes) || file.last_seen.lock().is_external() {
                 regions.lock().clear();
                 break;
             }
-            self.be_courteous(self.clock.elapsed(begun), bytes, workers);
+            if !matches!(watcher.manners.waits, Waits::Node(_)) {
+                self.be_courteous(self.clock.elapsed(begun), bytes, workers);
+            }
         }
         Ok(total + self.finish(file, id, &flushed, watcher)?)
     }
@@ -331,7 +329,10 @@ impl Sweeper {
         }
         let until = self.clock.instant() + rest.min(REST_MAX);
         // No need to rest once programs are done with the origin.
-        while !self.pressure.is_pressed() && !self.room.is_wanted() && !self.origin.is_idle() {
+        while !self.pressure.is_pressed()
+            && !self.backpressure.has_waiters()
+            && !self.origin.is_idle()
+        {
             let left = until.saturating_duration_since(self.clock.instant());
             if left.is_zero() {
                 break;
@@ -349,32 +350,43 @@ impl Sweeper {
         file: &Arc<CachedFile>,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
-        self.flush_of((file, WHOLE), Which::All, go_on)
+        self.flush_of((file, WHOLE), Waits::Caller, go_on)
     }
 
-    /// The same for all that is dirty now in a range, and for what else lies in the regions of that range.
-    pub(crate) fn flush_range(
+    /// The same for all that is dirty now in a range that another node waits for, without rest.
+    pub(crate) fn flush_given(
         &self,
         file: &Arc<CachedFile>,
         range: ByteRange,
     ) -> Result<FlushedWhole> {
-        self.flush_of((file, range), Which::Of(range), &|_| true)
+        self.flush_of((file, range), Waits::Node(range), &|_| true)
     }
 
     fn flush_of(
         &self,
         (file, range): (&Arc<CachedFile>, ByteRange),
-        which: Which,
+        waits: Waits,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
-        let Some(id) = file.id() else { return Ok(FlushedWhole::Home) };
+        let Some(id) = file.id() else { return Ok(FlushedWhole::Complete) };
+        let which = || {
+            if range == WHOLE {
+                return Which::All;
+            }
+            // An extent that begins before the range may reach into it.
+            let first = self.store.dmt.dirty(id, range, 1);
+            let start = first.first().map_or(range.start, |extent| extent.range.start);
+            Which::Of(ByteRange { start: start.min(range.start), ..range })
+        };
         let stopped = AtomicBool::new(false);
         let go_on = |bytes| {
             let goes_on = go_on(bytes);
             stopped.fetch_or(!goes_on, Ordering::Relaxed);
             goes_on
         };
-        if self.sweep(file, id, which, &go_on)? == Swept::Removed {
+        let manners = Manners { when_busy: WhenBusy::PassOver, waits };
+        let watcher = Watcher { go_on: &go_on, flushed: &|_| (), manners };
+        if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
             return Ok(FlushedWhole::Removed);
         }
         // If programs write, this may be more than was dirty at the beginning, never less than remains of that.
@@ -383,17 +395,18 @@ impl Sweeper {
         loop {
             let left = self.still_owed(id, &owed);
             if left == 0 {
-                return Ok(FlushedWhole::Home);
+                return Ok(FlushedWhole::Complete);
             }
             if stopped.load(Ordering::Relaxed) {
                 return Ok(FlushedWhole::Stopped(left));
             }
             if fruitless == FRUITLESS_SWEEPS {
-                return Ok(FlushedWhole::Held(left));
+                return Ok(FlushedWhole::Busy(left));
             }
             let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
-            let watcher = Watcher { go_on: &go_on, flushed: &flushed, held: Held::WaitedFor };
-            if self.sweep_watched(file, id, which, watcher)? == Swept::Removed {
+            let manners = Manners { when_busy: WhenBusy::Wait, waits };
+            let watcher = Watcher { go_on: &go_on, flushed: &flushed, manners };
+            if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);
             }
             let progress = self.still_owed(id, &owed) < left;
