@@ -65,7 +65,7 @@ impl Identifier {
         let striping = self.setting.origin.striping();
         let (pattern, continues_origin) = {
             let mut streams = file.streams.lock();
-            let pattern = streams.note(process.pid, range, now_ms);
+            let pattern = streams.note(striping, process.pid, range, now_ms);
             (pattern, streams.continues_origin(striping, range, pattern, direction))
         };
         let hint = file.hint.read();
@@ -106,7 +106,7 @@ impl Identifier {
         let striping = self.setting.origin.striping();
         let (pattern, continues_origin) = file.map_or((None, false), |file| {
             let streams = file.streams.lock();
-            let pattern = streams.peek(process.pid, range);
+            let pattern = streams.peek(striping, process.pid, range);
             (Some(pattern), streams.continues_origin(striping, range, pattern, direction))
         });
         self.default.explain(&Query {

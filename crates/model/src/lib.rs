@@ -13,6 +13,7 @@ pub mod evict;
 pub mod exact;
 pub mod file_layout;
 pub mod fill;
+pub mod flush_order;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod heads;

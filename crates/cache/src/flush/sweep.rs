@@ -2,7 +2,8 @@
 //!
 //! Regions go to the origin in offset order, so that disks sweep instead of seeking. Pressed for room, a sweep takes
 //! only the densest regions: a region's cost depends little on how many of its bytes are dirty, so the densest free
-//! the most room per disk time (ours; the papers flush in the order of the records).
+//! the most room per disk time; of equally dense ones it takes the latest written
+//! (`crates/model/src/flush_order.rs`; ours; the papers flush in the order of the records).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -301,11 +302,13 @@ impl Sweeper {
                     Some(last) if last.range.start == begin => {
                         last.dirty += extent.range.len();
                         last.end = extent.range.end;
+                        last.generation = last.generation.max(extent.generation);
                     }
                     _ => regions.push(DirtyRegion {
                         range: ByteRange::new(begin, begin.saturating_add(bytes)),
                         dirty: extent.range.len(),
                         end: extent.range.end,
+                        generation: extent.generation,
                     }),
                 }
             }

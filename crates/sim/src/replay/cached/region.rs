@@ -45,6 +45,11 @@ impl Extent {
         matches!(self.slot, DIRTY | FLUSHING)
     }
 
+    /// Whether it is dirty, and was written to since its last flush began.
+    pub(super) const fn waits_for_flush(&self) -> bool {
+        self.slot == DIRTY
+    }
+
     pub(super) const fn is_flushing(&self) -> bool {
         self.slot == FLUSHING
     }
@@ -79,6 +84,8 @@ pub(super) struct Region {
     pub(super) key: RegionKey,
     extents: Vec<Extent>,
     pub(super) dirty: u32,
+    /// When one of its bytes was last written, as a number that grows.
+    pub(super) written: u64,
 }
 
 /// Regions of one file that are found by their number in an array: those of the first 128 GiB.
@@ -170,6 +177,12 @@ impl Region {
 
     pub(super) fn all(&mut self) -> &mut [Extent] {
         &mut self.extents
+    }
+
+    /// Bytes of its dirty extents that are not being flushed.
+    pub(super) fn dirty_bytes(&self) -> u64 {
+        let dirty = self.extents.iter().filter(|extent| extent.waits_for_flush());
+        dirty.map(|extent| u64::from(extent.end - extent.start)).sum()
     }
 
     /// The extents that have bytes of `part`, which is in this region and not empty.
