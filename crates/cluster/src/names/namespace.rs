@@ -51,6 +51,9 @@ impl Failure {
     }
 }
 
+/// How many directories above a place are looked at to say why it cannot be renamed.
+const DEPTH_MAX: usize = 4096;
+
 /// A result of an operation.
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -323,12 +326,38 @@ impl Namespace {
     pub fn rename(&self, from: &Place, to: &Place, flags: Flags) -> Result<Option<Node>> {
         check(from)?;
         check(to)?;
-        let found = self.driver.operate(Operation::Rename(from.clone(), to.clone(), flags))?;
+        let rename = Operation::Rename(from.clone(), to.clone(), flags);
+        let found = match self.driver.operate(rename) {
+            Err(failure @ Failure::Refused(Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY)) => {
+                return Err(self.why_not_renamed(from, to).unwrap_or(failure));
+            }
+            found => found?,
+        };
         let inode = |found: &Found| found.entry.as_ref().map(Entry::inode);
         match found.as_slice() {
             [from, to] if flags == Flags::Replace && inode(from) != inode(to) => replaced(to),
             _ => Ok(None),
         }
+    }
+
+    /// What the system says rather than that a directory and something else do not agree: that one is above the other.
+    fn why_not_renamed(&self, from: &Place, to: &Place) -> Option<Failure> {
+        let is_above = |above: &Place, below: &Place| {
+            let Ok(Entry::Directory(above)) = self.entry(above) else { return false };
+            let mut directory = below.directory;
+            for _ in 0..DEPTH_MAX {
+                match self.parent(directory) {
+                    _ if directory == above => return true,
+                    Ok(parent) if parent != directory => directory = parent,
+                    _ => return false,
+                }
+            }
+            false
+        };
+        if is_above(from, to) {
+            return Some(Failure::Refused(Errno::INVAL));
+        }
+        is_above(to, from).then_some(Failure::Refused(Errno::NOTEMPTY))
     }
 
     /// At most `limit` entries of a directory, in the order in which their names came, behind `cursor`; and whether

@@ -42,6 +42,8 @@ pub enum Refusal {
     IsADirectory,
     /// `EMLINK`.
     TooManyNames,
+    /// `ENOTEMPTY`: a directory would be replaced by what is in it.
+    Inside,
 }
 
 /// The changes of an operation.
@@ -132,6 +134,9 @@ impl Plan {
     /// If the file is not there or is a directory, if the new name is there, or there would be too many.
     pub fn link(file: &Found, new: &Found, shard: Inode) -> Result<Self, Refusal> {
         let entry = file.entry.clone().ok_or(Refusal::Absent)?;
+        if new.entry.is_some() {
+            return Err(Refusal::Exists);
+        }
         let mut plan = Self::decided_by(new);
         let linked = match &entry {
             Entry::Directory(_) => return Err(Refusal::IsADirectory),
@@ -162,6 +167,9 @@ impl Plan {
             (Flags::NoReplace, Some(_)) => return Err(Refusal::Exists),
             (Flags::Exchange, None) => return Err(Refusal::Absent),
             (_, Some(target)) if target.inode() == moved.inode() => return Ok(None),
+            (Flags::Replace, Some(Entry::Directory(inode))) if *inode == from.place.directory => {
+                return Err(Refusal::Inside);
+            }
             (Flags::Replace, Some(target)) => kinds_agree(&moved, target)?,
             _ => {}
         }

@@ -208,6 +208,8 @@ fn operations_are_refused_by_what_is_there() {
         (rename(at(A, "d"), at(B, "g")), Failure::Refused(Refusal::NotADirectory)),
         (rename(at(A, "f"), at(B, "e")), Failure::Refused(Refusal::IsADirectory)),
         (rename(at(B, "e"), at(ROOT, "a")), Failure::NotEmpty),
+        (rename(at(B, "e"), at(ROOT, "b")), Failure::Refused(Refusal::Inside)),
+        (rename(at(B, "g"), at(ROOT, "b")), Failure::Refused(Refusal::Inside)),
         (rename(at(ROOT, "a"), at(A, "x")), Failure::Loop),
         (rename(at(ROOT, "a"), at(D, "x")), Failure::Loop),
         (flagged(at(A, "f"), at(B, "g"), Flags::NoReplace), Failure::Refused(Refusal::Exists)),

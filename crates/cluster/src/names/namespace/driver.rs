@@ -263,7 +263,7 @@ fn failure(ended: Ended, failed: Option<NamesError>) -> Failure {
         Ended::Refused(Refusal::IsADirectory) => Errno::ISDIR,
         Ended::Refused(Refusal::TooManyNames) => Errno::MLINK,
         Ended::Loop => Errno::INVAL,
-        Ended::NotEmpty => Errno::NOTEMPTY,
+        Ended::NotEmpty | Ended::Refused(Refusal::Inside) => Errno::NOTEMPTY,
         Ended::Contended => return failed.map_or(Failure::Contended, Failure::Store),
         Ended::NoAnswer => return Failure::Store(failed.unwrap_or_else(lost)),
         Ended::Unknown => return Failure::Unknown(failed.unwrap_or_else(lost).to_string()),
