@@ -14,7 +14,7 @@ use halocline_model::request::{ByteRange, Direction};
 
 use super::mappings::Mappings;
 use super::origin_access::OriginAccess;
-use crate::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
+use crate::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile, Want};
 use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
 use halocline_os::error::{Error, Result};
@@ -33,14 +33,14 @@ pub(crate) struct Permits {
 /// A permit in use by a request; empty if there are no other nodes.
 #[derive(Debug)]
 #[must_use = "the bytes are others' again when it is dropped"]
-pub(crate) struct Held<'f> {
+pub(crate) struct HeldPermit<'f> {
     _permit: Option<Permit<'f>>,
     /// Whether bytes may be cached.
     pub(crate) caches: bool,
 }
 
-impl Held<'_> {
-    const ALONE: Self = Held { _permit: None, caches: true };
+impl HeldPermit<'_> {
+    const ALONE: Self = HeldPermit { _permit: None, caches: true };
 }
 
 impl Permits {
@@ -50,7 +50,7 @@ impl Permits {
     }
 
     /// Whether a write that went past the cache is seen by other nodes only once it was synced.
-    pub(crate) fn needs_sync(&self, held: &Held<'_>) -> bool {
+    pub(crate) fn needs_sync(&self, held: &HeldPermit<'_>) -> bool {
         self.are_needed() && !held.caches && self.origin.keeps_pages()
     }
 
@@ -68,10 +68,10 @@ impl Permits {
         self.coherence.as_ref()
     }
 
-    /// Registers the holder, which gives up what other nodes ask for.
-    pub(crate) fn attach(&self, holder: &Arc<dyn Holder>) {
+    /// Registers this node's cache, which gives up what other nodes ask for.
+    pub(crate) fn attach(&self, local_cache: &Arc<dyn LocalCache>) {
         if let Some(coherence) = &self.coherence {
-            coherence.attach(Arc::downgrade(holder));
+            coherence.attach(Arc::downgrade(local_cache));
         }
     }
 
@@ -85,8 +85,12 @@ impl Permits {
     }
 
     /// To read `range`; a read past the end returns nothing there.
-    pub(crate) fn to_read<'f>(&self, file: &'f CachedFile, range: ByteRange) -> Result<Held<'f>> {
-        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+    pub(crate) fn to_read<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+    ) -> Result<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         let held = self.wait(tokens, file, to_use(Direction::Read, range))?;
         if self.lies_within(file, range)? {
             return Ok(held);
@@ -102,8 +106,8 @@ impl Permits {
         file: &'f CachedFile,
         range: ByteRange,
         appends: bool,
-    ) -> Result<Held<'f>> {
-        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+    ) -> Result<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         if !appends {
             let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
             if self.lies_within(file, range)? {
@@ -116,8 +120,8 @@ impl Permits {
     }
 
     /// To change the size to `size`: exclusively from there or from the end on.
-    pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<Held<'f>> {
-        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+    pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         self.alone_from(tokens, file, size, NOTHING)
     }
 
@@ -126,7 +130,7 @@ impl Permits {
         &self,
         file: &'f CachedFile,
         range: ByteRange,
-    ) -> Option<Held<'f>> {
+    ) -> Option<HeldPermit<'f>> {
         self.try_take(file, to_use(Direction::Read, range))
     }
 
@@ -136,7 +140,7 @@ impl Permits {
         &self,
         file: &'f CachedFile,
         range: ByteRange,
-    ) -> Option<Held<'f>> {
+    ) -> Option<HeldPermit<'f>> {
         self.try_take(
             file,
             Want { touches: NOTHING, alone: true, ..to_use(Direction::Write, range) },
@@ -145,11 +149,12 @@ impl Permits {
 
     /// A permit for background work, if it is there to have and may be cached. If this node got the token only now, others
     /// may have changed what it knows, and its client of a network file system may still have old pages.
-    fn try_take<'f>(&self, file: &'f CachedFile, want: Want) -> Option<Held<'f>> {
-        let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
+    fn try_take<'f>(&self, file: &'f CachedFile, want: Want) -> Option<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file).ok()? else { return Some(HeldPermit::ALONE) };
         let permit = Permit::try_take(tokens, want)?;
         let grant = permit.grant();
-        (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
+        (grant.caches && !grant.renewed)
+            .then_some(HeldPermit { _permit: Some(permit), caches: true })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.
@@ -173,7 +178,7 @@ impl Permits {
         file: &CachedFile,
         start: u64,
         touches: ByteRange,
-    ) -> Result<Held<'f>> {
+    ) -> Result<HeldPermit<'f>> {
         loop {
             let from = start.min(file.size());
             let (direction, range) = (Direction::Write, tail(from));
@@ -190,7 +195,7 @@ impl Permits {
         tokens: &'f dyn FileTokens,
         file: &CachedFile,
         want: Want,
-    ) -> Result<Held<'f>> {
+    ) -> Result<HeldPermit<'f>> {
         let mut permit = Permit::wait(tokens, want)?;
         let grant = permit.grant();
         // Other nodes' copies of what this node is about to change become stale.
@@ -203,7 +208,7 @@ impl Permits {
             self.origin.forget_pages(&file.node.read())?;
             permit.looked();
         }
-        Ok(Held { _permit: Some(permit), caches: grant.caches })
+        Ok(HeldPermit { _permit: Some(permit), caches: grant.caches })
     }
 
     /// Whether the file extends to the end of `range`. The caller has a permit over it, so no other node can shorten

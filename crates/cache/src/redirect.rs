@@ -63,7 +63,7 @@ pub(crate) struct Redirector {
     counters: Arc<Counters>,
     health: Arc<Health>,
     pressure: Arc<DirtyPressure>,
-    room: Arc<Backpressure>,
+    backpressure: Arc<Backpressure>,
     settings: Arc<Settings>,
     clock: Clock,
     mappings: Arc<Mappings>,
@@ -407,7 +407,7 @@ impl Redirector {
         let take = || self.store.make_room(&self.files, id, part, identified.placement);
         match take()? {
             None if self.pressure.is_short_of_room() && self.settings.config.rebuild => {
-                self.room.wait(self.identifier.wait_limit(identified), take)
+                self.backpressure.wait(self.identifier.wait_limit(identified), take)
             }
             taken => Ok(taken),
         }

@@ -9,9 +9,9 @@
 //! - A change of the members is computed from members that are no older than the tokens they are used with. A node that
 //!   is wrongly taken for live only keeps its tokens too long.
 
-mod copies;
 mod file;
-mod keeper;
+mod lease_renewal;
+mod peer_queries;
 mod pieces;
 mod yielding;
 
@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use halocline_cache::coherence::{Coherence, FileTokens, Holder, SharedFile};
+use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, SharedFile};
 use halocline_model::token::{Epoch, Session, Tokens};
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
@@ -34,9 +34,9 @@ use rustc_hash::FxHashMap;
 use crate::counters::{Counters, Counts};
 use crate::registry::{Entry, Registry};
 use crate::store::{Roll, Store, StoreError};
-use copies::Correspondence;
 use file::File;
-pub(crate) use keeper::remove;
+pub(crate) use lease_renewal::remove;
+use peer_queries::PeerQueries;
 use yielding::Queue;
 
 /// How an agent works.
@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     store: Arc<dyn Store>,
     registry: Registry,
     session: Session,
-    holder: OnceLock<Weak<dyn Holder>>,
+    local_cache: OnceLock<Weak<dyn LocalCache>>,
     files: Mutex<FxHashMap<SharedFile, Arc<File>>>,
     lease: Lease,
     /// The roll that was read last, and when; the store may have a newer one.
@@ -108,10 +108,10 @@ pub(crate) struct Shared {
     obstacle: Mutex<Option<String>>,
     queue: Queue,
     stop: AtomicBool,
-    /// Wakes the keeper of the lease.
+    /// Wakes the thread that renews the lease.
     woken: (Mutex<bool>, Condvar),
     counters: Counters,
-    correspondence: Correspondence,
+    peer_queries: PeerQueries,
 }
 
 impl Debug for Shared {
@@ -185,7 +185,7 @@ impl Agent {
             store,
             registry,
             session,
-            holder: OnceLock::new(),
+            local_cache: OnceLock::new(),
             files: Mutex::default(),
             changes: RwLock::new(()),
             obstacle: Mutex::new(None),
@@ -193,7 +193,7 @@ impl Agent {
             stop: AtomicBool::new(false),
             woken: (Mutex::new(false), Condvar::new()),
             counters: Counters::default(),
-            correspondence: Correspondence::default(),
+            peer_queries: PeerQueries::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
         if let Err(error) = agent.start() {
@@ -281,8 +281,8 @@ impl Drop for Agent {
 }
 
 impl Coherence for Agent {
-    fn attach(&self, holder: Weak<dyn Holder>) {
-        let _ = self.shared.holder.set(holder);
+    fn attach(&self, local_cache: Weak<dyn LocalCache>) {
+        let _ = self.shared.local_cache.set(local_cache);
     }
 
     fn tokens(&self, file: SharedFile) -> Result<Arc<dyn FileTokens>> {

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Weak};
 
-use halocline_cache::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
+use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
 use halocline_os::error::Result;
 
 /// Grants everything that is requested in the foreground. The caller holds the lock of the dead session's cache, and
@@ -12,7 +12,7 @@ use halocline_os::error::Result;
 pub struct Alone;
 
 impl Coherence for Alone {
-    fn attach(&self, _holder: Weak<dyn Holder>) {}
+    fn attach(&self, _holder: Weak<dyn LocalCache>) {}
 
     fn tokens(&self, _file: SharedFile) -> Result<Arc<dyn FileTokens>> {
         Ok(Arc::new(Self))

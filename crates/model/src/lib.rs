@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+pub mod backpressure;
 pub mod cost;
 pub mod curve;
 pub mod emulated;
@@ -22,7 +23,6 @@ pub mod profile;
 pub mod psa;
 pub mod query;
 pub mod request;
-pub mod room;
 pub mod sieve;
 pub mod streams;
 pub mod striping;

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::choosing::{DirtyRegion, Which, chosen};
-use super::{Flushed, Flusher, Held};
+use super::{Flushed, Flusher, WhenBusy};
 use crate::backpressure::Backpressure;
 use crate::damage::Damage;
 use crate::defects::Defects;
@@ -59,7 +59,7 @@ const FRUITLESS_SWEEPS: u32 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swept {
     /// This many bytes became clean.
-    Home(u64),
+    Flushed(u64),
     /// It could not go on because the file's last name is gone: nothing remains to be flushed, or there is no file to
     /// flush it to.
     Removed,
@@ -69,9 +69,9 @@ pub(crate) enum Swept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlushedWhole {
     /// All that was dirty when it began is on the origin, durably.
-    Home,
+    Complete,
     /// All but this many bytes: requests were in the way every time.
-    Held(u64),
+    Busy(u64),
     /// All but this many bytes: the caller ended it.
     Stopped(u64),
     /// The file's last name is gone, see [`Swept::Removed`].
@@ -85,7 +85,7 @@ struct Watcher<'a> {
     go_on: &'a (dyn Fn(u64) -> bool + Sync),
     /// Called with each range that is now durable on the origin: as it was when the sweep began, or newer.
     flushed: &'a (dyn Fn(ByteRange) + Sync),
-    held: Held,
+    when_busy: WhenBusy,
 }
 
 /// Flushes whole files, region by region.
@@ -96,7 +96,7 @@ pub(crate) struct Sweeper {
     namespace: Arc<Namespace>,
     pressure: Arc<DirtyPressure>,
     origin: Arc<OriginAccess>,
-    room: Arc<Backpressure>,
+    backpressure: Arc<Backpressure>,
     settings: Arc<Settings>,
     mappings: Arc<Mappings>,
     own: Arc<OwnChanges>,
@@ -124,7 +124,7 @@ impl Sweeper {
             file,
             id,
             which,
-            Watcher { go_on, flushed: &|_| (), held: Held::PassedOver },
+            Watcher { go_on, flushed: &|_| (), when_busy: WhenBusy::PassOver },
         )
     }
 
@@ -138,7 +138,7 @@ impl Sweeper {
         let _one = file.flushing.lock();
         // A defect met with one file must not keep other files from being flushed or the mount from ending.
         match self.defects.guard("flush", || self.sweep_alone(file, id, which, watcher)) {
-            Ok(bytes) => Ok(Swept::Home(bytes)),
+            Ok(bytes) => Ok(Swept::Flushed(bytes)),
             Err(_) if self.is_removed(file, id) => {
                 self.forget_removed(file);
                 Ok(Swept::Removed)
@@ -260,10 +260,10 @@ impl Sweeper {
             let begun = self.clock.instant();
             let Some(region) = regions.lock().pop_front() else { break };
             let before = flushed.bytes;
-            self.flusher.flush_region(file, id, region, watcher.held, &mut flushed)?;
+            self.flusher.flush_region(file, id, region, watcher.when_busy, &mut flushed)?;
             let bytes = flushed.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
-            if flushed.bytes >= limit || self.room.is_wanted() {
+            if flushed.bytes >= limit || self.backpressure.has_waiters() {
                 total += self.finish(file, id, &std::mem::take(&mut flushed), watcher)?;
             }
             if !(watcher.go_on)(bytes) || file.last_seen.lock().is_external() {
@@ -331,7 +331,10 @@ impl Sweeper {
         }
         let until = self.clock.instant() + rest.min(REST_MAX);
         // No need to rest once programs are done with the origin.
-        while !self.pressure.is_pressed() && !self.room.is_wanted() && !self.origin.is_idle() {
+        while !self.pressure.is_pressed()
+            && !self.backpressure.has_waiters()
+            && !self.origin.is_idle()
+        {
             let left = until.saturating_duration_since(self.clock.instant());
             if left.is_zero() {
                 break;
@@ -367,7 +370,7 @@ impl Sweeper {
         which: Which,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
-        let Some(id) = file.id() else { return Ok(FlushedWhole::Home) };
+        let Some(id) = file.id() else { return Ok(FlushedWhole::Complete) };
         let stopped = AtomicBool::new(false);
         let go_on = |bytes| {
             let goes_on = go_on(bytes);
@@ -383,16 +386,16 @@ impl Sweeper {
         loop {
             let left = self.still_owed(id, &owed);
             if left == 0 {
-                return Ok(FlushedWhole::Home);
+                return Ok(FlushedWhole::Complete);
             }
             if stopped.load(Ordering::Relaxed) {
                 return Ok(FlushedWhole::Stopped(left));
             }
             if fruitless == FRUITLESS_SWEEPS {
-                return Ok(FlushedWhole::Held(left));
+                return Ok(FlushedWhole::Busy(left));
             }
             let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
-            let watcher = Watcher { go_on: &go_on, flushed: &flushed, held: Held::WaitedFor };
+            let watcher = Watcher { go_on: &go_on, flushed: &flushed, when_busy: WhenBusy::Wait };
             if self.sweep_watched(file, id, which, watcher)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);
             }

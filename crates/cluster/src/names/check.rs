@@ -92,13 +92,12 @@ fn reach(store: &dyn NameStore, found: &mut Found) -> Result<BTreeSet<Inode>> {
     while let Some(directory) = todo.pop() {
         let mut cursor = 0;
         loop {
-            let page = match store.run(directory, &Script::List(cursor, PAGE_ENTRIES_MAX))? {
-                Answer::Entries { entries, is_last } => (entries, is_last),
-                _ => {
-                    found.contradictions += 1;
-                    break;
-                }
+            let answer = store.run(directory, &Script::List(cursor, PAGE_ENTRIES_MAX))?;
+            let Answer::Entries { entries, is_last } = answer else {
+                found.contradictions += 1;
+                break;
             };
+            let page = (entries, is_last);
             if page.0.last().map_or(!page.1, |(last, ..)| *last <= cursor) {
                 return Err(NamesError::Unsound("a page that leads nowhere".to_owned()));
             }

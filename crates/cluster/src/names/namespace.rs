@@ -9,7 +9,7 @@ mod driver;
 use std::sync::Arc;
 
 use halocline_model::namespace::{
-    Answer, Change, Entry, Flags, Found, Inode, Links, Name, Opaque, Operation, Place, ROOT,
+    Answer, Change, Entry, EntryName, Flags, Found, Inode, Links, Name, Opaque, Operation, ROOT,
     Script, Slot,
 };
 use halocline_model::token::Session;
@@ -119,7 +119,7 @@ fn opaque(attributes: &Attributes) -> Result<Opaque> {
 
 /// # Errors
 /// If it can be no name of an entry.
-fn check(place: &Place) -> Result<()> {
+fn check(place: &EntryName) -> Result<()> {
     let name = place.name.as_bytes();
     match name {
         b"" => refused(Errno::NOENT),
@@ -166,7 +166,7 @@ impl Namespace {
         self.driver.counts()
     }
 
-    fn entry(&self, place: &Place) -> Result<Entry> {
+    fn entry(&self, place: &EntryName) -> Result<Entry> {
         let read = Script::Read(Slot::Name(place.name.clone()));
         match self.driver.read(place.directory, &read)? {
             Answer::Name(Some(entry), _) => Ok(entry),
@@ -233,7 +233,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
-    pub fn lookup(&self, place: &Place) -> Result<Node> {
+    pub fn lookup(&self, place: &EntryName) -> Result<Node> {
         check(place)?;
         for _ in 0..TRIES {
             if let Some(node) = self.node(&self.entry(place)?)? {
@@ -247,7 +247,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
-    pub fn create(&self, place: &Place, attributes: &Attributes) -> Result<Node> {
+    pub fn create(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
         check(place)?;
         let inode = self.driver.number()?;
         let create = Operation::Create(place.clone(), inode, opaque(attributes)?);
@@ -259,7 +259,11 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`lookup`](Self::lookup).
-    pub fn open_or_create(&self, place: &Place, attributes: &Attributes) -> Result<(Node, bool)> {
+    pub fn open_or_create(
+        &self,
+        place: &EntryName,
+        attributes: &Attributes,
+    ) -> Result<(Node, bool)> {
         for _ in 0..TRIES {
             match self.create(place, attributes) {
                 Err(Failure::Refused(Errno::EXIST)) => {}
@@ -278,7 +282,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn make_directory(&self, place: &Place, attributes: &Attributes) -> Result<Node> {
+    pub fn make_directory(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
         check(place)?;
         let inode = self.driver.number()?;
         let make = Operation::MakeDirectory(place.clone(), inode, opaque(attributes)?);
@@ -290,7 +294,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `EPERM` of a directory, `EMLINK`.
-    pub fn link(&self, from: &Place, to: &Place) -> Result<()> {
+    pub fn link(&self, from: &EntryName, to: &EntryName) -> Result<()> {
         check(from)?;
         check(to)?;
         let shard = self.driver.numbers(u64::from(TRIES))?;
@@ -304,7 +308,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
-    pub fn unlink(&self, place: &Place) -> Result<Option<Node>> {
+    pub fn unlink(&self, place: &EntryName) -> Result<Option<Node>> {
         check(place)?;
         let found = self.driver.operate(Operation::Unlink(place.clone()))?;
         found.last().map_or(Ok(None), replaced)
@@ -314,7 +318,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
-    pub fn remove_directory(&self, place: &Place) -> Result<()> {
+    pub fn remove_directory(&self, place: &EntryName) -> Result<()> {
         check(place)?;
         self.driver.operate(Operation::RemoveDirectory(place.clone())).map(drop)
     }
@@ -323,7 +327,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL`.
-    pub fn rename(&self, from: &Place, to: &Place, flags: Flags) -> Result<Option<Node>> {
+    pub fn rename(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Option<Node>> {
         check(from)?;
         check(to)?;
         let rename = Operation::Rename(from.clone(), to.clone(), flags);
@@ -341,8 +345,8 @@ impl Namespace {
     }
 
     /// What the system says rather than that a directory and something else do not agree: that one is above the other.
-    fn why_not_renamed(&self, from: &Place, to: &Place) -> Option<Failure> {
-        let is_above = |above: &Place, below: &Place| {
+    fn why_not_renamed(&self, from: &EntryName, to: &EntryName) -> Option<Failure> {
+        let is_above = |above: &EntryName, below: &EntryName| {
             let Ok(Entry::Directory(above)) = self.entry(above) else { return false };
             let mut directory = below.directory;
             for _ in 0..DEPTH_MAX {
@@ -392,7 +396,7 @@ impl Namespace {
     /// `ENOENT`, and what `change` refuses.
     pub fn update(
         &self,
-        place: &Place,
+        place: &EntryName,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
         check(place)?;
@@ -457,7 +461,7 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    pub fn set_attributes(&self, place: &Place, changes: &Changes) -> Result<Node> {
+    pub fn set_attributes(&self, place: &EntryName, changes: &Changes) -> Result<Node> {
         self.update(place, |attributes| {
             changes.apply(attributes);
             Ok(())
@@ -471,7 +475,7 @@ impl Namespace {
     /// `ENODATA`, `EEXIST`, `ENOSPC`.
     pub fn set_xattr(
         &self,
-        place: &Place,
+        place: &EntryName,
         name: &[u8],
         (value, is_there): (Option<&[u8]>, Option<bool>),
     ) -> Result<Node> {
@@ -493,7 +497,7 @@ impl Namespace {
     /// `EBUSY`, `ENOENT`.
     pub fn set_writer(
         &self,
-        place: &Place,
+        place: &EntryName,
         from: Option<Session>,
         to: Option<Session>,
     ) -> Result<Node> {
@@ -512,7 +516,7 @@ impl Namespace {
     /// `EBUSY`, `ENOENT`.
     pub fn set_location(
         &self,
-        place: &Place,
+        place: &EntryName,
         from: Option<&Location>,
         to: Option<&Location>,
     ) -> Result<Node> {

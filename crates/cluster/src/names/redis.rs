@@ -9,7 +9,7 @@ mod scripts;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::namespace::{
-    Answer, Body, Change, Inode, Intent, Name, Outcome, Script, Slot,
+    Answer, Body, Change, Inode, Intent, Name, Opaque, Outcome, Script, Slot,
 };
 use redis::ScriptInvocation;
 
@@ -92,6 +92,36 @@ impl RedisNames {
         let servers = PartServers::connect(urls, password, origin)?;
         let epochs = [const { AtomicU64::new(0) }; PartServers::COUNT];
         Ok(Self { servers, scripts: Scripts::new(), epochs })
+    }
+
+    /// Removes all names of the tier for good, and what says that there were some.
+    ///
+    /// # Errors
+    /// If the store does not answer, or may have forgotten names.
+    pub fn erase(&self) -> Result<()> {
+        for shard in self.shards()? {
+            self.remove(shard)?;
+        }
+        for part in 0..PartServers::COUNT {
+            self.ask(part, &self.about_part(&self.scripts.erase, part))?;
+        }
+        Ok(())
+    }
+
+    /// The words of a command with which the server's own benchmark makes a name in a directory, by the script that
+    /// makes one here, with attributes of the same length; `__rand_int__` in it is for a number. The script was sent to
+    /// the server before if a name was made.
+    #[must_use]
+    pub fn create_command(&self, directory: Inode, attributes: &Opaque) -> Vec<String> {
+        let keys = self.keys(directory);
+        // One letter for the kind of entry, eight bytes of its number.
+        let entry = "s".repeat(attributes.as_bytes().len() + 9);
+        let mut words = vec!["EVALSHA".to_owned(), self.scripts.alone.get_hash().to_owned()];
+        words.push(keys.len().to_string());
+        words.extend(keys);
+        words.push(self.epoch(Self::part(directory)).to_string());
+        words.extend(["n", "nfile__rand_int__", "", &entry, "1"].map(str::to_owned));
+        words
     }
 
     fn part(shard: Inode) -> usize {

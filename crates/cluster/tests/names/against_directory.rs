@@ -12,7 +12,7 @@ use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Changes, Failure, Namespace, Patience};
 use halocline_cluster::names::redis::RedisNames;
-use halocline_model::namespace::{Flags, Inode, Place, ROOT};
+use halocline_model::namespace::{EntryName, Flags, Inode, ROOT};
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_cluster::RedisCluster;
 use halocline_testkit::redis_server::RedisServer;
@@ -112,7 +112,7 @@ fn made(call: &Call) -> Option<(&String, u32)> {
     }
 }
 
-fn walk(names: &Namespace, path: &str) -> Result<Place, Failure> {
+fn walk(names: &Namespace, path: &str) -> Result<EntryName, Failure> {
     let mut directory = ROOT;
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     for part in above.split('/').filter(|part| !part.is_empty()) {
@@ -216,7 +216,7 @@ fn seen_in_names(names: &Namespace) -> BTreeMap<String, Seen> {
         assert!(is_last);
         for entry in entries {
             let path = format!("{above}{}", entry.name.as_bytes().escape_ascii());
-            let node = names.lookup(&Place { directory, name: entry.name }).unwrap();
+            let node = names.lookup(&EntryName { directory, name: entry.name }).unwrap();
             let attributes = node.attributes;
             let kind = match attributes.kind {
                 Kind::Directory => b'd',

@@ -7,7 +7,7 @@ use std::time::Duration;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Namespace, Patience};
 use halocline_cluster::names::{Inspected, NameStore, NamesError, Result, State};
-use halocline_model::namespace::{Answer, Inode, Place, ROOT, Script};
+use halocline_model::namespace::{Answer, EntryName, Inode, ROOT, Script};
 use halocline_model::token::Session;
 
 pub(crate) fn file() -> Attributes {
@@ -18,8 +18,8 @@ pub(crate) fn directory() -> Attributes {
     Attributes::new(Kind::Directory, 0o755, 0)
 }
 
-pub(crate) fn at(directory: Inode, name: &str) -> Place {
-    Place { directory, name: name.into() }
+pub(crate) fn at(directory: Inode, name: &str) -> EntryName {
+    EntryName { directory, name: name.into() }
 }
 
 /// Does not wait for others: what is in the way is completed at once.
@@ -124,7 +124,8 @@ pub(crate) fn tree(names: &Namespace) -> Vec<(String, Inode, u32)> {
                 cursor = entry.cursor;
                 let name = entry.name.as_bytes().escape_ascii();
                 let path = format!("{path}/{name}");
-                let node = names.lookup(&Place { directory, name: entry.name.clone() }).unwrap();
+                let node =
+                    names.lookup(&EntryName { directory, name: entry.name.clone() }).unwrap();
                 assert_eq!((node.inode, entry.is_directory), (entry.inode, is_directory(&node)));
                 if entry.is_directory {
                     assert_eq!(names.parent(entry.inode).unwrap(), directory, "{path}");

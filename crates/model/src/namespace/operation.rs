@@ -2,8 +2,8 @@
 //! between. Whoever drives it sends what it says and hands in the answers.
 
 use super::{
-    Answer, Completion, Ended, Entry, Flags, Found, Inode, IntentId, Links, Opaque, Place, Plan,
-    Refusal, Script, Slot, Step, Transaction,
+    Answer, Completion, Ended, Entry, EntryName, Flags, Found, Inode, IntentId, Links, Opaque,
+    Plan, Refusal, Script, Slot, Step, Transaction,
 };
 use crate::token::Session;
 
@@ -11,22 +11,22 @@ use crate::token::Session;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Make a file of this number, or a symbolic link or device.
-    Create(Place, Inode, Opaque),
+    Create(EntryName, Inode, Opaque),
     /// Make a directory of this number.
-    MakeDirectory(Place, Inode, Opaque),
+    MakeDirectory(EntryName, Inode, Opaque),
     /// Remove a file's name.
-    Unlink(Place),
+    Unlink(EntryName),
     /// Remove an empty directory.
-    RemoveDirectory(Place),
+    RemoveDirectory(EntryName),
     /// Give the file of the first name the second one, too. Of the shards from this number on, as many as there are
     /// tries were never used.
-    Link(Place, Place, Inode),
+    Link(EntryName, EntryName, Inode),
     /// Give what has the first name the second one instead.
-    Rename(Place, Place, Flags),
+    Rename(EntryName, EntryName, Flags),
 }
 
 impl Operation {
-    fn places(&self) -> Vec<&Place> {
+    fn names(&self) -> Vec<&EntryName> {
         match self {
             Self::Create(at, ..)
             | Self::MakeDirectory(at, ..)
@@ -85,7 +85,7 @@ pub enum Next {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Stage {
-    /// Of which place; whether its name is known, and now its count is wanted.
+    /// Of which name; whether it is known, and now its count is wanted.
     Read(usize, bool),
     Commit(Transaction),
     Complete(Completion),
@@ -113,7 +113,12 @@ impl Attempt {
         let mut new = Self { operation, id, again: 0, more, found: Vec::new(), stage };
         if let Operation::Create(at, ..) | Operation::MakeDirectory(at, ..) = &new.operation {
             // Most names that are made are not there: they are looked at only where that was wrong.
-            new.found.push(Found { place: at.clone(), entry: None, settlements: 0, links: None });
+            new.found.push(Found {
+                entry_name: at.clone(),
+                entry: None,
+                settlements: 0,
+                links: None,
+            });
             new.stage = new.read(1);
         }
         new
@@ -130,8 +135,8 @@ impl Attempt {
     pub fn next(&self) -> Next {
         match &self.stage {
             Stage::Read(at, false) => {
-                let place = self.operation.places()[*at];
-                Next::Send(place.directory, Script::Read(Slot::Name(place.name.clone())))
+                let name = self.operation.names()[*at];
+                Next::Send(name.directory, Script::Read(Slot::Name(name.name.clone())))
             }
             Stage::Read(at, true) => match &self.found[*at].entry {
                 Some(Entry::Linked(_, shard)) => Next::Send(*shard, Script::Read(Slot::Whole)),
@@ -179,15 +184,15 @@ impl Attempt {
     }
 
     fn name(&mut self, at: usize, entry: Option<Entry>, settlements: u64) -> Stage {
-        let place = self.operation.places()[at].clone();
+        let entry_name = self.operation.names()[at].clone();
         let is_linked = matches!(entry, Some(Entry::Linked(..)));
-        self.found.push(Found { place, entry, settlements, links: None });
+        self.found.push(Found { entry_name, entry, settlements, links: None });
         if is_linked { Stage::Read(at, true) } else { self.read(at + 1) }
     }
 
     /// What is read next, or done when all is known.
     fn read(&self, at: usize) -> Stage {
-        if at < self.operation.places().len() {
+        if at < self.operation.names().len() {
             return Stage::Read(at, false);
         }
         match self.operation.plan(&self.found, self.again) {

@@ -4,14 +4,14 @@ use super::{Body, Change, Entry, Inode, Links, Name, Opaque};
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct EntryName {
     /// The directory.
     pub directory: Inode,
     /// The name.
     pub name: Name,
 }
 
-impl Place {
+impl EntryName {
     fn change(&self, from: Option<Entry>, to: Option<Entry>) -> (Inode, Change) {
         (self.directory, Change::Name(self.name.clone(), from, to))
     }
@@ -68,7 +68,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Found {
     /// Where.
-    pub place: Place,
+    pub entry_name: EntryName,
     /// What it led to.
     pub entry: Option<Entry>,
     /// The settlements of its directory.
@@ -102,7 +102,7 @@ impl Plan {
     /// If the name is there.
     pub fn make_directory(at: &Found, inode: Inode, attributes: Opaque) -> Result<Self, Refusal> {
         let mut plan = Self::decided_by(at);
-        plan.made.push((inode, Body::directory(at.place.directory, attributes)));
+        plan.made.push((inode, Body::directory(at.entry_name.directory, attributes)));
         plan.add(at, Entry::Directory(inode))
     }
 
@@ -152,7 +152,7 @@ impl Plan {
                 entry.clone()
             }
         };
-        plan.put(new, file.place.change(Some(entry), Some(linked.clone())));
+        plan.put(new, file.entry_name.change(Some(entry), Some(linked.clone())));
         plan.add(new, linked)
     }
 
@@ -167,7 +167,9 @@ impl Plan {
             (Flags::NoReplace, Some(_)) => return Err(Refusal::Exists),
             (Flags::Exchange, None) => return Err(Refusal::Absent),
             (_, Some(target)) if target.inode() == moved.inode() => return Ok(None),
-            (Flags::Replace, Some(Entry::Directory(inode))) if *inode == from.place.directory => {
+            (Flags::Replace, Some(Entry::Directory(inode)))
+                if *inode == from.entry_name.directory =>
+            {
                 return Err(Refusal::Inside);
             }
             (Flags::Replace, Some(target)) => kinds_agree(&moved, target)?,
@@ -175,11 +177,11 @@ impl Plan {
         }
         let left = to.entry.clone().filter(|_| flags == Flags::Exchange);
         let mut plan = Self::decided_by(to);
-        plan.put(to, from.place.change(from.entry.clone(), left.clone()));
-        plan.reparent(&moved, &from.place, &to.place);
+        plan.put(to, from.entry_name.change(from.entry.clone(), left.clone()));
+        plan.reparent(&moved, &from.entry_name, &to.entry_name);
         if let Some(left) = left {
-            plan.reparent(&left, &to.place, &from.place);
-            plan.put(to, to.place.change(to.entry.clone(), from.entry.clone()));
+            plan.reparent(&left, &to.entry_name, &from.entry_name);
+            plan.put(to, to.entry_name.change(to.entry.clone(), from.entry.clone()));
             return Ok(Some(plan));
         }
         Ok(Some(plan.replace(to, Some(moved))))
@@ -188,7 +190,7 @@ impl Plan {
     /// One that changes nothing yet, and is committed in the directory of `at`.
     fn decided_by(at: &Found) -> Self {
         let (made, locked, changes, moved) = <_>::default();
-        let (decider, settlements) = (at.place.directory, at.settlements);
+        let (decider, settlements) = (at.entry_name.directory, at.settlements);
         Self { made, locked, decider, changes, settlements, moved }
     }
 
@@ -206,20 +208,20 @@ impl Plan {
             }
             Some(Entry::Single(..)) | None => {}
         }
-        self.put(at, at.place.change(at.entry.clone(), entry));
+        self.put(at, at.entry_name.change(at.entry.clone(), entry));
         self
     }
 
     /// Adds a change: to the decider's, if it is of `decider`'s directory.
     fn put(&mut self, decider: &Found, (shard, change): (Inode, Change)) {
-        if shard == decider.place.directory {
+        if shard == decider.entry_name.directory {
             self.changes.push(change);
         } else {
             self.locked.push((shard, change));
         }
     }
 
-    fn reparent(&mut self, entry: &Entry, from: &Place, to: &Place) {
+    fn reparent(&mut self, entry: &Entry, from: &EntryName, to: &EntryName) {
         if let Entry::Directory(inode) = entry
             && from.directory != to.directory
         {

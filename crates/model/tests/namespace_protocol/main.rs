@@ -4,7 +4,9 @@
 
 mod world;
 
-use halocline_model::namespace::{Failure, Flags, Inode, Opaque, Operation, Place, ROOT, Refusal};
+use halocline_model::namespace::{
+    EntryName, Failure, Flags, Inode, Opaque, Operation, ROOT, Refusal,
+};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use world::{A, B, Budget, Canary, D, E, FRESH, Step, World};
 
@@ -76,23 +78,23 @@ fn holds(operations: &[Operation]) {
     }
 }
 
-fn at(directory: Inode, name: &str) -> Place {
-    Place { directory, name: name.into() }
+fn at(directory: Inode, name: &str) -> EntryName {
+    EntryName { directory, name: name.into() }
 }
 
-fn rename(from: Place, to: Place) -> Operation {
+fn rename(from: EntryName, to: EntryName) -> Operation {
     Operation::Rename(from, to, Flags::Replace)
 }
 
-fn create(at: Place) -> Operation {
+fn create(at: EntryName) -> Operation {
     Operation::Create(at, FRESH, Opaque::default())
 }
 
-fn make_directory(at: Place) -> Operation {
+fn make_directory(at: EntryName) -> Operation {
     Operation::MakeDirectory(at, FRESH, Opaque::default())
 }
 
-fn link(from: Place, to: Place) -> Operation {
+fn link(from: EntryName, to: EntryName) -> Operation {
     let shard = Inode(FRESH_LINKS * to.directory.0);
     Operation::Link(from, to, shard)
 }

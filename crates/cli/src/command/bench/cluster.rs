@@ -1,14 +1,13 @@
 //! `halocline bench cluster`: several nodes that cache one origin, each with a mount on this machine.
 //!
-//! - [`server`]: the store of their tokens; [`nodes`]: their mounts;
+//! - [`nodes`]: their mounts; the store of their tokens is a [`Server`];
 //! - [`case`]: one pattern over one set of mounts, from mount to unmount;
 //! - [`record`]: the results and what they are compared with; [`told`]: output for people.
 
 mod case;
 mod nodes;
 mod record;
-mod server;
-mod told;
+mod results_table;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,11 +18,11 @@ use halocline_api::config::Config;
 
 use self::case::Case;
 use self::record::{Key, Pattern, Results, Run, Setup};
-use self::server::Server;
 use super::attention::Attention;
 use super::interrupted;
 use super::plot;
 use super::scratch::Scratch;
+use super::store_server::Server;
 use super::table;
 use super::workload::Shape;
 use crate::child::Signals;
@@ -155,17 +154,17 @@ pub(super) fn execute(args: &ClusterBenchArgs) -> Outcome {
         comparisons,
     };
     if let Some(file) = &args.plot {
-        plot::save(file, |out| told::draw(&results, out))?;
+        plot::save(file, |out| results_table::draw(&results, out))?;
     }
     if args.json {
         return print_json(&results);
     }
     if args.repeat > 1 {
         say!("medians of {}:", args.repeat);
-        results.medians.iter().for_each(|run| print::lines(&told::row(run)));
+        results.medians.iter().for_each(|run| print::lines(&results_table::row(run)));
     }
     say!("");
-    print::lines(&told::comparisons(&results.comparisons));
+    print::lines(&results_table::comparisons(&results.comparisons));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -274,7 +273,7 @@ fn measure(
     signals: &mut Signals,
 ) -> Result<Vec<Run>, Failure> {
     let tell = |text: &str| if args.json { print::lines_aside(text) } else { print::lines(text) };
-    tell(&told::heading(&shared(&plan.config)));
+    tell(&results_table::heading(&shared(&plan.config)));
     let mut runs: Vec<Run> = Vec::new();
     let total = args.repeat as usize * plan.keys.len();
     for repetition in 0..args.repeat {
@@ -286,7 +285,7 @@ fn measure(
             let mut watch = Attention::new(signals, case.transfers(), name);
             let run = case.run(scratch, store, &mut watch)?;
             drop(watch);
-            tell(&told::row(&run));
+            tell(&results_table::row(&run));
             runs.push(run);
         }
     }

@@ -131,9 +131,9 @@ impl File {
 
     /// Lets the engine flush a closed range to the origin and drop it.
     fn bring_to_origin(&self, range: ByteRange, keeps_clean: bool) -> bool {
-        let Some(holder) = self.shared.holder.get() else { return true };
-        let given = match holder.upgrade() {
-            Some(holder) => holder.give_up(self.id, range, keeps_clean),
+        let Some(local_cache) = self.shared.local_cache.get() else { return true };
+        let given = match local_cache.upgrade() {
+            Some(local_cache) => local_cache.give_up(self.id, range, keeps_clean),
             // Its dirty bytes are still in the cache.
             None if self.is_exclusive(range) => Err(Error::invalid("the engine has ended", "")),
             None => Ok(()),

@@ -300,6 +300,12 @@ redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return {'done'}
 ";
 
+/// Removes the marker.
+const ERASE: &str = r"
+redis.call('DEL', KEYS[1])
+return {'done'}
+";
+
 /// `KEYS[1]` is the marker. Returns the epoch in which the part is confirmed, or nothing; whether there is a marker; and
 /// whether a check has the names for itself.
 const PROBE: &str = r"
@@ -339,6 +345,7 @@ pub(super) struct Scripts {
     pub(super) remove: Script,
     pub(super) probe: Script,
     pub(super) begin: Script,
+    pub(super) erase: Script,
 }
 
 impl Scripts {
@@ -361,11 +368,7 @@ impl Scripts {
             remove: of(&[EPOCH, REMOVE]),
             probe: of(&[PROBE]),
             begin: of(&[BEGIN]),
+            erase: of(&[ERASE]),
         }
     }
-}
-
-/// The script of [`ALONE`], for the server's own benchmark.
-pub(super) fn alone_source() -> String {
-    [EPOCH, SHARD, THERE, IN_THE_WAY, REFUSAL, MAKE, ALONE].concat()
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue, ScriptInvocation};
 
-use super::routes::{Place, Routes};
+use super::routes::{KeyGroup, Routes};
 use super::server::{Server, info_of};
 use super::slots::{PARTS, slot_of, tags_of};
 use super::{Result, StoreError, check_name, is_cluster, number, urls_of};
@@ -81,7 +81,9 @@ impl PartServers {
                 let answer = server.ask(|connection| script.invoke(connection));
                 answer.map_err(|error| server.error(&error))
             }
-            Servers::Cluster(routes) => routes.run(Place::Part(part, self.parts[part].1), script),
+            Servers::Cluster(routes) => {
+                routes.run(KeyGroup::Part(part, self.parts[part].1), script)
+            }
         }
     }
 

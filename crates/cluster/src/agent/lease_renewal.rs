@@ -1,4 +1,4 @@
-//! The session: its lease, and what it asserts to a store that may have forgotten it.
+//! Renewal of the lease: what keeps the session alive, and what it asserts to a store that may have forgotten it.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use halocline_model::token::Session;
 
 use super::Shared;
-use super::copies::Correspondence;
+use super::peer_queries::PeerQueries;
 use crate::counters::add;
 use crate::store::{Lease, Result, StoreError};
 
@@ -30,7 +30,7 @@ impl Shared {
         let mut threads = vec![start("lease", |shared| shared.run())?];
         threads.push(start("tokens heard", Self::listen)?);
         if self.options.peers.is_some() {
-            threads.push(start("letters", Correspondence::run)?);
+            threads.push(start("peer queries", PeerQueries::run)?);
         }
         for _ in 0..WORKERS {
             threads.push(start("tokens given", Self::work)?);
@@ -56,7 +56,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the keeper, because the lease is needed or the store's epoch has changed.
+    /// Wakes the thread that renews the lease, because the lease is needed or the store's epoch has changed.
     pub(super) fn wake(&self) {
         *self.woken.0.lock() = true;
         self.woken.1.notify_all();
