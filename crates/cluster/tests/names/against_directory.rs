@@ -264,8 +264,8 @@ fn holds(stores: [Arc<dyn NameStore>; 2], seed: u64, rounds: usize) {
         match expected {
             Ok(()) => {
                 done += 1;
-                let seen = seen_in_names(&nodes[random.below(2)]);
-                assert_eq!(seen, seen_in_directory(place.path()), "{told}");
+                let shown = seen_in_names(&nodes[random.below(2)]);
+                assert_eq!(shown, seen_in_directory(place.path()), "{told}");
             }
             Err(errno) => *refused.entry(errno.raw_os_error()).or_default() += 1,
         }

@@ -33,15 +33,16 @@ fn i15_a_promoted_replica_is_not_believed() {
         keys.lines().find(|key| key.starts_with("halocline")).unwrap().to_owned()
     };
     let keys: Vec<String> = dirs.iter().map(key_of).collect();
-    let lost = cluster.master_of(&keys[0]);
-    let of_lost = |key: &String| cluster.master_of(key) == lost;
-    let (here, there): (Vec<_>, Vec<_>) = dirs.iter().zip(&keys).partition(|(_, key)| of_lost(key));
+    let killed = cluster.master_of(&keys[0]);
+    let of_killed = |key: &String| cluster.master_of(key) == killed;
+    let (here, there): (Vec<_>, Vec<_>) =
+        dirs.iter().zip(&keys).partition(|(_, key)| of_killed(key));
     assert!(!here.is_empty() && !there.is_empty());
-    let replica = cluster.cut_replica_of(lost);
+    let replica = cluster.cut_replica_of(killed);
     names.create(&at(*here[0].0, "f"), &file()).unwrap();
-    cluster.kill(lost);
+    cluster.kill(killed);
     cluster.signal(replica, rustix::process::Signal::CONT);
-    cluster.wait_for_successor(lost, &keys[0]);
+    cluster.wait_for_successor(killed, &keys[0]);
     let mut last = None;
     eventually("the new master answers", || {
         let found = names.lookup(&at(*here[0].0, "f"));

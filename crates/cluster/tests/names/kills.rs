@@ -93,8 +93,8 @@ fn holds(store: &Arc<dyn NameStore>, faults: &[Fault]) -> usize {
         for &fault in faults {
             for step in 0.. {
                 let (names, world) = fresh(store);
-                let faulty = Arc::new(Faulty::new(Arc::clone(store), fault, step));
-                let result = operation(&node(Arc::clone(&faulty) as _, 2, HASTE), &world);
+                let broken = Arc::new(Faulty::new(Arc::clone(store), fault, step));
+                let result = operation(&node(Arc::clone(&broken) as _, 2, HASTE), &world);
                 let told = format!("{what}, {fault:?} at {step}: {result:?}");
                 let found = paths(&names);
                 assert!(found == before || found == after, "{told}: {found:?}");
@@ -118,7 +118,7 @@ fn holds(store: &Arc<dyn NameStore>, faults: &[Fault]) -> usize {
                 let none = check::Found { intents: 0, committed: 0, leftovers: 0, ..again };
                 assert_eq!(again, none, "{told}: all was removed");
                 cases += 1;
-                if faulty.is_over() {
+                if broken.is_over() {
                     assert_ne!(step, 0, "{told}");
                     break;
                 }

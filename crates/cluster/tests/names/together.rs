@@ -48,7 +48,7 @@ fn run(names: &Namespace, seed: u64, directories: &[Inode], rounds: usize) {
     }
 }
 
-fn holds(stores: Vec<Arc<dyn NameStore>>, seed: u64, rounds: usize) {
+fn holds(stores: &[Arc<dyn NameStore>], seed: u64, rounds: usize) {
     Namespace::format(&*stores[0], &directory()).unwrap();
     let patience = Patience::default();
     let nodes: Vec<_> = stores
@@ -79,7 +79,8 @@ fn i15_nodes_change_the_same_names_in_memory() {
         let first = MemoryNames::default();
         let others: Vec<_> = (1..NODES).map(|_| first.for_another_node()).collect();
         let all = std::iter::once(first).chain(others);
-        holds(all.map(|store| Arc::new(store) as _).collect(), seed, ROUNDS);
+        let all: Vec<Arc<dyn NameStore>> = all.map(|store| Arc::new(store) as _).collect();
+        holds(&all, seed, ROUNDS);
     }
 }
 
@@ -89,7 +90,7 @@ fn i15_nodes_change_the_same_names_on_a_server() {
     for seed in 0..4 {
         server.command(&["FLUSHALL"]);
         let store = |_| Arc::new(RedisNames::connect(&server.url(), None, "test").unwrap()) as _;
-        holds((0..NODES).map(store).collect(), seed, ROUNDS);
+        holds(&(0..NODES).map(store).collect::<Vec<_>>(), seed, ROUNDS);
     }
 }
 
@@ -97,7 +98,7 @@ fn i15_nodes_change_the_same_names_on_a_server() {
 fn i15_nodes_change_the_same_names_on_a_cluster() {
     let Some(cluster) = RedisCluster::start(&[]) else { return };
     let store = |_| Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap()) as _;
-    holds((0..NODES).map(store).collect(), 9, ROUNDS);
+    holds(&(0..NODES).map(store).collect::<Vec<_>>(), 9, ROUNDS);
 }
 
 /// What is there all the time is listed once, whatever comes, goes and is renamed meanwhile.
