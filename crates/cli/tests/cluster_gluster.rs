@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use halocline_testkit::gluster::Gluster;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::{self, NODES, Nodes};
-use halocline_testkit::place::said;
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::{SetOnDrop, eventually};
 use rustix::fs::{FlockOperation, flock};
@@ -53,6 +53,32 @@ fn i11_nodes_over_clients_of_glusterfs_see_each_others_changes_at_once() {
         }
         assert!(fs::read(gluster.on_brick("file")).unwrap() == model);
     }
+}
+
+/// Who has a file open goes on with it when another node has removed it, and finds nothing of the next one with its name.
+#[test]
+fn i11_a_removed_file_is_there_for_those_who_have_it_open() {
+    let Some((gluster, nodes)) = nodes(&NAMES) else { return };
+    let [one, other] = nodes.open("file");
+    one.write_all_at(&[1; 10_000], 0).unwrap();
+    let mut found = [0; 10_000];
+    other.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == [1; 10_000]);
+    fs::remove_file(nodes.path("other/file")).unwrap();
+    let [_, new] = nodes.open("file");
+    new.write_all_at(b"the next one", 0).unwrap();
+    one.write_all_at(&[2; 10_000], 5_000).unwrap();
+    for file in [&one, &other] {
+        let mut found = [0; 15_000];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert!(found[..5_000] == [1; 5_000] && found[5_000..] == [2; 10_000]);
+    }
+    drop((one, other, new));
+    assert_eq!(fs::read(nodes.path("one/file")).unwrap(), b"the next one");
+    for node in NODES {
+        nodes.succeed(&["umount", node]);
+    }
+    assert_eq!(fs::read(gluster.on_brick("file")).unwrap(), b"the next one");
 }
 
 /// A client's own caches, which nothing here can drop, would have kept what other nodes write over.

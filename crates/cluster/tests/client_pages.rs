@@ -70,7 +70,7 @@ fn i11_a_page_that_is_being_read_while_others_write_is_not_read_afterwards() {
         let origin = if is_root { served.as_path() } else { place.path() };
         fs::create_dir(&data).unwrap();
         fs::write(data.join("file"), [1; 8192]).unwrap();
-        let server = StallingServer::mount_with_pages(&data, &served);
+        let stalling = StallingServer::mount_with_pages(&data, &served);
         let coherence: Arc<dyn Coherence> = Arc::new(New { caches });
         let config = Config {
             size: CacheSize::Bytes(64 << 20),
@@ -88,11 +88,11 @@ fn i11_a_page_that_is_being_read_while_others_write_is_not_read_afterwards() {
         if client_pages::are_gone(&beside, 0, 0).unwrap().is_none() {
             return skip("this kernel does not say which pages it has");
         }
-        server.stall(Stalled::Read);
+        stalling.stall(Stalled::Read);
         let read = thread::scope(|scope| {
             let ahead =
                 scope.spawn(|| -> io::Result<()> { beside.read_exact_at(&mut [0; 4096], 0) });
-            eventually("the page is being read", || server.waiting() == 1);
+            eventually("the page is being read", || stalling.waiting() == 1);
             // Another node's, acknowledged before this node's read begins.
             fs::write(data.join("file"), [2; 8192]).unwrap();
             let read = scope.spawn(|| {
@@ -101,7 +101,7 @@ fn i11_a_page_that_is_being_read_while_others_write_is_not_read_afterwards() {
                 bytes
             });
             thread::sleep(Duration::from_millis(300));
-            server.go_on();
+            stalling.go_on();
             ahead.join().unwrap().unwrap();
             read.join().unwrap()
         });
