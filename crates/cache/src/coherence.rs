@@ -165,9 +165,18 @@ pub trait FileTokens: Debug + Send + Sync {
     /// `EIO`, after a bounded time, if a failed node may have newer bytes there or if there is no valid lease.
     fn begin(&self, want: Want) -> Result<Grant>;
 
+    /// The same, but asks nobody and does not wait: `None` unless the node holds the token already.
+    fn begin_at_once(&self, want: Want) -> Option<Grant>;
+
     /// The same for background work, which is postponed or left out rather than made to wait: `None` unless the node
     /// already holds the token and no other node wants it.
     fn try_begin(&self, want: Want) -> Option<Grant>;
+
+    /// Whether this node holds all of `range` exclusively and knows its newest bytes, although it is giving it up. For
+    /// the [`LocalCache`], which may write again what it has not changed there, until it returns.
+    fn gives_alone(&self, _range: ByteRange) -> bool {
+        false
+    }
 
     /// Ends a permit.
     fn end(&self, grant: Grant);
@@ -218,6 +227,11 @@ impl<'a> Permit<'a> {
     /// As [`FileTokens::begin`].
     pub fn wait(tokens: &'a dyn FileTokens, want: Want) -> Result<Self> {
         Ok(Self { tokens, grant: tokens.begin(want)?, looked: false })
+    }
+
+    /// Takes a permit under a token that the node holds already.
+    pub(crate) fn at_once(tokens: &'a dyn FileTokens, want: Want) -> Option<Self> {
+        Some(Self { tokens, grant: tokens.begin_at_once(want)?, looked: false })
     }
 
     /// Takes a permit if that needs no waiting.

@@ -2,9 +2,17 @@
 //!
 //! A permit is taken before any lock of the file. What must hold for the remembered size, once it is right: a permit
 //! over its last byte keeps it from shrinking; a permit over everything after its last byte keeps it from growing. So
-//! a request within the file needs a permit over its own bytes, and one that reaches past its end needs one without
-//! an end. Other nodes may have extended the file meanwhile: the size is read again under the first permit before the
-//! second is requested, which would take from them what they write there.
+//! a request within the file needs a permit over its own bytes, and one whose result depends on where the file ends (a
+//! read past the end, an append, a change of the size) needs one without an end. Other nodes may have extended the file
+//! meanwhile: the size is read again under the first permit before the second is requested, which would take from them
+//! what they write there.
+//!
+//! A write past the end makes the file longer, but its result does not depend on where the file ended: a permit over
+//! its own bytes is enough if the file can only become longer by it, so that it undoes nothing that others do behind it
+//! at the same time. Writing on the origin does that. Setting the size there does not, and is left to a node that
+//! holds everything from the write on. Whoever relies on the size holds everything from there on, so such a write
+//! takes that away first, as any other write does. (Else the nodes that begin parts of one file would take its end from
+//! each other again and again.)
 
 use std::io;
 use std::sync::Arc;
@@ -45,10 +53,14 @@ pub(crate) struct HeldPermit<'f> {
     _pages: Option<RwLockReadGuard<'f, ()>>,
     /// Whether bytes may be cached.
     pub(crate) caches: bool,
+    /// From where on no other node can have or get any byte of the file, so that the size may be set to anything
+    /// beyond; `None` if others may make the file longer now.
+    pub(crate) alone_from: Option<u64>,
 }
 
 impl HeldPermit<'_> {
-    const ALONE: Self = HeldPermit { _permit: None, _pages: None, caches: true };
+    const ALONE: Self =
+        HeldPermit { _permit: None, _pages: None, caches: true, alone_from: Some(0) };
 }
 
 impl Permits {
@@ -122,6 +134,12 @@ impl Permits {
             if self.lies_within(file, range)? {
                 return Ok(held);
             }
+            if !self.origin.data.is_striped() {
+                let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? else {
+                    return Ok(held);
+                };
+                return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
+            }
         }
         // Where an append writes is known only once no other node can change the file.
         let (start, touches) = if appends { (u64::MAX, NOTHING) } else { (range.start, range) };
@@ -157,6 +175,12 @@ impl Permits {
         )
     }
 
+    /// The same for a range that is being given up, by the thread that does that: the node has the token until it is
+    /// done.
+    pub(crate) fn gives_alone(&self, file: &CachedFile, range: ByteRange) -> bool {
+        self.tokens(file).is_ok_and(|tokens| tokens.is_some_and(|held| held.gives_alone(range)))
+    }
+
     /// A permit for background work, if it is there to have and may be cached. If this node got the token only now, others
     /// may have changed what it knows, and its client of a network file system may still have old pages.
     fn try_take<'f>(&self, file: &'f CachedFile, want: Want) -> Option<HeldPermit<'f>> {
@@ -168,7 +192,7 @@ impl Permits {
         }
         let keeps_pages = self.origin.keeps_pages(&file.node.read());
         let pages = if keeps_pages { Some(file.pages.try_read()?) } else { None };
-        Some(HeldPermit { _permit: Some(permit), _pages: pages, caches: true })
+        Some(HeldPermit { _permit: Some(permit), _pages: pages, caches: true, alone_from: None })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.
@@ -195,13 +219,23 @@ impl Permits {
     ) -> Result<HeldPermit<'f>> {
         loop {
             let from = start.min(file.size());
-            let (direction, range) = (Direction::Write, tail(from));
-            let held = self.wait(tokens, file, Want { direction, range, touches, alone: true })?;
+            let held = self.wait(tokens, file, alone(from, touches))?;
             // Another node may have shortened it before it gave up its token.
             if start.min(file.size()) >= from {
-                return Ok(held);
+                return Ok(HeldPermit { alone_from: Some(from), ..held });
             }
         }
+    }
+
+    /// A permit under a token that this node holds already; `None` if it does not.
+    fn at_once<'f>(
+        &self,
+        tokens: &'f dyn FileTokens,
+        file: &'f CachedFile,
+        want: Want,
+    ) -> Result<Option<HeldPermit<'f>>> {
+        let permit = Permit::at_once(tokens, want);
+        permit.map(|permit| self.begun(permit, file, want)).transpose()
     }
 
     fn wait<'f>(
@@ -210,7 +244,16 @@ impl Permits {
         file: &'f CachedFile,
         want: Want,
     ) -> Result<HeldPermit<'f>> {
-        let mut permit = Permit::wait(tokens, want)?;
+        self.begun(Permit::wait(tokens, want)?, file, want)
+    }
+
+    /// Brings what this node knows of a file up to date under a permit that begins.
+    fn begun<'f>(
+        &self,
+        mut permit: Permit<'f>,
+        file: &'f CachedFile,
+        want: Want,
+    ) -> Result<HeldPermit<'f>> {
         let grant = permit.grant();
         // Other nodes' copies of what this node is about to change become stale.
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
@@ -227,7 +270,7 @@ impl Permits {
             permit.looked();
         }
         let caches = grant.caches && !file.unlinked.load(Ordering::SeqCst);
-        Ok(HeldPermit { _permit: Some(permit), _pages: pages, caches })
+        Ok(HeldPermit { _permit: Some(permit), _pages: pages, caches, alone_from: None })
     }
 
     /// Makes sure that nothing of a range is read from pages of before this call. A page that a request is using, or
@@ -286,10 +329,11 @@ impl Permits {
         Ok(range.end <= file.size())
     }
 
-    /// Called before the file is made longer. If its remembered size is not exact, bytes by which another node has made
-    /// it longer would be cut off. The tokens ensure that it is; a defect in them must not cost another node its bytes
-    /// (I11). The caller holds `growth`.
-    pub(crate) fn check_size(&self, file: &CachedFile) -> Result<()> {
+    /// Called before the file is made longer under `held`, to bring its remembered size up to date. If that is not exact,
+    /// bytes by which another node has made the file longer would be cut off. The tokens ensure that it is, but for
+    /// what others may write before the bytes held alone; a defect in them must not cost another node its bytes (I11).
+    /// The caller holds `growth`.
+    pub(crate) fn check_size(&self, file: &CachedFile, held: &HeldPermit<'_>) -> Result<()> {
         if !self.are_needed() {
             return Ok(());
         }
@@ -308,7 +352,9 @@ impl Permits {
         if size < file.size() {
             return Err(Error::invalid(what, "use no program that changes files past the mounts"));
         }
-        tracing::error!("{what}; this is a fault of the program");
+        if held.alone_from.is_some_and(|from| size > from) {
+            tracing::error!("{what}; this is a fault of the program");
+        }
         file.set_size(size);
         Ok(())
     }
@@ -356,6 +402,11 @@ const NOTHING: ByteRange = ByteRange::new(0, 0);
 /// The needs of a request that uses all bytes of `range`, and no others.
 const fn to_use(direction: Direction, range: ByteRange) -> Want {
     Want { direction, range, touches: range, alone: false }
+}
+
+/// The needs of a request that changes the file's end: everything from `start` on, of which it uses `touches`.
+const fn alone(start: u64, touches: ByteRange) -> Want {
+    Want { direction: Direction::Write, range: tail(start), touches, alone: true }
 }
 
 /// The file's identity on all nodes.

@@ -103,15 +103,19 @@ impl Redirector {
         let mut identified = self.identify(file, Direction::Write, range, tid);
         identified.verdict.critical &= held.caches;
         let grows = (range.end > file.size()).then(|| file.growth.lock());
-        grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file))?;
+        grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file, &held))?;
         let growing = grows.is_some() && range.end > file.size();
+        // Where other nodes may make the file longer at the same time, a write on the origin does so beside them.
+        let beside_others = growing && held.alone_from.is_none();
+        identified.verdict.critical &= !beside_others;
         let cached = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
-            self.write_segments(handle, &identified, range, data, segments, growing)
+            let set_size = growing && !beside_others;
+            self.write_segments(handle, &identified, range, data, segments, set_size)
         })
         .inspect_err(|_| {
-            if growing {
-                self.resizer.undo_growth(handle);
+            if let Some(from) = held.alone_from.filter(|_| growing) {
+                self.resizer.undo_growth(handle, from);
             }
         })?;
         if growing {
@@ -212,10 +216,10 @@ impl Redirector {
         range: ByteRange,
         data: &[u8],
         segments: &[Segment],
-        growing: bool,
+        set_size: bool,
     ) -> Result<u64> {
         let mut cached = 0;
-        let mut grown = !growing;
+        let mut grown = !set_size;
         let mut rest = segments;
         while !rest.is_empty() {
             let (segment, behind) = self.next_to_write(handle, rest);

@@ -53,7 +53,7 @@ impl LocalCache for Revocation {
         if let Some(id) = file.id()
             && self.is_dirty(id, range)
         {
-            let flushed = self.sweeper.flush_range(&file, range)?;
+            let flushed = self.sweeper.flush_given(&file, range)?;
             if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
                 return Err(Error::invalid(
                     "bytes that another node wants could not all be brought to the origin",

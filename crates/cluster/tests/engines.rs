@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_api::config::{CacheSize, Config};
-use halocline_api::control::Controlled;
+use halocline_api::control::{Controlled, Side};
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::Coherence;
@@ -121,6 +121,136 @@ fn i11_what_is_given_up_is_brought_to_the_origin_and_no_more() {
     assert_eq!(dirty(), 3 << 20, "what lies far away stays");
     other.engine.read(&reader, FAR + (2 << 20), &mut read, ME).unwrap();
     assert_eq!((read, dirty()), ([2; 100], 0));
+}
+
+/// Regression: everything dirty in the region around it was flushed, too, while another node waited.
+#[test]
+fn what_lies_beside_what_is_given_up_stays() {
+    const BLOCK: usize = 8 << 10;
+    let cluster = Cluster::with(2, &Config { rebuild: false, ..Config::default() });
+    let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+    let [first, second] = [one, other].map(|node| node.open(libc::O_RDWR));
+    for block in 0..16 {
+        one.engine.write(&first, block * 2 * BLOCK as u64, &[1; BLOCK], ME).unwrap();
+    }
+    let dirty = || one.engine.status().dirty_bytes;
+    assert_eq!(dirty(), 16 * BLOCK as u64);
+    // The last block that it wants begins in what is given up, or reaches into it.
+    other.engine.write(&second, 8 * BLOCK as u64 + 100, &[2; 100], ME).unwrap();
+    assert_eq!(dirty(), 15 * BLOCK as u64);
+    let mut read = [0; 3 * BLOCK];
+    one.engine.read(&first, 7 * BLOCK as u64, &mut read, ME).unwrap();
+    let expected = |at: usize| match at {
+        at if (BLOCK + 100..BLOCK + 200).contains(&at) => 2,
+        at if (BLOCK..2 * BLOCK).contains(&at) => 1,
+        _ => 0,
+    };
+    assert!(read.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+}
+
+/// Regression: what lay between the dirty blocks of what is given up was never written again, so that a disk had to seek
+/// for each of them while another node waited.
+#[test]
+fn what_is_given_up_goes_to_the_origin_in_large_pieces() {
+    const BLOCK: u64 = 4 << 10;
+    let cluster = Cluster::with(2, &Config { rebuild: false, ..Config::default() });
+    let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+    let [first, second] = [one, other].map(|node| node.open(libc::O_RDWR));
+    for block in 0..64 {
+        one.engine.write(&first, block * 2 * BLOCK, &[1; 4 << 10], ME).unwrap();
+    }
+    let writes = || -> u64 {
+        let servers = one.engine.status().servers;
+        servers.iter().filter(|server| server.side == Side::Origin).map(|one| one.writes).sum()
+    };
+    let before = writes();
+    let mut read = [0; 100];
+    other.engine.read(&second, 10 * BLOCK + 50, &mut read, ME).unwrap();
+    assert_eq!(read, [1; 100]);
+    assert_eq!(one.engine.status().dirty_bytes, 0);
+    assert!(writes() - before < 8, "{} writes", writes() - before);
+}
+
+/// Regression: a write past the end took everything behind the end from others, though it uses none of it. Nodes that
+/// begin parts of one file at the same time took its end from each other so.
+#[test]
+fn who_makes_a_file_longer_takes_nothing_from_who_is_behind() {
+    const FAR: u64 = 40 << 20;
+    const NEAR: u64 = 20 << 20;
+    let cluster = Cluster::with(2, &Config { rebuild: false, ..Config::default() });
+    let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+    let [first, second] = [one, other].map(|node| node.open(libc::O_RDWR));
+    one.engine.write(&first, 0, &[1; 100], ME).unwrap();
+    // It has all from there on, and relies on where the file ends.
+    let mut read = [0; 200];
+    assert_eq!(other.engine.read(&second, FAR, &mut read, ME).unwrap(), 0);
+    let given = || (one.agent.counts().handovers, other.agent.counts().handovers);
+    eventually("it is counted", || given().0 > 0);
+    assert_eq!(given(), (1, 0));
+    one.engine.write(&first, NEAR, &[2; 100], ME).unwrap();
+    assert_eq!((other.size(), one.size()), (NEAR + 100, NEAR + 100));
+    assert_eq!(other.engine.read(&second, FAR, &mut read, ME).unwrap(), 0);
+    assert_eq!(given(), (1, 0), "nothing was taken away");
+    // Whoever has the rest makes the file longer by setting its size, and one shorter write undoes nothing.
+    other.engine.write(&second, FAR, &[3; 100], ME).unwrap();
+    one.engine.write(&first, NEAR + 200, &[4; 100], ME).unwrap();
+    assert_eq!((other.size(), one.size()), (FAR + 100, FAR + 100));
+    assert_eq!(given().1, 0);
+    assert_eq!(one.engine.read(&first, NEAR + 50, &mut read, ME).unwrap(), 200);
+    assert_eq!((read[0], read[100], read[199]), (2, 0, 4));
+    for node in &cluster.nodes {
+        node.agent.leave().unwrap();
+    }
+    let file = std::fs::read(cluster.origin.path().join("file")).unwrap();
+    let byte = |at: u64| file[usize::try_from(at).unwrap()];
+    assert_eq!((byte(0), byte(NEAR), byte(NEAR + 250), byte(FAR)), (1, 2, 4, 3));
+    assert_eq!(file.len() as u64, FAR + 100);
+}
+
+/// Nodes make one file longer in turn and at the same time, by writes, appends and changes of its size: no write that was
+/// acknowledged is cut off.
+#[test]
+fn i11_nodes_that_make_a_file_longer_cut_off_nothing() {
+    const BLOCK: u64 = 8 << 10;
+    const BLOCKS: u64 = 96;
+    let cluster = Cluster::new(3);
+    for round in 1..=12_u8 {
+        cluster.nodes[0].truncate(0);
+        thread::scope(|scope| {
+            for (at, node) in cluster.nodes.iter().enumerate() {
+                scope.spawn(move || {
+                    let handle = node.open(libc::O_RDWR);
+                    let mut random = Random(u64::from(round) * 10 + at as u64);
+                    let mut mine: Vec<u64> = (at as u64..BLOCKS).step_by(3).collect();
+                    for last in (1..mine.len()).rev().filter(|_| round % 2 == 0) {
+                        mine.swap(last, random.below(last + 1));
+                    }
+                    for block in mine {
+                        node.engine.write(&handle, block * BLOCK, &[round; 8 << 10], ME).unwrap();
+                        // Beside the writes, somebody who relies on the size.
+                        if random.below(8) == 0 {
+                            assert!(node.size() >= (block + 1) * BLOCK);
+                            let mut read = [0; 100];
+                            node.engine
+                                .read(&handle, block * BLOCK + 8192 - 50, &mut read, ME)
+                                .unwrap();
+                            assert_eq!(read[..50], [round; 50]);
+                        }
+                    }
+                });
+            }
+        });
+        for node in &cluster.nodes {
+            assert_eq!(node.size(), BLOCKS * BLOCK, "round {round}");
+            let mut read = vec![0; usize::try_from(BLOCKS * BLOCK).unwrap()];
+            let handle = node.open(libc::O_RDWR);
+            node.engine.read(&handle, 0, &mut read, ME).unwrap();
+            assert!(read.iter().all(|byte| *byte == round), "round {round}");
+        }
+    }
+    for node in &cluster.nodes {
+        node.agent.leave().unwrap();
+    }
 }
 
 /// What one node did the other sees at once: bytes, size, holes.
@@ -296,6 +426,9 @@ fn nodes_that_write_parts_of_a_new_file_part_it_for_good() {
     const BLOCKS: u64 = 512;
     let cluster = Cluster::new(4);
     let handles: Vec<_> = cluster.nodes.iter().map(|node| node.open(libc::O_RDWR)).collect();
+    // All nodes have one store.
+    let requests = || cluster.nodes[0].agent.counts().round_trips;
+    let before = requests();
     let write = |at: usize| {
         let (node, handle) = (&cluster.nodes[at], &handles[at]);
         let mut blocks: Vec<u64> = (0..BLOCKS).map(|block| at as u64 * BLOCKS + block).collect();
@@ -317,6 +450,7 @@ fn nodes_that_write_parts_of_a_new_file_part_it_for_good() {
     let counts: Vec<_> = cluster.nodes.iter().map(|node| node.agent.counts()).collect();
     let contended: u64 = counts.iter().map(|counts| counts.direct).sum();
     let handovers: u64 = counts.iter().map(|counts| counts.handovers).sum();
+    println!("{handovers} handovers, {} requests to the store", requests() - before);
     assert_eq!(contended, 0, "{counts:?}");
     assert!(handovers < 24, "{handovers}: {counts:?}");
     drop(handles);

@@ -18,7 +18,7 @@ pub(super) struct DirtyRegion {
 pub(crate) enum Which {
     /// All of them.
     All,
-    /// Regions whose extents have bytes of this range.
+    /// What begins in this range.
     Of(ByteRange),
     /// The densest ones, as many as it takes to hold this many dirty bytes.
     Densest(u64),
@@ -28,6 +28,11 @@ pub(crate) enum Which {
 pub(super) fn chosen(mut regions: Vec<DirtyRegion>, which: Which) -> VecDeque<ByteRange> {
     if let Which::Of(range) = which {
         regions.retain(|region| region.range.start < range.end && range.start < region.end);
+        for region in &mut regions {
+            region.range.start = region.range.start.max(range.start);
+            region.range.end = region.range.end.min(range.end);
+        }
+        regions.retain(|region| !region.range.is_empty());
     }
     if let Which::Densest(enough) = which {
         regions.sort_by_key(|region| std::cmp::Reverse(region.dirty));
@@ -65,5 +70,8 @@ mod tests {
         assert_eq!(starts(Which::Densest(1000)), starts(Which::All));
         assert_eq!(starts(Which::Of(ByteRange::new(150, 301))), [1, 2, 3]);
         assert_eq!(starts(Which::Of(ByteRange::new(180, 200))), [0; 0]);
+        let part = chosen(regions.clone(), Which::Of(ByteRange::new(150, 301)));
+        let parts = [(150, 200), (200, 300), (300, 301)];
+        assert_eq!(part, parts.map(|(start, end)| ByteRange::new(start, end)));
     }
 }

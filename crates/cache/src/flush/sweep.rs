@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::choosing::{DirtyRegion, Which, chosen};
-use super::{Flushed, Flusher, WhenBusy};
+use super::{Flushed, Flusher, Manners, Waits, WhenBusy};
 use crate::backpressure::Backpressure;
 use crate::damage::Damage;
 use crate::defects::Defects;
@@ -78,14 +78,14 @@ pub(crate) enum FlushedWhole {
     Removed,
 }
 
-/// Callbacks of a running sweep, called from several threads, and how it deals with requests in its way.
+/// Callbacks of a running sweep, called from several threads, and how it deals with programs.
 #[derive(Clone, Copy)]
 struct Watcher<'a> {
     /// Called with the bytes of each region flushed; ends the sweep by returning `false`.
     go_on: &'a (dyn Fn(u64) -> bool + Sync),
     /// Called with each range that is now durable on the origin: as it was when the sweep began, or newer.
     flushed: &'a (dyn Fn(ByteRange) + Sync),
-    when_busy: WhenBusy,
+    manners: Manners,
 }
 
 /// Flushes whole files, region by region.
@@ -120,12 +120,8 @@ impl Sweeper {
         which: Which,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<Swept> {
-        self.sweep_watched(
-            file,
-            id,
-            which,
-            Watcher { go_on, flushed: &|_| (), when_busy: WhenBusy::PassOver },
-        )
+        let manners = Manners { when_busy: WhenBusy::PassOver, waits: Waits::NoOne };
+        self.sweep_watched(file, id, which, Watcher { go_on, flushed: &|_| (), manners })
     }
 
     fn sweep_watched(
@@ -260,7 +256,7 @@ impl Sweeper {
             let begun = self.clock.instant();
             let Some(region) = regions.lock().pop_front() else { break };
             let before = flushed.bytes;
-            self.flusher.flush_region(file, id, region, watcher.when_busy, &mut flushed)?;
+            self.flusher.flush_region(file, id, region, watcher.manners, &mut flushed)?;
             let bytes = flushed.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
             if flushed.bytes >= limit || self.backpressure.has_waiters() {
@@ -270,7 +266,9 @@ impl Sweeper {
                 regions.lock().clear();
                 break;
             }
-            self.be_courteous(self.clock.elapsed(begun), bytes, workers);
+            if !matches!(watcher.manners.waits, Waits::Node(_)) {
+                self.be_courteous(self.clock.elapsed(begun), bytes, workers);
+            }
         }
         Ok(total + self.finish(file, id, &flushed, watcher)?)
     }
@@ -352,32 +350,43 @@ impl Sweeper {
         file: &Arc<CachedFile>,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
-        self.flush_of((file, WHOLE), Which::All, go_on)
+        self.flush_of((file, WHOLE), Waits::Caller, go_on)
     }
 
-    /// The same for all that is dirty now in a range, and for what else lies in the regions of that range.
-    pub(crate) fn flush_range(
+    /// The same for all that is dirty now in a range that another node waits for, without rest.
+    pub(crate) fn flush_given(
         &self,
         file: &Arc<CachedFile>,
         range: ByteRange,
     ) -> Result<FlushedWhole> {
-        self.flush_of((file, range), Which::Of(range), &|_| true)
+        self.flush_of((file, range), Waits::Node(range), &|_| true)
     }
 
     fn flush_of(
         &self,
         (file, range): (&Arc<CachedFile>, ByteRange),
-        which: Which,
+        waits: Waits,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
         let Some(id) = file.id() else { return Ok(FlushedWhole::Complete) };
+        let which = || {
+            if range == WHOLE {
+                return Which::All;
+            }
+            // An extent that begins before the range may reach into it.
+            let first = self.store.dmt.dirty(id, range, 1);
+            let start = first.first().map_or(range.start, |extent| extent.range.start);
+            Which::Of(ByteRange { start: start.min(range.start), ..range })
+        };
         let stopped = AtomicBool::new(false);
         let go_on = |bytes| {
             let goes_on = go_on(bytes);
             stopped.fetch_or(!goes_on, Ordering::Relaxed);
             goes_on
         };
-        if self.sweep(file, id, which, &go_on)? == Swept::Removed {
+        let manners = Manners { when_busy: WhenBusy::PassOver, waits };
+        let watcher = Watcher { go_on: &go_on, flushed: &|_| (), manners };
+        if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
             return Ok(FlushedWhole::Removed);
         }
         // If programs write, this may be more than was dirty at the beginning, never less than remains of that.
@@ -395,8 +404,9 @@ impl Sweeper {
                 return Ok(FlushedWhole::Busy(left));
             }
             let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
-            let watcher = Watcher { go_on: &go_on, flushed: &flushed, when_busy: WhenBusy::Wait };
-            if self.sweep_watched(file, id, which, watcher)? == Swept::Removed {
+            let manners = Manners { when_busy: WhenBusy::Wait, waits };
+            let watcher = Watcher { go_on: &go_on, flushed: &flushed, manners };
+            if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);
             }
             let progress = self.still_owed(id, &owed) < left;

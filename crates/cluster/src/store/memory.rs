@@ -283,6 +283,6 @@ impl Store for MemoryStore {
     }
 
     fn round_trips(&self) -> u64 {
-        self.asked.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed) + self.state.lock().sent
     }
 }

@@ -336,6 +336,34 @@ fn a_wait_for_a_node_that_does_not_answer_ends() {
     world.end(vec![one, other]);
 }
 
+/// Regression: each request that waited looked at the store by itself, so that the store's load grew with their number.
+#[test]
+fn requests_that_wait_for_the_same_ask_the_store_as_one() {
+    let operations = |requests: u64| {
+        let world = World::new(1);
+        let one = world.node("a");
+        let other = world.node_with("b", |options| options.poll = Duration::from_secs(2));
+        let permit = Permit::wait(one.tokens(0), Node::want(WRITE, 0, false)).unwrap();
+        let before = world.store.round_trips();
+        let during = thread::scope(|scope| {
+            for _ in 0..requests {
+                scope.spawn(|| other.request(0, Node::want(WRITE, 0, false)).unwrap());
+            }
+            eventually("all wait", || other.agent.counts().waiting == requests);
+            thread::sleep(Duration::from_millis(500));
+            let during = world.store.round_trips() - before;
+            drop(permit);
+            during
+        });
+        world.end(vec![one, other]);
+        during
+    };
+    let (one, many) = (operations(1), operations(32));
+    println!("{one} operations for one request, {many} for 32");
+    // Looks become rarer with time, so a slow machine makes few more.
+    assert!(many < one + 32, "{one} operations for one request, {many} for 32");
+}
+
 #[test]
 fn what_is_renewed_is_told_once() {
     let world = World::new(1);

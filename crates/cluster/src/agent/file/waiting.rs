@@ -8,11 +8,8 @@ use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
 
 use super::copying;
-use super::{Attempt, File, LastWait, filled};
+use super::{Attempt, FIRST_PAUSE, File, LastWait, filled};
 use crate::counters::add;
-
-/// How long a request waits before it looks again, at first.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 impl File {
     /// Waits for a token, queued in the store meanwhile.
@@ -27,7 +24,7 @@ impl File {
         let mut attempts = 0;
         let mut waited_for = None;
         let waits_for = loop {
-            let told = self.state.lock().told;
+            let seen = self.seen();
             match self.attempt(want, attempts, began + self.shared.options.wait_limit)? {
                 Attempt::Granted(grant) => {
                     if attempts > 0 {
@@ -49,7 +46,7 @@ impl File {
                 break "this mount to end".to_owned();
             }
             attempts += 1;
-            self.wait_for_change(want.range, told, Instant::now() + pause);
+            self.wait_for_change(want.range, seen, pause);
             pause = (pause * 2).min(self.shared.options.poll);
         };
         self.note_wait(began.elapsed(), Some(waits_for.clone()));
@@ -60,14 +57,25 @@ impl File {
         })
     }
 
-    /// Waits until a message has come since `told` of them were counted, or until `range` is no longer being given up,
-    /// but at most until `deadline`. Each permit that ends wakes this thread too, because others wait for that.
-    fn wait_for_change(&self, range: ByteRange, told: u64, deadline: Instant) {
+    /// How many messages have come, and how much was found in the store.
+    fn seen(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.told, state.looks.found)
+    }
+
+    /// Waits until a message has come or something was found in the store since `seen`, or until `range` is no longer
+    /// being given up, but at most until the next look at the store is due, and at least `pause` then. Each permit that
+    /// ends wakes this thread too, because others wait for that.
+    fn wait_for_change(&self, range: ByteRange, seen: (u64, u64), pause: Duration) {
+        let earliest = Instant::now() + pause;
         let mut state = self.state.lock();
         let was_closed = state.pieces.is_closed(range);
-        while state.told == told && (!was_closed || state.pieces.is_closed(range)) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() || self.shared.is_stopped()
-            {
+        while (state.told, state.looks.found) == seen
+            && (!was_closed || state.pieces.is_closed(range))
+        {
+            let until = state.looks.due.map_or(earliest, |due| due.max(earliest));
+            let timed_out = self.changed.wait_until(&mut state, until).timed_out();
+            if timed_out || self.shared.is_stopped() {
                 return;
             }
         }
@@ -121,8 +129,16 @@ impl FileTokens for File {
         granted
     }
 
+    fn begin_at_once(&self, want: Want) -> Option<Grant> {
+        self.permit(filled(want))
+    }
+
     fn try_begin(&self, want: Want) -> Option<Grant> {
         if self.state.lock().wanted { None } else { self.permit(filled(want)) }
+    }
+
+    fn gives_alone(&self, range: ByteRange) -> bool {
+        self.state.lock().pieces.is_alone(range)
     }
 
     fn explain(&self, want: Want) -> Option<String> {
