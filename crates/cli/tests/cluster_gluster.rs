@@ -55,6 +55,36 @@ fn i11_nodes_over_clients_of_glusterfs_see_each_others_changes_at_once() {
     }
 }
 
+/// Who has a file open when another node removes it goes on with it, or is told that it is gone, as the client has it;
+/// nothing of it is the next file's with its name.
+#[test]
+fn i11_a_removed_file_that_is_open_mixes_with_no_other() {
+    let Some((gluster, nodes)) = nodes(&NAMES) else { return };
+    let [one, other] = nodes.open("file");
+    one.write_all_at(&[1; 10_000], 0).unwrap();
+    let mut found = [0; 10_000];
+    other.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == [1; 10_000]);
+    one.write_all_at(&[2; 10_000], 0).unwrap();
+    fs::remove_file(nodes.path("other/file")).unwrap();
+    let [_, new] = nodes.open("file");
+    new.write_all_at(b"the next one", 0).unwrap();
+    for file in [&one, &other] {
+        let mut found = [0; 10_000];
+        let read = file.read_exact_at(&mut found, 0).and_then(|()| file.write_all_at(&[3; 100], 0));
+        match read {
+            Ok(()) => assert!(found[100..] == [2; 9_900]),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}"),
+        }
+    }
+    drop((one, other, new));
+    assert_eq!(fs::read(nodes.path("one/file")).unwrap(), b"the next one");
+    for node in NODES {
+        nodes.succeed(&["umount", node]);
+    }
+    assert_eq!(fs::read(gluster.on_brick("file")).unwrap(), b"the next one");
+}
+
 /// A client's own caches, which nothing here can drop, would have kept what other nodes write over.
 #[test]
 fn i11_clients_of_glusterfs_with_caches_of_their_own_are_refused() {

@@ -69,7 +69,9 @@ fn i5_what_is_saved_of_conflicts_is_within_the_size_and_what_does_not_fit_stays(
 /// Removes the files in a directory, which were all found before: what goes while the directory is read may hide others.
 fn remove_all_in(dir: &Path) {
     let entries: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    entries.iter().for_each(|path| fs::remove_file(path).unwrap());
+    for path in entries {
+        fs::remove_file(path).unwrap();
+    }
 }
 
 /// A cache whose conflicts take all that they may, and `file2` with one that did not fit.
