@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use halocline_api::control::TokenCounts;
+use halocline_model::background::{Share, Use};
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 
@@ -148,6 +149,11 @@ pub trait Coherence: Debug + Send + Sync {
     /// Whether the caches of other nodes can be read here ([`FileTokens::copies`]).
     fn reads_peers(&self) -> bool {
         false
+    }
+
+    /// What this node's low-priority work may use of the origin, now that the node does this with it. Asks nobody.
+    fn share(&self, _own: Use) -> Share {
+        Share::WHOLE
     }
 
     /// Whether this node may change the origin and serve what it has cached (I12).

@@ -9,6 +9,7 @@
 //! - A change of the members is computed from members that are no older than the tokens they are used with. A node that
 //!   is wrongly taken for live only keeps its tokens too long.
 
+mod background;
 mod copies;
 mod file;
 mod keeper;
@@ -24,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use halocline_cache::coherence::{Coherence, FileTokens, Holder, SharedFile};
+use halocline_model::background::{Share, Use};
 use halocline_model::token::{Epoch, Session, Tokens};
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
@@ -34,6 +36,7 @@ use rustc_hash::FxHashMap;
 use crate::counters::{Counters, Counts};
 use crate::registry::{Entry, Registry};
 use crate::store::{Roll, Store, StoreError};
+use background::Background;
 use copies::Correspondence;
 use file::File;
 pub(crate) use keeper::remove;
@@ -112,6 +115,7 @@ pub(crate) struct Shared {
     woken: (Mutex<bool>, Condvar),
     counters: Counters,
     correspondence: Correspondence,
+    background: Background,
 }
 
 impl Debug for Shared {
@@ -194,6 +198,7 @@ impl Agent {
             woken: (Mutex::new(false), Condvar::new()),
             counters: Counters::default(),
             correspondence: Correspondence::default(),
+            background: Background::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
         if let Err(error) = agent.start() {
@@ -231,7 +236,10 @@ impl Agent {
             counts.contended_files += u64::from(holding.is_contended);
             counts.waiting += holding.waiting;
         }
+        let share = shared.known_share();
         Counts {
+            share_parts: u64::from(share.parts),
+            others_use_origin: u64::from(share.others_serve),
             round_trips: shared.store.round_trips(),
             lease_left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
             ..counts
@@ -244,7 +252,9 @@ impl Agent {
     /// # Errors
     /// If the store does not answer, or others must do something first.
     pub fn keep(&self) -> Result<(), StoreError> {
-        self.shared.keep()
+        self.shared.keep()?;
+        self.shared.tell_use();
+        Ok(())
     }
 
     /// Gives everything up and ends the session. The mount has ended: no more permits are requested.
@@ -257,6 +267,7 @@ impl Agent {
             file.give_all_up()?;
         }
         self.stop();
+        self.shared.end_use();
         self.shared.end_session().map_err(told)?;
         self.shared.registry.leave(self.shared.session)
     }
@@ -291,6 +302,10 @@ impl Coherence for Agent {
 
     fn check_lease(&self) -> Result<()> {
         self.shared.check_lease()
+    }
+
+    fn share(&self, own: Use) -> Share {
+        self.shared.note_use(own)
     }
 
     fn reads_peers(&self) -> bool {

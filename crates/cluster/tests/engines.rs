@@ -171,6 +171,45 @@ fn what_is_given_up_goes_to_the_origin_in_large_pieces() {
     assert!(writes() - before < 8, "{} writes", writes() - before);
 }
 
+/// Whatever programs of another node do on the origin, low-priority flushes wait for; what others want does not.
+#[test]
+fn low_priority_flushes_rest_for_programs_of_other_nodes() {
+    const FAR: u64 = 64 << 20;
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
+    let cluster = Cluster::over(2, &Config::default(), || Arc::clone(&store));
+    let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+    one.truncate(2 * FAR);
+    let [first, second] = [one, other].map(|node| node.open(libc::O_RDWR));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            // Each byte once, so that it comes from the origin.
+            for at in (FAR..2 * FAR).step_by(4096) {
+                if is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                other.engine.read(&second, at, &mut [0; 100], ME).unwrap();
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        eventually("it is told", || store.users(None).unwrap().serving == 1);
+        one.engine.write(&first, 0, &[1; 4096], ME).unwrap();
+        one.engine.write(&first, 32 << 20, &[1; 4096], ME).unwrap();
+        thread::sleep(Duration::from_secs(3));
+        let counts = one.agent.counts();
+        // A machine that is too slow for this proves nothing.
+        if !reader.is_finished() && counts.others_use_origin == 1 {
+            assert_eq!(one.engine.status().dirty_bytes, 2 * 4096, "{counts:?}");
+        }
+        let mut read = [0; 100];
+        other.engine.read(&second, 0, &mut read, ME).unwrap();
+        assert_eq!(read, [1; 100]);
+        assert!(one.engine.status().dirty_bytes <= 4096);
+        is_over.store(true, Ordering::SeqCst);
+    });
+    eventually("it is flushed", || one.engine.status().dirty_bytes == 0);
+}
+
 /// Regression: a write past the end took everything behind the end from others, though it uses none of it. Nodes that
 /// begin parts of one file at the same time took its end from each other so.
 #[test]

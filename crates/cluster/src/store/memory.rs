@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::SharedFile;
+use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::{Condvar, Mutex};
 
@@ -54,6 +55,9 @@ struct State {
     faults: Faults,
     messages: BTreeMap<Session, Vec<SharedFile>>,
     letters: BTreeMap<Session, Vec<Vec<u8>>>,
+    /// Until when a session has low-priority work, or its programs use the origin.
+    working: BTreeMap<Session, u64>,
+    serving: BTreeMap<Session, u64>,
     sent: u64,
 }
 
@@ -276,6 +280,25 @@ impl Store for MemoryStore {
                 return letters;
             }
         }
+    }
+
+    fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users> {
+        self.request(|state| {
+            let now_ms = state.now_ms;
+            let note = |table: &mut BTreeMap<Session, u64>, is_so: fn(Use) -> bool| {
+                if let Some((session, own, kept_ms)) = own {
+                    let until_ms = if is_so(own) { now_ms.saturating_add(kept_ms) } else { 0 };
+                    table.insert(session, until_ms);
+                }
+                table.retain(|_, until_ms| *until_ms > now_ms);
+                table.len() as u64
+            };
+            Ok(Users {
+                working: note(&mut state.working, |own| own.works),
+                serving: note(&mut state.serving, |own| own.serves),
+                nodes: state.data.leases.len() as u64,
+            })
+        })
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {
