@@ -227,6 +227,8 @@ impl Rounds {
         let reason = self.reason_to_flush();
         let may_flush = reason.is_some_and(|reason| reason != Reason::Room) || self.would_flush();
         self.share.note(may_flush || !self.store.dmt.critical().wanted(1).is_empty());
+        // What other nodes do is looked up when there is work, so this may have to wait for that.
+        let reason = reason.filter(|one| *one != Reason::Idle || self.may_use_idle_origin());
         if let Some(reason) = reason {
             signal.set(Doing::Flushing);
             let flushed = self.flush_pass(signal, reason)?;
@@ -284,9 +286,7 @@ impl Rounds {
         if age_ms(now_ms, oldest) >= self.max_dirty_age_ms() {
             return Some(Reason::Age);
         }
-        let window = self.settings.config.flush_window;
-        let open = window.is_none_or(|window| window.contains(local_hour(now_ms)));
-        (open && self.may_use_idle_origin()).then_some(Reason::Idle)
+        (self.is_in_window() && self.may_use_idle_origin()).then_some(Reason::Idle)
     }
 
     /// Whether a flush of a file would be in vain until somebody does something about it.
@@ -301,7 +301,13 @@ impl Rounds {
 
     /// Whether a flush would disturb no program of this node.
     fn would_flush(&self) -> bool {
-        self.pressure.flushable_bytes() > 0 && self.origin.is_idle() && self.is_rested()
+        let has_dirty = self.pressure.flushable_bytes() > 0;
+        has_dirty && self.is_in_window() && self.origin.is_idle() && self.is_rested()
+    }
+
+    fn is_in_window(&self) -> bool {
+        let window = self.settings.config.flush_window;
+        window.is_none_or(|window| window.contains(local_hour(self.clock.now_ms())))
     }
 
     /// Whether programs leave the cache alone, or it fills up.

@@ -19,7 +19,7 @@ use halocline_cluster::store::memory::MemoryStore;
 use halocline_cluster::store::redis::open;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
-use halocline_testkit::waiting::eventually;
+use halocline_testkit::waiting::{SetOnDrop, eventually, within};
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, SetAttr};
 use rustix::process::Signal;
@@ -192,7 +192,9 @@ fn low_priority_flushes_rest_for_programs_of_other_nodes() {
                 thread::sleep(Duration::from_millis(20));
             }
         });
-        eventually("it is told", || store.users(None).unwrap().serving == 1);
+        let _ends = SetOnDrop(&is_over);
+        // What truncated the file counts for a while, too.
+        within(Duration::from_mins(2), "it is told", || store.users(None).unwrap().serving == 1);
         one.engine.write(&first, 0, &[1; 4096], ME).unwrap();
         one.engine.write(&first, 32 << 20, &[1; 4096], ME).unwrap();
         thread::sleep(Duration::from_secs(3));

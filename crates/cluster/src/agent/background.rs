@@ -58,6 +58,10 @@ impl Shared {
             let is_news = (own.works && !told.works) || (own.serves && !told.serves);
             let may_tell =
                 state.told.is_none_or(|(_, at)| now.saturating_duration_since(at) >= TOLD_EVERY);
+            if own.works && !told.works {
+                // It begins with what others do now.
+                state.others = None;
+            }
             if is_news && may_tell {
                 // Once for this news; the keeper notes when it told.
                 state.told = Some((either(told, own), now));
