@@ -62,6 +62,29 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Exceptions of a rule, listed in the file `list`, from which nothing is excepted: the file is gone or has another name, or
+/// the rule (`findings_in`) would find nothing there.
+fn needless_exceptions(
+    sources: &[Source],
+    list: &str,
+    exempt: &[&str],
+    findings_in: fn(&Source) -> Vec<Finding>,
+) -> Vec<Finding> {
+    let Some(list) = sources.iter().find(|source| source.path == list) else { return Vec::new() };
+    let needs_none = |path: &&&str| {
+        let source = sources.iter().find(|source| source.path == **path);
+        source.is_none_or(|source| findings_in(source).is_empty())
+    };
+    let found = exempt.iter().filter(needs_none).map(|path| {
+        Finding::new(
+            list,
+            1,
+            format!("{path} needs no exception from this rule: take it off the list"),
+        )
+    });
+    found.collect()
+}
+
 /// The repository's root directory.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -116,4 +139,26 @@ fn sources() -> Result<Vec<Source>, String> {
             Some(Source::new(name, text))
         })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exception_for_nothing_is_found() {
+        let breaks = |source: &Source| match source.text.as_str() {
+            "wrong" => vec![Finding::new(source, 1, "wrong")],
+            _ => Vec::new(),
+        };
+        let found = |list: &str, text: &str| {
+            let sources = [Source::new("list.rs", ""), Source::new("a.txt", text)];
+            needless_exceptions(&sources, list, &["a.txt"], breaks).len()
+        };
+        assert_eq!(found("list.rs", "wrong"), 0);
+        assert_eq!(found("list.rs", "right"), 1);
+        assert_eq!(found("none.rs", "right"), 0, "these are sources of a test");
+        let renamed = [Source::new("list.rs", ""), Source::new("b.txt", "wrong")];
+        assert_eq!(needless_exceptions(&renamed, "list.rs", &["a.txt"], breaks).len(), 1);
+    }
 }

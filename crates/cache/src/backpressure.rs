@@ -1,4 +1,4 @@
-//! Waiting for room: for a critical write that finds the cache full of dirty data, waiting for the flush may be better
+//! Backpressure: for a critical write that finds the cache full of dirty data, waiting for the flush may be better
 //! than going to the origin (ours).
 //!
 //! A flush writes dense regions in order; a write that goes to the origin meanwhile makes it seek away from them and
@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use halocline_model::room::{BACKOFF_WRITES, WAIT_MAX};
+use halocline_model::backpressure::{BACKOFF_WRITES, WAIT_MAX};
 use parking_lot::{Condvar, Mutex};
 
 use halocline_os::clock::Clock;
@@ -63,12 +63,12 @@ impl Backpressure {
     }
 
     /// Whether any write waits.
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Wakes the waiting writes: dirty data became evictable.
-    pub(crate) fn was_made(&self) {
+    pub(crate) fn room_was_made(&self) {
         *self.made.lock() += 1;
         self.more.notify_all();
     }
@@ -87,27 +87,27 @@ mod tests {
 
     #[test]
     fn a_write_gets_the_room_that_is_made() {
-        let (room, made) = (Backpressure::new(Clock::MACHINE), AtomicBool::new(false));
+        let (backpressure, made) = (Backpressure::new(Clock::MACHINE), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !room.is_wanted() {
+                while !backpressure.has_waiters() {
                     std::thread::yield_now();
                 }
                 made.store(true, Ordering::Release);
-                room.was_made();
+                backpressure.room_was_made();
             });
             // A wait that ended before the other thread looked is repeated.
             let take = || Ok::<_, ()>(made.load(Ordering::Acquire).then_some("room"));
-            while room.wait(WAIT_MAX, take) != Ok(Some("room")) {}
+            while backpressure.wait(WAIT_MAX, take) != Ok(Some("room")) {}
         });
     }
 
     #[test]
-    fn a_wait_in_vain_discourages_the_next_ones() {
-        let room = Backpressure::new(Clock::simulated());
+    fn a_wait_in_vain_makes_the_next_ones_back_off() {
+        let backpressure = Backpressure::new(Clock::simulated());
         let mut tries = 0;
         for _ in 0..=BACKOFF_WRITES {
-            let taken = room.wait(Duration::from_millis(1), || {
+            let taken = backpressure.wait(Duration::from_millis(1), || {
                 tries += 1;
                 Ok::<Option<()>, ()>(None)
             });

@@ -257,11 +257,11 @@ impl BulkOperations {
                     return ControlFlow::Continue(());
                 }
                 let (left, why) = match flushed {
-                    FlushedWhole::Held(left) => {
+                    FlushedWhole::Busy(left) => {
                         (left, "requests of programs were in the way; flush it again")
                     }
                     FlushedWhole::Stopped(left) => (left, "the flush was stopped before"),
-                    FlushedWhole::Home | FlushedWhole::Removed => (0, ""),
+                    FlushedWhole::Complete | FlushedWhole::Removed => (0, ""),
                 };
                 moving.end_file(name, left, why)
             }

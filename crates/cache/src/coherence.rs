@@ -2,14 +2,14 @@
 //!
 //! An engine that was given a [`Coherence`] holds a permit of the file's [`FileTokens`] over the bytes of each
 //! request and of each background transfer; the node's agent gets the tokens from the shared store. When another node
-//! wants bytes, the agent admits no new permit there, waits for those in progress, has the [`Holder`] (the engine)
+//! wants bytes, the agent admits no new permit there, waits for those in progress, has the [`LocalCache`] (the engine)
 //! bring the bytes to the origin and drop them, and gives the token up. An engine without one has its origin to
 //! itself.
 //!
 //! What must hold:
 //! - A permit is taken before any lock of the file and dropped after all of them: a thread that waits for a token
 //!   holds no lock that giving one up needs.
-//! - A [`Holder`] takes no permit for the range that it gives up.
+//! - A [`LocalCache`] takes no permit for the range that it gives up.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -126,8 +126,8 @@ impl Default for Copies {
 
 /// The agent of a node.
 pub trait Coherence: Debug + Send + Sync {
-    /// Registers the holder, which gives up what other nodes ask for. Called once, before the first permit.
-    fn attach(&self, holder: Weak<dyn Holder>);
+    /// Registers this node's cache, which gives up what other nodes ask for. Called once, before the first permit.
+    fn attach(&self, local_cache: Weak<dyn LocalCache>);
 
     /// The tokens of a file: the same object for the same file, as long as a reference to it is held.
     ///
@@ -172,7 +172,9 @@ pub trait FileTokens: Debug + Send + Sync {
     fn begin(&self, want: Want) -> Result<Grant>;
 
     /// The same, but asks nobody and does not wait: `None` unless the node holds the token already.
-    fn begin_at_once(&self, want: Want) -> Option<Grant>;
+    fn begin_at_once(&self, _want: Want) -> Option<Grant> {
+        None
+    }
 
     /// The same for background work, which is postponed or left out rather than made to wait: `None` unless the node
     /// already holds the token and no other node wants it.
@@ -190,7 +192,7 @@ pub trait FileTokens: Debug + Send + Sync {
     /// Asks the other nodes that may cache bytes of `range` which of them they have, and waits for their answers, at
     /// most for [`ANSWER_LIMIT`]. What is returned was clean on another node, under its token, after this call began,
     /// and lies in ranges that this node has held shared all the time since. So it is the newest until this node has
-    /// given up its token there, which the [`Holder`] is told. The caller holds no permit.
+    /// given up its token there, which the [`LocalCache`] is told. The caller holds no permit.
     fn copies(&self, _range: ByteRange) -> Copies {
         Copies::default()
     }
@@ -202,8 +204,8 @@ pub trait FileTokens: Debug + Send + Sync {
     }
 }
 
-/// Gives up bytes that other nodes want: the engine.
-pub trait Holder: Send + Sync {
+/// The cache of this node as its agent sees it: gives up bytes that other nodes want.
+pub trait LocalCache: Send + Sync {
     /// Writes the dirty bytes of a range to the origin, durably; drops what is cached in it, including the kernel's
     /// pages, unless `keeps_clean`. No permit is in use in the range, and none begins before this returns.
     ///

@@ -71,7 +71,7 @@ pub(crate) struct Base {
     pub(crate) flush_handles: Arc<FlushHandles>,
     pub(crate) pressure: Arc<DirtyPressure>,
     /// Where writes wait for room.
-    pub(crate) room: Arc<Backpressure>,
+    pub(crate) backpressure: Arc<Backpressure>,
     pub(crate) damage: Arc<Damage>,
     pub(crate) health: Arc<Health>,
     pub(crate) counters: Arc<Counters>,
@@ -107,7 +107,7 @@ impl Base {
             origin: Arc::new(origin),
             files: Arc::default(),
             pressure: Arc::new(DirtyPressure::new(&store, &flush_handles, &settings)),
-            room: Arc::new(Backpressure::new(clock.clone())),
+            backpressure: Arc::new(Backpressure::new(clock.clone())),
             damage: Arc::default(),
             counters: Arc::default(),
             defects: Arc::new(Defects::new(&health, &notes, clock.clone())),
@@ -149,7 +149,7 @@ pub(crate) struct Components {
     pub(crate) rounds: Arc<Rounds>,
     pub(crate) resizer: Arc<Resizer>,
     pub(crate) redirector: Arc<Redirector>,
-    pub(crate) warm: Arc<PageCachePassthrough>,
+    pub(crate) page_cache_passthrough: Arc<PageCachePassthrough>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) opener: Arc<Opener>,
     pub(crate) attributes: Arc<Attributes>,
@@ -193,7 +193,7 @@ impl Components {
     ) -> Self {
         let identifier = Arc::new(identifier);
         let mappings = wire!(Mappings: base { store, damage, origin, health, counters, clock });
-        let permits = wire!(Permits: base { coherence, origin, store }; mappings);
+        let permits = wire!(Permits: base { coherence, origin, store, clock }; mappings);
         let share = wire!(OriginShare: base { origin, coherence });
         let peers = wire!(Peers: base { coherence, store, settings, clock });
         let (lease, evidence) = lease;
@@ -210,10 +210,10 @@ impl Components {
         let relief = wire!(Relief: base { store, damage, counters, notes, settings, coherence }; mappings, repair, own,
             external, known, times);
         let snapshots = wire!(Snapshots: base { store, damage, clock });
-        let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, room }; permits, known,
-            times, own, space, repair, mappings, snapshots);
-        let sweeper = wire!(Sweeper: base { store, damage, namespace, pressure, origin, room, settings, defects,
-            clock }; mappings, own, external, known, times, space, relief, flusher, share);
+        let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, backpressure }; permits,
+            known, times, own, space, repair, mappings, snapshots);
+        let sweeper = wire!(Sweeper: base { store, damage, namespace, pressure, origin, backpressure, settings,
+            defects, clock }; mappings, own, external, known, times, space, relief, flusher, share);
         let discards = wire!(Discards: base { store, files });
         let barriers = wire!(Barriers: base { store, counters, namespace }; mappings, known, relief, sweeper,
             discards);
@@ -223,18 +223,18 @@ impl Components {
             enabled = base.settings.config.fill);
         let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes, clock }; known, times,
             own, external, mappings);
-        let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, room, damage,
-            health, counters, notes, defects, settings, clock }; known, own, external, repair, space, relief,
+        let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, backpressure,
+            damage, health, counters, notes, defects, settings, clock }; known, own, external, repair, space, relief,
             sweeper, discards, barriers, fetcher, recoverer, share);
         let resizer = wire!(Resizer: base { store, origin, clock }; own, mappings, space);
-        let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure, room,
-            settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits, peers);
-        let warm = wire!(PageCachePassthrough: base { store, notes, origin }; known, mappings => wanted =
-            page_cache_passthrough::is_wanted(&base.settings.config, &base.origin).into());
+        let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure,
+            backpressure, settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits,
+            peers);
+        let page_cache_passthrough = wire!(PageCachePassthrough: base { store, notes, origin }; known, mappings =>
+            wanted = page_cache_passthrough::is_wanted(&base.settings.config, &base.origin).into());
         let lifecycle = wire!(Lifecycle: base { namespace, origin, store, files }; own, external, known, times,
-            mappings, relief, warm);
-        let opener =
-            wire!(Opener: base { namespace, origin, settings, shared }; known, warm, lifecycle);
+            mappings, relief, page_cache_passthrough);
+        let opener = wire!(Opener: base { namespace, origin, settings, shared }; known, page_cache_passthrough, lifecycle);
         let attributes = wire!(Attributes: base { namespace, origin, store, files }; own, permits, known, times,
             relief, resizer, lifecycle);
         let names = wire!(NameChanges: base { namespace, origin, store, files }; mappings, own, permits, known,
@@ -245,7 +245,7 @@ impl Components {
         let components = Self {
             identifier, mappings, permits, peers, own, repair, external, known, space, relief, sweeper,
             discards, barriers, revocation, fetcher, fills, recoverer, rounds, resizer, redirector,
-            warm, lifecycle, opener, attributes, names, session,
+            page_cache_passthrough, lifecycle, opener, attributes, names, session,
         };
         components
     }
@@ -264,7 +264,7 @@ impl Controls {
         let cache = base.store.objects.volume().servers();
         let servers = Arc::new(ServerStates::new(meters, &base.settings.config, origin, cache));
         let status = wire!(StatusReporter: base { origin, store, damage, health, counters, notes, settings, clock,
-            begun } below { identifier, fetcher, fills, warm, permits, peers };
+            begun } below { identifier, fetcher, fills, page_cache_passthrough, permits, peers };
             servers, hangs);
         Self { bulk, rules, explainer, status }
     }

@@ -113,7 +113,7 @@ impl Engine for ExtentEngine {
     }
 
     fn passes_through(&self) -> bool {
-        self.components.warm.is_wanted() && !self.components.permits.are_needed()
+        self.components.page_cache_passthrough.is_wanted() && !self.components.permits.are_needed()
     }
 
     fn maps_direct_files(&self) -> bool {
@@ -128,7 +128,7 @@ impl Engine for ExtentEngine {
     ) -> bool {
         // The kernel would read without asking for a permit.
         !self.components.permits.are_needed()
-            && self.components.warm.pass_through(handle, must, register)
+            && self.components.page_cache_passthrough.pass_through(handle, must, register)
     }
 
     fn open_mode(&self, handle: &Handle) -> OpenMode {

@@ -44,22 +44,22 @@ const QUEUE_BYTES_MAX: usize = 32 << 20;
 const SEEN_MIN: u64 = 1 << 12;
 const SEEN_MAX: u64 = 1 << 21;
 
-/// Ranges that reads missed before: one mark per slot, and a newer mark replaces an older one. A lost mark delays a
+/// Ranges that reads missed before: one fingerprint per slot, and a newer one replaces an older one. A lost one delays a
 /// fill by one pass, and a collision (one in 2^32) fills one pass early.
 #[derive(Debug)]
 struct Seen {
-    marks: Box<[AtomicU32]>,
+    fingerprints: Box<[AtomicU32]>,
 }
 
 impl Seen {
     fn for_cache(bytes: u64) -> Self {
         let places = (bytes / halocline_meta::BLOCK * 2).clamp(SEEN_MIN, SEEN_MAX);
         let places = places.next_power_of_two();
-        Self { marks: (0..places).map(|_| AtomicU32::new(0)).collect() }
+        Self { fingerprints: (0..places).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Marks a range; returns whether it was marked before.
-    fn mark(&self, file: FileId, range: ByteRange) -> bool {
+    /// Notes a range; returns whether it was noted before.
+    fn note(&self, file: FileId, range: ByteRange) -> bool {
         // SplitMix64's mixer: every input bit affects every output bit.
         let mix = |mut bits: u64| {
             bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -67,9 +67,9 @@ impl Seen {
             bits ^ bits >> 31
         };
         let hash = mix(mix(mix(file.0) ^ range.start) ^ range.end);
-        let at = usize::try_from(hash).unwrap_or(usize::MAX) & (self.marks.len() - 1);
-        let mark = u32::try_from(hash >> 32).expect("32 bits") | 1;
-        self.marks[at].swap(mark, Ordering::Relaxed) == mark
+        let at = usize::try_from(hash).unwrap_or(usize::MAX) & (self.fingerprints.len() - 1);
+        let fingerprint = u32::try_from(hash >> 32).expect("32 bits") | 1;
+        self.fingerprints[at].swap(fingerprint, Ordering::Relaxed) == fingerprint
     }
 }
 
@@ -207,7 +207,7 @@ impl Fills {
         let id = self.known.id_of(file)?;
         let wanted = Wanted { file: id, range, placement };
         let fills = self;
-        if fills.enabled && data.len() <= QUEUE_BYTES_MAX / 4 && fills.seen.mark(id, range) {
+        if fills.enabled && data.len() <= QUEUE_BYTES_MAX / 4 && fills.seen.note(id, range) {
             let watch = file.range.watch(range);
             let data = data.to_vec();
             if fills.push(Fill { file: Arc::clone(file), wanted, data, watch }) {
@@ -275,8 +275,8 @@ mod tests {
     fn a_range_is_known_the_second_time() {
         let seen = Seen::for_cache(1 << 20);
         let ranges = || (0..64).map(|at| ByteRange::at(at * 4096, 4096));
-        assert_eq!(ranges().filter(|range| seen.mark(FileId(1), *range)).count(), 0);
-        assert!(ranges().filter(|range| seen.mark(FileId(1), *range)).count() > 56);
-        assert_eq!(ranges().filter(|range| seen.mark(FileId(2), *range)).count(), 0);
+        assert_eq!(ranges().filter(|range| seen.note(FileId(1), *range)).count(), 0);
+        assert!(ranges().filter(|range| seen.note(FileId(1), *range)).count() > 56);
+        assert_eq!(ranges().filter(|range| seen.note(FileId(2), *range)).count(), 0);
     }
 }

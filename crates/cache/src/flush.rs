@@ -56,19 +56,19 @@ pub(crate) struct Flushed {
 
 /// How a flush deals with requests that hold bytes it is to flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum WhenBusy {
     /// It leaves what they hold to a later flush, and holds up no writer to the cache.
-    PassedOver,
+    PassOver,
     /// It waits for them and then holds the region alone, so it ends however busy a file is. Writers to the region
     /// wait meanwhile.
-    WaitedFor,
+    Wait,
 }
 
 /// How a flush deals with programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Manners {
     /// Requests in its way.
-    pub(crate) held: Held,
+    pub(crate) when_busy: WhenBusy,
     /// Who waits for it.
     pub(crate) waits: Waits,
 }
@@ -92,7 +92,7 @@ pub(crate) struct Flusher {
     pressure: Arc<DirtyPressure>,
     settings: Arc<Settings>,
     counters: Arc<Counters>,
-    room: Arc<Backpressure>,
+    backpressure: Arc<Backpressure>,
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
     own: Arc<OwnChanges>,
@@ -137,7 +137,7 @@ impl Flusher {
         file: &CachedFile,
         id: FileId,
         region: ByteRange,
-        Manners { held, waits }: Manners,
+        Manners { when_busy, waits }: Manners,
         all: &mut Flushed,
     ) -> Result<Option<u64>> {
         let (mut dirty, mut rest) = self.dirty_in(id, region);
@@ -145,7 +145,7 @@ impl Flusher {
         let flush_handle = self.known.flush_handle_of(file)?;
         self.times.hold_origin_time(file)?;
         // Before `writeback`, as requests do: a request that holds the range may wait for `writeback`.
-        let alone = (held == Held::WaitedFor).then(|| file.range.shared(span));
+        let alone = (when_busy == WhenBusy::Wait).then(|| file.range.shared(span));
         if alone.is_some() {
             (dirty, rest) = self.dirty_in(id, region);
             dirty.retain(|extent| span.contains(extent.range));
@@ -250,10 +250,10 @@ impl Flusher {
         let cleaned = self.store.dmt.mark_clean(id, &flushed.extents)?;
         self.counters.flushed(cleaned);
         // Only what a barrier has covered can be evicted, and programs may wait for that.
-        if self.pressure.is_short_of_room() || self.room.is_wanted() {
+        if self.pressure.is_short_of_room() || self.backpressure.has_waiters() {
             // A cache that cannot be synced delays room, not the flush; the rebuilder deals with it.
             match self.store.barrier() {
-                Ok(()) => self.room.was_made(),
+                Ok(()) => self.backpressure.room_was_made(),
                 Err(error) => self.mappings.cache_failed(&error),
             }
         }

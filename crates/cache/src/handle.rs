@@ -41,7 +41,7 @@ pub(crate) struct Opener {
     origin: Arc<OriginAccess>,
     settings: Arc<Settings>,
     known: Arc<KnownFiles>,
-    warm: Arc<PageCachePassthrough>,
+    page_cache_passthrough: Arc<PageCachePassthrough>,
     lifecycle: Arc<Lifecycle>,
     /// Whether other nodes use the origin.
     shared: bool,
@@ -91,7 +91,7 @@ impl Opener {
         let mode = OpenMode { direct, keep_cache };
         let open = OpenFile::new(file, origin, pin, (append, may_flush), mode);
         let handle = Handle { open, lifecycle: Arc::clone(&self.lifecycle) };
-        self.warm.opened(&handle)?;
+        self.page_cache_passthrough.opened(&handle)?;
         Ok(handle)
     }
 }

@@ -11,7 +11,7 @@ use bon::Builder;
 use crate::extent::store::ExtentStore;
 use crate::origin_access::OriginAccess;
 use crate::settings::Settings;
-use halocline_os::looks::Looks;
+use halocline_os::timed_calls::TimedCalls;
 use halocline_vfs::namespace::Namespace;
 
 /// How long a directory may take to report its space: far longer than a busy disk needs.
@@ -25,9 +25,9 @@ pub(crate) struct HangDetector {
     store: Arc<ExtentStore>,
     settings: Arc<Settings>,
     #[builder(skip)]
-    origin_looks: Looks,
+    origin_calls: TimedCalls,
     #[builder(skip)]
-    cache_looks: Looks,
+    cache_calls: TimedCalls,
 }
 
 impl HangDetector {
@@ -43,7 +43,7 @@ impl HangDetector {
                 }
                 Some(())
             };
-            self.origin_looks.within(ANSWER_TIMEOUT, look).is_some()
+            self.origin_calls.within(ANSWER_TIMEOUT, look).is_some()
         };
         let cache = || {
             let store = Arc::clone(&self.store);
@@ -53,7 +53,7 @@ impl HangDetector {
                 }
                 Some(())
             };
-            self.cache_looks.within(ANSWER_TIMEOUT, look).is_some()
+            self.cache_calls.within(ANSWER_TIMEOUT, look).is_some()
         };
         let (of_origin, of_cache) = thread::scope(|scope| {
             let of_cache = scope.spawn(cache);

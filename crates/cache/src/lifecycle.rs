@@ -36,7 +36,7 @@ pub(crate) struct Lifecycle {
     times: Arc<ModificationTimes>,
     mappings: Arc<Mappings>,
     relief: Arc<Relief>,
-    warm: Arc<PageCachePassthrough>,
+    page_cache_passthrough: Arc<PageCachePassthrough>,
 }
 
 impl Lifecycle {
@@ -171,7 +171,7 @@ impl Lifecycle {
                 self.namespace.path_of(&file.node.read()).display()
             );
         }
-        self.warm.closed(file, origin);
+        self.page_cache_passthrough.closed(file, origin);
         self.known.forget_idle(file);
     }
 

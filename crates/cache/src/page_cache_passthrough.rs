@@ -30,8 +30,8 @@ use crate::origin_access::OriginAccess;
 use crate::status_notes::Notes;
 use halocline_api::config::Config;
 use halocline_os::error::Result;
-use halocline_storage::device::passthrough;
-use halocline_storage::device::write_lease::is_exclusive;
+use halocline_os::kernel_passthrough;
+use halocline_os::write_lease::is_exclusive;
 use halocline_storage::volume::origin::OriginFile;
 
 /// One page in this many may be missing from memory.
@@ -86,7 +86,7 @@ impl PageCachePassthrough {
         let taken = if must || file.read_below.load(Ordering::Acquire) {
             take()
         } else if reads
-            && file.size() >= passthrough::SMALL_BYTES
+            && file.size() >= kernel_passthrough::SMALL_BYTES
             && is_in_memory(handle.origin.node())
             && let Some(_range) = self.with_readers_only(file)
         {
@@ -96,8 +96,10 @@ impl PageCachePassthrough {
         };
         if let Err(error) = taken {
             if self.wanted.swap(false, Ordering::Relaxed) {
-                self.notes
-                    .note(format!("warm_passthrough is off: {}", passthrough::explain(&error)));
+                self.notes.note(format!(
+                    "warm_passthrough is off: {}",
+                    kernel_passthrough::explain(&error)
+                ));
             }
             return false;
         }

@@ -157,7 +157,7 @@ pub(crate) struct Rounds {
     flush_handles: Arc<FlushHandles>,
     pressure: Arc<DirtyPressure>,
     origin: Arc<OriginAccess>,
-    room: Arc<Backpressure>,
+    backpressure: Arc<Backpressure>,
     damage: Arc<Damage>,
     health: Arc<Health>,
     counters: Arc<Counters>,
@@ -233,7 +233,7 @@ impl Rounds {
             signal.set(Doing::Flushing);
             let flushed = self.flush_pass(signal, reason)?;
             self.barriers.barrier()?;
-            self.room.was_made();
+            self.backpressure.room_was_made();
             pace.barrier = self.clock.instant();
             self.discards.discard_queued()?;
             return Ok(flushed > 0);
@@ -359,14 +359,14 @@ impl Rounds {
                 Reason::Room | Reason::Age | Reason::Idle | Reason::Short => Which::All,
             };
             match self.sweeper.sweep(&file, id, which, &|_| go_on()) {
-                Ok(Swept::Home(flushed)) => total += flushed,
+                Ok(Swept::Flushed(flushed)) => total += flushed,
                 Ok(Swept::Removed) => missing.extend(self.due_missing(id)),
                 // One file that cannot be flushed must not hold up the others.
                 Err(error) => failed = Some(self.flush_failed(&file, &error)),
             }
         }
         // Not while a program waits for room: the search walks the whole tree.
-        self.find_missing(&missing, &|| !signal.stopping() && !self.room.is_wanted())?;
+        self.find_missing(&missing, &|| !signal.stopping() && !self.backpressure.has_waiters())?;
         match failed {
             Some(error) if total == 0 => Err(error),
             _ => Ok(total),

@@ -63,7 +63,7 @@ pub(crate) struct Redirector {
     counters: Arc<Counters>,
     health: Arc<Health>,
     pressure: Arc<DirtyPressure>,
-    room: Arc<Backpressure>,
+    backpressure: Arc<Backpressure>,
     settings: Arc<Settings>,
     clock: Clock,
     mappings: Arc<Mappings>,
@@ -121,7 +121,7 @@ impl Redirector {
         if growing {
             file.set_size(range.end);
         }
-        if self.permits.needs_sync(&held) {
+        if self.permits.needs_sync(file, &held) {
             handle.origin.sync(true)?;
         }
         let now_ns = self.clock.now_ns();
@@ -230,7 +230,7 @@ impl Redirector {
             let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
                     let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
-                    self.origin.serve(|| self.permits.grow(&handle.origin, range.end, data))?;
+                    self.origin.serve(|| self.permits.grow(handle, range.end, data))?;
                 }
                 Ok(())
             };
@@ -411,7 +411,7 @@ impl Redirector {
         let take = || self.store.make_room(&self.files, id, part, identified.placement);
         match take()? {
             None if self.pressure.is_short_of_room() && self.settings.config.rebuild => {
-                self.room.wait(self.identifier.wait_limit(identified), take)
+                self.backpressure.wait(self.identifier.wait_limit(identified), take)
             }
             taken => Ok(taken),
         }

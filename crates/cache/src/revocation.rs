@@ -10,7 +10,7 @@ use super::flush::{FlushedWhole, Sweeper};
 use super::known_files::KnownFiles;
 use super::mappings::Mappings;
 use super::modification_times::ModificationTimes;
-use crate::coherence::{Blocks, Cached, Holder, SharedFile};
+use crate::coherence::{Blocks, Cached, LocalCache, SharedFile};
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
@@ -47,7 +47,7 @@ impl Revocation {
     }
 }
 
-impl Holder for Revocation {
+impl LocalCache for Revocation {
     fn give_up(&self, shared: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
         let Some(file) = self.file(shared)? else { return Ok(()) };
         if let Some(id) = file.id()

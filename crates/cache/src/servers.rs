@@ -17,7 +17,7 @@ use halocline_meta::table::ExtentTable;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::private;
-use halocline_storage::device::calibration_drift::Drift;
+use halocline_storage::calibration_drift::Drift;
 use halocline_storage::device::emulate::{self, CommonQueue, EmulatedServer};
 use halocline_storage::device::local::LocalDevice;
 use halocline_storage::device::meter::{Meter, MeteredDevice};

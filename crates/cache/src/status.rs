@@ -42,7 +42,7 @@ pub(crate) struct StatusReporter {
     identifier: Arc<Identifier>,
     fetcher: Arc<Fetcher>,
     fills: Arc<Fills>,
-    warm: Arc<PageCachePassthrough>,
+    page_cache_passthrough: Arc<PageCachePassthrough>,
     servers: Arc<ServerStates>,
     hangs: Arc<HangDetector>,
     permits: Arc<Permits>,
@@ -78,7 +78,7 @@ impl StatusReporter {
             wanted_ranges: self.fetcher.wanted_ranges(),
             damaged_bytes: self.damage.dirty_bytes(),
             repaired_bytes: self.counters.snapshot().damaged_clean_bytes,
-            warm_opens: self.warm.opens(),
+            warm_opens: self.page_cache_passthrough.opens(),
             detached: None,
             health: self.health(),
             rebuilder: match rebuilder {

@@ -23,7 +23,7 @@ use halocline_api::control::{
     Claim, Controlled, MoveReport, ProgressSink, Report, Server, Skipped,
 };
 use halocline_fuse::{MountOptions, MountedSession, Transport, Unmounted};
-use halocline_os::catch_panic::unpanicked;
+use halocline_os::catch_panic::catch_panic;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Engine;
 use parking_lot::Mutex;
@@ -346,7 +346,7 @@ fn finish<E: Hosted>(
     };
     // While the mount is still served somewhere, the engine stays open: the process ends as if it were killed.
     let is_closed = elsewhere?.is_none();
-    if is_closed && let Err(error) = unpanicked(|| engine.close()) {
+    if is_closed && let Err(error) = catch_panic(|| engine.close()) {
         let left = not_flushed(&**engine, error)?;
         report.left_bytes = left.left_bytes;
         report.skipped.extend(left.skipped);
@@ -357,7 +357,7 @@ fn finish<E: Hosted>(
 
 /// Flushes. If that fails as a whole, the result reports that all dirty bytes stay on the cache.
 fn flushed<E: Hosted>(engine: &E, progress: ProgressSink<'_>) -> Result<MoveReport> {
-    unpanicked(|| Controlled::flush(engine, None, false, progress))
+    catch_panic(|| Controlled::flush(engine, None, false, progress))
         .or_else(|error| not_flushed(engine, error))
 }
 

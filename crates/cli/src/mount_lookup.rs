@@ -15,9 +15,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use halocline_api::control::mount_lookup::{self, Directly, Look};
+use halocline_api::control::mount_lookup::{self, Directly, MountAccess};
 use halocline_api::control::{AnyStatus, Request};
-use halocline_api::control::{Client, Place, Status, descriptors};
+use halocline_api::control::{Client, MountedPath, Status, descriptors};
 use halocline_os::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -29,8 +29,8 @@ use crate::text;
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Finds the running mount that a path is on.
-pub(crate) fn find(path: &Path) -> Result<Place> {
-    Place::find_by(path, &Aside::default())
+pub(crate) fn find(path: &Path) -> Result<MountedPath> {
+    MountedPath::find_by(path, &Aside::default())
 }
 
 /// Refuses the root of a file tier if one of its directories does not respond.
@@ -42,9 +42,9 @@ pub(crate) fn check_tiers_answer(root: &Path) -> Result<()> {
 /// Connects to a mount's process, unless the directory with its control socket hangs. That mount's user determines the
 /// directory, and may let it respond to a lookup but not to what follows: so the connection, too, is made by a separate
 /// process.
-pub(crate) fn reach(place: &Place) -> Result<Client> {
-    check_answers(&place.socket)?;
-    place.connect_by(connect_aside)
+pub(crate) fn reach(mounted: &MountedPath) -> Result<Client> {
+    check_answers(&mounted.socket)?;
+    mounted.connect_by(connect_aside)
 }
 
 /// Connects to the control socket of a mount process of `user`, likewise.
@@ -58,14 +58,14 @@ fn connect_aside(socket: &Path) -> io::Result<UnixStream> {
 }
 
 /// The same for a path given by the user.
-pub(crate) fn named(path: &Path) -> Result<Place, Failure> {
+pub(crate) fn named(path: &Path) -> Result<MountedPath, Failure> {
     find(path).map_err(not_found)
 }
 
 /// The same for many paths, with one process for all lookups.
-pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<Place>, Failure> {
+pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<MountedPath>, Failure> {
     let aside = Aside::default();
-    paths.iter().map(|path| Place::find_by(path, &aside).map_err(not_found)).collect()
+    paths.iter().map(|path| MountedPath::find_by(path, &aside).map_err(not_found)).collect()
 }
 
 /// Why a path given by the user is on no mount: one that does not exist, or is elsewhere, is a wrong argument.
@@ -108,7 +108,7 @@ pub(crate) struct LookArgs {}
 
 /// Connects to a mount's process. If that is silent while it works on a request, this reports it after a while: the
 /// request waits for as long as a disk or a server delays it, and a signal ends the wait.
-pub(crate) fn connect(place: &Place) -> Result<Client> {
+pub(crate) fn connect(mounted: &MountedPath) -> Result<Client> {
     let tell = |socket: &Path, status: &Status| {
         let socket = text::path(socket);
         if let Some(users) = &status.detached {
@@ -124,7 +124,7 @@ pub(crate) fn connect(place: &Place) -> Result<Client> {
              asked for goes on when that answers (interrupt this to stop waiting)"
         );
     };
-    Ok(reach(place)?.telling_silence(tell))
+    Ok(reach(mounted)?.telling_silence(tell))
 }
 
 /// The kind of lookup, the first byte of a query; the rest is the path.
@@ -256,7 +256,7 @@ impl Drop for Aside {
     }
 }
 
-impl Look for Aside {
+impl MountAccess for Aside {
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         self.look(RESOLVE, path)?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -280,6 +280,6 @@ impl Look for Aside {
 }
 
 /// Asks a mount for its state.
-pub(crate) fn status(place: &Place) -> Result<AnyStatus, Failure> {
-    Ok(reach(place)?.call(&Request::Status {}, |_| {})?)
+pub(crate) fn status(mounted: &MountedPath) -> Result<AnyStatus, Failure> {
+    Ok(reach(mounted)?.call(&Request::Status {}, |_| {})?)
 }

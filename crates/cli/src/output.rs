@@ -96,12 +96,12 @@ pub(crate) fn open(path: &Path, access: OFlags, mode: u32) -> io::Result<File> {
 /// a terminal, a pipe, `/dev/null`.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    place: Place,
+    staged: Staged,
     path: PathBuf,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Staged {
     /// An unnamed file: nothing is left behind, however this process ends.
     Nameless(File),
     /// If the file system does not support those.
@@ -125,22 +125,22 @@ impl Replacement {
             Ok(found) if found.is_file() => Some(found.permissions().mode() & 0o777),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Ok(found) if !found.file_type().is_socket() => {
-                return Ok(Self { place: Place::Written(emptied(&path)?), path });
+                return Ok(Self { staged: Staged::Written(emptied(&path)?), path });
             }
             found => return Err(found.err().unwrap_or_else(|| io::ErrorKind::InvalidInput.into())),
         };
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         let dir = dir.unwrap_or(Path::new("."));
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let place = match openat(CWD, dir, flags, Mode::from_raw_mode(FOR_ALL)) {
-            Ok(file) => Place::Nameless(file.into()),
+        let staged = match openat(CWD, dir, flags, Mode::from_raw_mode(FOR_ALL)) {
+            Ok(file) => Staged::Nameless(file.into()),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
                 let permissions = Permissions::from_mode(FOR_ALL);
-                Place::Renamed(tempfile::Builder::new().permissions(permissions).tempfile_in(dir)?)
+                Staged::Renamed(tempfile::Builder::new().permissions(permissions).tempfile_in(dir)?)
             }
             Err(errno) => return Err(errno.into()),
         };
-        let begun = Self { place, path };
+        let begun = Self { staged, path };
         if let Some(mode) = mode {
             begun.file().set_permissions(Permissions::from_mode(mode))?;
         }
@@ -149,20 +149,20 @@ impl Replacement {
 
     /// The file to write to.
     pub(crate) fn file(&self) -> &File {
-        match &self.place {
-            Place::Renamed(file) => file.as_file(),
-            Place::Nameless(file) | Place::Written(file) => file,
+        match &self.staged {
+            Staged::Renamed(file) => file.as_file(),
+            Staged::Nameless(file) | Staged::Written(file) => file,
         }
     }
 
     /// Gives the file its name.
     pub(crate) fn finish(self) -> io::Result<()> {
-        match self.place {
-            Place::Renamed(file) => {
+        match self.staged {
+            Staged::Renamed(file) => {
                 Ok(file.persist(self.path).map(drop).map_err(|error| error.error)?)
             }
-            Place::Nameless(file) => name(&file, &self.path),
-            Place::Written(_) => Ok(()),
+            Staged::Nameless(file) => name(&file, &self.path),
+            Staged::Written(_) => Ok(()),
         }
     }
 }

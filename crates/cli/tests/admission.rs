@@ -3,9 +3,9 @@
 use std::process::{Command, Output};
 
 use halocline_api::control::metrics::Section;
-use halocline_testkit::place::{said, written};
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use serde_json::Value;
 
 fn halocline(args: &[&str]) -> Output {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use halocline_api::control::metrics::Section;
-use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{Sandbox, said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::signals;
 use halocline_testkit::skipping::skip;
@@ -318,8 +318,8 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
 
 #[test]
 fn a_plan_that_is_not_there_is_refused() {
-    let place = Place::new(program!());
-    let output = place.halocline(&["apply", "missing.toml", "origin"]);
+    let sandbox = Sandbox::new(program!());
+    let output = sandbox.halocline(&["apply", "missing.toml", "origin"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("there is no such file"), "{}", said(&output));
 }

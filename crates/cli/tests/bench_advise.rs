@@ -3,8 +3,8 @@
 use std::process::{Command, Output};
 
 use halocline_api::control::metrics::Section;
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use serde_json::Value;
 
 fn bench(args: &[&str]) -> Output {

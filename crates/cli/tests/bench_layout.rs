@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use halocline_api::control::metrics::Section;
-use halocline_testkit::place::{said, written};
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use serde_json::Value;
 
 fn bench(dir: &Path, args: &[&str]) -> Output {

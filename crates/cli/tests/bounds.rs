@@ -6,8 +6,8 @@ use std::fs;
 
 use halocline_api::config::{Kind, OPTIONS};
 use halocline_testkit::commands::commands;
-use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{Sandbox, said, written};
 
 /// What is no value of any option that takes a number.
 const NONSENSE: [&str; 10] =
@@ -32,12 +32,13 @@ const COMMANDS: [&[&str]; 12] = [
 ];
 
 /// The flags with a value of these kinds that the help of a command names, and what it says of each.
-fn numbers(place: &Place, command: &[&str]) -> Vec<(String, String)> {
+fn numbers(sandbox: &Sandbox, command: &[&str]) -> Vec<(String, String)> {
     let words = command
         .iter()
         .take_while(|word| !word.starts_with('-') && !["nowhere", "node"].contains(word));
-    let help =
-        written(&place.halocline(&[&words.copied().collect::<Vec<_>>()[..], &["--help"]].concat()));
+    let help = written(
+        &sandbox.halocline(&[&words.copied().collect::<Vec<_>>()[..], &["--help"]].concat()),
+    );
     let mut found: Vec<(String, String)> = Vec::new();
     for line in help.lines() {
         let start = line.trim_start();
@@ -58,16 +59,16 @@ fn numbers(place: &Place, command: &[&str]) -> Vec<(String, String)> {
 
 #[test]
 fn every_number_of_every_command_is_bounded_and_says_so() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     let mut seen = BTreeSet::new();
-    let all = commands(place.program());
+    let all = commands(sandbox.program());
     let others: Vec<Vec<&str>> = all
         .iter()
         .map(|words| words.iter().map(String::as_str).collect::<Vec<_>>())
         .filter(|words| !COMMANDS.iter().any(|command| command.starts_with(words)))
         .collect();
     for command in COMMANDS.into_iter().chain(others.iter().map(Vec::as_slice)) {
-        for (flag, help) in numbers(&place, command) {
+        for (flag, help) in numbers(&sandbox, command) {
             let says_bounds = ["from ", "at least ", "below ", "at most ", "above "];
             // Bytes of simulated things are bounded by what bytes are.
             let is_free = others.iter().any(|other| other == command) && !help.contains("<NUMBER>");
@@ -87,7 +88,7 @@ fn every_number_of_every_command_is_bounded_and_says_so() {
                     let has_command =
                         command[0] == "run" || command.starts_with(&["trace", "record"]);
                     let tail: &[&str] = if has_command { &["--", "true"] } else { &[] };
-                    let output = place.halocline(&[command, &args, tail].concat());
+                    let output = sandbox.halocline(&[command, &args, tail].concat());
                     let message = said(&output) + &written(&output);
                     assert_eq!(output.status.code(), Some(2), "{command:?} {args:?}: {message}");
                     assert!(message.contains(&flag), "{command:?} {args:?}: {message}");
@@ -99,18 +100,18 @@ fn every_number_of_every_command_is_bounded_and_says_so() {
     for flag in ["--groups", "--size", "--span", "--processes", "--seconds", "--tier-low"] {
         assert!(seen.contains(flag), "{flag}: {seen:?}");
     }
-    assert!(fs::read_dir(place.path("cache")).unwrap().next().is_none());
-    assert!(!place.path("c.toml").exists());
+    assert!(fs::read_dir(sandbox.path("cache")).unwrap().next().is_none());
+    assert!(!sandbox.path("c.toml").exists());
 }
 
 #[test]
 fn positions_of_requests_are_bounded() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     for command in ["explain", "where"] {
         for value in NONSENSE {
             for range in [[value, "8K"], ["0", value]] {
                 let args = [&[command, "origin/data"][..], &range].concat();
-                let output = place.halocline(&args);
+                let output = sandbox.halocline(&args);
                 assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
                 assert!(said(&output).contains(if range[0] == "0" { "LENGTH" } else { "OFFSET" }));
                 assert!(!said(&output).contains("unexpected argument"), "{}", said(&output));
@@ -123,7 +124,7 @@ fn positions_of_requests_are_bounded() {
 /// bounds, default, and the line.
 #[test]
 fn every_key_of_the_configuration_is_bounded_and_says_so() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     let run = ["run", "--origin", "origin", "--cache", "cache", "--config", "c.toml", "--", "true"];
     for option in OPTIONS {
         let Some(bounds) = option.kind.bounds() else { continue };
@@ -133,8 +134,8 @@ fn every_key_of_the_configuration_is_bounded_and_says_so() {
         let texts = NONSENSE.iter().take(5).map(|value| format!("{value:?}"));
         let numbers = ["-1", "9223372036854775808", "nan", "true", "[]"];
         for value in texts.chain(numbers.map(str::to_owned)) {
-            fs::write(place.path("c.toml"), format!("\n{} = {value}\n", option.key)).unwrap();
-            let output = place.halocline(&run);
+            fs::write(sandbox.path("c.toml"), format!("\n{} = {value}\n", option.key)).unwrap();
+            let output = sandbox.halocline(&run);
             let message = said(&output);
             assert_eq!(output.status.code(), Some(2), "{} = {value}: {message}", option.key);
             for part in ["c.toml, line 2", option.key, &bounds, "default"] {
@@ -142,16 +143,16 @@ fn every_key_of_the_configuration_is_bounded_and_says_so() {
             }
         }
     }
-    assert!(fs::read_dir(place.path("cache")).unwrap().next().is_none());
+    assert!(fs::read_dir(sandbox.path("cache")).unwrap().next().is_none());
 }
 
 /// What does not fit the machine or another option is told with the line, too: it said `--size`,
 /// which nobody had given.
 #[test]
 fn what_does_not_fit_names_where_it_was_given() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     for tier in ["ssd", "hdd"] {
-        fs::create_dir(place.path(tier)).unwrap();
+        fs::create_dir(sandbox.path(tier)).unwrap();
     }
     let cache: &[&str] = &["mount", "origin", "mnt", "--cache", "cache", "--config", "c.toml"];
     let tier: &[&str] = &["mount", "--tier", ".", "mnt", "--config", "c.toml"];
@@ -163,8 +164,8 @@ fn what_does_not_fit_names_where_it_was_given() {
         ("ssd_limit = \"8000T\"", tier, "ssd_limit"),
         ("tier_low = \"99%\"", tier, "tier_low"),
     ] {
-        fs::write(place.path("c.toml"), format!("# mine\n{text}\n")).unwrap();
-        let output = place.halocline(mount);
+        fs::write(sandbox.path("c.toml"), format!("# mine\n{text}\n")).unwrap();
+        let output = sandbox.halocline(mount);
         assert_eq!(output.status.code(), Some(2), "{text}: {}", said(&output));
         assert!(said(&output).contains(&format!("c.toml, line 2: {key}")), "{}", said(&output));
     }

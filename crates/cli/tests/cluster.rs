@@ -7,10 +7,10 @@ use std::thread;
 
 use halocline_api::control::metrics::Section;
 use halocline_testkit::nodes::Nodes;
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
 use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::eventually;
 use serde_json::Value;
@@ -83,8 +83,8 @@ fn i12_a_copy_of_a_living_nodes_cache_brings_nothing_to_the_origin() {
     let refused = nodes.mount("third", "copy");
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     assert!(said(&refused).contains("has the same cache, and lives"), "{}", said(&refused));
-    let home = fs::read(nodes.scratch.path("origin/file")).unwrap();
-    assert!(!home.contains(&7), "what the copy has is old");
+    let on_origin = fs::read(nodes.scratch.path("origin/file")).unwrap();
+    assert!(!on_origin.contains(&7), "what the copy has is old");
     drop(file);
     nodes.scratch.succeed(&["umount", "one"]);
     assert!(fs::read(nodes.scratch.path("origin/file")).unwrap() == vec![8; 300_000]);

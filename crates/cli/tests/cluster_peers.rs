@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::Nodes;
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::waiting::{SetOnDrop, WAIT_LIMIT, eventually, within};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 
 use halocline_testkit::nodes::Nodes;
-use halocline_testkit::place::said;
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 
 /// Its first request got a token of the whole file, and what it had cached elsewhere in the file was believed.

@@ -444,9 +444,9 @@ fn damaged_data_is_found_saved_and_dropped() {
     engine.read(&handle(&engine, "clean"), 0, &mut found, me).unwrap();
     assert!(found.iter().all(|byte| *byte == 4));
     Controlled::flush(&engine, None, false, &mut silent).unwrap();
-    let home = fs::read(path("origin/dirty")).unwrap();
+    let on_origin = fs::read(path("origin/dirty")).unwrap();
     let old = |at: usize| [2, 9].contains(&(at / 4096));
-    assert!(home.iter().enumerate().all(|(at, byte)| *byte == if old(at) { 1 } else { 2 }));
+    assert!(on_origin.iter().enumerate().all(|(at, byte)| *byte == if old(at) { 1 } else { 2 }));
 }
 
 /// Path, offset, length and whether it is dirty of each range that `fsck` calls damaged.

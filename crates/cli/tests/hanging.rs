@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};

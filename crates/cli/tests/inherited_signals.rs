@@ -4,8 +4,8 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::signals::{self, INHERITED};
 use halocline_testkit::waiting::eventually;

@@ -4,8 +4,8 @@ use std::fs;
 use std::ops::Deref;
 use std::process::{Child, Command, Output, Stdio};
 
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;

@@ -3,8 +3,8 @@
 use std::fs;
 
 use halocline_api::control::metrics::{SECTIONS, Section};
-use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{Sandbox, said, written};
 use halocline_testkit::scratch::Scratch;
 
 /// Says that `answer` has no key that the section of `command` lacks.
@@ -75,12 +75,12 @@ fn every_key_that_a_file_tier_prints_is_described() {
 
 #[test]
 fn every_key_of_what_asks_no_mount_is_described() {
-    let place = Place::new(program!());
-    described("halocline doctor", &place.halocline(&["doctor", "--json"]).stdout);
+    let sandbox = Sandbox::new(program!());
+    described("halocline doctor", &sandbox.halocline(&["doctor", "--json"]).stdout);
     let directories = ["doctor", "--json", "--origin", "origin", "--cache", "cache"];
-    described("halocline doctor", &place.halocline(&directories).stdout);
+    described("halocline doctor", &sandbox.halocline(&directories).stdout);
     let measure = ["calibrate", "origin", "--span", "4M", "--requests", "1", "--emulate-as", "ssd"];
-    let output = place.halocline(&[&measure[..], &["--dry-run", "--json"]].concat());
+    let output = sandbox.halocline(&[&measure[..], &["--dry-run", "--json"]].concat());
     assert!(output.status.success(), "{}", said(&output));
     described("halocline calibrate", &output.stdout);
 }
@@ -88,9 +88,9 @@ fn every_key_of_what_asks_no_mount_is_described() {
 /// A command that learns to print JSON is described, or this fails.
 #[test]
 fn every_command_that_prints_json_has_a_section() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     let names = |of: &[&str]| -> Vec<String> {
-        let help = written(&place.halocline(&[of, &["--help"]].concat()));
+        let help = written(&sandbox.halocline(&[of, &["--help"]].concat()));
         let list = help.split("Commands:\n").nth(1).unwrap_or_default().to_owned();
         let lines = list.lines().take_while(|line| line.starts_with("  ")).map(str::to_owned);
         lines.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
@@ -105,7 +105,7 @@ fn every_command_that_prints_json_has_a_section() {
             }
             let words: Vec<&str> =
                 [command.as_str()].into_iter().chain(sub.map(String::as_str)).collect();
-            let help = written(&place.halocline(&[&words[..], &["--help"]].concat()));
+            let help = written(&sandbox.halocline(&[&words[..], &["--help"]].concat()));
             if !help.contains("--json") && !help.contains("--report") {
                 continue;
             }

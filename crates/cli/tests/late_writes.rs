@@ -8,8 +8,8 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::stalling_server::{Stalled, StallingServer};
 use halocline_testkit::waiting::eventually;

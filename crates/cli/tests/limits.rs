@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use rustix::process::{Resource, Rlimit, setrlimit};
 

@@ -4,15 +4,15 @@ use std::fs;
 use std::process::Command;
 
 use halocline_testkit::commands::commands;
-use halocline_testkit::place::{Place, said};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{Sandbox, said};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 
 /// Expects a refusal whose message has `parts`.
 #[track_caller]
-fn refused(place: &Place, args: &[&str], parts: &[&str]) {
-    let output = place.halocline(args);
+fn refused(sandbox: &Sandbox, args: &[&str], parts: &[&str]) {
+    let output = sandbox.halocline(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
     for part in parts {
         assert!(said(&output).contains(part), "{args:?} without {part:?}: {}", said(&output));
@@ -106,48 +106,52 @@ fn every_command_is_given_a_path_that_is_not_there() {
 /// Some commands ended with status 1, and some had no remedy.
 #[test]
 fn a_path_that_is_not_there_is_refused_by_every_command() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     for args in ON_MOUNTS {
-        refused(&place, args, &["nowhere: there is no such file or directory", "correct the path"]);
+        refused(
+            &sandbox,
+            args,
+            &["nowhere: there is no such file or directory", "correct the path"],
+        );
     }
     for args in DIRECTORIES {
-        refused(&place, args, &["nowhere: there is no such directory", "create it"]);
+        refused(&sandbox, args, &["nowhere: there is no such directory", "create it"]);
     }
     for args in FOUND {
-        refused(&place, args, &["nowhere: there is no such directory", "name the directory"]);
+        refused(&sandbox, args, &["nowhere: there is no such directory", "name the directory"]);
     }
     for args in ORIGINS {
-        refused(&place, args, &["nowhere is no origin of a cluster", "name the origin"]);
+        refused(&sandbox, args, &["nowhere is no origin of a cluster", "name the origin"]);
     }
-    refused(&place, &["unstripe", "nowhere", "out"], &["nowhere", "give the directory"]);
-    fs::write(place.path("servers.toml"), "").unwrap();
+    refused(&sandbox, &["unstripe", "nowhere", "out"], &["nowhere", "give the directory"]);
+    fs::write(sandbox.path("servers.toml"), "").unwrap();
     for args in FILES {
-        refused(&place, args, &["nowhere: there is no such file", "correct the path"]);
+        refused(&sandbox, args, &["nowhere: there is no such file", "correct the path"]);
     }
 }
 
 /// `fsck FILE` told of `FILE/halocline-cache.toml`.
 #[test]
 fn what_is_no_cache_is_told_with_a_remedy() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     for command in [&["fsck"][..], &["rescue", "--to", "out"]] {
         let of = |path| [command, &[path]].concat();
-        refused(&place, &of("origin/data"), &["data is not a directory", "name the directory"]);
-        refused(&place, &of("origin"), &["origin is no cache", "name the directory"]);
+        refused(&sandbox, &of("origin/data"), &["data is not a directory", "name the directory"]);
+        refused(&sandbox, &of("origin"), &["origin is no cache", "name the directory"]);
     }
-    assert!(!place.path("out").exists());
+    assert!(!sandbox.path("out").exists());
 }
 
 /// The status was that of a machine on which something does not work.
 #[test]
 fn doctor_refuses_what_mount_refuses() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     for flags in [
         &["--policy", "best"][..],
         &["--config", "none.toml"],
         &["--origin", "nowhere", "--cache", "cache"],
     ] {
-        let output = place.halocline(&[&["doctor"], flags].concat());
+        let output = sandbox.halocline(&[&["doctor"], flags].concat());
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", said(&output));
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(told.contains("FUSE device") && told.contains("FAIL"), "{told}");

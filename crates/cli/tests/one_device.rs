@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 
 const SAID: &str = "origin and cache lie on one file system";

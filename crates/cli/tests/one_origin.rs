@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use halocline_testkit::place::said;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;

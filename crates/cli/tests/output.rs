@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 
-use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{Sandbox, said, written};
 use halocline_testkit::scratch::Scratch;
 
 /// A title, an erased screen, a line of its own, a direction; and what is not UTF-8.
@@ -32,13 +32,13 @@ fn is_harmless(output: &Output) {
 
 #[test]
 fn what_is_measured_and_looked_at_is_json_alone() {
-    let place = Place::new(program!());
+    let sandbox = Sandbox::new(program!());
     let measure = ["calibrate", "origin", "--span", "4M", "--requests", "1", "--emulate-as", "ssd"];
-    let output = place.halocline(&[&measure[..], &["--config", "c.toml", "--json"]].concat());
+    let output = sandbox.halocline(&[&measure[..], &["--config", "c.toml", "--json"]].concat());
     is_json(&output);
     assert!(output.status.success() && said(&output).contains("written to"), "{}", said(&output));
-    assert!(place.path("c.toml").exists());
-    is_json(&place.halocline(&["doctor", "--json"]));
+    assert!(sandbox.path("c.toml").exists());
+    is_json(&sandbox.halocline(&["doctor", "--json"]));
 }
 
 #[test]

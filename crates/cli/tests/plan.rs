@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use halocline_api::control::metrics::Section;
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 
 fn halocline(dir: &Path, args: &[&str]) -> Output {
     Command::new(program!()).args(args).current_dir(dir).output().unwrap()

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use halocline_testkit::place::said;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::skipping::skip;
 
 /// A name that would be a script if it were not text.

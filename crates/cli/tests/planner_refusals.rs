@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 
 /// Kilobytes of address space, and seconds of a processor, that a command may take.
 const LIMITS: &str = "ulimit -v 3000000; ulimit -t 30; exec \"$0\" \"$@\"";

@@ -5,8 +5,8 @@ use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
 use std::thread;
 use std::time::Duration;
 
-use halocline_testkit::place::said;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use serde_json::Value;
 

@@ -8,25 +8,25 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use halocline_testkit::place::Place;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::Sandbox;
 use halocline_testkit::skipping::skip;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// A place where everything stays as it was.
-struct Unchanged(Place);
+/// A sandbox where everything stays as it was.
+struct Unchanged(Sandbox);
 
 impl Deref for Unchanged {
-    type Target = Place;
+    type Target = Sandbox;
 
-    fn deref(&self) -> &Place {
+    fn deref(&self) -> &Sandbox {
         &self.0
     }
 }
 
 impl Unchanged {
     fn new() -> Self {
-        Self(Place::new(program!()))
+        Self(Sandbox::new(program!()))
     }
 
     /// Expects status 2, each of `parts` in the message, and everything as it was.

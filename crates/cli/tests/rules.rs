@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use halocline_testkit::place::said;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 
 /// `pin MNT/b` said that `.` is on no mount.

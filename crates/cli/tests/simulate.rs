@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 
 use halocline_api::control::metrics::Section;
 use halocline_model::{admit, tier};
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use serde_json::Value;
 
 const SERVERS: &str = r#"

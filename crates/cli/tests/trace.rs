@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use halocline_api::control::metrics::Section;
-use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::skipping::skip;
 use serde_json::Value;
 

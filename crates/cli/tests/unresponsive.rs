@@ -7,8 +7,8 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
-use halocline_testkit::place::said;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::stalling_server::{Stalled, StallingServer};
 use halocline_testkit::waiting::eventually;

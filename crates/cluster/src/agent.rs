@@ -10,21 +10,21 @@
 //!   is wrongly taken for live only keeps its tokens too long.
 
 mod background;
-mod copies;
 mod file;
-mod keeper;
+mod lease_renewal;
+mod peer_queries;
 mod pieces;
 mod yielding;
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use halocline_cache::coherence::{Coherence, FileTokens, Holder, SharedFile};
+use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, SharedFile};
 use halocline_model::background::{Share, Use};
 use halocline_model::token::{Epoch, Session, Tokens};
 use halocline_os::boot_id::boot_id;
@@ -34,12 +34,12 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
-use crate::registry::{Entry, Registry};
+use crate::registry::{Entry, Registry, Seen};
 use crate::store::{Roll, Store, StoreError};
 use background::Background;
-use copies::Correspondence;
 use file::File;
-pub(crate) use keeper::remove;
+pub(crate) use lease_renewal::remove;
+use peer_queries::PeerQueries;
 use yielding::Queue;
 
 /// How an agent works.
@@ -98,23 +98,26 @@ pub(crate) struct Shared {
     store: Arc<dyn Store>,
     registry: Registry,
     session: Session,
-    holder: OnceLock<Weak<dyn Holder>>,
+    local_cache: OnceLock<Weak<dyn LocalCache>>,
     files: Mutex<FxHashMap<SharedFile, Arc<File>>>,
     lease: Lease,
     /// The roll that was read last, and when; the store may have a newer one.
     roll: Mutex<(Arc<Roll>, Instant)>,
     /// The last epoch in which this session asserted what it holds.
     asserted: Mutex<Epoch>,
+    /// Held while the lease is renewed, and all the time while it is regained after the store or this node had lost it:
+    /// it must not begin before everything that was uncertain is dropped.
+    regaining: Mutex<()>,
     /// Held shared by changes of tokens, and exclusively while the node asserts what it holds.
     changes: RwLock<()>,
     /// Why nothing is granted, if nothing is.
     obstacle: Mutex<Option<String>>,
     queue: Queue,
     stop: AtomicBool,
-    /// Wakes the keeper of the lease.
+    /// Wakes the thread that renews the lease.
     woken: (Mutex<bool>, Condvar),
     counters: Counters,
-    correspondence: Correspondence,
+    peer_queries: PeerQueries,
     background: Background,
 }
 
@@ -172,10 +175,17 @@ impl Agent {
             cache_id: options.cache_id.clone(),
             boot_id: boot_id()?,
             since,
+            cache_seen: seen(&options.cache),
+            seen: None,
         };
         // Done before anything is written, so that a store that cannot be used leaves no entry.
         let roll = Arc::new(store.roll().map_err(told)?);
         registry.enter(&entry)?;
+        // Before the first token. It has none yet, so it can go at once.
+        if let Err(error) = registry.check_views(session) {
+            registry.leave(session)?;
+            return Err(error);
+        }
         let shared = Arc::new(Shared {
             asserted: Mutex::new(roll.epoch),
             roll: Mutex::new((roll, options.clock.instant())),
@@ -189,15 +199,16 @@ impl Agent {
             store,
             registry,
             session,
-            holder: OnceLock::new(),
+            local_cache: OnceLock::new(),
             files: Mutex::default(),
+            regaining: Mutex::new(()),
             changes: RwLock::new(()),
             obstacle: Mutex::new(None),
             queue: Queue::default(),
             stop: AtomicBool::new(false),
             woken: (Mutex::new(false), Condvar::new()),
             counters: Counters::default(),
-            correspondence: Correspondence::default(),
+            peer_queries: PeerQueries::default(),
             background: Background::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
@@ -292,8 +303,8 @@ impl Drop for Agent {
 }
 
 impl Coherence for Agent {
-    fn attach(&self, holder: Weak<dyn Holder>) {
-        let _ = self.shared.holder.set(holder);
+    fn attach(&self, local_cache: Weak<dyn LocalCache>) {
+        let _ = self.shared.local_cache.set(local_cache);
     }
 
     fn tokens(&self, file: SharedFile) -> Result<Arc<dyn FileTokens>> {
@@ -403,6 +414,11 @@ pub(crate) fn told(error: StoreError) -> Error {
         StoreError::Unusable(_) => "change its settings, or name another one",
     };
     Error::Cluster { what: error.to_string(), remedy: remedy.to_owned() }
+}
+
+/// Which directory a path leads to, if that can be seen.
+fn seen(path: &Path) -> Option<Seen> {
+    std::fs::File::open(path).and_then(Seen::of).ok()
 }
 
 /// A number that was never used before.

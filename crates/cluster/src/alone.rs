@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Weak};
 
-use halocline_cache::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
+use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
 use halocline_os::error::Result;
 
 /// Grants everything that is requested in the foreground. The caller holds the lock of the dead session's cache, and
@@ -12,7 +12,7 @@ use halocline_os::error::Result;
 pub struct Alone;
 
 impl Coherence for Alone {
-    fn attach(&self, _holder: Weak<dyn Holder>) {}
+    fn attach(&self, _holder: Weak<dyn LocalCache>) {}
 
     fn tokens(&self, _file: SharedFile) -> Result<Arc<dyn FileTokens>> {
         Ok(Arc::new(Self))
@@ -30,10 +30,6 @@ impl Coherence for Alone {
 impl FileTokens for Alone {
     fn begin(&self, _want: Want) -> Result<Grant> {
         Ok(Grant { caches: true, renewed: false, ticket: 0 })
-    }
-
-    fn begin_at_once(&self, want: Want) -> Option<Grant> {
-        self.begin(want).ok()
     }
 
     /// Beside what the dead session left, live nodes write: there is nothing to fetch there, nor to write over.

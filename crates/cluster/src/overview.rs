@@ -33,9 +33,9 @@ pub struct Holdings {
     pub waits: u64,
 }
 
-/// A session and what it holds.
+/// A session and the tokens that it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Holder {
+pub struct SessionTokens {
     /// The session.
     #[serde(flatten)]
     pub node: Node,
@@ -106,7 +106,7 @@ pub struct Overview {
     /// Whether it grants new tokens, which requires that all listed sessions have reported what they hold.
     pub grants: bool,
     /// All sessions.
-    pub nodes: Vec<Holder>,
+    pub nodes: Vec<SessionTokens>,
     /// Files with tokens.
     pub files: u64,
     /// Whether all files were counted.
@@ -184,7 +184,7 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
             let name = registry.node(node.session);
             found.problems.push(Problem::Gone { node: name, files: tokens.exclusive });
         }
-        found.nodes.push(Holder { node, tokens });
+        found.nodes.push(SessionTokens { node, tokens });
     }
     Ok(found)
 }

@@ -141,10 +141,10 @@ pub trait Store: Debug + Send + Sync {
     /// miss some.
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile>;
 
-    /// Sends a session a letter, whose contents only the two sessions interpret. May be lost.
-    fn send(&self, session: Session, letter: &[u8]);
+    /// Sends a session a peer message, whose contents only the two sessions interpret. May be lost.
+    fn send(&self, session: Session, message: &[u8]);
 
-    /// Waits for letters to a session, at most for `wait_limit`; returns those that have come since the last call. May
+    /// Waits for peer messages to a session, at most for `wait_limit`; returns those that have come since the last call. May
     /// miss some.
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>>;
 

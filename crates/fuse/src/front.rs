@@ -2,11 +2,11 @@
 //!
 //! One [`Front`] serves all threads of a mount. It has a component for each kind of request ([`names`], [`attributes`],
 //! [`xattrs`], [`directories`], [`files`], [`locking`]); these share what the kernel knows ([`inodes`]) and has open
-//! ([`passing`]). The kernel checks permissions (`default_permissions`); what it leaves to a file system is done here
+//! ([`open_files`]). The kernel checks permissions (`default_permissions`); what it leaves to a file system is done here
 //! for every engine:
 //! - a write removes set-id bits and capabilities ([`privileges`]);
-//! - pages of a shared mapping are written where they belong, even through an `O_APPEND` handle ([`open_files`]);
-//! - the kernel is handed files that it can serve by itself ([`passing`]), and is told to drop pages that direct writes
+//! - pages of a shared mapping are written where they belong, even through an `O_APPEND` handle ([`handles`]);
+//! - the kernel is handed files that it can serve by itself ([`open_files`]), and is told to drop pages that direct writes
 //!   made stale ([`stale_pages`]);
 //! - if other mounts use the origin's files, locks are held on those files ([`locks`]);
 //! - reads and writes may be recorded as a trace ([`recording`]);
@@ -17,18 +17,18 @@ pub(crate) mod backing;
 pub(crate) mod directories;
 mod fair;
 pub(crate) mod files;
+mod handles;
 mod inode_table;
 pub(crate) mod inodes;
 pub(crate) mod kernel_attributes;
 pub(crate) mod locking;
 pub(crate) mod locks;
 pub(crate) mod names;
-mod open_files;
-pub(crate) mod passing;
+pub(crate) mod open_files;
 mod plain;
 pub(crate) mod privileges;
 mod recording;
-mod serving;
+mod served_by;
 mod share;
 pub(crate) mod stale_pages;
 mod timeouts;
@@ -51,7 +51,7 @@ use inodes::Inodes;
 use locking::Locking;
 use locks::Waiters;
 use names::Names;
-use passing::OpenFiles;
+use open_files::OpenFiles;
 use privileges::Privileges;
 use recording::Recording;
 use stale_pages::Dropper;

@@ -31,7 +31,7 @@ use crate::transport::device::Device;
 use crate::transport::device::negotiation::Agreed;
 use crate::transport::uring::{self, Between};
 
-use unmounting::Place;
+use unmounting::OwnMount;
 
 pub use fusermount::with_helper;
 pub use private_namespace::private_namespace;
@@ -116,9 +116,9 @@ impl MountOptions {
 /// A mount that is being served. Dropping it unmounts, lazily if the mount is busy.
 #[derive(Debug)]
 pub struct MountedSession {
-    serving: Option<Serving>,
+    threads: Option<MountThreads>,
     transport: Transport,
-    place: Place,
+    mount: OwnMount,
     users: Users,
 }
 
@@ -134,23 +134,23 @@ impl fmt::Debug for Users {
 
 /// The threads of a mount.
 #[derive(Debug)]
-struct Serving {
+struct MountThreads {
     device: BackgroundSession,
-    rings: Option<uring::Serving>,
+    rings: Option<uring::RingThreads>,
     /// Used to report closed files to the kernel; the last user of the connection.
     _connection: Arc<OwnedFd>,
 }
 
-impl Serving {
+impl MountThreads {
     fn is_finished(&self) -> bool {
         self.device.guard.is_finished()
-            && self.rings.as_ref().is_none_or(uring::Serving::is_finished)
+            && self.rings.as_ref().is_none_or(uring::RingThreads::is_finished)
     }
 
     /// Waits until the mount is gone.
     fn join(self) -> io::Result<()> {
         let device = self.device.join();
-        let rings = self.rings.map_or(Ok(()), uring::Serving::join);
+        let rings = self.rings.map_or(Ok(()), uring::RingThreads::join);
         device.and(rings)
     }
 }
@@ -167,7 +167,7 @@ pub enum Unmounted {
 
 /// Makes copies of a mount, for processes that do not see it.
 #[derive(Debug, Clone)]
-pub struct Sights(Place);
+pub struct Sights(OwnMount);
 
 impl Sights {
     /// Whether the mount is no longer where it was made: it was unmounted, and ends with its last user.
@@ -217,8 +217,8 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let rings = mounting::with_priority(|| prepare_rings(options));
     let agreed = Arc::new(Agreed::with_rings(rings.is_some()));
     let device = Device::new(front.clone(), options.threads, agreed.clone());
-    let (session, place) = mounting::mount(device, &mountpoint, options, &origin)?;
-    let start = || -> Result<Serving> {
+    let (session, mount) = mounting::mount(device, &mountpoint, options, &origin)?;
+    let start = || -> Result<MountThreads> {
         let at = |error| Error::at(&mountpoint, "start serving the mount")(error);
         let connection = Arc::new(session.as_fd().try_clone_to_owned().map_err(at)?);
         front.connection.is(&connection);
@@ -227,19 +227,19 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         let rings = rings.filter(|_| agreed.rings());
         let rings = rings.map(|rings| rings.serve(&front, &connection));
         options.view.as_ref().map_or(Ok(()), |view| view.show())?;
-        Ok(Serving { device, rings, _connection: connection })
+        Ok(MountThreads { device, rings, _connection: connection })
     };
     let used = Arc::downgrade(&front);
     let users = Users(Arc::new(move || used.upgrade().is_some_and(|front| front.is_used())));
-    let serving = start().inspect_err(|_| {
+    let threads = start().inspect_err(|_| {
         // No thread would ever answer there.
-        let _undone = place.unmount();
+        let _undone = mount.unmount();
     })?;
-    let transport = if serving.rings.is_some() { Transport::Ring } else { Transport::Device };
-    if let Some(device) = place.here().and_then(|point| point.device) {
+    let transport = if threads.rings.is_some() { Transport::Ring } else { Transport::Device };
+    if let Some(device) = mount.here().and_then(|point| point.device) {
         mounting::widen_read_ahead(device);
     }
-    Ok(MountedSession { serving: Some(serving), transport, place, users })
+    Ok(MountedSession { threads: Some(threads), transport, mount, users })
 }
 
 /// Rings for requests, if they are wanted and the kernel offers them.
@@ -265,7 +265,7 @@ impl MountedSession {
 
     /// Whether it was unmounted and its last user is gone.
     pub fn is_ended(&self) -> bool {
-        self.serving.as_ref().is_none_or(Serving::is_finished)
+        self.threads.as_ref().is_none_or(MountThreads::is_finished)
     }
 
     /// The same, but waits briefly: a session ends soon after its mount.
@@ -312,40 +312,40 @@ impl MountedSession {
     pub fn abort(&self) -> Result<()> {
         let fail = |error| {
             let what =
-                format!("{}: cannot be taken from its users: {error}", self.place.path().display());
+                format!("{}: cannot be taken from its users: {error}", self.mount.path().display());
             Error::invalid(what, "end the programs that use it")
         };
-        self.place.abort().map_err(fail)
+        self.mount.abort().map_err(fail)
     }
 
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
-        self.place.path()
+        self.mount.path()
     }
 
     /// Unmounts unless programs use the mount; if they do, nothing changes and the result is `false`. After `true`,
     /// [`MountedSession::wait`] returns soon.
     pub fn unmount_if_unused(&self) -> Result<bool> {
-        self.place.unmount_unused()
+        self.mount.unmount_unused()
     }
 
     /// Fails if something else is mounted over the mount, so that it cannot be unmounted.
     pub fn check_uncovered(&self) -> Result<()> {
-        self.place.is_there().map(drop)
+        self.mount.is_there().map(drop)
     }
 
     /// Makes copies of the mount, which can be attached in other namespaces, too.
     pub fn sights(&self) -> Sights {
-        Sights(self.place.clone())
+        Sights(self.mount.clone())
     }
 
     /// Fails if programs have files or directories open and the mount has copies: an unmount would succeed, because
     /// only users of this very mount keep it busy.
     pub fn check_copies_unused(&self) -> Result<()> {
-        let copy = self.place.copies().into_iter().next();
+        let copy = self.mount.copies().into_iter().next();
         let Some(copy) = copy.filter(|_| !self.are_users_gone_soon()) else { return Ok(()) };
         // Users of the copy are not known.
-        let known = self.place.programs();
+        let known = self.mount.programs();
         let who = if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) };
         Err(Error::invalid(
             format!("programs use the mount, which is also at {copy}{who}"),
@@ -400,7 +400,7 @@ impl MountedSession {
             }
             let unused = !expected() && !self.is_used();
             if unused
-                && matches!(self.place.is_there(), Ok(false))
+                && matches!(self.mount.is_there(), Ok(false))
                 && let Some(copy) = self.leave_copies()
             {
                 return Ok(Some(copy));
@@ -412,11 +412,11 @@ impl MountedSession {
 
     /// Ends the connection if copies of the mount keep it in use; returns one if this process may not.
     fn leave_copies(&mut self) -> Option<MountCopy> {
-        let copy = self.place.copies().into_iter().next()?;
-        if let Err(error) = self.place.abort() {
+        let copy = self.mount.copies().into_iter().next()?;
+        if let Err(error) = self.mount.abort() {
             tracing::warn!(%copy, %error, "unmounted, but there is a copy, which ends with this process");
             // Its threads wait for requests until then.
-            drop(self.serving.take());
+            drop(self.threads.take());
             return Some(copy);
         }
         tracing::warn!(%copy, "unmounted, but there was a copy: its connection is ended");
@@ -425,32 +425,32 @@ impl MountedSession {
 
     /// Detaches the mount, in use or not, without waiting.
     pub fn detach(&self) -> Result<()> {
-        self.place.unmount().map(drop)
+        self.mount.unmount().map(drop)
     }
 
     /// Unmounts. A busy mount is detached: removed from the tree at once, and ended when it is no longer used.
     pub fn unmount(mut self) -> Result<Unmounted> {
-        if self.place.unmount()? {
+        if self.mount.unmount()? {
             // It may have been detached by someone else.
-            if self.place.copies().is_empty() && self.is_ended_soon() {
+            if self.mount.copies().is_empty() && self.is_ended_soon() {
                 self.join()?;
                 return Ok(Unmounted::Clean);
             }
         } else {
             tracing::warn!(
-                mountpoint = %self.place.path().display(),
+                mountpoint = %self.mount.path().display(),
                 "still in use: detached; it ends when the last program closes its files there"
             );
         }
-        let (serving, place) = (self.serving.take(), self.place.clone());
+        let (threads, mount) = (self.threads.take(), self.mount.clone());
         let (transport, users) = (self.transport, self.users.clone());
-        Ok(Unmounted::Busy(Box::new(Self { serving, transport, place, users })))
+        Ok(Unmounted::Busy(Box::new(Self { threads, transport, mount, users })))
     }
 
     fn join(&mut self) -> Result<()> {
-        match self.serving.take() {
-            Some(serving) => {
-                serving.join().map_err(Error::at(self.place.path(), "serve the mount"))
+        match self.threads.take() {
+            Some(threads) => {
+                threads.join().map_err(Error::at(self.mount.path(), "serve the mount"))
             }
             None => Ok(()),
         }
@@ -459,14 +459,14 @@ impl MountedSession {
 
 impl Drop for MountedSession {
     fn drop(&mut self) {
-        let Some(serving) = self.serving.take() else { return };
-        if serving.is_finished() {
+        let Some(threads) = self.threads.take() else { return };
+        if threads.is_finished() {
             return;
         }
-        match self.place.unmount() {
-            Ok(true) if self.place.copies().is_empty() => drop(serving.join()),
-            Ok(true) => match self.place.abort() {
-                Ok(()) => drop(serving.join()),
+        match self.mount.unmount() {
+            Ok(true) if self.mount.copies().is_empty() => drop(threads.join()),
+            Ok(true) => match self.mount.abort() {
+                Ok(()) => drop(threads.join()),
                 Err(error) => tracing::warn!(%error, "copies of the mount are left"),
             },
             Ok(false) => {}

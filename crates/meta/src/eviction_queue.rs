@@ -1,6 +1,6 @@
-//! The eviction order over all extents of all files: a policy that knows slots, and the extent of each slot.
+//! The eviction queue over all extents of all files: a policy that knows slots, and the extent of each slot.
 //!
-//! Dirty and pinned extents that a search for victims finds are parked: they leave the order until they can be evicted
+//! Dirty and pinned extents that a search for victims finds are parked: they leave the queue until they can be evicted
 //! again, so that no search finds them twice.
 
 use halocline_model::evict::{Eviction, Walk};
@@ -50,7 +50,7 @@ pub(crate) struct LoadedUse {
     pub(crate) bytes: u64,
 }
 
-/// The eviction order.
+/// The queue in which extents leave the cache.
 #[derive(Debug)]
 pub(crate) struct EvictionQueue {
     policy: Box<dyn Eviction>,
@@ -59,7 +59,7 @@ pub(crate) struct EvictionQueue {
 }
 
 impl EvictionQueue {
-    /// An empty order under a policy.
+    /// An empty queue under a policy.
     pub(crate) fn new(policy: Box<dyn Eviction>) -> Self {
         Self { policy, slots: Vec::new(), free: Vec::new() }
     }

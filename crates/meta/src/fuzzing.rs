@@ -118,9 +118,9 @@ impl RecordStore for Given {
 fn load(records: &dyn RecordStore) {
     let nothing = std::sync::Arc::new(Given::default());
     let space = Space::new(1 << 40, nothing, 1 << 20);
-    let order = EvictionQueue::new((evict::POLICIES[0].make)());
+    let eviction_queue = EvictionQueue::new((evict::POLICIES[0].make)());
     let source = Source { records, path: Path::new("records"), space: &space };
-    let Ok(loaded) = recover::load(source, order, Cdt::new(64), "boot") else { return };
+    let Ok(loaded) = recover::load(source, eviction_queue, Cdt::new(64), "boot") else { return };
     let (mut extents, mut bytes, mut dirty) = (0, 0, 0);
     for state in loaded.files.all() {
         let mut end = 0;

@@ -164,7 +164,7 @@ struct Text {
     /// Whether records are out of date because the store refuses changes.
     behind: bool,
     /// Inode number and birth time in nanoseconds of the file in which this was written.
-    home: (u64, i64),
+    identity: (u64, i64),
     /// How far the origin's clock was found to be ahead of our clock.
     ahead_ms: u64,
     /// Identifies the semaphore that records when the process ended.
@@ -175,7 +175,8 @@ struct Text {
 
 impl Text {
     fn encode(&self) -> [u8; LENGTH] {
-        let Self { boot_id, until_ms, synced_until_ms, home: (inode, born), ahead_ms, .. } = self;
+        let Self { boot_id, until_ms, synced_until_ms, identity: (inode, born), ahead_ms, .. } =
+            self;
         let (closed, behind) = (self.closed.name(), u8::from(self.behind));
         let (key, id) = self.exit.map_or((0, -1), |exit| (exit.key, exit.id));
         let busy = u8::from(self.busy);
@@ -227,7 +228,7 @@ impl Text {
             synced_until_ms: synced_until_ms.parse().ok()?,
             closed: Closed::of_name(closed),
             behind: behind == "1",
-            home: (inode.parse().ok()?, born.parse().ok()?),
+            identity: (inode.parse().ok()?, born.parse().ok()?),
             ahead_ms,
             exit,
             busy,
@@ -235,12 +236,12 @@ impl Text {
     }
 
     /// The evidence of a text that was found in a file of the user `user`.
-    fn evidence(&self, (home, user): ((u64, i64), u32), boot_id: &str) -> Evidence {
+    fn evidence(&self, (identity, user): ((u64, i64), u32), boot_id: &str) -> Evidence {
         // The kernel also notes the end of an idle process, which says nothing of its last change.
         let exit = self.exit.filter(|_| self.busy);
         let exit_ms = exit.and_then(|exit| exit.last_ms(user)).unwrap_or(0);
         let until_ms = self.until_ms.max(exit_ms.saturating_add(self.ahead_ms));
-        if self.home != home {
+        if self.identity != identity {
             Evidence::Copy
         } else if self.boot_id != boot_id && self.closed == Closed::No {
             Evidence::Behind(nanoseconds(self.synced_until_ms))
@@ -287,7 +288,7 @@ impl Lease {
             synced_until_ms: 0,
             closed: Closed::No,
             behind: false,
-            home: whose.0,
+            identity: whose.0,
             ahead_ms: 0,
             exit: None,
             busy: false,
@@ -458,7 +459,7 @@ fn read(
     let text = Text::decode(&bytes[..len]);
     let Some(text) = text else { return Ok((Evidence::Copy, None)) };
     // The original of a copied cache keeps running; its exit time is not the copy's.
-    let exit = text.exit.filter(|_| text.home == whose.0);
+    let exit = text.exit.filter(|_| text.identity == whose.0);
     Ok((text.evidence(whose, boot_id), exit))
 }
 

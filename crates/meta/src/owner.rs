@@ -1,6 +1,6 @@
 //! Ownership of a cache directory (I8): by one living process, and only if the directory is a cache.
 
-mod holder;
+mod lock_holder;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ use halocline_os::bounded::SMALL_FILE_BYTES_MAX;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 
-use holder::Holder;
+use lock_holder::LockHolder;
 
 /// Name of the file whose lock determines who owns the cache.
 pub const LOCK_FILE: &str = "halocline.lock";
@@ -177,7 +177,7 @@ fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<Strin
             Err(errno) => return Err(Error::at(&path, "lock")(errno.into())),
         }
         let holder = holder_of(&file).map_err(Error::at(&path, "read the lock"))?;
-        let ending = holder.as_ref().is_some_and(Holder::is_ending);
+        let ending = holder.as_ref().is_some_and(LockHolder::is_ending);
         // For a moment, a killed process seems to be alive.
         if tried == TRIES || (tried > 1 && !ending) {
             return Err(owned(dir.path(), holder.as_ref(), ending));
@@ -198,7 +198,7 @@ fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<Strin
 /// Writes who owns the lock, and on which boot the store was last opened: a header of fixed length, so that the lines
 /// after it stay.
 fn sign(lock: &File, boot_id: &str) -> io::Result<()> {
-    let Holder { pid, started } = Holder::this_process();
+    let LockHolder { pid, started } = LockHolder::this_process();
     let text = format!("pid {pid} boot {boot_id} started {started} ");
     let mut header = text.into_bytes();
     header.resize(usize::try_from(HEADER_BYTES).expect("a small number"), b' ');
@@ -231,13 +231,13 @@ fn load_invalidations(
     Ok((list, invalidated))
 }
 
-fn holder_of(lock: &File) -> io::Result<Option<Holder>> {
+fn holder_of(lock: &File) -> io::Result<Option<LockHolder>> {
     let mut header = vec![0; usize::try_from(HEADER_BYTES).expect("a small number")];
     let len = lock.read_at(&mut header, 0)?;
-    Ok(Holder::parse(&String::from_utf8_lossy(&header[..len])))
+    Ok(LockHolder::parse(&String::from_utf8_lossy(&header[..len])))
 }
 
-fn owned(dir: &Path, holder: Option<&Holder>, ending: bool) -> Error {
+fn owned(dir: &Path, holder: Option<&LockHolder>, ending: bool) -> Error {
     let who = holder.map_or_else(|| "unknown".to_owned(), |holder| holder.pid.to_string());
     let (state, remedy) = if ending {
         (
@@ -279,21 +279,21 @@ mod tests {
     }
 
     /// A process that has ended, but whose parent has not reaped it.
-    fn ended_process() -> (std::process::Child, Holder) {
+    fn ended_process() -> (std::process::Child, LockHolder) {
         let child = std::process::Command::new("true").spawn().unwrap();
         let pid = rustix::process::Pid::from_child(&child);
         let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
         let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         let started = stat.split_whitespace().nth(21).unwrap().to_owned();
-        let holder = Holder { pid: child.id(), started };
+        let holder = LockHolder { pid: child.id(), started };
         (child, holder)
     }
 
     #[test]
     fn i8_the_lock_of_an_owner_that_is_ending_is_waited_for_but_not_for_ever() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut child, Holder { pid, started }) = ended_process();
+        let (mut child, LockHolder { pid, started }) = ended_process();
         let text = format!("pid {pid} boot x started {started} \n");
         fs::write(dir.path().join(LOCK_FILE), text).unwrap();
         let held = File::open(dir.path().join(LOCK_FILE)).unwrap();

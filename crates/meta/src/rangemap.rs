@@ -29,7 +29,7 @@ pub(crate) struct Entry {
     pub(crate) generation: AtomicU64,
     /// Last use in milliseconds since the epoch.
     pub(crate) last_use_ms: AtomicU64,
-    /// Its slot in the eviction order.
+    /// Its slot in the eviction queue.
     pub(crate) slot: u32,
     /// The object that contains its bytes.
     pub(crate) placement: Placement,
@@ -199,7 +199,7 @@ impl RangeMap {
         self.extents.iter().map(|(&start, entry)| entry.extent(start))
     }
 
-    /// All extents in order, with their slots in the eviction order.
+    /// All extents in order, with their slots in the eviction queue.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, &Entry)> {
         self.extents.iter().map(|(&start, entry)| (start, entry))
     }

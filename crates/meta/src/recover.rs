@@ -72,7 +72,7 @@ pub struct Recovery {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) files: Files,
-    pub(crate) order: EvictionQueue,
+    pub(crate) eviction_queue: EvictionQueue,
     pub(crate) cdt: Cdt,
     pub(crate) counts: Counts,
     pub(crate) generation: u64,
@@ -110,11 +110,11 @@ impl Source<'_> {
 /// Loads everything and makes what is kept durable; `boot_id` distinguishes a crash from a power loss.
 pub(crate) fn load(
     source: Source<'_>,
-    order: EvictionQueue,
+    eviction_queue: EvictionQueue,
     cdt: Cdt,
     boot_id: &str,
 ) -> Result<Loaded> {
-    let mut loader = Loader::new(source, order, cdt, boot_id);
+    let mut loader = Loader::new(source, eviction_queue, cdt, boot_id);
     source.records.scan(&mut |key, value| loader.take(key, value))?;
     let (found, lost) = loader.end()?;
     begin(source.records, &found, lost, boot_id)?;
@@ -165,10 +165,10 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    fn new(source: Source<'a>, order: EvictionQueue, cdt: Cdt, boot_id: &'a str) -> Self {
+    fn new(source: Source<'a>, eviction_queue: EvictionQueue, cdt: Cdt, boot_id: &'a str) -> Self {
         let loaded = Loaded {
             files: Files::default(),
-            order,
+            eviction_queue,
             cdt,
             counts: Counts::default(),
             generation: 0,
@@ -275,7 +275,7 @@ impl<'a> Loader<'a> {
             // `begin` syncs the store, so no older dirty record can come back.
             record.epoch = 0;
         }
-        let slot = loaded.order.load(reading.state.id, record.range.start);
+        let slot = loaded.eviction_queue.load(reading.state.id, record.range.start);
         let (last_use_ms, bytes) = (record.last_use_ms, record.range.len());
         self.uses.push(LoadedUse { last_use_ms, slot, bytes });
         loaded.generation += 1;
@@ -326,7 +326,7 @@ impl<'a> Loader<'a> {
             self.source.records.commit(&batch)?;
         }
         let mut loaded = self.loaded;
-        loaded.order.start(self.uses);
+        loaded.eviction_queue.start(self.uses);
         loaded.files.next = loaded.files.next.max(1);
         if loaded.recovery.left == Left::Closed {
             loaded.completed = loaded.epoch;

@@ -2,7 +2,7 @@
 //!
 //! A change is planned on the extents, committed to the store, then applied to memory: memory is never ahead of the
 //! store, and a reader waits only for the last step. Locks are taken in the order names, files, a file's `change`, its
-//! `mapped`, the eviction order; a search for victims holds the eviction order and only tries the others.
+//! `mapped`, the eviction queue; a search for victims holds the eviction queue and only tries the others.
 
 mod blocks;
 mod change;
@@ -56,7 +56,7 @@ use sums::Sums;
 pub const STORE_DIR: &str = "meta";
 
 /// The data mapping table and the critical data table of one process, with the accounting of space and the eviction
-/// order, over a store of records.
+/// queue, over a store of records.
 ///
 /// The caller guarantees that it holds the file's range lock over every range that it passes (shared for `lookup` and
 /// `touch`, exclusive otherwise), and that data is on the cache before `map`. Every change is recorded when its call
@@ -75,11 +75,11 @@ pub struct ExtentTable {
     owner: Owner,
     clock: Clock,
     busy: Busy,
-    order: Mutex<EvictionQueue>,
+    eviction_queue: Mutex<EvictionQueue>,
     sums: Sums,
     epochs: Epochs,
     generation: AtomicU64,
-    mark_bytes: u64,
+    intent_bytes: u64,
     /// Whether eviction needed space that is taken by held extents.
     crowded: AtomicBool,
     /// Whether objects may contain blocks that are not accounted for here, until the caller has trimmed them.
@@ -149,11 +149,11 @@ impl ExtentTable {
         let looks = access != Access::Change;
         let records = if looks { Arc::new(Unrecorded(records)) } else { records };
         let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
-        let order = EvictionQueue::new(options.eviction);
+        let eviction_queue = EvictionQueue::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
         let path = &owner.dir().join(STORE_DIR);
         let source = Source { records: &*records, path, space: &space };
-        let loaded = recover::load(source, order, cdt, boot_id)?;
+        let loaded = recover::load(source, eviction_queue, cdt, boot_id)?;
         if loaded.recovery.left == Left::PowerLost {
             tracing::warn!(
                 files = loaded.recovery.dropped.len(),
@@ -176,11 +176,11 @@ impl ExtentTable {
             files,
             critical,
             busy: Busy::default(),
-            order: Mutex::new(loaded.order),
+            eviction_queue: Mutex::new(loaded.eviction_queue),
             sums: Sums::of(loaded.counts),
             epochs: Epochs::after(loaded.epoch, loaded.completed),
             generation: loaded.generation.into(),
-            mark_bytes: options.mark_bytes,
+            intent_bytes: options.intent_bytes,
             crowded: false.into(),
             untrimmed: loaded.recovery.trim.into(),
         };
@@ -307,14 +307,14 @@ impl ExtentTable {
         let Some(state) = self.files.state(file) else { return };
         let now = self.now_ms();
         let mapped = state.mapped.read();
-        // The order is a hint: a use within the same millisecond, or during a search for victims, may not be noted
+        // The queue is a hint: a use within the same millisecond, or during a search for victims, may not be noted
         // there.
-        let mut order = None;
+        let mut queue = None;
         for (_, entry) in mapped.extents.overlapping(range) {
             if entry.last_use_ms.swap(now, Relaxed) != now {
-                order = order.or_else(|| self.order.try_lock());
-                if let Some(order) = &mut order {
-                    order.touch(entry.slot);
+                queue = queue.or_else(|| self.eviction_queue.try_lock());
+                if let Some(queue) = &mut queue {
+                    queue.touch(entry.slot);
                 }
             }
         }
@@ -348,9 +348,9 @@ impl ExtentTable {
     /// synced; otherwise data written during the sync would count as synced.
     pub fn cut(&self) {
         if self.crowded.swap(false, Relaxed) {
-            // Before the cut, so that this barrier makes them evictable. A failure latches in the journal, and the
+            // Before the cut, so that this barrier makes them evictable. A failure latches in the log, and the
             // barrier reports it.
-            let _ = self.settle_marks();
+            let _ = self.settle_intents();
         }
         self.epochs.cut();
     }
@@ -372,7 +372,7 @@ impl ExtentTable {
     /// Marks the store as cleanly closed. The caller has synced all data. Every later change is refused.
     pub fn close(&self) -> Result<()> {
         // What is clean stays clean at the next opening.
-        self.settle_marks()?;
+        self.settle_intents()?;
         self.checksums.close().map_err(Error::at(self.owner.dir(), "sync the checksums in"))?;
         let states = self.files.states();
         let untrimmed = self.untrimmed.load(Acquire)

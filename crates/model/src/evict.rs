@@ -27,7 +27,7 @@ pub enum Walk {
     Stop,
 }
 
-/// An eviction order.
+/// An eviction queue under one policy.
 ///
 /// The caller guarantees that a slot is inserted once before it is touched or removed, that slot numbers are dense
 /// (they index arrays) and below `u32::MAX - 1`, and that slots which cannot be evicted for a long time (dirty ones by
@@ -45,7 +45,7 @@ pub trait Eviction: Send + Debug {
     fn touched(&mut self, slot: u32);
     /// A slot is gone; its number may be reused.
     fn removed(&mut self, slot: u32);
-    /// Offers slots to `f` in eviction order until it returns [`Walk::Stop`].
+    /// Offers slots to `f` from the head of the queue until it returns [`Walk::Stop`].
     fn victims(&mut self, f: &mut dyn FnMut(u32) -> Walk);
     /// Number of slots present.
     fn len(&self) -> usize;

@@ -6,6 +6,7 @@
 
 pub mod admit;
 pub mod background;
+pub mod backpressure;
 pub mod cost;
 pub mod curve;
 pub mod emulated;
@@ -23,7 +24,6 @@ pub mod profile;
 pub mod psa;
 pub mod query;
 pub mod request;
-pub mod room;
 pub mod sieve;
 pub mod streams;
 pub mod striping;

@@ -36,7 +36,7 @@ mod transaction;
 use crate::token::Session;
 
 pub use operation::{Attempt, Failure, Next, Operation};
-pub use plan::{Flags, Found, Place, Plan, Refusal};
+pub use plan::{EntryName, Flags, Found, Plan, Refusal};
 pub use shard::{Body, Shard, Shards};
 pub use transaction::{Completion, Ended, Step, Transaction};
 

@@ -58,7 +58,7 @@ pub fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 /// The result of `call`; a panic in it counts as an error.
-pub fn unpanicked<T, E: From<Panicked>>(call: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+pub fn catch_panic<T, E: From<Panicked>>(call: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     caught(call)?
 }
 
@@ -101,11 +101,11 @@ mod tests {
         let panicked = caught(|| panic!("on {}", "purpose")).unwrap_err();
         assert_eq!(panicked.what, "on purpose");
         assert!(panicked.place.as_ref().is_some_and(|place| place.contains("catch_panic.rs")));
-        let error = unpanicked(|| -> crate::error::Result<()> { panic!("too") }).unwrap_err();
+        let error = catch_panic(|| -> crate::error::Result<()> { panic!("too") }).unwrap_err();
         assert_eq!(error.errno(), libc::EIO);
         assert!(error.to_string().contains("catch_panic.rs"), "{error}");
         assert!(error.to_string().ends_with(": too"), "{error}");
-        assert_eq!(unpanicked(|| Ok::<_, io::Error>(7)).unwrap(), 7);
+        assert_eq!(catch_panic(|| Ok::<_, io::Error>(7)).unwrap(), 7);
     }
 
     #[test]

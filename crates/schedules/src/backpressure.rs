@@ -9,10 +9,10 @@ macro_rules! stories {
 
             /// Two writes that found the cache full, and a flush that makes room for both, one after the other.
             pub(super) fn room_is_made() {
-                let room = Arc::new(Backpressure::new(Clock::Endless));
+                let backpressure = Arc::new(Backpressure::new(Clock::Endless));
                 let free = Arc::new(AtomicU32::new(0));
                 let writes = [0, 1].map(|_| {
-                    let (room, free) = (Arc::clone(&room), Arc::clone(&free));
+                    let (backpressure, free) = (Arc::clone(&backpressure), Arc::clone(&free));
                     shuttle::thread::spawn(move || {
                         let take = || {
                             let less = |free: u32| free.checked_sub(1);
@@ -20,19 +20,19 @@ macro_rules! stories {
                             Ok::<_, ()>(taken.ok())
                         };
                         if take() == Ok(None) {
-                            let taken = room.wait(WAIT_MAX, take);
+                            let taken = backpressure.wait(WAIT_MAX, take);
                             assert!(matches!(taken, Ok(Some(_))), "{taken:?}");
                         }
                     })
                 });
                 for _ in 0..2 {
                     free.fetch_add(1, Ordering::SeqCst);
-                    room.was_made();
+                    backpressure.room_was_made();
                 }
                 for write in writes {
                     write.join().expect("it ends");
                 }
-                assert!(!room.is_wanted());
+                assert!(!backpressure.has_waiters());
             }
         });
     };

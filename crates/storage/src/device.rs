@@ -13,7 +13,6 @@ use rustix::io::Errno;
 
 use self::memory::MemoryFile;
 
-pub mod calibration_drift;
 pub mod directory;
 pub mod emulate;
 pub mod fault;
@@ -21,9 +20,7 @@ pub mod local;
 pub mod memory;
 pub mod meter;
 pub mod null;
-pub mod passthrough;
 pub mod piecewise;
-pub mod write_lease;
 
 pub use directory::Directory;
 

@@ -26,7 +26,7 @@ const STEPS: [Step; 8] = [
     Step::Layout,
     Step::Copy,
     Step::Sync,
-    Step::Switch,
+    Step::CutOver,
     Step::Settle,
     Step::Remove,
     Step::Forget,
@@ -194,7 +194,7 @@ fn stopped_before_any_step_a_file_is_in_its_old_layout_or_its_new_one() {
         want[50_000..50_015].copy_from_slice(b"written between");
         drop(origin);
         let found = to_move(dir).unwrap().look(&[two_parts()], false).unwrap();
-        assert_eq!(found[0].agrees(), stop > Step::Switch, "{stop:?}");
+        assert_eq!(found[0].agrees(), stop > Step::CutOver, "{stop:?}");
         assert!(moved(dir, &two_parts()).agrees(), "{stop:?}");
         assert_eq!(read(&mounted(dir), "file"), want, "{stop:?}");
         assert_eq!(local_files(dir, "objects").len(), 3, "{stop:?}: nothing is left over");
@@ -206,7 +206,7 @@ fn stopped_before_any_step_a_file_is_in_its_old_layout_or_its_new_one() {
 
 /// The file names its new object in memory, and maybe not on disk: as long as that cannot be made durable, both stay.
 #[test]
-fn a_switch_that_is_not_durable_removes_neither_object() {
+fn a_cutover_that_is_not_durable_removes_neither_object() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path();
     drop(volume(dir));

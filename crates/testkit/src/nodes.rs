@@ -9,9 +9,9 @@ use std::process::Output;
 use rustix::process::{Signal, kill_process};
 
 use crate::hostile::Random;
-use crate::place::said;
 use crate::redis_cluster::RedisCluster;
 use crate::redis_server::RedisServer;
+use crate::sandbox::said;
 use crate::scratch::Scratch;
 use crate::waiting::eventually;
 

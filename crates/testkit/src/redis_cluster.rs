@@ -52,9 +52,9 @@ impl RedisCluster {
             let ports = free_ports();
             let place = tempfile::tempdir().unwrap();
             for server in 0..SERVERS {
-                let home = place.path().join(server.to_string());
-                fs::create_dir(&home).unwrap();
-                fs::write(home.join("nodes.conf"), file_of_nodes(server, &ports)).unwrap();
+                let dir = place.path().join(server.to_string());
+                fs::create_dir(&dir).unwrap();
+                fs::write(dir.join("nodes.conf"), file_of_nodes(server, &ports)).unwrap();
             }
             let mut cluster = Self { place, settings, ports, processes: Vec::new() };
             for server in 0..SERVERS {
@@ -98,7 +98,7 @@ impl RedisCluster {
             .args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()])
             .args(["--cluster-node-timeout", "2000", "--cluster-replica-validity-factor", "0"])
             .args(["--repl-diskless-sync-delay", "0", "--save", "", "--dir"])
-            .arg(self.home(server))
+            .arg(self.dir(server))
             .args(self.settings)
             .stdout(Stdio::null())
             .spawn()
@@ -106,7 +106,7 @@ impl RedisCluster {
     }
 
     /// The directory of a server.
-    pub fn home(&self, server: usize) -> PathBuf {
+    pub fn dir(&self, server: usize) -> PathBuf {
         self.place.path().join(server.to_string())
     }
 

@@ -1,4 +1,4 @@
-//! A place to mount in.
+//! A sandbox to mount in.
 
 use std::fs;
 use std::ops::Deref;
@@ -7,21 +7,21 @@ use std::path::PathBuf;
 use rustix::process::Pid;
 use serde_json::Value;
 
-use crate::place::{Place, said, written};
+use crate::sandbox::{Sandbox, said, written};
 use crate::{fuse_device, skipping};
 
-/// A [`Place`] with mount points. Dropping it ends the mounts that are left over.
+/// A [`Sandbox`] with mount points. Dropping it ends the mounts that are left over.
 #[derive(Debug)]
 pub struct Scratch {
-    place: Place,
+    sandbox: Sandbox,
     mountpoints: &'static [&'static str],
 }
 
 impl Deref for Scratch {
-    type Target = Place;
+    type Target = Sandbox;
 
-    fn deref(&self) -> &Place {
-        &self.place
+    fn deref(&self) -> &Sandbox {
+        &self.sandbox
     }
 }
 
@@ -49,11 +49,11 @@ impl Scratch {
             skipping::skip(reason);
             return None;
         }
-        let place = Place::new(program);
+        let sandbox = Sandbox::new(program);
         for mountpoint in mountpoints {
-            fs::create_dir_all(place.path(mountpoint)).unwrap();
+            fs::create_dir_all(sandbox.path(mountpoint)).unwrap();
         }
-        Some(Self { place, mountpoints })
+        Some(Self { sandbox, mountpoints })
     }
 
     /// Runs the command, which must succeed; returns what it wrote to standard output.

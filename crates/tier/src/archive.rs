@@ -21,8 +21,8 @@ use super::cutover::differs;
 use super::foundation::Foundation;
 use super::inode::Inode;
 use super::inodes::Inodes;
-use super::intents::{Intent, Intents, Removal};
 use super::is_private_path;
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents, Removal};
 use super::leftovers::Leftovers;
 use super::mirror;
 use super::mmap;
@@ -62,7 +62,7 @@ pub(super) struct Archiver {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     copy_records: Arc<CopyRecords>,
     leftovers: Arc<Leftovers>,
     counters: Arc<Counters>,
@@ -290,7 +290,11 @@ impl Archiver {
     }
 
     /// Puts a copy in the place of an older one, which an intent names durably.
-    fn replace_stale(&self, copied: &StagedCopy, stale: &CopyRecord) -> Result<Intent, NotMoved> {
+    fn replace_stale(
+        &self,
+        copied: &StagedCopy,
+        stale: &CopyRecord,
+    ) -> Result<LeftoverIntent, NotMoved> {
         let tier_dir = &self.tiers.dirs()[copied.tier];
         let intent = stale.retired.clone().ok_or(NotMoved::Changed)?;
         let is_ours = match tier_dir.look(&stale.place) {

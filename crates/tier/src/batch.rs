@@ -27,8 +27,8 @@ use super::decorations::BatchBounds;
 use super::foundation::Foundation;
 use super::history::History;
 use super::inode::Inode;
-use super::intents::Intents;
 use super::is_private_path;
+use super::leftover_intents::LeftoverIntents;
 use super::leftovers::{Leftovers, OldCopy};
 use super::mirror;
 use super::not_moved::NotMoved;
@@ -78,7 +78,7 @@ pub(super) fn batch_of(sizes: impl IntoIterator<Item = u64>, bytes: u64) -> usiz
 pub(super) struct Batches {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     leftovers: Arc<Leftovers>,
     pending_syncs: Arc<PendingSyncs>,
     counters: Arc<Counters>,

@@ -17,7 +17,7 @@ use super::copy_records::{CopyRecord, CopyRecords};
 use super::foundation::Foundation;
 use super::inode::{Inode, Place};
 use super::inode_numbers::{keep_number, kept_number};
-use super::intents::{Intent, Intents, Removal};
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents, Removal};
 use super::leftovers;
 use super::leftovers::Leftovers;
 use super::options::TierOptions;
@@ -49,7 +49,7 @@ const COMPARED: usize = 256 << 10;
 pub(super) struct CleanCopies {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     copy_records: Arc<CopyRecords>,
     leftovers: Arc<Leftovers>,
     wakeups: Arc<Wakeups>,
@@ -132,7 +132,7 @@ impl CleanCopies {
     }
 
     /// Leaves the removal of a copy to the background.
-    fn remove_later(&self, resident: &Resident, intent: Intent, copy: Stamp) {
+    fn remove_later(&self, resident: &Resident, intent: LeftoverIntent, copy: Stamp) {
         *resident.clean.ended.lock() = Some(Box::new((intent.clone(), copy)));
         self.intents.later(Removal::Copy(intent, copy));
         self.wakeups.wake_reaper();
@@ -155,13 +155,17 @@ impl CleanCopies {
         }
     }
 
-    fn take_retired(&self, slot: &mut Option<CopyRecord>) -> Option<(CopyRecord, Intent)> {
+    fn take_retired(&self, slot: &mut Option<CopyRecord>) -> Option<(CopyRecord, LeftoverIntent)> {
         let intent = self.retire(slot.as_mut()?);
         let intent = intent.inspect_err(|error| tracing::warn!(%error, "a clean copy stays"));
         intent.ok().and_then(|intent| Some((slot.take()?, intent)))
     }
 
-    fn drop_taken(&self, resident: &Resident, (record, intent): (CopyRecord, Intent)) -> u64 {
+    fn drop_taken(
+        &self,
+        resident: &Resident,
+        (record, intent): (CopyRecord, LeftoverIntent),
+    ) -> u64 {
         self.copy_records.discount(&record);
         match leftovers::remove_copy(&self.tiers, &intent, &record.copy) {
             // If a power loss brings the record back, it names nothing.
@@ -176,7 +180,7 @@ impl CleanCopies {
     }
 
     /// Turns the record into an intent, not durably yet.
-    pub(super) fn retire(&self, record: &mut CopyRecord) -> Result<Intent> {
+    pub(super) fn retire(&self, record: &mut CopyRecord) -> Result<LeftoverIntent> {
         if record.retired.is_none() {
             let id = format!("{}-clean", self.tiers.fresh_name());
             record.retired = Some(self.copy_records.retire(record, &self.intents, id)?);
@@ -251,7 +255,7 @@ impl CleanCopies {
         &self,
         place: &Place,
         source: &Source,
-        (old, now): (Option<&Intent>, &File),
+        (old, now): (Option<&LeftoverIntent>, &File),
     ) -> bool {
         let (Some(resident), Some(old)) = (&place.resident, old) else { return false };
         let stats = stat_descriptor(now).and_then(|now| Ok((now, stat_descriptor(&*source.file)?)));
@@ -327,7 +331,7 @@ impl CleanCopies {
         &self,
         resident: &Resident,
         source: &Source,
-    ) -> Option<(File, CopyRecord, Intent)> {
+    ) -> Option<(File, CopyRecord, LeftoverIntent)> {
         source.name.as_ref()?;
         let record = resident.clean.with(|slot| slot.clone())?;
         let file = self.believed(&record, source)?;

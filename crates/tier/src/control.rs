@@ -119,7 +119,7 @@ impl Controlled for FileTier {
         let kept = components.base.watermarks.kept_free();
         let room = Cell::new((components.base.residents.account.limit - kept).saturating_sub(here));
         let stays = |file: &Named| {
-            if components.base.placement.is_excluded(&file.inode, components.base.catalog.view()) {
+            if components.base.planner.is_excluded(&file.inode, components.base.catalog.view()) {
                 return Some(NotMoved::Excluded);
             }
             if file.disk_bytes + COPY_SLACK > room.get() {
@@ -148,7 +148,7 @@ impl Controlled for FileTier {
         once_each(&mut files);
         let stays = |file: &Named| {
             let pinned =
-                components.base.placement.is_pinned(&file.inode, components.base.catalog.view());
+                components.base.planner.is_pinned(&file.inode, components.base.catalog.view());
             pinned.then_some(NotMoved::Pinned).or_else(|| {
                 components.hard_links.why_linked(&file.inode).filter(|_| file.has_other_names)
             })
@@ -169,7 +169,7 @@ impl Controlled for FileTier {
         if let RuleChange::Pin(glob) = change {
             check_pin(&self.components, glob)?;
         }
-        let mut globs = self.components.base.placement.change_rules();
+        let mut globs = self.components.base.planner.change_rules();
         match change {
             RuleChange::Pin(glob) => globs.add_pin(glob)?,
             RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
@@ -179,7 +179,7 @@ impl Controlled for FileTier {
         globs.save(&self.components.base.tiers.private_dir())?;
         drop(globs);
         if matches!(change, RuleChange::Pin(_) | RuleChange::Unpin(_)) {
-            self.components.base.placement.changed_for_many();
+            self.components.base.planner.changed_for_many();
         }
         if let RuleChange::Exclude(glob) = change {
             let mut files = self.components.tree_walk.matching(glob)?;
@@ -189,7 +189,7 @@ impl Controlled for FileTier {
                     && self
                         .components
                         .base
-                        .placement
+                        .planner
                         .is_excluded(&file.inode, self.components.base.catalog.view())
             });
             for file in files {
@@ -224,7 +224,7 @@ impl Controlled for FileTier {
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
-        let mut jobs = self.components.base.placement.jobs();
+        let mut jobs = self.components.base.planner.jobs();
         match change {
             JobChange::Add(text) => jobs.add(text)?,
             JobChange::Remove(name) => jobs.remove(name)?,
@@ -234,7 +234,7 @@ impl Controlled for FileTier {
         let listed = jobs.list();
         drop(jobs);
         if !matches!(change, JobChange::List) {
-            self.components.base.placement.changed_for_many();
+            self.components.base.planner.changed_for_many();
         }
         Ok(listed)
     }

@@ -9,7 +9,7 @@
 //!   mount are seen; a record of another era only after all bytes were compared. An era ends when
 //!   the machine goes down while the tiers are mounted.
 //! - From before a copy stops being valid until it is durably gone, something names it: the record, or the intent
-//!   ([`super::intents`]) that the record becomes by one rename, which needs no room on a full SSD.
+//!   ([`super::leftover_intents`]) that the record becomes by one rename, which needs no room on a full SSD.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
-use super::intents::{self, Intent, Intents};
+use super::leftover_intents::{self, LeftoverIntent, LeftoverIntents};
 use super::stamp::Stamp;
 use super::steps::Steps;
 use halocline_os::boot_id::boot_id;
@@ -49,7 +49,7 @@ pub(super) struct CopyRecord {
     /// Bytes of the copy's blocks; known only for live ones.
     pub(super) disk_bytes: u64,
     /// The intent that the record became.
-    pub(super) retired: Option<Intent>,
+    pub(super) retired: Option<LeftoverIntent>,
     /// The intent is durable, and the file may have changed since: the copy has its earlier bytes.
     pub(super) stale: bool,
     /// The intent is durable, but the copy is still clean: it is recorded again once its permissions
@@ -59,8 +59,8 @@ pub(super) struct CopyRecord {
 
 impl CopyRecord {
     /// An intent with this name for the copy.
-    pub(super) fn as_intent(&self, name: String) -> Intent {
-        Intent { name, tier: self.tier, place: self.place.clone() }
+    pub(super) fn as_intent(&self, name: String) -> LeftoverIntent {
+        LeftoverIntent { name, tier: self.tier, place: self.place.clone() }
     }
 
     /// Whether file and copy are equal, as far as we know.
@@ -78,7 +78,7 @@ impl CopyRecord {
         let mut parts = name.split('-');
         let (file, copy) = (Stamp::parse(parts.next()?)?, Stamp::parse(parts.next()?)?);
         let era = u64::from_str_radix(parts.next()?, 16).ok()?;
-        let (tier, place) = intents::parse(target)?;
+        let (tier, place) = leftover_intents::parse(target)?;
         let record = Self {
             file,
             copy,
@@ -105,7 +105,7 @@ pub(super) struct Slot {
     pub(super) waits: AtomicBool,
     record: Mutex<Option<CopyRecord>>,
     /// The last copy that stopped being valid; the background removes it at some time.
-    pub(super) ended: Mutex<Option<Box<(Intent, Stamp)>>>,
+    pub(super) ended: Mutex<Option<Box<(LeftoverIntent, Stamp)>>>,
 }
 
 impl Slot {
@@ -200,7 +200,7 @@ impl CopyRecords {
 
     /// Records a copy.
     pub(super) fn note(&self, record: &CopyRecord) -> Result<()> {
-        let target = intents::target(record.tier, &record.place);
+        let target = leftover_intents::target(record.tier, &record.place);
         let make = || Ok(symlinkat(&target, &self.dir, record.name())?);
         self.steps.step("recording a clean copy", make)?;
         self.count(record);
@@ -222,9 +222,9 @@ impl CopyRecords {
     pub(super) fn retire(
         &self,
         record: &CopyRecord,
-        intents: &Intents,
+        intents: &LeftoverIntents,
         id: String,
-    ) -> Result<Intent> {
+    ) -> Result<LeftoverIntent> {
         let rename = || Ok(rename_new(&self.dir, record.name(), intents.dir(), &id)?);
         let retired = match self.steps.step("giving up a clean copy", rename) {
             // Somebody took the record away.
@@ -239,8 +239,8 @@ impl CopyRecords {
     /// Turns the intent that a record became back into a record.
     pub(super) fn revive(
         &self,
-        intent: &Intent,
-        intents: &Intents,
+        intent: &LeftoverIntent,
+        intents: &LeftoverIntents,
         record: &CopyRecord,
     ) -> Result<()> {
         let from = intents.dir();
@@ -313,7 +313,7 @@ mod tests {
             era in "[0-9 a-fx-]{0,24}",
         ) {
             if let Some(record) = CopyRecord::parse(&name, &target) {
-                let again = intents::target(record.tier, &record.place);
+                let again = leftover_intents::target(record.tier, &record.place);
                 prop_assert_eq!(CopyRecord::parse(&record.name(), again.as_encoded_bytes()), Some(record));
             }
             let _ = parse_era(&era);
@@ -338,7 +338,7 @@ mod tests {
                 unrecorded: None,
             };
             prop_assert!(record.name().len() < 255);
-            let target = intents::target(record.tier, &record.place);
+            let target = leftover_intents::target(record.tier, &record.place);
             prop_assert_eq!(CopyRecord::parse(&record.name(), target.as_encoded_bytes()), Some(record));
         }
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::archive_queue::ArchiveQueue;
 use super::copy_records::{CopyRecord, CopyRecords};
 use super::foundation::Foundation;
-use super::intents::{Intent, Intents};
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::options::TierOptions;
 use super::residents::Residents;
 use super::stamp::{Stamp, is_closed};
@@ -51,7 +51,7 @@ enum Verdict {
 pub(super) struct CopyVerifier {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     copy_records: Arc<CopyRecords>,
     options: Arc<TierOptions>,
     archive_queue: Arc<ArchiveQueue>,
@@ -75,10 +75,10 @@ impl CopyVerifier {
     pub(super) fn verify(
         &self,
         records: Vec<CopyRecord>,
-        intents: &[Intent],
+        intents: &[LeftoverIntent],
         survey: &mut Survey,
         mend: bool,
-    ) -> Result<Vec<Intent>> {
+    ) -> Result<Vec<LeftoverIntent>> {
         if mend && (self.options.copies != Copies::None || !records.is_empty()) {
             let fresh = self.tiers.next_name();
             self.copy_records.begin_era(fresh)?;
@@ -123,7 +123,7 @@ impl CopyVerifier {
         Ok(leftovers)
     }
 
-    fn judge(&self, record: &CopyRecord, intents: &[Intent], survey: &Survey) -> Verdict {
+    fn judge(&self, record: &CopyRecord, intents: &[LeftoverIntent], survey: &Survey) -> Verdict {
         let place = (record.tier, record.place.clone());
         if survey.named.contains_key(&place) || survey.copies.contains(&place) {
             return Verdict::Void;
@@ -149,9 +149,9 @@ impl CopyVerifier {
 
     /// Whether a copy that nobody changed has a second name at the place of an intent: if rename supports no flags, a
     /// move is made by a link, and a mount that is killed in the middle leaves both names.
-    fn is_half_moved(&self, record: &CopyRecord, copy: &Stat, intents: &[Intent]) -> bool {
+    fn is_half_moved(&self, record: &CopyRecord, copy: &Stat, intents: &[LeftoverIntent]) -> bool {
         let now = Stamp::of(copy);
-        let is_same = |intent: &Intent| {
+        let is_same = |intent: &LeftoverIntent| {
             let found = self.tiers.dirs()[intent.tier].look(&intent.place).map(stat_descriptor);
             matches!(found, Ok(Ok(found)) if Stamp::of(&found) == now)
         };

@@ -19,12 +19,12 @@ use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::hard_links::{HardLinks, temporary_name};
 use super::inode::{Away, Inode, Place, Table};
-use super::intents::{Intent, Intents};
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::leftovers::Leftovers;
 use super::linked_nodes::LinkedNodes;
 use super::not_moved::NotMoved;
 use super::pending_syncs::PendingSyncs;
-use super::placement::Placement;
+use super::planner::Planner;
 use super::residents::{Resident, Residents};
 use super::staged_copy::{Source, StagedCopy};
 use super::tiers::Tiers;
@@ -39,7 +39,7 @@ pub(super) struct CutoverResult {
     /// The account of the file on the SSD that it replaces.
     pub(super) resident: Option<Arc<Resident>>,
     /// The old place on a lower tier.
-    pub(super) old: Option<Intent>,
+    pub(super) old: Option<LeftoverIntent>,
     /// The directories that it changed, beginning with the one that was changed last.
     pub(super) parents: Vec<Node>,
 }
@@ -51,7 +51,7 @@ struct CutoverPlan {
     /// How many names the file has; each has a temporary one of its own.
     names: usize,
     /// The old place on a lower tier.
-    old: Option<Intent>,
+    old: Option<LeftoverIntent>,
 }
 
 /// Cuts names over to copies.
@@ -61,12 +61,12 @@ pub(super) struct Cutover {
     table: Arc<Table>,
     residents: Arc<Residents>,
     linked_nodes: Arc<LinkedNodes>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     leftovers: Arc<Leftovers>,
     pending_syncs: Arc<PendingSyncs>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
-    placement: Arc<Placement>,
+    planner: Arc<Planner>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
     hard_links: Arc<HardLinks>,
@@ -90,7 +90,7 @@ impl Cutover {
             pending_syncs: base.pending_syncs.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
-            placement: base.placement.clone(),
+            planner: base.planner.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
             hard_links: hard_links.clone(),
@@ -120,7 +120,7 @@ impl Cutover {
         let durable_old = old.as_ref().filter(|_| durable);
         let kept = self.keep_or_archive(&place, source, copied, durable_old);
         drop(place);
-        self.placement.moved(inode.number, copied.tier == 0);
+        self.planner.moved(inode.number, copied.tier == 0);
         if durable {
             self.clean_up(copied, old, (&parents[0], kept));
         }
@@ -142,7 +142,7 @@ impl Cutover {
         self.follow(inode, &place, copied);
         self.keep_or_archive(&place, source, copied, None);
         drop(place);
-        self.placement.moved(inode.number, copied.tier == 0);
+        self.planner.moved(inode.number, copied.tier == 0);
         Ok(result)
     }
 
@@ -199,7 +199,7 @@ impl Cutover {
         place: &Place,
         source: &Source,
         copied: &StagedCopy,
-        old: Option<&Intent>,
+        old: Option<&LeftoverIntent>,
     ) -> bool {
         let kept = copied.keep && self.clean.keep_old(place, source, (old, &copied.file));
         if let Some(resident) = place.resident.as_ref().filter(|_| !kept) {
@@ -343,7 +343,7 @@ impl Cutover {
     pub(super) fn clean_up(
         &self,
         copied: &StagedCopy,
-        old: Option<Intent>,
+        old: Option<LeftoverIntent>,
         (parent, kept): (&Node, bool),
     ) {
         if let Some((_, intent)) = &copied.placed {

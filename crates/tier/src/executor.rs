@@ -1,6 +1,6 @@
 //! The executor: carries out what the policy plans.
 //!
-//! [`Placement`] determines which files leave the SSD, and in which order. The executor demotes them until there is
+//! [`Planner`] determines which files leave the SSD, and in which order. The executor demotes them until there is
 //! room, several at a time or in batches, and brings files to the SSD.
 
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ use super::migrate::{Manner, Migrator};
 use super::not_moved::{COPY_SLACK, NotMoved, ROOM_FOR_NAMES};
 use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::passthrough::Passthrough;
-use super::placement::{Except, Leaving, Placement, Plan};
+use super::planner::{Except, Leaving, Plan, Planner};
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
 use super::wakeups::Wakeups;
@@ -46,7 +46,7 @@ pub(super) struct Executor {
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
     leftovers: Arc<Leftovers>,
-    placement: Arc<Placement>,
+    planner: Arc<Planner>,
     watermarks: Watermarks,
     passthrough: Arc<Passthrough>,
     history: Arc<History>,
@@ -69,7 +69,7 @@ impl Executor {
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
             leftovers: base.leftovers.clone(),
-            placement: base.placement.clone(),
+            planner: base.planner.clone(),
             watermarks: base.watermarks,
             passthrough: base.passthrough.clone(),
             history: base.history.clone(),
@@ -97,12 +97,12 @@ impl Executor {
         let mut room = Room { enough: self.is_free(bytes), moved: false };
         if !room.enough {
             let missing = self.residents.missing(bytes);
-            let first = self.placement.plan_room(missing, except, self.catalog.view());
+            let first = self.planner.plan_room(missing, except, self.catalog.view());
             let in_peace = self.carry_out(&first, bytes, &mut room);
             // Some of them may have been in use.
             if !room.enough && !in_peace {
                 self.carry_out(
-                    &self.placement.plan_all(except, self.catalog.view()),
+                    &self.planner.plan_all(except, self.catalog.view()),
                     bytes,
                     &mut room,
                 );
@@ -237,11 +237,11 @@ impl Executor {
     /// Brings an opened file to the SSD if the policy wants it there and it fits.
     pub(super) fn promote(&self, inode: &Arc<Inode>, ahead: Option<Ahead>) -> bool {
         let Ok(need) = self.room_needed(inode) else { return false };
-        if self.placement.is_excluded(inode, self.catalog.view()) {
+        if self.planner.is_excluded(inode, self.catalog.view()) {
             return false;
         }
         self.leftovers.free_old_copies();
-        let plan = self.placement.plan_promotion(inode.number, need, ahead, self.catalog.view());
+        let plan = self.planner.plan_promotion(inode.number, need, ahead, self.catalog.view());
         let Some(plan) = plan else {
             self.history.not_moved(inode.number, "the policy kept what is on the SSD instead");
             return false;

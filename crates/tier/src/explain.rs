@@ -11,7 +11,7 @@ use super::history::History;
 use super::inodes::Inodes;
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::options::TierOptions;
-use super::placement::Placement;
+use super::planner::Planner;
 use super::reporter::Reporter;
 use super::residents::Residents;
 use super::tree_walk::{Named, TreeWalk};
@@ -24,7 +24,7 @@ use halocline_os::error::{Error, Result};
 pub(super) struct Explainer {
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
-    placement: Arc<Placement>,
+    planner: Arc<Planner>,
     history: Arc<History>,
     options: Arc<TierOptions>,
     inodes: Arc<Inodes>,
@@ -45,7 +45,7 @@ impl Explainer {
         Self {
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
-            placement: base.placement.clone(),
+            planner: base.planner.clone(),
             history: base.history.clone(),
             options: base.options.clone(),
             inodes: inodes.clone(),
@@ -95,7 +95,7 @@ impl Explainer {
         let limit = self.residents.account.limit;
         let file = self.reporter.describe(file)?;
         let rank = if file.tier == 0 {
-            self.placement.rank(inode.number, self.catalog.view())
+            self.planner.rank(inode.number, self.catalog.view())
         } else {
             None
         };
@@ -108,7 +108,7 @@ impl Explainer {
             last_open_ms: (opened.opens > 0).then_some(opened.last_ms),
             leaves_after: rank.map(|(before, _)| before),
             may_leave: rank.map(|(_, all)| all),
-            jobs: self.placement.jobs().that_want(&file.path),
+            jobs: self.planner.jobs().that_want(&file.path),
             handles: inode.handles().len() as u64,
             passed_handles: passed.into(),
             hard_links,

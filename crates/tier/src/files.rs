@@ -30,7 +30,7 @@ use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
 use super::pending_syncs::PendingSyncs;
 use super::permissions;
 use super::permissions::Permissions;
-use super::placement::Placement;
+use super::planner::Planner;
 use super::residents::Residents;
 use super::steps::Steps;
 use super::tiers::Tiers;
@@ -58,7 +58,7 @@ pub(super) struct Files {
     pending_syncs: Arc<PendingSyncs>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
-    placement: Arc<Placement>,
+    planner: Arc<Planner>,
     watermarks: Watermarks,
     counters: Arc<Counters>,
     history: Arc<History>,
@@ -92,7 +92,7 @@ impl Files {
             pending_syncs: base.pending_syncs.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
-            placement: base.placement.clone(),
+            planner: base.planner.clone(),
             watermarks: base.watermarks,
             counters: base.counters.clone(),
             history: base.history.clone(),
@@ -251,11 +251,11 @@ impl Files {
         self.archive_queue.add_made(&inode);
         // A job file made from a trace includes the files that a job creates.
         self.follow_jobs(&inode, by.caller.pid);
-        self.placement.created(inode.number);
+        self.planner.created(inode.number);
         self.history.opened(inode.number);
         let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
-        if full || self.placement.is_excluded(&inode, self.catalog.view()) {
+        if full || self.planner.is_excluded(&inode, self.catalog.view()) {
             // Its bytes will not fit: it is better moved now, while it is empty.
             if let Err(why) = self.migrator.demote(&inode, Manner::Yielding, &mut |_| true) {
                 tracing::debug!("a new file stays on the SSD: {why}");
@@ -366,7 +366,7 @@ impl Files {
         self.history.opened(inode.number);
         let mut away = false;
         let bytes = self.bytes_on_disk(inode);
-        self.placement.referenced(inode.number, bytes, || {
+        self.planner.referenced(inode.number, bytes, || {
             let place = inode.place.read();
             away = place.away.is_some() && place.entry.known_as().is_some();
             place.away.is_none()
@@ -391,14 +391,14 @@ impl Files {
     /// Tells jobs that thread `by` opens or creates a file. Returns the file's announced references after that, if this
     /// is a job's own use of it.
     fn follow_jobs(&self, inode: &Inode, by: u32) -> Option<Ahead> {
-        if !self.placement.has_jobs() {
+        if !self.planner.has_jobs() {
             return None;
         }
-        let followed = self.placement.follow_jobs(self.catalog.view().paths_of(&inode.entry()), by);
+        let followed = self.planner.follow_jobs(self.catalog.view().paths_of(&inode.entry()), by);
         for skipped in followed.skipped {
             let entry = self.tiers.walk(&skipped).map(|node| node.key());
             if let Some(resident) = entry.and_then(|entry| self.residents.get(entry)) {
-                self.placement.changed(resident.number);
+                self.planner.changed(resident.number);
             }
         }
         followed.ahead

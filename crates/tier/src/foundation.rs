@@ -16,7 +16,7 @@ use super::dir_times::DirTimes;
 use super::history::History;
 use super::inode::Table;
 use super::inode_numbers::InodeNumbers;
-use super::intents::Intents;
+use super::leftover_intents::LeftoverIntents;
 use super::leftovers::Leftovers;
 use super::linked_nodes::LinkedNodes;
 use super::lost_files::LostFiles;
@@ -24,7 +24,7 @@ use super::notes::Notes;
 use super::options::{TierOptions, TierSet};
 use super::passthrough::Passthrough;
 use super::pending_syncs::PendingSyncs;
-use super::placement::Placement;
+use super::planner::Planner;
 use super::residents::Residents;
 use super::tier_dir::TierDir;
 use super::tier_links::TierLinks;
@@ -45,7 +45,7 @@ pub(crate) struct Foundation {
     pub(super) residents: Arc<Residents>,
     pub(super) linked_nodes: Arc<LinkedNodes>,
     pub(super) catalog: Arc<Catalog>,
-    pub(super) intents: Arc<Intents>,
+    pub(super) intents: Arc<LeftoverIntents>,
     pub(super) copy_records: Arc<CopyRecords>,
     pub(super) leftovers: Arc<Leftovers>,
     pub(super) pending_syncs: Arc<PendingSyncs>,
@@ -53,7 +53,7 @@ pub(crate) struct Foundation {
     pub(super) lost_files: Arc<LostFiles>,
     /// Held shared to read or change names, exclusively for a cutover (taken last).
     pub(super) names: Arc<RwLock<()>>,
-    pub(super) placement: Arc<Placement>,
+    pub(super) planner: Arc<Planner>,
     pub(super) watermarks: Watermarks,
     pub(super) passthrough: Arc<Passthrough>,
     pub(super) counters: Arc<Counters>,
@@ -99,7 +99,7 @@ impl Foundation {
         let started = Duration::from_nanos(clock.now_ns().unsigned_abs());
         let first_name = u64::try_from(started.as_nanos()).unwrap_or_default();
         let (private_dir, steps, count) = (dirs[0].private(), dirs[0].steps.clone(), dirs.len());
-        let intents = Arc::new(Intents::open(private_dir, steps.clone())?);
+        let intents = Arc::new(LeftoverIntents::open(private_dir, steps.clone())?);
         let copy_records = Arc::new(CopyRecords::open(private_dir, steps, count)?);
         let tiers = Tiers::new(dirs, TierLinks::new(&set.roots, &former), first_name)?;
         let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
@@ -119,7 +119,7 @@ impl Foundation {
             dir_times: Arc::default(),
             lost_files: Arc::default(),
             names: Arc::default(),
-            placement: Arc::new(Placement::new(&private, &options, limit, &clock)?),
+            planner: Arc::new(Planner::new(&private, &options, limit, &clock)?),
             watermarks: Watermarks::new(limit, &options),
             passthrough: Arc::new(Passthrough::new(&options, &clock)),
             counters: Arc::default(),

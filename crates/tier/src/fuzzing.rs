@@ -12,8 +12,8 @@ use halocline_os::bounded;
 use tempfile::TempDir;
 
 use crate::copy_records::{CopyRecord, fuzzing::era};
-use crate::intents;
 use crate::job_file::{JobFile, REFERENCES_MAX};
+use crate::leftover_intents;
 use crate::tier_links::{Target, TierLinks};
 use crate::{FileTier, TierSet};
 
@@ -54,14 +54,14 @@ pub fn link(bytes: &[u8]) {
             assert_eq!(links.read(stored.as_bytes()), Target::Users(users));
         }
     }
-    if let Some((tier, place)) = intents::parse(target) {
-        let again = intents::target(tier, &place);
-        assert_eq!(intents::parse(again.as_bytes()), Some((tier, place)));
+    if let Some((tier, place)) = leftover_intents::parse(target) {
+        let again = leftover_intents::target(tier, &place);
+        assert_eq!(leftover_intents::parse(again.as_bytes()), Some((tier, place)));
     }
     let Ok(name) = std::str::from_utf8(name) else { return };
     if let Some(record) = CopyRecord::parse(name, target) {
         assert!(record.name().len() < 255);
-        let again = intents::target(record.tier, &record.place);
+        let again = leftover_intents::target(record.tier, &record.place);
         assert_eq!(CopyRecord::parse(&record.name(), again.as_bytes()), Some(record));
     }
     era(name);

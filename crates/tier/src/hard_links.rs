@@ -24,7 +24,7 @@ use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::inode::{Inode, Place, Table};
 use super::inodes::Inodes;
-use super::intents::Intents;
+use super::leftover_intents::LeftoverIntents;
 use super::linked_nodes::{LinkedNodes, Name};
 use super::not_moved::{NAMES_MAX, NotMoved};
 use super::staged_copy::Source;
@@ -57,7 +57,7 @@ pub(super) struct HardLinks {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     linked_nodes: Arc<LinkedNodes>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
     inodes: Arc<Inodes>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::intents::{Intent, Intents, Removal};
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents, Removal};
 use super::residents::Resident;
 use super::stamp::Stamp;
 use super::tiers::Tiers;
@@ -30,13 +30,17 @@ pub(super) struct OldCopy {
 pub(super) struct Leftovers {
     old_copies: Mutex<Vec<OldCopy>>,
     tiers: Arc<Tiers>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     wakeups: Arc<Wakeups>,
 }
 
 impl Leftovers {
     /// None yet; `wakeups` wakes the thread that removes them.
-    pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, wakeups: &Arc<Wakeups>) -> Self {
+    pub(super) fn new(
+        tiers: &Arc<Tiers>,
+        intents: &Arc<LeftoverIntents>,
+        wakeups: &Arc<Wakeups>,
+    ) -> Self {
         Self {
             old_copies: Mutex::default(),
             tiers: tiers.clone(),
@@ -140,7 +144,7 @@ impl Leftovers {
     }
 
     /// Removes a file's old place, once the cutover in `parent` is durable.
-    pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
+    pub(super) fn drop_old(&self, old: LeftoverIntent, parent: &Node) {
         self.intents.later(match self.tiers.dirs()[old.tier].remove(&old.place) {
             // It is gone for the tier's users; the intent is removed once that is durable.
             Ok(()) => Removal::Done(old),
@@ -164,7 +168,7 @@ fn remove_for_now(tiers: &Tiers, removal: &Removal) -> Result<()> {
     }
 }
 
-fn finished(tiers: &Tiers, intents: &Intents, intent: &Intent) {
+fn finished(tiers: &Tiers, intents: &LeftoverIntents, intent: &LeftoverIntent) {
     intents.clear(intent);
     if let Some(dir) = intent.place.parent() {
         tiers.drop_empty_directories(intent.tier, dir);
@@ -191,7 +195,7 @@ fn sync_parents(tiers: &Tiers, removals: &[Removal]) -> Result<()> {
 }
 
 /// Removes a copy that is no longer clean, unless somebody changed it, in which case it is theirs.
-pub(super) fn remove_copy(tiers: &Tiers, intent: &Intent, stamp: &Stamp) -> Result<()> {
+pub(super) fn remove_copy(tiers: &Tiers, intent: &LeftoverIntent, stamp: &Stamp) -> Result<()> {
     let tier_dir = &tiers.dirs()[intent.tier];
     match tier_dir.look(&intent.place) {
         Ok(fd) if stamp.is_or_closed(&stat_descriptor(&fd)?) => tier_dir.remove(&intent.place),
@@ -206,6 +210,6 @@ pub(super) fn remove_copy(tiers: &Tiers, intent: &Intent, stamp: &Stamp) -> Resu
 }
 
 /// Whether two places are in one directory.
-fn is_beside(one: &Intent, other: &Intent) -> bool {
+fn is_beside(one: &LeftoverIntent, other: &LeftoverIntent) -> bool {
     (one.tier, one.place.parent()) == (other.tier, other.place.parent())
 }

@@ -3,7 +3,7 @@
 //! `docs/decisions/0001-file-tier.md` says how it works. What must hold, besides I1 to I8:
 //! - I10 A file is in one place. Its name on the SSD says where: a regular file there is the
 //!   file, a link that [`tier_links`] recognises names the place of the file on a lower tier. Any other
-//!   copy is a leftover that an intent ([`intents`]) names, or was put there by somebody and is
+//!   copy is a leftover that an intent ([`leftover_intents`]) names, or was put there by somebody and is
 //!   never touched.
 //! - The place changes by one `rename` on the SSD ([`cutover`]), made after the copy is durable and
 //!   while nobody reads or writes the file.
@@ -13,7 +13,7 @@
 //! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
 //! - Around all: the [`decorations`] that stand between a tier and the machine.
 //! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a
-//!   [`watcher`] hears of), [`tier_links`] the form of links between them, [`link_owner`] whose one is, [`intents`]
+//!   [`watcher`] hears of), [`tier_links`] the form of links between them, [`link_owner`] whose one is, [`leftover_intents`]
 //!   what may be left over, [`mirror`] directories below, and [`statfs`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's
 //!   account, [`watermarks`] how full it may be, [`copy_records`] the clean copies (by a [`stamp`] of each),
@@ -21,8 +21,8 @@
 //!   [`history`] and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
 //!   when [`wakeups`] says so; [`adopt`] is for what is no file; [`not_moved`] says why a file stays, [`staged_copy`]
 //!   is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
-//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
-//!   with what [`jobs`] announce (each a [`job`] from a [`job_file`], followed by its [`opener`]); [`eviction_order`]
+//! - Policy: [`planner`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
+//!   with what [`jobs`] announce (each a [`job`] from a [`job_file`], followed by its [`opener`]); [`eviction_queue`]
 //!   says which files leave first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up,
 //!   and [`permissions`] closes them with their files.
@@ -59,7 +59,7 @@ mod cutover;
 mod decorations;
 mod dir_times;
 mod engine;
-mod eviction_order;
+mod eviction_queue;
 mod executor;
 mod explain;
 mod files;
@@ -71,10 +71,10 @@ mod history;
 mod inode;
 mod inode_numbers;
 mod inodes;
-mod intents;
 mod job;
 mod job_file;
 mod jobs;
+mod leftover_intents;
 mod leftovers;
 mod link_owner;
 mod linked_nodes;
@@ -93,7 +93,7 @@ mod passthrough;
 mod pending_syncs;
 mod permissions;
 mod place_repair;
-mod placement;
+mod planner;
 mod policy_view;
 mod reporter;
 mod residents;
@@ -202,7 +202,7 @@ impl FileTier {
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.components.base.placement.jobs().note_places();
+        self.components.base.planner.jobs().note_places();
         self.components.permissions.record_again(&|| false);
         if let Err(error) = self.components.base.leftovers.finish() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");

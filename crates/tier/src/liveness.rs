@@ -11,7 +11,7 @@ use super::foundation::Foundation;
 use super::tier_dir::TierDir;
 use super::tiers::Tiers;
 use halocline_os::error::Result;
-use halocline_os::looks::Looks;
+use halocline_os::timed_calls::TimedCalls;
 
 /// How long it may take to report the state of tiers without a look at them.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -20,13 +20,13 @@ const MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Liveness {
     tiers: Arc<Tiers>,
-    looks: Looks,
+    calls: TimedCalls,
 }
 
 impl Liveness {
     /// Built over the components that it uses.
     pub(super) fn new(base: &Foundation) -> Self {
-        Self { tiers: base.tiers.clone(), looks: Looks::default() }
+        Self { tiers: base.tiers.clone(), calls: TimedCalls::default() }
     }
 
     /// Whether all tiers answer.
@@ -50,7 +50,7 @@ impl Liveness {
         &self,
         act: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.looks.while_answered(|| self.check_answers(), act)?
+        self.calls.while_answered(|| self.check_answers(), act)?
     }
 
     /// The result of `look`, which does not touch the tiers; `None` if that takes too long.
@@ -58,6 +58,6 @@ impl Liveness {
         &self,
         look: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.looks.within(MEMORY_TIMEOUT, || Some(look()))
+        self.calls.within(MEMORY_TIMEOUT, || Some(look()))
     }
 }

@@ -17,7 +17,7 @@ use super::cutover::Cutover;
 use super::foundation::Foundation;
 use super::history::History;
 use super::inode::{Inode, Place};
-use super::intents::Intents;
+use super::leftover_intents::LeftoverIntents;
 use super::leftovers::{Leftovers, OldCopy};
 use super::mmap;
 use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
@@ -47,7 +47,7 @@ struct Moved {
 #[derive(Debug)]
 pub(super) struct Migrator {
     tiers: Arc<Tiers>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     leftovers: Arc<Leftovers>,
     counters: Arc<Counters>,
     active_moves: Arc<ActiveMoves>,

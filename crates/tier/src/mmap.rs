@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::inode::Inode;
-use halocline_storage::device::write_lease::is_exclusive;
+use halocline_os::write_lease::is_exclusive;
 
 /// Whether somebody may have the file mapped, as far as that can be seen without closing our own open files; `file` is
 /// one of them.

@@ -16,7 +16,7 @@ use super::hard_links::HardLinks;
 use super::history::History;
 use super::inode::{Away, Inode, Table};
 use super::inodes::Inodes;
-use super::intents::{Intent, Intents, Removal};
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents, Removal};
 use super::link_owner;
 use super::link_owner::Said;
 use super::linked_nodes::LinkedNodes;
@@ -24,7 +24,7 @@ use super::lost_files::LostFiles;
 use super::pending_syncs::PendingSyncs;
 use super::permissions::Permissions;
 use super::place_repair::PlaceRepair;
-use super::placement::Placement;
+use super::planner::Planner;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
 use super::wakeups::Wakeups;
@@ -39,11 +39,11 @@ pub(super) struct NameChanges {
     table: Arc<Table>,
     residents: Arc<Residents>,
     linked_nodes: Arc<LinkedNodes>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     pending_syncs: Arc<PendingSyncs>,
     lost_files: Arc<LostFiles>,
     names: Arc<RwLock<()>>,
-    placement: Arc<Placement>,
+    planner: Arc<Planner>,
     history: Arc<History>,
     wakeups: Arc<Wakeups>,
     archive_queue: Arc<ArchiveQueue>,
@@ -74,7 +74,7 @@ impl NameChanges {
             pending_syncs: base.pending_syncs.clone(),
             lost_files: base.lost_files.clone(),
             names: base.names.clone(),
-            placement: base.placement.clone(),
+            planner: base.planner.clone(),
             history: base.history.clone(),
             wakeups: base.wakeups.clone(),
             archive_queue: archive_queue.clone(),
@@ -160,7 +160,7 @@ impl NameChanges {
         let to = (self.intents.dir(), OsStr::new(&id));
         let unlink = || self.tiers.tree().take_out(seen, (parent, name), to);
         let removed = steps.step("unlinking", unlink)?;
-        let intent = Intent { name: id, tier: away.tier, place: away.path };
+        let intent = LeftoverIntent { name: id, tier: away.tier, place: away.path };
         self.gone(&removed, (parent, name), Some(intent));
         Ok(())
     }
@@ -222,8 +222,8 @@ impl NameChanges {
         if let Some(key) = one_of_many {
             self.hard_links.touch(key);
         }
-        if of_many && self.placement.goes_by_names() {
-            self.placement.changed_for_many();
+        if of_many && self.planner.goes_by_names() {
+            self.planner.changed_for_many();
         }
         for (inode, here) in strayed.into_iter().flatten() {
             if !here {
@@ -250,7 +250,7 @@ impl NameChanges {
         if resident.clean.has_copy() {
             self.archive_queue.strayed(entry.key());
         }
-        self.placement.changed(resident.number);
+        self.planner.changed(resident.number);
         (was_in.key() != to.0.key()).then(|| (entry.key(), resident))
     }
 
@@ -260,7 +260,7 @@ impl NameChanges {
         parent: &namespace::Node,
         name: &OsStr,
         entry: &Stat,
-    ) -> Result<Option<Intent>> {
+    ) -> Result<Option<LeftoverIntent>> {
         if entry.kind() != libc::S_IFLNK {
             return Ok(None);
         }
@@ -275,7 +275,7 @@ impl NameChanges {
     }
 
     /// Called if a name was not removed after all.
-    fn stays(&self, leaving: Option<Intent>) {
+    fn stays(&self, leaving: Option<LeftoverIntent>) {
         if let Some(intent) = leaving {
             self.intents.clear(&intent);
         }
@@ -287,7 +287,7 @@ impl NameChanges {
         &self,
         removed: &Removed,
         (parent, name): (&namespace::Node, &OsStr),
-        leaving: Option<Intent>,
+        leaving: Option<LeftoverIntent>,
     ) -> bool {
         let live = self.table.find(removed.key);
         let last = removed.last || self.hard_links.is_last(&removed.stat);
@@ -310,7 +310,7 @@ impl NameChanges {
             self.residents.remove(removed.key, live.is_some());
             let number = self.table.number(removed.key).unwrap_or(removed.key.1);
             self.table.removed(removed.key);
-            self.placement.removed(number);
+            self.planner.removed(number);
             self.history.removed(number);
             self.pending_syncs.forget(number);
         } else if let (Some(resident), Some(node)) =
@@ -318,7 +318,7 @@ impl NameChanges {
             && let Some(name) = node.known_as()
         {
             *resident.name.lock() = name;
-            self.placement.changed(resident.number);
+            self.planner.changed(resident.number);
             self.archive_queue.add(removed.key, &resident);
         }
         !last

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process_group};
 
 use halocline_os::bounded;
-use halocline_os::looks::Looks;
+use halocline_os::timed_calls::TimedCalls;
 
 /// The environment variable that names the job of a process.
 pub const JOB_VARIABLE: &str = "HALOCLINE_JOB";
@@ -46,7 +46,7 @@ pub(super) struct Opener {
 #[derive(Debug, Default)]
 pub(super) struct Openers {
     known: Mutex<HashMap<u32, (Instant, Opener)>>,
-    looks: Looks,
+    calls: TimedCalls,
 }
 
 impl Openers {
@@ -58,7 +58,7 @@ impl Openers {
         {
             return opener.clone();
         }
-        let job = self.looks.within(LOOK_TIMEOUT, move || job_of(tid));
+        let job = self.calls.within(LOOK_TIMEOUT, move || job_of(tid));
         let opener = Opener { job, group: group_of(tid).unwrap_or(0) };
         let mut known = self.known.lock();
         if known.len() >= KNOWN_MAX {

@@ -25,7 +25,7 @@ use super::tiers::Tiers;
 use halocline_api::control::tier::PassthroughStatus;
 use halocline_os::bounded::PATH_BYTES_MAX;
 use halocline_os::clock::Clock;
-use halocline_storage::device::passthrough;
+use halocline_os::kernel_passthrough;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
@@ -99,7 +99,7 @@ impl Passthrough {
         if self.state.lock().works == Some(false) && !must {
             return refused("the kernel takes no files");
         }
-        if !handle.writes() && !must && resident.bytes() < passthrough::SMALL_BYTES {
+        if !handle.writes() && !must && resident.bytes() < kernel_passthrough::SMALL_BYTES {
             return refused("small and opened for reading");
         }
         // Even if nothing comes of it below: the front end may hand it over all the same.
@@ -132,7 +132,7 @@ impl Passthrough {
                 if state.works.is_none() {
                     tracing::info!(%error, "no kernel passthrough");
                     state.works = Some(false);
-                    state.reason = Some(passthrough::explain(&error));
+                    state.reason = Some(kernel_passthrough::explain(&error));
                 }
                 drop(state);
                 refused("the kernel takes no files")

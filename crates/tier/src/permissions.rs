@@ -25,7 +25,7 @@ use super::clean_copies::CleanCopies;
 use super::copy_records::{CopyRecord, CopyRecords};
 use super::foundation::Foundation;
 use super::inode::{Inode, Place};
-use super::intents::Intents;
+use super::leftover_intents::LeftoverIntents;
 use super::mirror::{ACL, make_like};
 use super::residents::{Resident, Residents};
 use super::stamp::{Stamp, is_closed};
@@ -68,7 +68,7 @@ pub(super) struct Permissions {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     copy_records: Arc<CopyRecords>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::foundation::Foundation;
 use super::inode::{Away, Inode, Place};
 use super::inodes::Inodes;
-use super::intents::{Intent, Intents};
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::leftovers::Leftovers;
 use super::mirror;
 use super::pending_syncs::PendingSyncs;
@@ -21,7 +21,7 @@ use halocline_vfs::namespace::stat_descriptor;
 #[derive(Debug)]
 pub(super) struct PlaceRepair {
     tiers: Arc<Tiers>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     leftovers: Arc<Leftovers>,
     pending_syncs: Arc<PendingSyncs>,
     wakeups: Arc<Wakeups>,
@@ -115,7 +115,7 @@ impl PlaceRepair {
         place: &mut Place,
         away: &Away,
         (name, path): (&(namespace::Node, OsString), &Path),
-    ) -> Result<Intent> {
+    ) -> Result<LeftoverIntent> {
         let id = self.tiers.fresh_name();
         let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
         let target = self.tiers.links().to(away.tier, path);

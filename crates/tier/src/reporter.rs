@@ -16,7 +16,7 @@ use super::lost_files::LostFiles;
 use super::notes::Notes;
 use super::options::TierOptions;
 use super::passthrough::Passthrough;
-use super::placement::Placement;
+use super::planner::Planner;
 use super::residents::Residents;
 use super::tier_dir::TierDir;
 use super::tiers::Tiers;
@@ -45,7 +45,7 @@ pub(super) struct Reporter {
     copy_records: Arc<CopyRecords>,
     leftovers: Arc<Leftovers>,
     lost_files: Arc<LostFiles>,
-    placement: Arc<Placement>,
+    planner: Arc<Planner>,
     watermarks: Watermarks,
     passthrough: Arc<Passthrough>,
     counters: Arc<Counters>,
@@ -70,7 +70,7 @@ impl Reporter {
             copy_records: base.copy_records.clone(),
             leftovers: base.leftovers.clone(),
             lost_files: base.lost_files.clone(),
-            placement: base.placement.clone(),
+            planner: base.planner.clone(),
             watermarks: base.watermarks,
             passthrough: base.passthrough.clone(),
             counters: base.counters.clone(),
@@ -148,8 +148,8 @@ impl Reporter {
     }
 
     pub(super) fn describe(&self, file: Named) -> Result<FileInfo> {
-        let pinned = self.placement.is_pinned(&file.inode, self.catalog.view());
-        let excluded = self.placement.is_excluded(&file.inode, self.catalog.view());
+        let pinned = self.planner.is_pinned(&file.inode, self.catalog.view());
+        let excluded = self.planner.is_excluded(&file.inode, self.catalog.view());
         let place = file.inode.place.read();
         let lost = place.away.as_ref().is_some_and(|away| lost_files::is_lost(&self.tiers, away));
         let stat = if lost {
@@ -182,7 +182,7 @@ impl Reporter {
     }
 
     pub(super) fn rules(&self) -> Rules {
-        let globs = self.placement.rules();
+        let globs = self.planner.rules();
         Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
     }
 
@@ -201,7 +201,7 @@ impl Reporter {
             moving_rate: self.active_moves.rate(),
             requests: self.counters.requests(),
             passthrough: self.passthrough.status(&self.tiers),
-            jobs: self.placement.jobs().list(),
+            jobs: self.planner.jobs().list(),
         }
     }
 

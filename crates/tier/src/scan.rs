@@ -21,10 +21,10 @@ use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inode::{Away, Table};
 use super::inode_numbers::kept_number;
-use super::intents::{Intent, Intents};
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::link_owner;
 use super::link_owner::Said;
-use super::placement::Placement;
+use super::planner::Planner;
 use super::residents::Residents;
 use super::survey::{Numbered, OwnLink, Recorded, Survey};
 use super::tier_links::number_in;
@@ -43,10 +43,10 @@ pub(super) struct Scan {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     residents: Arc<Residents>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     copy_records: Arc<CopyRecords>,
     dir_times: Arc<DirTimes>,
-    placement: Arc<Placement>,
+    planner: Arc<Planner>,
     is_new: bool,
     archive_queue: Arc<ArchiveQueue>,
     hard_links: Arc<HardLinks>,
@@ -68,7 +68,7 @@ impl Scan {
             intents: base.intents.clone(),
             copy_records: base.copy_records.clone(),
             dir_times: base.dir_times.clone(),
-            placement: base.placement.clone(),
+            planner: base.planner.clone(),
             is_new: base.is_new,
             archive_queue: archive_queue.clone(),
             hard_links: hard_links.clone(),
@@ -137,8 +137,8 @@ impl Scan {
     }
 
     /// Clears the intents whose work is durably done.
-    fn clear_intents(&self, intents: &[Intent], survey: &Survey) {
-        let is_done = |intent: &&Intent| {
+    fn clear_intents(&self, intents: &[LeftoverIntent], survey: &Survey) {
+        let is_done = |intent: &&LeftoverIntent| {
             let synced = self.tiers.dirs().get(intent.tier).map_or(Ok(()), |tier_dir| {
                 tier_dir.sync_parent("syncing what is removed", &intent.place)
             });
@@ -148,7 +148,7 @@ impl Scan {
             synced.is_ok() && !survey.stay.contains(&(intent.tier, intent.place.clone()))
         };
         // All syncs come before the first intent is cleared.
-        let done: Vec<&Intent> = intents.iter().filter(is_done).collect();
+        let done: Vec<&LeftoverIntent> = intents.iter().filter(is_done).collect();
         for intent in done {
             self.intents.clear(intent);
         }
@@ -254,7 +254,7 @@ impl Scan {
         let Numbered { dir, name, entry, disk_bytes, number } = file;
         let resident = self.residents.add(entry, number, (dir, name), disk_bytes);
         self.archive_queue.add(entry, &resident);
-        self.placement.moved(number, true);
+        self.planner.moved(number, true);
     }
 
     /// Makes links that name a former root name the present one, so that they lead to their files even without us. If

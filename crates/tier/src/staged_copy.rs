@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::intents::{Intent, Intents};
+use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::residents::Reserved;
 use super::tiers::Tiers;
 use halocline_vfs::Stat;
@@ -31,7 +31,7 @@ pub(super) struct StagedCopy {
     pub(super) temporary: String,
     pub(super) file: File,
     /// Its place on a lower tier.
-    pub(super) placed: Option<(PathBuf, Intent)>,
+    pub(super) placed: Option<(PathBuf, LeftoverIntent)>,
     /// What it leaves behind on a lower tier stays there as a clean copy, and is durable.
     pub(super) keep: bool,
     pub(super) _reserved: Option<Reserved>,
@@ -39,7 +39,7 @@ pub(super) struct StagedCopy {
 
 impl StagedCopy {
     /// Undoes what a migration that did not happen has made.
-    pub(super) fn undo(&self, tiers: &Tiers, intents: &Intents) {
+    pub(super) fn undo(&self, tiers: &Tiers, intents: &LeftoverIntents) {
         let tier_dir = &tiers.dirs()[self.tier];
         match &self.placed {
             None => tier_dir.drop_temporary(&self.temporary),

@@ -17,8 +17,8 @@ use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inode::{Inode, Place};
 use super::inode_numbers::keep_number;
-use super::intents::Intents;
 use super::is_private_path;
+use super::leftover_intents::LeftoverIntents;
 use super::mirror;
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::residents::Residents;
@@ -32,7 +32,7 @@ use halocline_vfs::namespace::{Node, reopen, stat_descriptor};
 pub(super) struct Staging {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
-    intents: Arc<Intents>,
+    intents: Arc<LeftoverIntents>,
     clean: Arc<CleanCopies>,
     hard_links: Arc<HardLinks>,
 }

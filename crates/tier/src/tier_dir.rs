@@ -19,9 +19,9 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_meta::owner::Owner;
 use halocline_os::beneath::{self, Parent};
 use halocline_os::error::{Error, Result};
-use halocline_os::looks::Looks;
 use halocline_os::private::{PrivateDir, own_uid};
 use halocline_os::rename_new::rename_new;
+use halocline_os::timed_calls::TimedCalls;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::statfs;
@@ -45,7 +45,7 @@ pub(super) struct TierDir {
     pub(super) steps: Arc<Steps>,
     /// Device number of the root.
     pub(super) device: u64,
-    looks: Looks,
+    calls: TimedCalls,
 }
 
 impl TierDir {
@@ -65,8 +65,8 @@ impl TierDir {
         let tmp = private.sub("tmp")?;
         let device = stat_descriptor(&root)?.raw.st_dev;
         let steps = Arc::new(Steps::new(tier, watcher));
-        let looks = Looks::default();
-        Ok(Self { root, path: path.to_owned(), private, tmp, steps, device, looks })
+        let calls = TimedCalls::default();
+        Ok(Self { root, path: path.to_owned(), private, tmp, steps, device, calls })
     }
 
     /// Whether a sync of the whole file system makes everything on it durable and is no more than one commit: other
@@ -294,7 +294,7 @@ impl TierDir {
             let _answered = statfs(root.as_fd());
             Some(())
         };
-        self.looks.within(ANSWER_TIMEOUT, look).ok_or_else(|| Error::Refused {
+        self.calls.within(ANSWER_TIMEOUT, look).ok_or_else(|| Error::Refused {
             message: format!(
                 "{}: the directory does not answer: its device or server hangs, and what needs it waits; \
                  `umount --force` waits for nothing",
@@ -336,7 +336,7 @@ impl TierDir {
     /// [`ANSWER_TIMEOUT`].
     pub(super) fn room_in_time(&self) -> Option<u64> {
         let root = self.root.try_clone().ok()?;
-        let totals = self.looks.within(ANSWER_TIMEOUT, move || statfs(root.as_fd()).ok())?;
+        let totals = self.calls.within(ANSWER_TIMEOUT, move || statfs(root.as_fd()).ok())?;
         Some(room_of(&self.steps.room(totals)))
     }
 

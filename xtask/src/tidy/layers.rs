@@ -1,6 +1,7 @@
 //! The table of crates in `ARCHITECTURE.md` is what the manifests say: each crate stands there once, below all that it
-//! uses, and its row names exactly the crates of this repository among its dependencies. The compiler refuses uses that no
-//! manifest names, so that the drawing and the code are one thing. What only tests use is not drawn.
+//! uses, and its row names exactly the crates of this repository among its dependencies, those of its build script and of
+//! single targets included. The compiler refuses uses that no manifest names, so that the drawing and the code are one
+//! thing. What only tests use is not drawn, but stands above, too: Cargo accepts circles of those.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,9 +29,26 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     }
     for manifest in sources {
         let Some(name) = crate_of(&manifest.path) else { continue };
-        let used = dependencies(&manifest.text);
-        match drawn.remove(name) {
-            Some(row) if row.uses == used => {}
+        let row = drawn.remove(name);
+        let Dependencies { used, tested_with } = match Dependencies::read(&manifest.text) {
+            Ok(read) => read,
+            Err(error) => {
+                findings.push(Finding::new(manifest, 1, format!("no manifest: {error}")));
+                continue;
+            }
+        };
+        for other in tested_with.iter().filter(|_| row.is_some()) {
+            let is_above =
+                |above: &&Row| above.name == other && Some(above.line) < row.map(|row| row.line);
+            if !rows.iter().any(|above| is_above(&above)) {
+                let what = format!(
+                    "the tests of {name} use {other}, which must stand above it in {DRAWING}"
+                );
+                findings.push(Finding::new(manifest, 1, what));
+            }
+        }
+        match row {
+            Some(row) if row.uses.iter().copied().eq(used.iter().map(String::as_str)) => {}
             Some(row) => {
                 let what = format!("{name} uses {used:?} by its manifest, and {:?} here", row.uses);
                 findings.push(Finding::new(drawing, row.line, what));
@@ -65,13 +83,42 @@ fn crate_of(path: &str) -> Option<&str> {
     (!name.contains('/')).then_some(name)
 }
 
-/// The crates of this repository in the section `[dependencies]`.
-fn dependencies(manifest: &str) -> BTreeSet<&str> {
-    let section = manifest.split("\n[").find(|part| part.starts_with("dependencies]"));
-    let lines = section.unwrap_or_default().lines();
-    lines
-        .filter_map(|line| line.strip_prefix("halocline-")?.split([' ', '.', '=']).next())
-        .collect()
+/// The crates of this repository that a manifest names, without the prefix of their names.
+#[derive(Debug, Default)]
+struct Dependencies {
+    /// By the crate, by its build script, or by either for some targets.
+    used: BTreeSet<String>,
+    /// By its tests, benchmarks and examples only.
+    tested_with: BTreeSet<String>,
+}
+
+impl Dependencies {
+    fn read(manifest: &str) -> Result<Self, toml::de::Error> {
+        let manifest: toml::Table = toml::from_str(manifest)?;
+        let mut found = Self::default();
+        found.add(&manifest);
+        let targets = manifest.get("target").and_then(toml::Value::as_table);
+        for target in targets.into_iter().flat_map(toml::Table::values) {
+            target.as_table().into_iter().for_each(|target| found.add(target));
+        }
+        Ok(found)
+    }
+
+    /// Adds those of a manifest's top level, or of one target. Cargo still reads the names with an underscore.
+    fn add(&mut self, of: &toml::Table) {
+        let named = |keys: &[&str]| -> Vec<String> {
+            let tables = keys.iter().filter_map(|key| of.get(*key)?.as_table());
+            tables.flatten().filter_map(own).collect()
+        };
+        self.used.extend(named(&["dependencies", "build-dependencies", "build_dependencies"]));
+        self.tested_with.extend(named(&["dev-dependencies", "dev_dependencies"]));
+    }
+}
+
+/// The crate of this repository that an entry means, which may give it another name.
+fn own((key, value): (&String, &toml::Value)) -> Option<String> {
+    let package = value.get("package").and_then(toml::Value::as_str).unwrap_or(key);
+    package.strip_prefix("halocline-").map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -80,7 +127,7 @@ mod tests {
 
     const LOW: &str = "[package]\n\n[dependencies]\ncsv = \"1\"\n";
     const HIGH: &str = "[package]\n\n[dependencies]\nhalocline-low = { workspace = true }\n\n\
-                        [dev-dependencies]\nhalocline-testkit = { workspace = true }\n";
+                        [dev-dependencies]\nserde = \"1\"\n";
 
     fn findings(table: &str, manifests: &[(&str, &str)]) -> usize {
         let mut sources = vec![Source::new(DRAWING, table)];
@@ -110,7 +157,39 @@ mod tests {
         assert_eq!(findings(too_much, &both), 2);
         assert_eq!(findings("| `crates/high` | `low` | b |", &both), 2);
         assert_eq!(findings("| `crates/low` | | a |", &both), 1);
+        assert_eq!(findings("| `crates/low` | | a |", &[("low", "[dependencies")]), 1);
         let twice = "| `crates/low` | | a |\n| `crates/low` | | a |\n| `crates/high` | `low` | b |";
         assert_eq!(findings(twice, &both), 1);
+    }
+
+    /// Regression: only `[dependencies]` was read, and all else could be used without being drawn.
+    #[test]
+    fn every_table_of_a_manifest_counts() {
+        let table = |uses: &str| format!("| `crates/low` | | a |\n| `crates/high` | {uses} | b |");
+        for high in [
+            "build-dependencies.halocline-low.workspace = true",
+            "[build_dependencies]\nhalocline-low = \"0\"",
+            "[target.'cfg(fuzzing)'.dependencies]\nhalocline-low = { workspace = true }",
+            "[target.x86_64-unknown-linux-gnu.build-dependencies.halocline-low]\npath = \"../low\"",
+            "[dependencies.halocline-low]\npath = \"../low\"",
+            "[dependencies]\nother = { package = \"halocline-low\", path = \"../low\" }",
+        ] {
+            let both = [("low", LOW), ("high", high)];
+            assert_eq!(findings(&table("`low`"), &both), 0, "{high}");
+            assert_eq!(findings(&table(""), &both), 1, "{high}");
+        }
+    }
+
+    #[test]
+    fn tests_use_what_stands_above() {
+        let table = "| `crates/low` | | a |\n| `crates/high` | | b |";
+        for section in ["dev-dependencies", "target.'cfg(unix)'.dev-dependencies"] {
+            let with =
+                |other: &str| format!("[{section}]\nhalocline-{other} = {{ workspace = true }}");
+            let (low, high) = (with("low"), with("high"));
+            assert_eq!(findings(table, &[("low", ""), ("high", &low)]), 0);
+            assert_eq!(findings(table, &[("low", &high), ("high", "")]), 1);
+            assert_eq!(findings(table, &[("low", ""), ("high", &high)]), 1);
+        }
     }
 }

@@ -8,13 +8,15 @@ use syn::spanned::Spanned;
 
 use super::{Finding, Source};
 
+/// Where the list below stands.
+const LIST: &str = "xtask/src/tidy/ownership.rs";
 /// Files that may have methods of one type.
 const FILES_MAX: usize = 2;
 
 /// A type whose methods stand in more files, because they share one state.
 struct Spread {
     /// The file that defines it.
-    home: &'static str,
+    defined_in: &'static str,
     name: &'static str,
     /// Files that have its methods, at most.
     files: usize,
@@ -25,31 +27,31 @@ struct Spread {
 /// Add none: make a component instead. What ARCHITECTURE.md says of each is what stands here.
 const SPREAD: &[Spread] = &[
     Spread {
-        home: "crates/meta/src/table.rs",
+        defined_in: "crates/meta/src/table.rs",
         name: "ExtentTable",
         files: 6,
         shares: "each change of extents is planned, recorded and applied under one order of locks",
     },
     Spread {
-        home: "crates/vfs/src/namespace.rs",
+        defined_in: "crates/vfs/src/namespace.rs",
         name: "Namespace",
         files: 5,
         shares: "it has no state that changes but the table of nodes, which is a component",
     },
     Spread {
-        home: "crates/storage/src/volume/origin.rs",
+        defined_in: "crates/storage/src/volume/origin.rs",
         name: "Origin",
         files: 4,
         shares: "none of its fields changes once it is open",
     },
     Spread {
-        home: "crates/cluster/src/agent/file.rs",
+        defined_in: "crates/cluster/src/agent/file.rs",
         name: "File",
         files: 7,
         shares: "the tokens of one file are under one lock",
     },
     Spread {
-        home: "crates/cluster/src/agent.rs",
+        defined_in: "crates/cluster/src/agent.rs",
         name: "Shared",
         files: 5,
         shares: "the agent's threads and its files share one session in the store",
@@ -64,19 +66,33 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
             crates.entry(root).or_default().push((source, tree));
         }
     }
-    crates.values().flat_map(|files| of_crate(files, SPREAD)).collect()
+    let mut found: Vec<_> = crates.values().flat_map(|files| of_crate(files, SPREAD)).collect();
+    found.extend(without_type(sources, SPREAD));
+    found
+}
+
+/// Entries of the list whose type was renamed, moved or removed: the exception would wait for a type of that name.
+fn without_type(sources: &[Source], spread: &[Spread]) -> Vec<Finding> {
+    let Some(list) = sources.iter().find(|source| source.path == LIST) else { return Vec::new() };
+    let is_there = |listed: &Spread| {
+        let file = sources.iter().find(|source| source.path == listed.defined_in);
+        let tree = file.and_then(|file| file.tree.as_ref());
+        tree.is_some_and(|tree| tree.items.iter().filter_map(defined).any(|it| it == listed.name))
+    };
+    let stale = spread.iter().filter(|listed| !is_there(listed)).map(
+        |Spread { defined_in, name, .. }| {
+            let what = format!("{defined_in} defines no {name}: correct the list of this rule");
+            Finding::new(list, 1, what)
+        },
+    );
+    stale.collect()
 }
 
 fn of_crate(files: &[(&Source, &syn::File)], spread: &[Spread]) -> Vec<Finding> {
-    let mut homes: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
+    let mut definitions: BTreeMap<String, Vec<&Source>> = BTreeMap::new();
     for (source, tree) in files {
-        for item in &tree.items {
-            let (syn::Item::Struct(syn::ItemStruct { ident, .. })
-            | syn::Item::Enum(syn::ItemEnum { ident, .. })) = item
-            else {
-                continue;
-            };
-            homes.entry(ident.to_string()).or_default().push(source);
+        for name in tree.items.iter().filter_map(defined) {
+            definitions.entry(name.to_string()).or_default().push(source);
         }
     }
     let mut found = Vec::new();
@@ -85,27 +101,29 @@ fn of_crate(files: &[(&Source, &syn::File)], spread: &[Spread]) -> Vec<Finding> 
     for (source, tree) in files {
         for (line, name) in tree.items.iter().filter_map(methods) {
             // A macro makes some types: those are at no place.
-            let Some(homes) = homes.get(&name) else { continue };
+            let Some(definitions) = definitions.get(&name) else { continue };
             // Several types may have the name: the nearest file above is meant.
-            let above = homes.iter().filter(|home| is_home(&home.path, &source.path));
-            if let Some(home) = above.max_by_key(|home| home.path.len()) {
-                with_methods.entry((&home.path, name)).or_default().insert(&source.path);
+            let above =
+                definitions.iter().filter(|file| may_have_methods_of(&file.path, &source.path));
+            if let Some(file) = above.max_by_key(|file| file.path.len()) {
+                with_methods.entry((&file.path, name)).or_default().insert(&source.path);
             } else {
                 let what = format!("methods of {name} belong into the file that defines it");
                 found.push(Finding::new(source, line, what));
             }
         }
     }
-    for home in files.iter().map(|(source, _)| *source) {
-        let of_home = with_methods.iter().filter(|((path, _), _)| *path == home.path);
-        found.extend(of_home.filter_map(|((_, name), at)| too_many(home, name, at.len(), spread)));
+    for file in files.iter().map(|(source, _)| *source) {
+        let of_file = with_methods.iter().filter(|((path, _), _)| *path == file.path);
+        found.extend(of_file.filter_map(|((_, name), at)| too_many(file, name, at.len(), spread)));
     }
     found
 }
 
-/// What is wrong with methods of the type `name` of `home` in so many `files`.
-fn too_many(home: &Source, name: &str, files: usize, spread: &[Spread]) -> Option<Finding> {
-    let listed = spread.iter().find(|listed| (listed.home, listed.name) == (&*home.path, name));
+/// What is wrong with methods of the type `name` of `file` in so many `files`.
+fn too_many(file: &Source, name: &str, files: usize, spread: &[Spread]) -> Option<Finding> {
+    let listed =
+        spread.iter().find(|listed| (listed.defined_in, listed.name) == (&*file.path, name));
     let what = match listed {
         None if files > FILES_MAX => format!(
             "methods of {name} stand in {files} files, {FILES_MAX} are allowed: make components of \
@@ -120,15 +138,24 @@ fn too_many(home: &Source, name: &str, files: usize, spread: &[Spread]) -> Optio
         }
         _ => return None,
     };
-    Some(Finding::new(home, 1, what))
+    Some(Finding::new(file, 1, what))
 }
 
-/// Whether a type of the file `home` may have methods in the file `path`.
-fn is_home(home: &str, path: &str) -> bool {
-    let module = home.trim_end_matches(".rs");
+/// Whether a type of the file `file` may have methods in the file `path`.
+fn may_have_methods_of(file: &str, path: &str) -> bool {
+    let module = file.trim_end_matches(".rs");
     let above = module.strip_suffix("lib").or(module.strip_suffix("main"));
     let above = above.filter(|above| above.ends_with('/'));
-    home == path || path.starts_with(above.unwrap_or(&format!("{module}/")))
+    file == path || path.starts_with(above.unwrap_or(&format!("{module}/")))
+}
+
+/// The type that an item defines.
+fn defined(item: &syn::Item) -> Option<&syn::Ident> {
+    match item {
+        syn::Item::Struct(syn::ItemStruct { ident, .. })
+        | syn::Item::Enum(syn::ItemEnum { ident, .. }) => Some(ident),
+        _ => None,
+    }
 }
 
 /// The line and the type of an inherent `impl`.
@@ -184,8 +211,8 @@ mod tests {
             .iter()
             .map(|source| (source, source.tree.as_ref().expect("it parses")))
             .collect();
-        let (home, name, shares) = ("crates/tier/src/a.rs", "A", "a lock");
-        let spread = accepted.map(|files| Spread { home, name, files, shares });
+        let (defined_in, name, shares) = ("crates/tier/src/a.rs", "A", "a lock");
+        let spread = accepted.map(|files| Spread { defined_in, name, files, shares });
         of_crate(&files, spread.as_slice()).len()
     }
 
@@ -197,5 +224,24 @@ mod tests {
     #[test]
     fn a_listed_type_may_not_grow_and_leaves_the_list_when_it_can() {
         assert_eq!([2, 3, 4, 5].map(|files| in_files(files, Some(4))), [1, 0, 0, 1]);
+    }
+
+    /// Regression: a type that was renamed stayed on the list, and nobody saw that the exception was for nothing.
+    #[test]
+    fn an_entry_of_the_list_without_its_type_is_found() {
+        let of = |path: &str, text: &str| [Source::new(LIST, ""), Source::new(path, text)];
+        let (defined_in, name) = ("crates/tier/src/a.rs", "A");
+        let spread = [Spread { defined_in, name, files: 4, shares: "a lock" }];
+        assert_eq!(without_type(&of(defined_in, "struct A; impl A {}"), &spread), []);
+        assert_eq!(without_type(&of(defined_in, "enum A {}"), &spread), []);
+        for (path, text) in [
+            (defined_in, "struct B; impl A {}"),
+            ("crates/tier/src/b.rs", "struct A;"),
+            (defined_in, "not Rust"),
+        ] {
+            assert_eq!(without_type(&of(path, text), &spread).len(), 1, "{path}: {text}");
+        }
+        // Of every entry of the list itself, `cargo x tidy` finds out.
+        assert_eq!(check(&of(defined_in, "struct A;")).len(), SPREAD.len());
     }
 }

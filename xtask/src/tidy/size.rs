@@ -45,14 +45,15 @@ impl Ratchet {
     /// The same entries at today's size where that is smaller; entries within the limit go.
     pub(crate) fn shrunk(&self, sources: &[Source]) -> Self {
         let sizes = Sizes::of(sources);
-        let lower = |old: &BTreeMap<String, usize>, now: &BTreeMap<String, Place>, limit: usize| {
-            old.iter()
-                .filter_map(|(name, size)| {
-                    let size = now.get(name)?.lines.min(*size);
-                    (size > limit).then(|| (name.clone(), size))
-                })
-                .collect()
-        };
+        let lower =
+            |old: &BTreeMap<String, usize>, now: &BTreeMap<String, Measured>, limit: usize| {
+                old.iter()
+                    .filter_map(|(name, size)| {
+                        let size = now.get(name)?.lines.min(*size);
+                        (size > limit).then(|| (name.clone(), size))
+                    })
+                    .collect()
+            };
         Self {
             files: lower(&self.files, &sizes.files, FILE_LINES_MAX),
             functions: lower(&self.functions, &sizes.functions, FUNCTION_LINES_MAX),
@@ -68,7 +69,7 @@ impl Ratchet {
 
 /// One file or function: its source's index, its first line, its length.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Measured {
     source: usize,
     line: usize,
     lines: usize,
@@ -76,8 +77,8 @@ struct Place {
 
 #[derive(Debug, Default)]
 struct Sizes {
-    files: BTreeMap<String, Place>,
-    functions: BTreeMap<String, Place>,
+    files: BTreeMap<String, Measured>,
+    functions: BTreeMap<String, Measured>,
 }
 
 impl Sizes {
@@ -86,7 +87,7 @@ impl Sizes {
         for (index, source) in sources.iter().enumerate() {
             let Some(tree) = &source.tree else { continue };
             let lines = source.text.lines().count();
-            sizes.files.insert(source.path.clone(), Place { source: index, line: 1, lines });
+            sizes.files.insert(source.path.clone(), Measured { source: index, line: 1, lines });
             Functions { path: &source.path, index, sizes: &mut sizes.functions }.visit_file(tree);
         }
         sizes
@@ -97,7 +98,7 @@ impl Sizes {
 struct Functions<'a> {
     path: &'a str,
     index: usize,
-    sizes: &'a mut BTreeMap<String, Place>,
+    sizes: &'a mut BTreeMap<String, Measured>,
 }
 
 impl Functions<'_> {
@@ -105,11 +106,11 @@ impl Functions<'_> {
         let line = signature.span().start().line;
         let lines = block.span().end().line + 1 - line;
         let name = format!("{}::{}", self.path, signature.ident);
-        let place = Place { source: self.index, line, lines };
+        let measured = Measured { source: self.index, line, lines };
         // Methods of two types may share a name: the longest counts.
-        let longest = self.sizes.entry(name).or_insert(place);
+        let longest = self.sizes.entry(name).or_insert(measured);
         if longest.lines < lines {
-            *longest = place;
+            *longest = measured;
         }
     }
 }
@@ -142,17 +143,17 @@ pub(crate) fn check(sources: &[Source], ratchet: &Ratchet) -> Vec<Finding> {
         ("function", &sizes.functions, &ratchet.functions, FUNCTION_LINES_MAX),
     ];
     for (kind, sizes, accepted, limit) in kinds {
-        for (name, place) in sizes {
+        for (name, measured) in sizes {
             let allowed = accepted.get(name).copied().unwrap_or(limit);
-            let lines = place.lines;
-            let source = &sources[place.source];
+            let lines = measured.lines;
+            let source = &sources[measured.source];
             if lines > allowed {
                 let short = name.rsplit("::").next().unwrap_or(name);
                 let what = format!("{kind} {short} has {lines} lines, {allowed} are allowed");
-                findings.push(Finding::new(source, place.line, what));
+                findings.push(Finding::new(source, measured.line, what));
             } else if accepted.contains_key(name) && lines < allowed {
                 let what = format!("{kind} {name} has shrunk to {lines}: cargo x tidy --shrink");
-                findings.push(Finding::new(source, place.line, what));
+                findings.push(Finding::new(source, measured.line, what));
             }
         }
         for name in accepted.keys().filter(|name| !sizes.contains_key(*name)) {

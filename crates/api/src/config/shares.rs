@@ -10,8 +10,8 @@ const INDEX_SHARE: u64 = 128;
 /// Reserved for the cache's directories, its lock and the like: about ten blocks of 4 KiB.
 const OWN_FILES: u64 = 64 << 10;
 
-/// This fraction of the size is reserved for records: 50 bytes per extent, and twice that while they are sorted, are a
-/// fortieth of an extent of 4 KiB.
+/// This fraction of the size is reserved for records: 50 bytes per extent, and twice that while a snapshot is written
+/// beside the log that it replaces, are a fortieth of an extent of 4 KiB.
 const RECORDS_SHARE: u64 = 32;
 /// An empty store takes some tens of kilobytes.
 const RECORDS_MIN: u64 = 512 << 10;

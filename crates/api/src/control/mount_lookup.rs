@@ -2,7 +2,7 @@
 //!
 //! What must hold: no lookup goes through a mount that may not respond. It would wait for the mount's process,
 //! unkillably if that process is stopped or waits for a disk. So links are followed only up to the mount, its owner is
-//! found by the mount's device ([`super::claim`]), and what must be examined inside the mount is left to a [`Look`]
+//! found by the mount's device ([`super::claim`]), and what must be examined inside the mount is left to a [`MountAccess`]
 //! that may have a time limit.
 
 mod errors;
@@ -20,8 +20,8 @@ use rustix::process::geteuid;
 
 use super::claim::{self, Owner};
 use super::client::{self, Connect};
-pub use super::look::Look;
 use super::mount::{self, MountLine, fuse_mount_of, tells_of_end};
+pub use super::mount_access::MountAccess;
 use super::tier::PRIVATE;
 use super::{Client, SOCKET_NAME, SOCKET_XATTR};
 use errors::{closed_directory, dead, not_followed, not_ours, silent, unresolved};
@@ -32,9 +32,9 @@ const TIERS_MAX: usize = 256;
 /// Limit of links on one path, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// A place on a running mount.
+/// A path on a running mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct MountedPath {
     /// The mount point; empty if the cache directory was named instead of a mounted path.
     pub mountpoint: PathBuf,
     /// The control socket of its owner.
@@ -49,7 +49,7 @@ pub struct Place {
 #[derive(Debug, Clone, Copy)]
 pub struct Directly;
 
-impl Look for Directly {
+impl MountAccess for Directly {
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         fs::canonicalize(path)
     }
@@ -94,39 +94,44 @@ enum Followed {
     Mount(MountLine, PathBuf),
 }
 
-impl Place {
+impl MountedPath {
     /// Finds the mount of `path`. A cache directory in use also identifies its mount's root, so that a private mount
     /// (`halocline run`) can be asked from outside.
     pub fn find(path: &Path) -> Result<Self> {
         Self::find_by(path, &Directly)
     }
 
-    /// The same, accessing mounts through `look`.
-    pub fn find_by(path: &Path, look: &dyn Look) -> Result<Self> {
+    /// The same, accessing mounts through `access`.
+    pub fn find_by(path: &Path, access: &dyn MountAccess) -> Result<Self> {
         let table = mount::table()?;
         let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
         let followed =
-            follow(&table, &absolute, look).map_err(|error| not_followed(path, error))?;
+            follow(&table, &absolute, access).map_err(|error| not_followed(path, error))?;
         let (line, rest) = match followed {
-            Followed::Whole(whole) => return Self::off_mounts(&table, path, &whole, look),
+            Followed::Whole(whole) => return Self::off_mounts(&table, path, &whole, access),
             Followed::Mount(line, rest) => (line, rest),
         };
         let mountpoint = line.point.clone();
-        let (socket, user) = socket_of(&line, look)?.ok_or_else(|| not_ours(path))?;
+        let (socket, user) = socket_of(&line, access)?.ok_or_else(|| not_ours(path))?;
         if rest.as_os_str().is_empty() {
             return Ok(Self { mountpoint, socket, user, inside: PathBuf::new() });
         }
-        let whole = look.resolve(&absolute).map_err(|error| unresolved(path, error))?;
+        let whole = access.resolve(&absolute).map_err(|error| unresolved(path, error))?;
         if fuse_mount_of(&table, &whole).as_ref() != Some(&mountpoint) {
             // A link leads out of the mount.
-            return Self::off_mounts(&table, path, &whole, look);
+            return Self::off_mounts(&table, path, &whole, access);
         }
         let inside = whole.strip_prefix(&mountpoint).map_err(|_| not_ours(path))?.to_owned();
         Ok(Self { mountpoint, socket, user, inside })
     }
 
-    /// The place that `whole` identifies, which is not on any mount found so far.
-    fn off_mounts(table: &[u8], path: &Path, whole: &Path, look: &dyn Look) -> Result<Self> {
+    /// The path that `whole` identifies, which is not on any mount found so far.
+    fn off_mounts(
+        table: &[u8],
+        path: &Path,
+        whole: &Path,
+        access: &dyn MountAccess,
+    ) -> Result<Self> {
         let socket = whole.join(SOCKET_NAME);
         let is_closed = |dir: &Path| {
             let seen = fs::symlink_metadata(dir.join(SOCKET_NAME));
@@ -139,24 +144,24 @@ impl Place {
             Ok(Self { mountpoint, user: seen.uid(), socket, inside })
         };
         let Some(mountpoint) = fuse_mount_of(table, whole) else {
-            if is_there(table, &socket, look) {
+            if is_there(table, &socket, access) {
                 return cache(socket);
             }
             // The contents of a directory that is closed to this user are unknown.
             let nothing = || if is_closed(whole) { closed_directory(path) } else { not_ours(path) };
-            if let Some(socket) = socket_of_tiers(table, whole, look) {
+            if let Some(socket) = socket_of_tiers(table, whole, access) {
                 return cache(socket);
             }
             // The socket may be on a file system that hangs.
-            check_tiers_answer(whole, look)?;
+            check_tiers_answer(whole, access)?;
             return Err(dead_tier(whole).unwrap_or_else(nothing));
         };
         // A cache, too, may be on someone else's FUSE mount.
-        if look.resolve(&socket).is_ok() {
+        if access.resolve(&socket).is_ok() {
             return cache(socket);
         }
         let line = MountLine::on(table, &mountpoint).ok_or_else(|| not_ours(path))?;
-        let (socket, user) = socket_of(&line, look)?.ok_or_else(|| not_ours(path))?;
+        let (socket, user) = socket_of(&line, access)?.ok_or_else(|| not_ours(path))?;
         let inside = whole.strip_prefix(&mountpoint).map_err(|_| not_ours(path))?.to_owned();
         Ok(Self { mountpoint, socket, user, inside })
     }
@@ -218,13 +223,13 @@ impl Place {
 
 /// The control socket of the file tier whose root, or one of whose directories, is `root`. Directories with their own
 /// server, which may not respond, are not accessed.
-fn socket_of_tiers(table: &[u8], root: &Path, look: &dyn Look) -> Option<PathBuf> {
+fn socket_of_tiers(table: &[u8], root: &Path, access: &dyn MountAccess) -> Option<PathBuf> {
     let of_tier = |tier: &Path| {
-        let private = match follow(table, &tier.join(PRIVATE), look).ok()? {
+        let private = match follow(table, &tier.join(PRIVATE), access).ok()? {
             Followed::Whole(private) => private,
             Followed::Mount(..) => return None,
         };
-        Some(private.join(SOCKET_NAME)).filter(|socket| is_there(table, socket, look))
+        Some(private.join(SOCKET_NAME)).filter(|socket| is_there(table, socket, access))
     };
     let may_hang = |dir: &Path| MountLine::on(table, dir).is_some_and(|line| line.has_server());
     of_tier(root).or_else(|| {
@@ -255,38 +260,38 @@ fn dead_tier(root: &Path) -> Option<Error> {
 ///
 /// # Errors
 /// [`Error::Refused`] with `ETIMEDOUT` names the directory.
-pub fn check_tiers_answer(root: &Path, look: &dyn Look) -> Result<()> {
-    directories_in(root).take(TIERS_MAX).try_for_each(|dir| check_answers(&dir, look))
+pub fn check_tiers_answer(root: &Path, access: &dyn MountAccess) -> Result<()> {
+    directories_in(root).take(TIERS_MAX).try_for_each(|dir| check_answers(&dir, access))
 }
 
 /// Where the mount with the control socket `socket` is; `None` if it is in another namespace, or does not respond.
-pub fn mountpoint_of(socket: &Path, look: &dyn Look) -> Option<PathBuf> {
-    mountpoint_by(look, |cache| cache.join(SOCKET_NAME) == socket)
+pub fn mountpoint_of(socket: &Path, access: &dyn MountAccess) -> Option<PathBuf> {
+    mountpoint_by(access, |cache| cache.join(SOCKET_NAME) == socket)
 }
 
 /// Where the mount is whose cache, or first tier, is `dir` or is below it. Found without accessing `dir`, which may not
 /// respond.
-pub fn mountpoint_over(dir: &Path, look: &dyn Look) -> Option<PathBuf> {
+pub fn mountpoint_over(dir: &Path, access: &dyn MountAccess) -> Option<PathBuf> {
     let dir = std::path::absolute(dir).ok()?;
-    mountpoint_by(look, |cache| cache.starts_with(&dir))
+    mountpoint_by(access, |cache| cache.starts_with(&dir))
 }
 
 /// Our topmost mount at `path`, whether or not its process responds.
-pub fn mountpoint_at(path: &Path, look: &dyn Look) -> Option<PathBuf> {
-    match follow(&mount::table().ok()?, &std::path::absolute(path).ok()?, look).ok()? {
+pub fn mountpoint_at(path: &Path, access: &dyn MountAccess) -> Option<PathBuf> {
+    match follow(&mount::table().ok()?, &std::path::absolute(path).ok()?, access).ok()? {
         Followed::Mount(line, rest) if rest.as_os_str().is_empty() => Some(line.point),
         _ => None,
     }
 }
 
 /// Anyone may claim that a cache belongs to their mount, so this user's own mounts come first.
-fn mountpoint_by(look: &dyn Look, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+fn mountpoint_by(access: &dyn MountAccess, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let (table, own) = (mount::table().ok()?, Some(geteuid().as_raw()));
     let points = mount::mountpoints().ok()?.into_iter();
     let mut lines: Vec<_> = points.filter_map(|point| MountLine::on(&table, &point)).collect();
     lines.sort_by_key(|line| line.user != own);
     let found = lines.into_iter().find(|line| {
-        let cache = claim::owner_of(line, look).and_then(|owner| owner.cache);
+        let cache = claim::owner_of(line, access).and_then(|owner| owner.cache);
         cache.is_some_and(|cache| is_it(&cache))
     });
     found.map(|line| line.point)
@@ -297,10 +302,10 @@ fn mountpoint_by(look: &dyn Look, is_it: impl Fn(&Path) -> bool) -> Option<PathB
 ///
 /// This is judged by a request that the mount's process answers by itself: if the origin's own server has ended,
 /// everything else fails in the same way.
-pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
+pub fn dead_mount(path: &Path, access: &dyn MountAccess) -> Result<Option<PathBuf>> {
     let table = mount::table()?;
     let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
-    let (line, rest) = match follow(&table, &absolute, look) {
+    let (line, rest) = match follow(&table, &absolute, access) {
         Ok(Followed::Mount(line, rest)) => (line, rest),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             return Err(not_followed(path, error));
@@ -310,12 +315,12 @@ pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
     if !rest.as_os_str().is_empty() {
         return Ok(None);
     }
-    match claim::owner_of(&line, look) {
+    match claim::owner_of(&line, access) {
         Some(Owner { cache: Some(_), .. }) => return Ok(None),
         Some(Owner { pid, .. }) => return Err(silent(&line.point, Some(pid))),
         None => {}
     }
-    match look.socket(&line.point) {
+    match access.socket(&line.point) {
         Err(error) if error.raw_os_error().is_some_and(tells_of_end) => Ok(Some(line.point)),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(silent(&line.point, None)),
         _ => Ok(None),
@@ -324,12 +329,13 @@ pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
 
 /// Refuses a path that leads into a mount whose process or server is alive but does not respond, or does not for this
 /// path: using the path would wait with it.
-pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
+pub fn check_answers(path: &Path, access: &dyn MountAccess) -> Result<()> {
     // An empty path, as in `PATH=:/bin`, leads nowhere.
     let Ok(absolute) = std::path::absolute(path) else { return Ok(()) };
-    let answer = match follow(&mount::table()?, &absolute, look) {
-        Ok(Followed::Mount(line, _)) => socket_of(&line, look)
-            .and_then(|_| wait_for_path(&absolute, look).map_err(|error| unresolved(path, error))),
+    let answer = match follow(&mount::table()?, &absolute, access) {
+        Ok(Followed::Mount(line, _)) => socket_of(&line, access).and_then(|_| {
+            wait_for_path(&absolute, access).map_err(|error| unresolved(path, error))
+        }),
         Ok(Followed::Whole(_)) => Ok(()),
         Err(error) => Err(not_followed(path, error)),
     };
@@ -338,8 +344,8 @@ pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
 }
 
 /// Follows links and `..` as the kernel does, up to the first mount of ours. Anything on file systems with other
-/// servers is examined through `look`.
-fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
+/// servers is examined through `access`.
+fn follow(table: &[u8], path: &Path, access: &dyn MountAccess) -> io::Result<Followed> {
     let mut at = PathBuf::from("/");
     let mut left: VecDeque<OsString> = parts(path).collect();
     let mut links = 0;
@@ -353,11 +359,11 @@ fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
                     Some(line) if line.is_ours() => {
                         return Ok(Followed::Mount(line, left.into_iter().collect()));
                     }
-                    Some(line) if line.has_server() => wait_for(&next, look)?,
+                    Some(line) if line.has_server() => wait_for(&next, access)?,
                     _ => {}
                 }
                 let target = match served_at(table, &next) {
-                    Some(point) => in_time(&point, look.link(&next))?,
+                    Some(point) => in_time(&point, access.link(&next))?,
                     None => Directly.link(&next)?,
                 };
                 let Some(target) = target else {
@@ -379,14 +385,14 @@ fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
 }
 
 /// Waits until all servers of file systems on the way to `path` respond, and the last one at its end.
-fn wait_for_path(path: &Path, look: &dyn Look) -> io::Result<()> {
-    look.resolve(path).and_then(|whole| look.wait_for(&whole))
+fn wait_for_path(path: &Path, access: &dyn MountAccess) -> io::Result<()> {
+    access.resolve(path).and_then(|whole| access.wait_for(&whole))
 }
 
 /// Whether anything exists at `path`.
-fn is_there(table: &[u8], path: &Path, look: &dyn Look) -> bool {
+fn is_there(table: &[u8], path: &Path, access: &dyn MountAccess) -> bool {
     match served_at(table, path) {
-        Some(_) => look.link(path).is_ok(),
+        Some(_) => access.link(path).is_ok(),
         None => path.exists(),
     }
 }
@@ -397,8 +403,8 @@ fn served_at(table: &[u8], path: &Path) -> Option<PathBuf> {
     line.has_server().then_some(line.point)
 }
 
-fn wait_for(point: &Path, look: &dyn Look) -> io::Result<()> {
-    in_time(point, look.wait_for(point))
+fn wait_for(point: &Path, access: &dyn MountAccess) -> io::Result<()> {
+    in_time(point, access.wait_for(point))
 }
 
 /// The result of examining the file system mounted at `point`; an error if it did not respond says so.
@@ -417,9 +423,9 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
 }
 
 /// The socket of the mount's owner, and the owner; `None` if the mount is not ours.
-fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>> {
+fn socket_of(line: &MountLine, access: &dyn MountAccess) -> Result<Option<(PathBuf, u32)>> {
     let user = line.user.unwrap_or_else(|| geteuid().as_raw());
-    match claim::owner_of(line, look) {
+    match claim::owner_of(line, access) {
         Some(Owner { cache: Some(cache), .. }) => {
             return Ok(Some((cache.join(SOCKET_NAME), user)));
         }
@@ -427,7 +433,7 @@ fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>
         // Its version is older, it is in another network namespace, or it has died.
         None => {}
     }
-    let socket = look.socket(&line.point).map_err(|error| match error.raw_os_error() {
+    let socket = access.socket(&line.point).map_err(|error| match error.raw_os_error() {
         Some(errno) if tells_of_end(errno) => dead(&line.point),
         _ if error.kind() == io::ErrorKind::TimedOut => silent(&line.point, None),
         _ => Error::at(&line.point, "ask the mount for its socket")(error),

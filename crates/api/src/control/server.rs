@@ -24,7 +24,7 @@ use super::address::Address;
 use super::bounds::{self, REQUEST_BYTES_MAX, SHORT_LINE_BYTES};
 use super::mounted::{self, Mounted};
 use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
-use halocline_os::catch_panic::{caught, unpanicked};
+use halocline_os::catch_panic::{catch_panic, caught};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 
@@ -205,7 +205,7 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool
         let spawned = thread::Builder::new().name("control-peer".into()).spawn(move || {
             let kept = stream.try_clone().map(|copy| shared.open.lock().push((number, copy)));
             // Whatever happens, the other descriptor of the connection must not stay open: the peer would wait forever.
-            let served = unpanicked(|| kept.and_then(|()| serve(&stream, &shared)));
+            let served = catch_panic(|| kept.and_then(|()| serve(&stream, &shared)));
             if let Err(error) = served {
                 tracing::debug!("control socket: peer left: {error}");
             }

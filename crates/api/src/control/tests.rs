@@ -305,9 +305,9 @@ fn a_cache_directory_of_any_depth_works() {
     let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
     std::fs::create_dir_all(&deep).unwrap();
     let (_server, _fake) = started(&deep);
-    let place = Place::find(&deep).unwrap();
-    assert_eq!(place.inside, PathBuf::new());
-    let report: Report = place.connect().unwrap().call(&Request::Report {}, |_| {}).unwrap();
+    let mounted = MountedPath::find(&deep).unwrap();
+    assert_eq!(mounted.inside, PathBuf::new());
+    let report: Report = mounted.connect().unwrap().call(&Request::Report {}, |_| {}).unwrap();
     assert_eq!(report.policy, "adaptive");
 }
 

@@ -8,7 +8,7 @@ use halocline_model::evict;
 use halocline_model::layout::CacheGeometry;
 
 use super::ExtentEngine;
-use crate::coherence::{Holder, REGISTRY};
+use crate::coherence::{LocalCache, REGISTRY};
 use crate::components::{Base, Components, Controls};
 use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
@@ -102,7 +102,7 @@ impl ExtentEngine {
         recovery: &Recovery,
     ) -> Result<Self> {
         components.session.take_over(recovery)?;
-        components.permits.attach(&(Arc::clone(&components.revocation) as Arc<dyn Holder>));
+        components.permits.attach(&(Arc::clone(&components.revocation) as Arc<dyn LocalCache>));
         let controls = Controls::wire(&base, &components, meters);
         let (rebuilder, filler) =
             (Rebuilder::start(&components.rounds), Filler::start(&components.fills));

@@ -104,6 +104,9 @@ pub(crate) struct CachedFile {
     pub(crate) tokens: OnceLock<Arc<dyn FileTokens>>,
     /// What other nodes have said that their caches have of it.
     pub(crate) peer_copies: PeerCopies,
+    /// Shared by requests that use the kernel's pages of the origin's file where they may be old, and held alone while
+    /// these are dropped. Taken after a permit and before `range`.
+    pub(crate) pages: RwLock<()>,
 }
 
 impl CachedFile {
@@ -142,6 +145,7 @@ impl CachedFile {
             flushing: Mutex::default(),
             tokens: OnceLock::new(),
             peer_copies: PeerCopies::default(),
+            pages: RwLock::default(),
         }
     }
 

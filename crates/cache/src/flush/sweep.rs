@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::choosing::{DirtyRegion, Which, chosen};
-use super::{Flushed, Flusher, Held, Manners, Waits};
+use super::{Flushed, Flusher, Manners, Waits, WhenBusy};
 use crate::backpressure::Backpressure;
 use crate::damage::Damage;
 use crate::defects::Defects;
@@ -59,7 +59,7 @@ const FRUITLESS_SWEEPS: u32 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swept {
     /// This many bytes became clean.
-    Home(u64),
+    Flushed(u64),
     /// It could not go on because the file's last name is gone: nothing remains to be flushed, or there is no file to
     /// flush it to.
     Removed,
@@ -69,9 +69,9 @@ pub(crate) enum Swept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlushedWhole {
     /// All that was dirty when it began is on the origin, durably.
-    Home,
+    Complete,
     /// All but this many bytes: requests were in the way every time.
-    Held(u64),
+    Busy(u64),
     /// All but this many bytes: the caller ended it.
     Stopped(u64),
     /// The file's last name is gone, see [`Swept::Removed`].
@@ -96,7 +96,7 @@ pub(crate) struct Sweeper {
     namespace: Arc<Namespace>,
     pressure: Arc<DirtyPressure>,
     origin: Arc<OriginAccess>,
-    room: Arc<Backpressure>,
+    backpressure: Arc<Backpressure>,
     settings: Arc<Settings>,
     mappings: Arc<Mappings>,
     own: Arc<OwnChanges>,
@@ -121,7 +121,7 @@ impl Sweeper {
         which: Which,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<Swept> {
-        let manners = Manners { held: Held::PassedOver, waits: Waits::NoOne };
+        let manners = Manners { when_busy: WhenBusy::PassOver, waits: Waits::NoOne };
         self.sweep_watched(file, id, which, Watcher { go_on, flushed: &|_| (), manners })
     }
 
@@ -135,7 +135,7 @@ impl Sweeper {
         let _one = file.flushing.lock();
         // A defect met with one file must not keep other files from being flushed or the mount from ending.
         match self.defects.guard("flush", || self.sweep_alone(file, id, which, watcher)) {
-            Ok(bytes) => Ok(Swept::Home(bytes)),
+            Ok(bytes) => Ok(Swept::Flushed(bytes)),
             Err(_) if self.is_removed(file, id) => {
                 self.forget_removed(file);
                 Ok(Swept::Removed)
@@ -260,7 +260,7 @@ impl Sweeper {
             self.flusher.flush_region(file, id, region, watcher.manners, &mut flushed)?;
             let bytes = flushed.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
-            if flushed.bytes >= limit || self.room.is_wanted() {
+            if flushed.bytes >= limit || self.backpressure.has_waiters() {
                 total += self.finish(file, id, &std::mem::take(&mut flushed), watcher)?;
             }
             if !(watcher.go_on)(bytes) || file.last_seen.lock().is_external() {
@@ -336,7 +336,7 @@ impl Sweeper {
             rest = rest.max(due.saturating_sub(worked).min(REST_MAX));
         }
         let begun = self.clock.instant();
-        while !self.pressure.is_pressed() && !self.room.is_wanted() && !is_done() {
+        while !self.pressure.is_pressed() && !self.backpressure.has_waiters() && !is_done() {
             // No need to rest so long once programs are done with the origin, or other nodes with their work.
             if waits == Waits::NoOne && (limit == 0 || self.share.is_idle()) {
                 rest = rest.min(self.share.rest(worked, workers));
@@ -376,7 +376,7 @@ impl Sweeper {
         waits: Waits,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
-        let Some(id) = file.id() else { return Ok(FlushedWhole::Home) };
+        let Some(id) = file.id() else { return Ok(FlushedWhole::Complete) };
         let which = || {
             if range == WHOLE {
                 return Which::All;
@@ -392,7 +392,7 @@ impl Sweeper {
             stopped.fetch_or(!goes_on, Ordering::Relaxed);
             goes_on
         };
-        let manners = Manners { held: Held::PassedOver, waits };
+        let manners = Manners { when_busy: WhenBusy::PassOver, waits };
         let watcher = Watcher { go_on: &go_on, flushed: &|_| (), manners };
         if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
             return Ok(FlushedWhole::Removed);
@@ -403,16 +403,16 @@ impl Sweeper {
         loop {
             let left = self.still_owed(id, &owed);
             if left == 0 {
-                return Ok(FlushedWhole::Home);
+                return Ok(FlushedWhole::Complete);
             }
             if stopped.load(Ordering::Relaxed) {
                 return Ok(FlushedWhole::Stopped(left));
             }
             if fruitless == FRUITLESS_SWEEPS {
-                return Ok(FlushedWhole::Held(left));
+                return Ok(FlushedWhole::Busy(left));
             }
             let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
-            let manners = Manners { held: Held::WaitedFor, waits };
+            let manners = Manners { when_busy: WhenBusy::Wait, waits };
             let watcher = Watcher { go_on: &go_on, flushed: &flushed, manners };
             if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);

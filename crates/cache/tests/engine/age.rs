@@ -58,7 +58,7 @@ fn i3_i9_a_clock_that_leaps_a_year_ahead_and_back_loses_nothing() {
         thread::sleep(Duration::from_millis(10));
     }
     fixture.close();
-    let home = |name: &str| std::fs::read(fixture.origin.path().join(name)).unwrap();
-    assert_eq!(home("a"), newest);
-    assert_eq!(home("b"), [pattern(3, 0, 9000), pattern(4, 9000, 5000)].concat());
+    let on_origin = |name: &str| std::fs::read(fixture.origin.path().join(name)).unwrap();
+    assert_eq!(on_origin("a"), newest);
+    assert_eq!(on_origin("b"), [pattern(3, 0, 9000), pattern(4, 9000, 5000)].concat());
 }

@@ -93,8 +93,8 @@ fn i9_a_file_that_changed_while_it_was_read_is_read_anew() {
         fixture.write("file", 50 * KIB, &[3; 100]);
         drop(reader);
         fixture.close();
-        let home = fs::read(&path).unwrap();
-        assert!(home == [theirs, vec![3; 100]].concat(), "{open_at_the_same_time}");
+        let on_origin = fs::read(&path).unwrap();
+        assert!(on_origin == [theirs, vec![3; 100]].concat(), "{open_at_the_same_time}");
     }
 }
 
@@ -192,8 +192,8 @@ fn i9_dirty_bytes_follow_a_file_that_was_renamed_behind_the_mount() {
     fs::rename(fixture.origin.path().join("file"), fixture.origin.path().join("d/moved")).unwrap();
     fixture.open();
     fixture.close();
-    let home = fs::read(fixture.origin.path().join("d/moved")).unwrap();
-    assert_eq!(home, pattern(1, 0, 32 * KIB));
+    let on_origin = fs::read(fixture.origin.path().join("d/moved")).unwrap();
+    assert_eq!(on_origin, pattern(1, 0, 32 * KIB));
 }
 
 /// Our own changes are nobody else's: flushes, times, modes and names leave no conflict.

@@ -50,9 +50,12 @@ fn i7_a_flush_waits_for_the_request_that_holds_what_it_brings_home() {
         let report = ended.recv().unwrap();
         assert_eq!((report.left_bytes, report.skipped), (0, Vec::new()));
     });
-    let home = fs::read(fixture.origin.path().join("file")).unwrap();
-    assert!(home[..at(4 * KIB)] == pattern(1, 0, 4 * KIB), "what nobody wrote over");
-    assert!(home[at(5 * KIB)..] == pattern(1, 5 * KIB, LENGTH - 5 * KIB), "what nobody wrote over");
+    let on_origin = fs::read(fixture.origin.path().join("file")).unwrap();
+    assert!(on_origin[..at(4 * KIB)] == pattern(1, 0, 4 * KIB), "what nobody wrote over");
+    assert!(
+        on_origin[at(5 * KIB)..] == pattern(1, 5 * KIB, LENGTH - 5 * KIB),
+        "what nobody wrote over"
+    );
     drop(handle);
 }
 
@@ -78,9 +81,9 @@ fn i7_a_flush_ends_while_a_program_goes_on_writing() {
                 ends.store(true, Ordering::Release);
                 panic!("left although it could be written: {report:?}");
             }
-            let home = fs::read(fixture.origin.path().join("file")).unwrap();
+            let on_origin = fs::read(fixture.origin.path().join("file")).unwrap();
             let count = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-            let oldest = home.chunks_exact(8).map(count).min().unwrap();
+            let oldest = on_origin.chunks_exact(8).map(count).min().unwrap();
             if oldest < before {
                 ends.store(true, Ordering::Release);
                 panic!("{oldest} is on the origin, {before} was written before the flush");

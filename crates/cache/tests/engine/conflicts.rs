@@ -34,7 +34,7 @@ fn dirty() -> Fixture {
     fixture
 }
 
-fn home(fixture: &Fixture) -> PathBuf {
+fn origin_path(fixture: &Fixture) -> PathBuf {
     fixture.origin.path().join("file")
 }
 
@@ -55,7 +55,7 @@ const ALL: [Theirs; 6] = [SameBytes, OtherBytes, Growth, Truncation, Replacement
 
 impl Theirs {
     fn make(self, fixture: &Fixture) {
-        let path = home(fixture);
+        let path = origin_path(fixture);
         let open = || File::options().write(true).open(&path).unwrap();
         match self {
             SameBytes => open().write_all_at(&[0xAB; 100], 9 * KIB).unwrap(),
@@ -98,7 +98,7 @@ fn one_conflict(fixture: &mut Fixture, theirs: Option<Vec<u8>>) {
     assert_eq!((status.report.conflicts, status.dirty_bytes), (1, 0));
     assert!(status.notes.iter().any(|note| note.contains("saved in")), "{:?}", status.notes);
     assert_eq!(saved(fixture, 8 << 10, 4 << 10), pattern(2, 8 * KIB, 4 * KIB));
-    assert_eq!(fs::read(home(fixture)).ok(), theirs, "the origin's version is the file");
+    assert_eq!(fs::read(origin_path(fixture)).ok(), theirs, "the origin's version is the file");
     if let Some(theirs) = &theirs {
         assert_eq!(fixture.read("file", 0, 64 << 10), *theirs);
         // And goes on being one.
@@ -107,7 +107,7 @@ fn one_conflict(fixture: &mut Fixture, theirs: Option<Vec<u8>>) {
     fixture.close();
     if let Some(mut theirs) = theirs {
         theirs[..10].fill(7);
-        assert_eq!(fs::read(home(fixture)).unwrap(), theirs);
+        assert_eq!(fs::read(origin_path(fixture)).unwrap(), theirs);
     }
 }
 
@@ -119,7 +119,7 @@ fn i9_what_others_wrote_after_a_kill_stays() {
         let mut fixture = dirty();
         fixture.crash();
         theirs.make(&fixture);
-        let found = fs::read(home(&fixture)).ok();
+        let found = fs::read(origin_path(&fixture)).ok();
         fixture.open();
         one_conflict(&mut fixture, found);
     }
@@ -132,7 +132,7 @@ fn i9_what_others_wrote_before_a_flush_stays() {
         for read_first in [false, true] {
             let mut fixture = dirty();
             theirs.make(&fixture);
-            let found = fs::read(home(&fixture)).ok();
+            let found = fs::read(origin_path(&fixture)).ok();
             if read_first && let Some(found) = &found {
                 assert_eq!(fixture.read("file", 0, 64 << 10), *found, "{theirs:?}");
             }
@@ -151,13 +151,13 @@ fn i9_what_others_wrote_under_an_open_file_stays() {
         let engine = fixture.engine();
         engine.allocate(&handle, 0, 1, Allocate::ReserveKeepSize).unwrap();
         engine.write(&handle, 9 * KIB, &pattern(2, 9 * KIB, KIB), ME).unwrap();
-        let found = fs::read(home(&fixture)).unwrap();
+        let found = fs::read(origin_path(&fixture)).unwrap();
         fixture.flush();
         drop(handle);
-        assert_eq!(fs::read(home(&fixture)).unwrap(), found, "{theirs:?}");
+        assert_eq!(fs::read(origin_path(&fixture)).unwrap(), found, "{theirs:?}");
         assert_eq!(saved(&fixture, 8 << 10, 4 << 10), pattern(2, 8 * KIB, 4 * KIB));
         fixture.close();
-        assert_eq!(fs::read(home(&fixture)).unwrap(), found, "{theirs:?}");
+        assert_eq!(fs::read(origin_path(&fixture)).unwrap(), found, "{theirs:?}");
     }
 }
 
@@ -177,7 +177,7 @@ fn i9_programs_go_on_with_a_file_whose_name_others_took() {
     assert_eq!(saved(&fixture, 8 << 10, 4 << 10), pattern(2, 8 * KIB, 4 * KIB));
     drop(handle);
     fixture.close();
-    assert_eq!(fs::read(home(&fixture)).unwrap(), [0xAB; 500]);
+    assert_eq!(fs::read(origin_path(&fixture)).unwrap(), [0xAB; 500]);
 }
 
 /// What clean bytes stand beside dirty ones are gone with them: they are of another version.
@@ -187,7 +187,7 @@ fn i9_versions_are_not_mixed_by_what_is_clean() {
     fixture.crash();
     OtherBytes.make(&fixture);
     fixture.open();
-    let found = fs::read(home(&fixture)).unwrap();
+    let found = fs::read(origin_path(&fixture)).unwrap();
     assert_eq!(fixture.read("file", 0, 64 << 10), found);
     assert_eq!(fixture.engine().status().mapped_bytes, 0);
     fixture.close();
@@ -219,7 +219,7 @@ fn i9_an_old_copy_of_a_cache_puts_nothing_old_back() {
         fixture.open();
         fixture.write("file", 8 * KIB, &[3; 4096]);
         fixture.close();
-        let newer = fs::read(home(&fixture)).unwrap();
+        let newer = fs::read(origin_path(&fixture)).unwrap();
         fixture.with_cache(backup);
         fixture.open();
         let status = fixture.engine().status();
@@ -241,7 +241,7 @@ fn i9_a_copy_under_which_nothing_changed_goes_on() {
         fixture.close();
         let mut want = pattern(1, 0, 32 * KIB);
         want[8 << 10..12 << 10].copy_from_slice(&pattern(2, 8 * KIB, 4 * KIB));
-        assert_eq!(fs::read(home(&fixture)).unwrap(), want);
+        assert_eq!(fs::read(origin_path(&fixture)).unwrap(), want);
     }
 }
 
@@ -282,7 +282,7 @@ fn i9_a_kill_in_the_middle_of_our_own_change_is_dated() {
             std::thread::sleep(Duration::from_millis(2200));
             OtherBytes.make(&fixture);
         }
-        let found = fs::read(home(&fixture)).unwrap();
+        let found = fs::read(origin_path(&fixture)).unwrap();
         assert_eq!(found.len(), (40 << 10) + 1);
         fixture.open();
         if others {
@@ -290,7 +290,7 @@ fn i9_a_kill_in_the_middle_of_our_own_change_is_dated() {
         } else {
             no_conflict(&fixture);
             fixture.close();
-            let ours = fs::read(home(&fixture)).unwrap();
+            let ours = fs::read(origin_path(&fixture)).unwrap();
             assert_eq!(ours[8 << 10..12 << 10], pattern(2, 8 * KIB, 4 * KIB));
         }
     }
@@ -304,8 +304,8 @@ fn i9_other_attributes_are_no_conflict() {
         if !live {
             fixture.crash();
         }
-        fs::set_permissions(home(&fixture), fs::Permissions::from_mode(0o600)).unwrap();
-        fs::hard_link(home(&fixture), fixture.origin.path().join("other")).unwrap();
+        fs::set_permissions(origin_path(&fixture), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(origin_path(&fixture), fixture.origin.path().join("other")).unwrap();
         if !live {
             fixture.open();
         }
@@ -313,7 +313,7 @@ fn i9_other_attributes_are_no_conflict() {
         fixture.close();
         let mut want = pattern(1, 0, 32 * KIB);
         want[8 << 10..12 << 10].copy_from_slice(&pattern(2, 8 * KIB, 4 * KIB));
-        assert_eq!(fs::read(home(&fixture)).unwrap(), want);
+        assert_eq!(fs::read(origin_path(&fixture)).unwrap(), want);
     }
 }
 
@@ -330,14 +330,14 @@ fn i9_a_power_loss_makes_no_conflict_of_fsynced_bytes() {
     drop(handle);
     fixture.crash();
     let older = std::time::SystemTime::now() - Duration::from_secs(5);
-    File::options().write(true).open(home(&fixture)).unwrap().set_modified(older).unwrap();
+    File::options().write(true).open(origin_path(&fixture)).unwrap().set_modified(older).unwrap();
     fixture.boot_id = Some("two".to_owned());
     fixture.open();
     assert_eq!(fixture.engine().status().report.conflicts, 0);
     fixture.close();
     let mut want = pattern(1, 0, 32 * KIB);
     want[8 << 10..12 << 10].copy_from_slice(&pattern(2, 8 * KIB, 4 * KIB));
-    assert_eq!(fs::read(home(&fixture)).unwrap(), want);
+    assert_eq!(fs::read(origin_path(&fixture)).unwrap(), want);
 }
 
 /// What one program does to its own files, in any order, at once with others, while all of it is flushed in
@@ -456,7 +456,7 @@ fn what_only_the_mount_changed_stays_cached() {
     fixture.close();
 
     // A file that others changed once is theirs once.
-    let mut file = File::options().append(true).open(home(&fixture)).unwrap();
+    let mut file = File::options().append(true).open(origin_path(&fixture)).unwrap();
     file.write_all(b"more").unwrap();
     drop(file);
     fixture.open();

@@ -163,11 +163,11 @@ fn i4_a_sync_that_failed_once_is_never_believed() {
         let parts = engine.locate(Path::new(name), None).unwrap();
         parts.iter().any(|part| part.side == Side::Cache)
     };
-    let home = |name: &str| std::fs::read(truth.fixture.origin.path().join(name)).unwrap();
+    let on_origin = |name: &str| std::fs::read(truth.fixture.origin.path().join(name)).unwrap();
     let moved: Vec<_> = ["a", "b"].into_iter().filter(|name| !on_cache(name)).collect();
     assert_eq!(moved.len(), 1, "the object that could not be synced is not used any more");
     assert_eq!(
-        home(moved[0]),
+        on_origin(moved[0]),
         truth.fixture.read(moved[0], 0, 40 << 10),
         "its bytes are on the origin"
     );

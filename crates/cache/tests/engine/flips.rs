@@ -207,8 +207,8 @@ fn i3_parts_of_blocks_have_checksums_too() {
         fixture.open();
         let report = fixture.flush();
         assert!((1..=BLOCK).contains(&report.left_bytes), "appends of {cut}: {report:?}");
-        let home = on_origin(&fixture, "file");
-        let wrong = home.iter().zip(&want).filter(|(got, want)| got != want && **got != 0);
+        let flushed = on_origin(&fixture, "file");
+        let wrong = flushed.iter().zip(&want).filter(|(got, want)| got != want && **got != 0);
         assert_eq!(wrong.count(), 0, "appends of {cut}");
         fixture.truncate("file", 0);
         fixture.close();
@@ -247,8 +247,8 @@ fn i3_no_flip_reaches_the_origin_whatever_the_cache_is_made_of() {
             assert_eq!(fixture.try_read("file", 0, 1).unwrap_err().errno(), libc::EIO, "{kind}");
             let report = fixture.flush();
             assert_eq!(report.left_bytes, 7 * BLOCK, "{kind}: {report:?}");
-            let home = on_origin(&fixture, "file");
-            let other = home.iter().zip(&want).filter(|(got, want)| got != want && **got != 0);
+            let flushed = on_origin(&fixture, "file");
+            let other = flushed.iter().zip(&want).filter(|(got, want)| got != want && **got != 0);
             assert_eq!(other.count(), 0, "{kind}: neither what was written nor the hole before");
             fixture.truncate("file", 0);
             fixture.close();
@@ -279,7 +279,7 @@ fn without_checksums_nothing_is_compared_and_nothing_old_believed_later() {
 enum Op {
     Write { offset: u64, len: u64, seed: u8 },
     Flush,
-    PageCachePassthrough,
+    Warm,
     Kill,
     Close,
     Flip { at: u64 },
@@ -291,7 +291,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (offset, len, any::<u8>()).prop_map(|(offset, len, seed)| Op::Write { offset, len, seed }),
         2 => Just(Op::Flush),
-        1 => Just(Op::PageCachePassthrough),
+        1 => Just(Op::Warm),
         2 => Just(Op::Kill),
         1 => Just(Op::Close),
         2 => (0..120 * KIB).prop_map(|at| Op::Flip { at }),
@@ -328,7 +328,7 @@ proptest! {
                     let report = fixture.flush();
                     prop_assert!(flipped || report.left_bytes == 0, "{report:?}");
                 }
-                Op::PageCachePassthrough if fixture.exists("file") => drop(fixture.warm("file")),
+                Op::Warm if fixture.exists("file") => drop(fixture.warm("file")),
                 Op::Kill => {
                     fixture.crash();
                     fixture.open();
@@ -346,7 +346,7 @@ proptest! {
                         }
                     }
                 }
-                Op::PageCachePassthrough | Op::Flip { .. } => {}
+                Op::Warm | Op::Flip { .. } => {}
             }
             for start in (0..want.len()).step_by(4096) {
                 let end = want.len().min(start + 4096);

@@ -233,8 +233,8 @@ fn attack(nth: u64, when: &str) -> bool {
     let found = look(&fixture, &before, &next, &what);
     fixture.close();
     for (name, bytes) in found {
-        let home = fs::read(fixture.origin.path().join(name)).unwrap();
-        assert!(home == bytes, "I7: {name} on the origin, {what}");
+        let on_origin = fs::read(fixture.origin.path().join(name)).unwrap();
+        assert!(on_origin == bytes, "I7: {name} on the origin, {what}");
     }
     killed
 }

@@ -113,8 +113,8 @@ fn i6_write_through_goes_home_over_dirty_bytes_too() {
         truth.fixture.config.mode = mode;
         truth.fixture.open();
         truth.write("file", 40 * KIB, 30 * KIB, 3);
-        let home = fs::read(truth.fixture.origin.path().join("file")).unwrap();
-        let written = &home[40 << 10..70 << 10];
+        let on_origin = fs::read(truth.fixture.origin.path().join("file")).unwrap();
+        let written = &on_origin[40 << 10..70 << 10];
         assert!(written == pattern(3, 40 * KIB, 30 * KIB), "{mode:?}");
         truth.compare("over dirty bytes");
         truth.fixture.close_dirty();

@@ -216,8 +216,8 @@ fn finish(fixture: &mut Fixture, orders: &[State], what: &str) {
     assert!(found(fixture) == state, "{what}: I4: a kill changed it");
     fixture.close();
     if let Some(name) = state.name {
-        let home = std::fs::read(fixture.origin.path().join(name)).unwrap();
-        assert!(home == state.bytes, "{what}: I7: the origin has something else");
+        let on_origin = std::fs::read(fixture.origin.path().join(name)).unwrap();
+        assert!(on_origin == state.bytes, "{what}: I7: the origin has something else");
     }
 }
 

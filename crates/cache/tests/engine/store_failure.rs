@@ -43,10 +43,10 @@ fn alone(test: &str) {
 
 /// Handles that stay open: their files are marked as being written, so that after a kill no
 /// stamp tells that the origin has newer bytes.
-type Held = Vec<<ExtentEngine as Engine>::Handle>;
+type OpenHandles = Vec<<ExtentEngine as Engine>::Handle>;
 
 /// Files in every state, and a store that has just refused its first write.
-fn sick() -> (Truth, Held) {
+fn sick() -> (Truth, OpenHandles) {
     loop {
         let (mut truth, held) = sicken();
         // Refused in the midst of a flush, which then brings all on the origin: that is for other tests.
@@ -59,7 +59,7 @@ fn sick() -> (Truth, Held) {
     }
 }
 
-fn sicken() -> (Truth, Held) {
+fn sicken() -> (Truth, OpenHandles) {
     let mut truth = Truth::new(Fixture::new(still(4 << 20, "always")));
     for name in ["clean", "rest", "half", "closed", "gone", "a", "b"] {
         truth.write(name, 0, 32 * KIB, 1);
@@ -136,7 +136,7 @@ fn pass_for_the_original(lease: &Path) {
 }
 
 /// Kills the engine and goes on with a copy of the cache: this process keeps the store's lock.
-fn kill(truth: &mut Truth, held: Held) {
+fn kill(truth: &mut Truth, held: OpenHandles) {
     drop(held);
     truth.fixture.crash();
     limit_files(None);
@@ -198,8 +198,12 @@ fn fsync_alone() {
     let (mut truth, held) = sick();
     truth.write("dirty", 10 * KIB, KIB, 30);
     truth.fsync("dirty");
-    let home = std::fs::read(truth.fixture.origin.path().join("dirty")).unwrap();
-    assert_eq!(home, truth.fixture.read("dirty", 0, home.len()), "fsynced bytes are on the origin");
+    let on_origin = std::fs::read(truth.fixture.origin.path().join("dirty")).unwrap();
+    assert_eq!(
+        on_origin,
+        truth.fixture.read("dirty", 0, on_origin.len()),
+        "fsynced bytes are on the origin"
+    );
     truth.write("dirty", 10 * KIB, KIB, 31);
     kill(&mut truth, held);
     truth.compare("after the kill");

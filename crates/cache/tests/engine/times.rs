@@ -31,8 +31,8 @@ fn a_time_that_a_program_sets_during_a_flush_stays() {
     let stat = fixture.engine().stat(&fixture.node("file"), None).unwrap();
     assert_eq!(stat.raw.st_mtime, 1_000_000_000);
     fixture.close();
-    let home = fixture.origin.path().join("file").metadata().unwrap();
-    assert_eq!(home.modified().unwrap(), chosen);
+    let on_origin = fixture.origin.path().join("file").metadata().unwrap();
+    assert_eq!(on_origin.modified().unwrap(), chosen);
 }
 
 /// Local file systems stamp the modification whatever is allocated; the time of the write before it
@@ -79,7 +79,10 @@ fn a_write_that_goes_home_during_the_end_of_a_flush_shows_in_the_time() {
     });
     drop(open);
     fixture.close();
-    let home = fixture.origin.path().join("file").metadata().unwrap();
+    let on_origin = fixture.origin.path().join("file").metadata().unwrap();
     let granularity = Duration::from_millis(10);
-    assert!(home.modified().unwrap() + granularity >= begun, "the second write is not to be seen");
+    assert!(
+        on_origin.modified().unwrap() + granularity >= begun,
+        "the second write is not to be seen"
+    );
 }

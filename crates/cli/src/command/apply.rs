@@ -137,17 +137,17 @@ fn move_all(
             let total_bytes = total_bytes.max(done_bytes);
             meter.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
         };
-        // A file that was switched is ended whatever comes: little is left to do, and its names must be durable.
+        // A file that was cut over is ended whatever comes: little is left to do, and its names must be durable.
         let mut before = |step| match interruption.came() {
-            Some(_) if step <= Step::Switch => {
+            Some(_) if step <= Step::CutOver => {
                 Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into())
             }
             _ => Ok(()),
         };
-        if let Err(Stopped { error, switched }) = move_one(origin, file, &mut before, &mut tell) {
+        if let Err(Stopped { error, cut_over }) = move_one(origin, file, &mut before, &mut tell) {
             drop(meter);
             let all = to_move().count();
-            if !switched && let Some(signal) = interruption.came() {
+            if !cut_over && let Some(signal) = interruption.came() {
                 return Err(interrupted(signal, moved, all));
             }
             let moved = counted(moved, "file");
@@ -164,11 +164,11 @@ fn move_all(
 #[derive(Debug)]
 struct Stopped {
     error: Error,
-    /// It was at the switch, or later.
-    switched: bool,
+    /// It was at the cutover, or later.
+    cut_over: bool,
 }
 
-/// Moves a file. If the move fails before the switch, clears what it left; at the switch or later, it may be known only
+/// Moves a file. If the move fails before the cutover, clears what it left; at the cutover or later, it may be known only
 /// in memory which object the file names, so both objects stay for the next apply.
 fn move_one(
     origin: &Origin,
@@ -176,17 +176,17 @@ fn move_one(
     before: &mut dyn FnMut(Step) -> Result<(), Error>,
     tell: &mut dyn FnMut(u64),
 ) -> Result<(), Stopped> {
-    let mut switched = false;
+    let mut cut_over = false;
     let mut before = |step| {
         before(step)?;
-        switched |= step >= Step::Switch;
+        cut_over |= step >= Step::CutOver;
         Ok(())
     };
     let Err(error) = origin.relayout(file, &mut before, tell) else { return Ok(()) };
-    if !switched && let Err(error) = origin.clear_moves(&mut |_| Ok(())) {
+    if !cut_over && let Err(error) = origin.clear_moves(&mut |_| Ok(())) {
         tell!("what the move left is cleared by the next one: {error}");
     }
-    Err(Stopped { error, switched })
+    Err(Stopped { error, cut_over })
 }
 
 fn report(
@@ -247,13 +247,16 @@ mod tests {
 
     const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
 
-    /// What failed after the switch was cleared like what failed before it: after a power loss the file could name the
+    /// What failed after the cutover was cleared like what failed before it: after a power loss the file could name the
     /// object that was gone.
     #[test]
-    fn what_a_move_leaves_is_cleared_only_where_it_failed_before_the_switch() {
-        for (failing, clears) in
-            [(Step::Copy, true), (Step::Switch, true), (Step::Settle, false), (Step::Remove, false)]
-        {
+    fn what_a_move_leaves_is_cleared_only_where_it_failed_before_the_cutover() {
+        for (failing, clears) in [
+            (Step::Copy, true),
+            (Step::CutOver, true),
+            (Step::Settle, false),
+            (Step::Remove, false),
+        ] {
             let scratch = tempfile::tempdir().unwrap();
             let made = Origin::open_or_create(scratch.path(), SHAPE, &|_, device| device).unwrap();
             let path = made.namespace_dir().join("file");
@@ -275,7 +278,7 @@ mod tests {
                 if step == failing { Err(error) } else { Ok(()) }
             };
             let stopped = move_one(&origin, &file, &mut before, &mut |_| ()).unwrap_err();
-            assert_eq!(stopped.switched, !clears, "{failing:?}: {}", stopped.error);
+            assert_eq!(stopped.cut_over, !clears, "{failing:?}: {}", stopped.error);
             let left = origin.clear_moves(&mut |_| Ok(())).unwrap();
             assert_eq!(left, !clears, "{failing:?}: both objects stay for the next apply");
         }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use halocline_api::control::{MoveReport, NAMED_MAX, Place, Request, Skipped};
+use halocline_api::control::{MountedPath, MoveReport, NAMED_MAX, Request, Skipped};
 use halocline_os::counted::counted_with;
 
 use super::print_json;
@@ -13,8 +13,12 @@ use crate::progress::Meter;
 use crate::text;
 
 /// Refuses a command at a mount of the wrong kind, a file tier or a cache; `remedy` is what to type instead.
-pub(super) fn only_on_a_tier(tier: bool, place: &Place, remedy: &str) -> Result<(), Failure> {
-    let is_a_tier = mount_lookup::status(place)?.tier.is_some();
+pub(super) fn only_on_a_tier(
+    tier: bool,
+    mounted: &MountedPath,
+    remedy: &str,
+) -> Result<(), Failure> {
+    let is_a_tier = mount_lookup::status(mounted)?.tier.is_some();
     if is_a_tier == tier {
         return Ok(());
     }
@@ -37,11 +41,11 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    /// Requests a move from the mount at `place` and waits for its end.
-    pub(super) fn ask(&self, place: &Place, request: &Request) -> Outcome {
+    /// Requests a move from the mount at `mounted` and waits for its end.
+    pub(super) fn ask(&self, mounted: &MountedPath, request: &Request) -> Outcome {
         let mut meter = Meter::new(self.doing, self.json || self.dry_run);
         let report: MoveReport =
-            mount_lookup::connect(place)?.call(request, |now| meter.tell(&now))?;
+            mount_lookup::connect(mounted)?.call(request, |now| meter.tell(&now))?;
         drop(meter);
         if self.json {
             print_json(&report)?;

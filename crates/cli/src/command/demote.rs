@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use halocline_api::control::{Place, Request, is_glob};
+use halocline_api::control::{MountedPath, Request, is_glob};
 
 use super::bulk::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
@@ -25,10 +25,10 @@ pub(crate) struct DemoteArgs {
 
 /// Demotes.
 pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
-    let (place, inside) = find(&args.path)?;
+    let (mounted, inside) = find(&args.path)?;
     only_on_a_tier(
         true,
-        &place,
+        &mounted,
         "`halocline evict` takes files off it, `halocline flush` writes dirty data to the origin",
     )?;
     let request = Request::Evict { path: inside, dry_run: args.dry_run };
@@ -39,16 +39,16 @@ pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&place, &request)
+    telling.ask(&mounted, &request)
 }
 
 /// The mount of a path that may end in a glob, and the path below its root.
-pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
+pub(super) fn find(path: &Path) -> Result<(MountedPath, PathBuf), Failure> {
     let is_glob = |part: &OsStr| is_glob(&part.to_string_lossy());
     let literal = match mount_lookup::find(path) {
-        Ok(place) => {
-            let inside = place.inside.clone();
-            return Ok((place, inside));
+        Ok(mounted) => {
+            let inside = mounted.inside.clone();
+            return Ok((mounted, inside));
         }
         // A name may look like a glob, and a glob like a name that does not exist.
         Err(error) if error.errno() == libc::ETIMEDOUT || !path.iter().any(is_glob) => {
@@ -59,8 +59,10 @@ pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
     let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
     let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
     // If neither is on a mount, the error is about what was typed.
-    let Ok(place) = mount_lookup::find(base) else { return Err(mount_lookup::not_found(literal)) };
+    let Ok(mounted) = mount_lookup::find(base) else {
+        return Err(mount_lookup::not_found(literal));
+    };
     let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
-    let inside = place.inside.join(rest);
-    Ok((place, inside))
+    let inside = mounted.inside.join(rest);
+    Ok((mounted, inside))
 }

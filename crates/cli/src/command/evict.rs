@@ -24,9 +24,9 @@ pub(crate) struct EvictArgs {
 
 /// Evicts.
 pub(crate) fn execute(args: &EvictArgs) -> Outcome {
-    let place = mount_lookup::named(&args.path)?;
-    only_on_a_tier(false, &place, "`halocline demote` moves files off the SSD")?;
-    let request = Request::Evict { path: place.inside.clone(), dry_run: args.dry_run };
+    let mounted = mount_lookup::named(&args.path)?;
+    only_on_a_tier(false, &mounted, "`halocline demote` moves files off the SSD")?;
+    let request = Request::Evict { path: mounted.inside.clone(), dry_run: args.dry_run };
     let telling = Telling {
         doing: "evicting",
         done: "evicted",
@@ -34,5 +34,5 @@ pub(crate) fn execute(args: &EvictArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&place, &request)
+    telling.ask(&mounted, &request)
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use halocline_api::control::{
-    CostTerms, Explanation, FileExplanation, Place, Question, Request, Side,
+    CostTerms, Explanation, FileExplanation, MountedPath, Question, Request, Side,
 };
 use halocline_model::request::Direction;
 
@@ -49,13 +49,13 @@ enum Way {
 
 /// Explains.
 pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
-    let place = mount_lookup::named(&args.path)?;
-    if place.inside.as_os_str().is_empty() {
+    let mounted = mount_lookup::named(&args.path)?;
+    if mounted.inside.as_os_str().is_empty() {
         return Err(Failure::refused("the mount's root has no bytes; name a file on it"));
     }
     let range = args.offset.zip(args.length);
-    let (offset, length) = match (super::tier_text::is_tier(&place)?, range) {
-        (true, None) => return why(&place, args.json),
+    let (offset, length) = match (super::tier_text::is_tier(&mounted)?, range) {
+        (true, None) => return why(&mounted, args.json),
         (true, Some(_)) => {
             return Err(Failure::refused(
                 "a file tier decides about whole files: name the file without OFFSET and LENGTH",
@@ -69,7 +69,7 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
         }
     };
     let question = Question {
-        path: place.inside.clone(),
+        path: mounted.inside.clone(),
         offset,
         length,
         direction: match args.direction {
@@ -79,7 +79,7 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
         processes: args.processes,
     };
     let told: Explanation =
-        mount_lookup::connect(&place)?.call(&Request::Explain(question), |_| {})?;
+        mount_lookup::connect(&mounted)?.call(&Request::Explain(question), |_| {})?;
     if args.json {
         return print_json(&told);
     }
@@ -114,9 +114,9 @@ fn decision(told: &Explanation) -> String {
 }
 
 /// Why a file of a file tier is where it is.
-fn why(place: &Place, json: bool) -> Outcome {
-    let request = Request::ExplainFile { path: place.inside.clone() };
-    let told: FileExplanation = mount_lookup::connect(place)?.call(&request, |_| {})?;
+fn why(mounted: &MountedPath, json: bool) -> Outcome {
+    let request = Request::ExplainFile { path: mounted.inside.clone() };
+    let told: FileExplanation = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
     if json {
         return print_json(&told);
     }

@@ -28,8 +28,8 @@ pub(crate) struct FlushArgs {
 
 /// Flushes.
 pub(crate) fn execute(args: &FlushArgs) -> Outcome {
-    let place = mount_lookup::named(&args.path)?;
-    let request = Request::Flush { path: place.inside.clone(), dry_run: args.dry_run };
+    let mounted = mount_lookup::named(&args.path)?;
+    let request = Request::Flush { path: mounted.inside.clone(), dry_run: args.dry_run };
     let telling = Telling {
         doing: "flushing",
         done: "flushed",
@@ -37,5 +37,5 @@ pub(crate) fn execute(args: &FlushArgs) -> Outcome {
         dry_run: args.dry_run,
         json: args.json,
     };
-    telling.ask(&place, &request)
+    telling.ask(&mounted, &request)
 }

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
-use halocline_api::control::{JobChange, JobInfo, Place, Request};
+use halocline_api::control::{JobChange, JobInfo, MountedPath, Request};
 use halocline_os::bounded;
 use halocline_os::counted::counted;
 use halocline_tier::JOB_VARIABLE;
@@ -109,8 +109,8 @@ pub(crate) fn execute(args: &JobsArgs) -> Outcome {
 }
 
 fn ask(on: &On, change: JobChange) -> Outcome {
-    let place = tier_at(on)?;
-    let answer = mount_lookup::connect(&place)?.call(&Request::Jobs(change), |_| {});
+    let mounted = tier_at(on)?;
+    let answer = mount_lookup::connect(&mounted)?.call(&Request::Jobs(change), |_| {});
     let jobs: Vec<JobInfo> = answer.map_err(Failure::answered)?;
     if on.json {
         return print_json(&jobs);
@@ -125,10 +125,10 @@ fn ask(on: &On, change: JobChange) -> Outcome {
 }
 
 /// The mount, which only a file tier can be.
-fn tier_at(on: &On) -> Result<Place, Failure> {
-    let place = mount_lookup::named(&on.path)?;
-    only_on_a_tier(true, &place, "jobs are announced to one, see `halocline mount --tier ROOT`")?;
-    Ok(place)
+fn tier_at(on: &On) -> Result<MountedPath, Failure> {
+    let mounted = mount_lookup::named(&on.path)?;
+    only_on_a_tier(true, &mounted, "jobs are announced to one, see `halocline mount --tier ROOT`")?;
+    Ok(mounted)
 }
 
 /// A new run of the job begins with the command, which takes the place of this process.

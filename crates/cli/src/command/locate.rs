@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_api::control::{CachedTree, ExtentInfo, FileInfo, Place, Request, Side};
+use halocline_api::control::{CachedTree, ExtentInfo, FileInfo, MountedPath, Request, Side};
 use halocline_model::layout::Layout;
 use halocline_os::counted::counted;
 
@@ -34,22 +34,22 @@ pub(crate) struct LocateArgs {
 
 /// Shows them.
 pub(crate) fn execute(args: &LocateArgs) -> Outcome {
-    let (place, inside) = super::demote::find(&args.path)?;
-    if super::tier_text::is_tier(&place)? {
+    let (mounted, inside) = super::demote::find(&args.path)?;
+    if super::tier_text::is_tier(&mounted)? {
         let files: Vec<FileInfo> =
-            mount_lookup::connect(&place)?.call(&Request::Files { path: inside }, |_| {})?;
+            mount_lookup::connect(&mounted)?.call(&Request::Files { path: inside }, |_| {})?;
         if args.json {
             return print_json(&files);
         }
         print::lines(&super::tier_text::files(&files));
         return Ok(ExitCode::SUCCESS);
     }
-    if place.inside.as_os_str().is_empty() || (args.offset.is_none() && args.path.is_dir()) {
-        return below(&place, args.json);
+    if mounted.inside.as_os_str().is_empty() || (args.offset.is_none() && args.path.is_dir()) {
+        return below(&mounted, args.json);
     }
     let range = args.offset.zip(args.length);
-    let request = Request::Locate { path: place.inside.clone(), range };
-    let extents: Vec<ExtentInfo> = mount_lookup::connect(&place)?.call(&request, |_| {})?;
+    let request = Request::Locate { path: mounted.inside.clone(), range };
+    let extents: Vec<ExtentInfo> = mount_lookup::connect(&mounted)?.call(&request, |_| {})?;
     if args.json {
         return print_json(&extents);
     }
@@ -78,9 +78,9 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
 }
 
 /// Shows what is on the cache of the files below a directory.
-fn below(place: &Place, json: bool) -> Outcome {
-    let request = Request::Cached { path: place.inside.clone() };
-    let tree: CachedTree = mount_lookup::connect(place)?.call(&request, |_| {})?;
+fn below(mounted: &MountedPath, json: bool) -> Outcome {
+    let request = Request::Cached { path: mounted.inside.clone() };
+    let tree: CachedTree = mount_lookup::connect(mounted)?.call(&request, |_| {})?;
     if json {
         return print_json(&tree);
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_api::control::{Place, Request, RuleChange, Rules, is_glob};
+use halocline_api::control::{MountedPath, Request, RuleChange, Rules, is_glob};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
@@ -66,8 +66,8 @@ pub(crate) fn exclude(args: &ExcludeArgs) -> Outcome {
 }
 
 fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
-    let (place, glob) = find(args)?;
-    let answer = mount_lookup::connect(&place)?.call(&Request::Rules(how(glob)), |_| {});
+    let (mounted, glob) = find(args)?;
+    let answer = mount_lookup::connect(&mounted)?.call(&Request::Rules(how(glob)), |_| {});
     let rules: Rules = answer.map_err(Failure::answered)?;
     if args.json {
         return print_json(&rules);
@@ -79,21 +79,21 @@ fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
 }
 
 /// The mount that is meant, and the glob below its mount point.
-fn find(args: &RuleArgs) -> Result<(Place, String), Failure> {
+fn find(args: &RuleArgs) -> Result<(MountedPath, String), Failure> {
     let here = std::env::current_dir().unwrap_or_default();
     let glob = &args.glob;
     if let Some(on) = &args.on {
-        let place = mount_lookup::named(on)?;
-        let glob = relative(glob, &place.mountpoint, &here);
-        return Ok((place, glob));
+        let mounted = mount_lookup::named(on)?;
+        let glob = relative(glob, &mounted.mountpoint, &here);
+        return Ok((mounted, glob));
     }
     if let Some(found) = along(glob).filter(|_| Path::new(glob).is_absolute()) {
         return Ok(found);
     }
     match mount_lookup::named(Path::new(".")) {
-        Ok(place) => {
-            let glob = relative(glob, &place.mountpoint, &here);
-            Ok((place, glob))
+        Ok(mounted) => {
+            let glob = relative(glob, &mounted.mountpoint, &here);
+            Ok((mounted, glob))
         }
         Err(failure) => along(glob).ok_or_else(|| {
             let message = failure.message();
@@ -105,19 +105,20 @@ fn find(args: &RuleArgs) -> Result<(Place, String), Failure> {
 }
 
 /// The mount that the beginning of a glob leads into, and the rest of the glob.
-fn along(glob: &str) -> Option<(Place, String)> {
+fn along(glob: &str) -> Option<(MountedPath, String)> {
     let mut base: PathBuf =
         Path::new(glob).iter().take_while(|part| !is_glob(&part.to_string_lossy())).collect();
     while !base.as_os_str().is_empty() {
         match mount_lookup::find(&base) {
             // A cache directory stands for the root of its mount; what a glob has below it does not.
-            Ok(place) if !place.mountpoint.as_os_str().is_empty() => {
+            Ok(mounted) if !mounted.mountpoint.as_os_str().is_empty() => {
                 let rest = Path::new(glob).strip_prefix(&base).ok()?;
-                let mut inside = place.inside.join(rest).to_str()?.trim_end_matches('/').to_owned();
+                let mut inside =
+                    mounted.inside.join(rest).to_str()?.trim_end_matches('/').to_owned();
                 if glob.ends_with('/') {
                     inside.push('/');
                 }
-                return Some((place, inside));
+                return Some((mounted, inside));
             }
             Err(error) if error.errno() == libc::ETIMEDOUT => return None,
             // Files that are not there yet can be pinned.

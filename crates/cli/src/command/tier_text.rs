@@ -6,7 +6,7 @@ use std::time::Duration;
 use halocline_api::config::Copies;
 use halocline_api::control::tier::{CopiesStatus, Moved, Served};
 use halocline_api::control::{
-    FileExplanation, FileInfo, Health, JobInfo, Place, Status, TierStatus,
+    FileExplanation, FileInfo, Health, JobInfo, MountedPath, Status, TierStatus,
 };
 use halocline_os::counted::{counted, counted_with};
 
@@ -18,8 +18,8 @@ use crate::text;
 const MOVES_SHOWN: usize = 8;
 
 /// Whether a mount is a file tier.
-pub(super) fn is_tier(place: &Place) -> Result<bool, Failure> {
-    Ok(mount_lookup::status(place)?.tier.is_some())
+pub(super) fn is_tier(mounted: &MountedPath) -> Result<bool, Failure> {
+    Ok(mount_lookup::status(mounted)?.tier.is_some())
 }
 
 /// One line a file and a sum.

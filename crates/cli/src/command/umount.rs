@@ -40,8 +40,8 @@ pub(crate) struct UmountArgs {
 
 /// Executes the command.
 pub(crate) fn execute(args: &UmountArgs) -> Outcome {
-    let place = match mount_lookup::find(&args.mountpoint) {
-        Ok(place) => place,
+    let mounted = match mount_lookup::find(&args.mountpoint) {
+        Ok(mounted) => mounted,
         Err(error) if cannot_be_asked(&error) => {
             let mountpoint = mount_lookup::mountpoint_at_or_over(&args.mountpoint);
             let mountpoint = mountpoint.ok_or_else(|| hangs(&error))?;
@@ -53,22 +53,24 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
             return detach_dead(&dead);
         }
     };
-    if !place.inside.as_os_str().is_empty() {
-        let (path, mountpoint) = (args.mountpoint.display(), place.mountpoint.display());
+    if !mounted.inside.as_os_str().is_empty() {
+        let (path, mountpoint) = (args.mountpoint.display(), mounted.mountpoint.display());
         return Err(Failure::refused(format!(
             "{path} is inside the mount at {mountpoint}; unmount that"
         )));
     }
-    let mut client = match mount_lookup::connect(&place) {
+    let mut client = match mount_lookup::connect(&mounted) {
         // The mount is alive, according to the look-up.
-        Err(error) if !place.mountpoint.as_os_str().is_empty() && error.errno() != libc::EACCES => {
-            return detach_unasked(args.force, &place.mountpoint, &error);
+        Err(error)
+            if !mounted.mountpoint.as_os_str().is_empty() && error.errno() != libc::EACCES =>
+        {
+            return detach_unasked(args.force, &mounted.mountpoint, &error);
         }
         client => client?,
     };
     let AnyStatus { status, tier } = client.call(&Request::Status {}, |_| {})?;
     let process = process(status.pid);
-    tell_copies(&place.mountpoint);
+    tell_copies(&mounted.mountpoint);
     let request = Request::Unmount { force: args.force, keep_dirty: args.keep_dirty };
     let mut meter = Meter::new("flushing", false);
     let done: MoveReport = client.call(&request, |now| meter.tell(&now))?;

@@ -39,17 +39,17 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     if let Some(list) = &args.list {
         paths.extend(read_list(list)?);
     }
-    let places = mount_lookup::all_named(&paths)?;
-    let Some(first) = places.first() else {
+    let mounted = mount_lookup::all_named(&paths)?;
+    let Some(first) = mounted.first() else {
         return Err(Failure::refused("the list names no file"));
     };
-    if let Some(stray) = places.iter().find(|place| place.socket != first.socket) {
+    if let Some(stray) = mounted.iter().find(|one| one.socket != first.socket) {
         let (here, there) = (first.mountpoint.display(), stray.mountpoint.display());
         return Err(Failure::refused(format!(
             "the paths lie on several mounts, {here} and {there}; warm one mount at a time"
         )));
     }
-    let paths = places.iter().map(|place| place.inside.clone()).collect();
+    let paths = mounted.iter().map(|one| one.inside.clone()).collect();
     let request = Request::Warm { paths, dry_run: args.dry_run };
     let telling = Telling {
         doing: "fetching",

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use halocline_api::control::{Health, MoveReport, Progress, ProgressSink, Skipped};
 use halocline_os::error::{Error, Result};
-use halocline_os::looks::Looks;
+use halocline_os::timed_calls::TimedCalls;
 
 use super::{Host, Hosted, flushed};
 
@@ -41,7 +41,7 @@ pub(super) fn hangs<E: Hosted>(engine: &Arc<E>) -> bool {
         let answered = engine.statfs(&engine.root());
         answered.err().is_none_or(|error| error.errno() != libc::ETIMEDOUT).then_some(())
     };
-    Looks::default().within(ORIGIN_TIMEOUT, ask).is_none()
+    TimedCalls::default().within(ORIGIN_TIMEOUT, ask).is_none()
 }
 
 /// Messages from a flush to the thread that waits for it.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::{CACHES, NODES, Nodes, TokenStore};
-use halocline_testkit::place::said;
 use halocline_testkit::program;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::SetOnDrop;
 use rustix::process::{Signal, kill_process};

@@ -18,7 +18,7 @@ fn reads(mount: &Mount) -> u64 {
 }
 
 fn check(mount: &Mount) {
-    let (ours, home) = (mount.path().join("file"), mount.origin().join("file"));
+    let (ours, origin_path) = (mount.path().join("file"), mount.origin().join("file"));
     fs::write(&ours, "by the mount").expect("write");
     assert_eq!(fs::read(&ours).expect("read"), b"by the mount");
 
@@ -31,7 +31,7 @@ fn check(mount: &Mount) {
     fs::rename(&renamed, &ours).expect("rename");
 
     for theirs in ["behind it...", "behind it, and longer", "shorter"] {
-        fs::write(&home, theirs).expect("write");
+        fs::write(&origin_path, theirs).expect("write");
         // A program's close may be told late.
         eventually("their bytes", || fs::read(&ours).is_ok_and(|bytes| bytes == theirs.as_bytes()));
     }
@@ -73,8 +73,8 @@ fn saved(mount: &Mount) -> Vec<u8> {
 /// Waits until the mount has left a file alone for so long that a change of it is one of others.
 fn settle(mount: &Mount, name: &str) {
     let is_settled = || {
-        let home = fs::metadata(mount.origin().join(name)).expect("stat");
-        home.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_millis() > 300))
+        let found = fs::metadata(mount.origin().join(name)).expect("stat");
+        found.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_millis() > 300))
     };
     eventually("the last close", is_settled);
 }
@@ -101,14 +101,14 @@ fn i9_dirty_bytes_do_not_go_over_what_others_wrote() {
             let pid = mount.status()["pid"].as_u64().expect("a pid");
             mount.kill(u32::try_from(pid).expect("a pid"));
         }
-        let home = mount.origin().join("file");
+        let origin_path = mount.origin().join("file");
         File::options()
             .write(true)
-            .open(&home)
+            .open(&origin_path)
             .expect("open")
             .write_all_at(&[9; 100], 4096)
             .expect("write");
-        let theirs = fs::read(&home).expect("read");
+        let theirs = fs::read(&origin_path).expect("read");
         if killed {
             let fsck = programs::halocline().arg("fsck").arg(mount.cache()).output().expect("fsck");
             let said = String::from_utf8_lossy(&fsck.stdout);
@@ -124,7 +124,7 @@ fn i9_dirty_bytes_do_not_go_over_what_others_wrote() {
         assert_eq!(status["report"]["conflicts"].as_u64(), Some(1), "{status}");
         assert!(fs::read(mount.path().join("file")).expect("read") == theirs);
         mount.unmount();
-        assert!(fs::read(&home).expect("read") == theirs);
+        assert!(fs::read(&origin_path).expect("read") == theirs);
         assert!(saved(&mount) == vec![1; 65536]);
     }
 }
@@ -137,11 +137,11 @@ fn i9_an_unmount_tells_of_a_conflict() {
     }
     let mount = Mount::new(&["--policy=always", "--rebuild=false"]);
     dirty(&mount);
-    let home = mount.origin().join("file");
-    fs::remove_file(&home).expect("remove");
+    let origin_path = mount.origin().join("file");
+    fs::remove_file(&origin_path).expect("remove");
     let (umount, said) = halocline("umount", &mount);
     assert_eq!(umount.status.code(), Some(4), "{said}");
-    assert!(!home.exists());
+    assert!(!origin_path.exists());
     assert!(saved(&mount) == vec![1; 65536]);
 }
 

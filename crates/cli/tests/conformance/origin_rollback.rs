@@ -25,8 +25,8 @@ again() { $h mount hdd/o m --cache cache $opts; }
 # What the mount serves at the place, and what the origin has there after an unmount with a status.
 served() {
   at() { dd if=$1 bs=4096 skip=8 count=1 status=none | head -c 8; }
-  seen=$(at m/f); status=0; $h umount m > said 2>&1 || status=$?; home=$(at hdd/o/f)
-  test "$seen $home $status" = "$1 $1 $2" || { echo "$3: $seen, $home, $status"; cat said; exit 1; }
+  seen=$(at m/f); status=0; $h umount m > said 2>&1 || status=$?; on_origin=$(at hdd/o/f)
+  test "$seen $on_origin $status" = "$1 $1 $2" || { echo "$3: $seen, $on_origin, $status"; cat said; exit 1; }
   umount hdd
 }
 "#;

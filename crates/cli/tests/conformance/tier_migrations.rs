@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use halocline_api::control::{FileInfo, MoveReport, Place, Request};
+use halocline_api::control::{FileInfo, MountedPath, MoveReport, Request};
 
 use crate::kill::Random;
 use crate::mount::Mount;
@@ -60,7 +60,7 @@ fn move_until(
     stop: &AtomicBool,
     moved: &AtomicU64,
 ) -> Result<(), halocline_os::error::Error> {
-    let mut client = Place::find(root)?.connect()?;
+    let mut client = MountedPath::find(root)?.connect()?;
     let mut random = Random::new(77);
     while !stop.load(Ordering::Relaxed) {
         let all = Request::Files { path: "".into() };

@@ -54,7 +54,7 @@ struct State {
     now_ms: u64,
     faults: Faults,
     messages: BTreeMap<Session, Vec<SharedFile>>,
-    letters: BTreeMap<Session, Vec<Vec<u8>>>,
+    peer_messages: BTreeMap<Session, Vec<Vec<u8>>>,
     /// Until when a session has low-priority work, or its programs use the origin.
     working: BTreeMap<Session, u64>,
     serving: BTreeMap<Session, u64>,
@@ -263,10 +263,10 @@ impl Store for MemoryStore {
         }
     }
 
-    fn send(&self, session: Session, letter: &[u8]) {
+    fn send(&self, session: Session, message: &[u8]) {
         let state = &mut *self.state.lock();
         if !state.loses_a_message() {
-            state.letters.entry(session).or_default().push(letter.to_owned());
+            state.peer_messages.entry(session).or_default().push(message.to_owned());
             self.told.notify_all();
         }
     }
@@ -275,9 +275,9 @@ impl Store for MemoryStore {
         let deadline = Instant::now() + wait_limit;
         let mut state = self.state.lock();
         loop {
-            let letters = state.letters.remove(&session).unwrap_or_default();
-            if !letters.is_empty() || self.told.wait_until(&mut state, deadline).timed_out() {
-                return letters;
+            let messages = state.peer_messages.remove(&session).unwrap_or_default();
+            if !messages.is_empty() || self.told.wait_until(&mut state, deadline).timed_out() {
+                return messages;
             }
         }
     }

@@ -138,7 +138,7 @@ impl Keys {
         format!("{}told:{:016x}", self.prefix, session.0)
     }
 
-    fn letters(&self, session: Session) -> String {
+    fn peer_messages(&self, session: Session) -> String {
         format!("{}letters:{:016x}", self.prefix, session.0)
     }
 }
@@ -342,10 +342,10 @@ fn tell<'a>(script: &'a Script, told: &str, file: SharedFile) -> ScriptInvocatio
     script
 }
 
-/// The script that sends a session a letter; `letters` is the session's list.
-fn send<'a>(script: &'a Script, letters: &str, letter: &[u8]) -> ScriptInvocation<'a> {
+/// The script that sends a session a peer message; `messages` is the session's list.
+fn send<'a>(script: &'a Script, messages: &str, message: &[u8]) -> ScriptInvocation<'a> {
     let mut script = script.prepare_invoke();
-    script.key(letters).arg(letter);
+    script.key(messages).arg(message);
     script
 }
 
@@ -445,14 +445,15 @@ impl Store for RedisStore {
         files_of(told.unwrap_or_else(|| nothing_for(wait_limit)))
     }
 
-    fn send(&self, session: Session, letter: &[u8]) {
-        let _: Result<u64> = self.run(&send(&self.files.send, &self.keys.letters(session), letter));
+    fn send(&self, session: Session, message: &[u8]) {
+        let _: Result<u64> =
+            self.run(&send(&self.files.send, &self.keys.peer_messages(session), message));
     }
 
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
         let connect = || self.server.connect().ok();
-        let letters = self.keys.letters(session);
-        let received = wait_for(&self.receiving, connect, &letters, wait_limit);
+        let messages = self.keys.peer_messages(session);
+        let received = wait_for(&self.receiving, connect, &messages, wait_limit);
         received.unwrap_or_else(|| nothing_for(wait_limit))
     }
 

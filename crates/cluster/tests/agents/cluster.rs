@@ -159,7 +159,7 @@ fn i14_masters_come_back_with_all_some_or_nothing_under_load() {
                 cluster.command(master, &["SAVE"]);
                 thread::sleep(Duration::from_millis(200));
             } else {
-                let _ = std::fs::remove_file(cluster.home(master).join("dump.rdb"));
+                let _ = std::fs::remove_file(cluster.dir(master).join("dump.rdb"));
             }
             // At once, before its replica takes its place; if that does, it is a failover.
             cluster.revive(master);

@@ -114,14 +114,14 @@ fn messages(store: &dyn Store) {
     assert_eq!(store.listen(session, Duration::from_millis(20)), []);
     let nothing: [Vec<u8>; 0] = [];
     assert_eq!(store.receive(session, Duration::from_millis(20)), nothing);
-    store.send(session, b"\x00\xff letter");
+    store.send(session, b"\x00\xff message");
     store.send(session, b"another");
     store.send(Session(22), b"to somebody else");
-    let mut letters = Vec::new();
-    while letters.len() < 2 {
-        letters.extend(store.receive(session, Duration::from_secs(5)));
+    let mut messages = Vec::new();
+    while messages.len() < 2 {
+        messages.extend(store.receive(session, Duration::from_secs(5)));
     }
-    assert_eq!(letters, [&b"\x00\xff letter"[..], b"another"]);
+    assert_eq!(messages, [&b"\x00\xff message"[..], b"another"]);
     assert_eq!(store.receive(session, Duration::from_millis(20)), nothing);
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use halocline_cache::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
+use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile, Want};
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::Store;
@@ -81,7 +81,7 @@ impl Cache {
     }
 }
 
-impl Holder for Cache {
+impl LocalCache for Cache {
     fn give_up(&self, file: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
         for number in blocks(range) {
             let block = (file, number);
@@ -132,8 +132,9 @@ impl Node {
             copies: Mutex::default(),
             used: Mutex::default(),
         });
-        let holder: Weak<dyn Holder> = Arc::downgrade(&(Arc::clone(&cache) as Arc<dyn Holder>));
-        agent.attach(holder);
+        let local_cache: Weak<dyn LocalCache> =
+            Arc::downgrade(&(Arc::clone(&cache) as Arc<dyn LocalCache>));
+        agent.attach(local_cache);
         let tokens = (0..FILES).map(|number| agent.tokens(file(number)).unwrap()).collect();
         Self { agent, cache, clock, tokens }
     }

@@ -8,7 +8,7 @@ use halocline_vfs::{Caller, Engine, SetAttr};
 
 use super::Answer;
 use super::inodes::{Inodes, attr};
-use super::passing::OpenFiles;
+use super::open_files::OpenFiles;
 use super::privileges::{self, Privileges};
 
 /// Requests about attributes.

@@ -7,9 +7,9 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
 use halocline_vfs::namespace::Directory;
 use halocline_vfs::{Caller, Engine};
 
-use super::fair::{Place, UserLimits};
+use super::fair::{CountedOpen, UserLimits};
+use super::handles::Handles;
 use super::inodes::{Entry, Inodes};
-use super::open_files::Handles;
 use super::{Answer, Refused, kernel_attributes};
 
 /// A name in a list.
@@ -26,7 +26,7 @@ pub(crate) struct Listed<'a> {
 #[derive(Debug)]
 struct OpenDir {
     dir: Directory,
-    _place: Place,
+    _counted: CountedOpen,
 }
 
 /// The directories that programs have open, by the kernel's handles.
@@ -56,11 +56,11 @@ impl<E: Engine> Directories<E> {
     }
 
     pub(crate) fn open(&self, number: INodeNo, caller: Caller) -> Answer<FileHandle> {
-        let place = self.limits.take(caller.uid)?;
+        let counted = self.limits.take(caller.uid)?;
         let inode = self.inodes.get(number)?;
         let dir =
             self.engine.open_dir(&inode.node).map_err(self.inodes.failed(&inode, "opendir"))?;
-        Ok(self.dirs.insert(OpenDir { dir, _place: place }))
+        Ok(self.dirs.insert(OpenDir { dir, _counted: counted }))
     }
 
     pub(crate) fn close(&self, handle: FileHandle) {

@@ -32,22 +32,22 @@ struct Users {
     /// Descriptors that the process may have.
     limit: usize,
     own: u32,
-    held: Mutex<Held>,
+    open: Mutex<OpenCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct OpenCounts {
     by: FxHashMap<u32, usize>,
     all: usize,
 }
 
 /// One open file or directory of a user; dropping this releases it.
 #[derive(Debug)]
-pub(super) struct Place(Option<(Arc<Users>, u32)>);
+pub(super) struct CountedOpen(Option<(Arc<Users>, u32)>);
 
 #[cfg(test)]
-impl Place {
-    /// A place that counts for no user.
+impl CountedOpen {
+    /// One that counts for no user.
     pub(super) const fn nobodys() -> Self {
         Self(None)
     }
@@ -63,7 +63,7 @@ impl UserLimits {
     ///
     /// # Errors
     /// `ENFILE` if the user has too many.
-    pub(super) fn take(&self, user: u32) -> Answer<Place> {
+    pub(super) fn take(&self, user: u32) -> Answer<CountedOpen> {
         let device = self.connection.device();
         self.users.take(user, device.as_deref().map(AsFd::as_fd))
     }
@@ -74,41 +74,41 @@ impl Users {
     fn new() -> Arc<Self> {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        Arc::new(Self { limit, own: geteuid().as_raw(), held: Mutex::default() })
+        Arc::new(Self { limit, own: geteuid().as_raw(), open: Mutex::default() })
     }
 
     /// Counts one more for a user. `some` is any open descriptor.
     ///
     /// # Errors
     /// `ENFILE` if the user has too many.
-    fn take(self: &Arc<Self>, user: u32, some: Option<BorrowedFd<'_>>) -> Answer<Place> {
+    fn take(self: &Arc<Self>, user: u32, some: Option<BorrowedFd<'_>>) -> Answer<CountedOpen> {
         if user == 0 || user == self.own {
-            return Ok(Place(None));
+            return Ok(CountedOpen(None));
         }
-        let mut held = self.held.lock();
-        let own = held.by.get(&user).copied().unwrap_or(0);
-        if own >= FEW || held.all >= self.limit / 16 {
+        let mut open = self.open.lock();
+        let own = open.by.get(&user).copied().unwrap_or(0);
+        if own >= FEW || open.all >= self.limit / 16 {
             let left = self.limit.saturating_sub(some.map_or(0, in_use));
             if own >= left || left < self.limit / 16 {
                 tracing::debug!(user, open = own, left, "a user has too many files open");
                 return Err(Refused(Errno::ENFILE));
             }
         }
-        *held.by.entry(user).or_default() += 1;
-        held.all += 1;
-        Ok(Place(Some((self.clone(), user))))
+        *open.by.entry(user).or_default() += 1;
+        open.all += 1;
+        Ok(CountedOpen(Some((self.clone(), user))))
     }
 }
 
-impl Drop for Place {
+impl Drop for CountedOpen {
     fn drop(&mut self) {
         let Some((users, user)) = self.0.take() else { return };
-        let mut held = users.held.lock();
-        held.all -= 1;
-        if let Some(own) = held.by.get_mut(&user) {
+        let mut open = users.open.lock();
+        open.all -= 1;
+        if let Some(own) = open.by.get_mut(&user) {
             *own -= 1;
             if *own == 0 {
-                held.by.remove(&user);
+                open.by.remove(&user);
             }
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn users(limit: usize) -> Arc<Users> {
-        Arc::new(Users { limit, own: 1, held: Mutex::default() })
+        Arc::new(Users { limit, own: 1, open: Mutex::default() })
     }
 
     #[test]
@@ -144,8 +144,8 @@ mod tests {
         }
         drop(many);
         assert!(users.take(7, Some(null.as_fd())).is_ok());
-        let held = users.held.lock();
-        assert_eq!((held.all, held.by.len()), (0, 0));
+        let open = users.open.lock();
+        assert_eq!((open.all, open.by.len()), (0, 0));
     }
 
     #[test]
@@ -153,10 +153,10 @@ mod tests {
         let null = std::fs::File::open("/dev/null").expect("open");
         let (users, lowest) = (users(16), null.as_raw_fd());
         assert!(lowest > 0);
-        let places: Vec<_> = (2..100).map_while(|user| users.take(user, None).ok()).collect();
-        assert_eq!(places.len(), 98, "many users with one each, and all else is free");
-        drop(places);
-        let users = Arc::new(Users { limit: 1, own: 1, held: Mutex::default() });
+        let opens: Vec<_> = (2..100).map_while(|user| users.take(user, None).ok()).collect();
+        assert_eq!(opens.len(), 98, "many users with one each, and all else is free");
+        drop(opens);
+        let users = Arc::new(Users { limit: 1, own: 1, open: Mutex::default() });
         assert!(users.take(2, Some(null.as_fd())).is_err());
         assert!(users.take(0, Some(null.as_fd())).is_ok());
     }

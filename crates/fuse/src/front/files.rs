@@ -8,8 +8,8 @@ use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker, Seek};
 
 use super::fair::UserLimits;
-use super::inodes::{Entry, Inodes, Place};
-use super::passing::{OpenFiles, Opened};
+use super::inodes::{Entry, EntryName, Inodes};
+use super::open_files::{OpenFiles, Opened};
 use super::privileges::Privileges;
 use super::recording::Recording;
 use super::stale_pages::Dropper;
@@ -48,13 +48,13 @@ impl<E: Engine> Files<E> {
     /// `flags` are `open(2)`'s.
     pub(crate) fn open(&self, number: INodeNo, flags: i32, caller: Caller) -> Answer<Opened> {
         let inode = self.inodes.get(number)?;
-        let place = self.limits.take(caller.uid)?;
+        let counted = self.limits.take(caller.uid)?;
         if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
             self.privileges.drop_all(&inode, None, caller)?;
         }
         let handle = self.engine.open(&inode.node, flags, caller);
         let handle = handle.map_err(self.inodes.failed(&inode, "open"))?;
-        Ok(self.open.admit(inode, handle, flags, place))
+        Ok(self.open.admit(inode, handle, flags, counted))
     }
 
     /// Creates and opens a file, which then belongs to the caller.
@@ -64,7 +64,7 @@ impl<E: Engine> Files<E> {
     /// look it up again.
     pub(crate) fn create(
         &self,
-        (parent, name): Place<'_>,
+        (parent, name): EntryName<'_>,
         mode: u32,
         flags: i32,
         by: Maker,
@@ -87,7 +87,7 @@ impl<E: Engine> Files<E> {
 
     /// Reads at `offset` into `room`; returns the number of bytes. `why` is what they are for.
     ///
-    /// EINVAL for pages of a file that the kernel serves: see [`super::passing`].
+    /// EINVAL for pages of a file that the kernel serves: see [`super::open_files`].
     pub(crate) fn read(
         &self,
         (handle, why): (FileHandle, ReadFor),
@@ -234,8 +234,8 @@ mod tests {
         let front = Front::new(engine, options, None);
         let caller = Caller { uid: 0, gid: 0, pid: 1 };
         let create = |name: &str, flags| {
-            let place = (INodeNo(1), OsStr::new(name));
-            let made = front.files.create(place, 0o600, flags, Maker { caller, umask: 0 });
+            let at = (INodeNo(1), OsStr::new(name));
+            let made = front.files.create(at, 0o600, flags, Maker { caller, umask: 0 });
             made.map(drop).map_err(|Refused(errno)| errno.code())
         };
         let flags = libc::O_RDWR | libc::O_CREAT;

@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 
 use super::locks::Locks;
 use super::plain::Plain;
-use super::serving::Serving;
+use super::served_by::ServedBy;
 use super::stale_pages::Pages;
 
 /// Number of the root.
@@ -36,7 +36,7 @@ pub(super) struct Inode<N> {
     /// and times without notice.
     pub(super) mapped: AtomicBool,
     /// Who serves its open handles.
-    pub(super) serving: Serving,
+    pub(super) served_by: ServedBy,
     /// Whether the kernel's pages of it may be older than direct writes.
     pub(super) pages: Pages,
     /// Locks of programs, if they are held on the origin's file.
@@ -116,7 +116,7 @@ impl<N> InodeTable<N> {
             generation: self.generation.fetch_add(1, Ordering::Relaxed),
             plain: Plain::default(),
             mapped: AtomicBool::new(false),
-            serving: Serving::default(),
+            served_by: ServedBy::default(),
             pages: Pages::default(),
             locks: Locks::default(),
             lookups: AtomicU64::new(1),

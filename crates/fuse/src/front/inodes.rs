@@ -47,7 +47,7 @@ impl Entry {
 }
 
 /// A name in a directory.
-pub(crate) type Place<'a> = (INodeNo, &'a OsStr);
+pub(crate) type EntryName<'a> = (INodeNo, &'a OsStr);
 
 /// All inodes that the kernel knows, with the lookups that it has not yet forgotten.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::fair::UserLimits;
 use super::inode_table::Inode;
 use super::inodes::Inodes;
 use super::locks::{LockKind, LockRange, LockRequest, Owner, Wait, Waiters, is_conflict, refused};
-use super::passing::OpenFiles;
+use super::open_files::OpenFiles;
 
 /// Requests about locks.
 #[derive(Debug)]
@@ -82,9 +82,9 @@ impl<E: Engine> Locking<E> {
         if let Some(owner) = inode.locks.entered(request.owner, request.handle) {
             return Ok(owner);
         }
-        let place = self.limits.take(caller.uid)?;
+        let counted = self.limits.take(caller.uid)?;
         let origin = self.open_for_locks(inode, request.range.kind())?;
-        Ok(inode.locks.enter(request.owner, request.handle, Owner::new(origin, place)))
+        Ok(inode.locks.enter(request.owner, request.handle, Owner::new(origin, counted)))
     }
 
     /// Opens for writing if that is permitted, because an exclusive lock requires it.

@@ -24,7 +24,7 @@ use fuser::{Errno, FileHandle};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::fair::Place;
+use super::fair::CountedOpen;
 use super::{Answer, Refused};
 
 pub(crate) use range::{LockKind, LockRange};
@@ -52,7 +52,7 @@ pub(super) struct Owner {
     pub(super) origin: File,
     /// Handles through which it took locks.
     handles: Mutex<Vec<FileHandle>>,
-    _place: Place,
+    _counted: CountedOpen,
 }
 
 /// A lock that conflicts with another owner's, and for which a program waits.
@@ -129,8 +129,8 @@ impl Locks {
 
 impl Owner {
     /// An owner that has no locks yet.
-    pub(super) fn new(origin: File, place: Place) -> Self {
-        Self { origin, handles: Mutex::default(), _place: place }
+    pub(super) fn new(origin: File, counted: CountedOpen) -> Self {
+        Self { origin, handles: Mutex::default(), _counted: counted }
     }
 
     fn drop_locks(&self) {
@@ -164,13 +164,13 @@ pub(super) fn refused(error: &io::Error) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::front::fair::Place;
+    use crate::front::fair::CountedOpen;
 
     const OWNER: u64 = 7;
 
     fn owner(path: &std::path::Path) -> Owner {
         let origin = File::options().read(true).write(true).open(path).unwrap();
-        Owner::new(origin, Place::nobodys())
+        Owner::new(origin, CountedOpen::nobodys())
     }
 
     /// Regression: a thread had found the owner when another closed the handle through which the owner was known. The

@@ -7,7 +7,7 @@ use fuser::INodeNo;
 use halocline_vfs::{Engine, Make, Maker};
 
 use super::Answer;
-use super::inodes::{Entry, Inodes, Place};
+use super::inodes::{Entry, EntryName, Inodes};
 
 /// Requests that look up, create, change and remove names.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Names<E: Engine> {
 }
 
 impl<E: Engine> Names<E> {
-    pub(crate) fn lookup(&self, (parent, name): Place<'_>) -> Answer<Entry> {
+    pub(crate) fn lookup(&self, (parent, name): EntryName<'_>) -> Answer<Entry> {
         let parent = self.inodes.get(parent)?;
         let found = self.engine.lookup(&parent.node, name);
         Ok(self.inodes.entry(found.map_err(self.inodes.failed_at(&parent, name, "look-up"))?))
@@ -27,27 +27,27 @@ impl<E: Engine> Names<E> {
         self.inodes.forget(number, lookups);
     }
 
-    pub(crate) fn make(&self, place: Place<'_>, what: Make<'_>, by: Maker) -> Answer<Entry> {
-        let parent = self.inodes.get(place.0)?;
-        let made = self.engine.make((&parent.node, place.1), what, by);
-        Ok(self.inodes.entry(made.map_err(self.inodes.failed_at(&parent, place.1, "make"))?))
+    pub(crate) fn make(&self, at: EntryName<'_>, what: Make<'_>, by: Maker) -> Answer<Entry> {
+        let parent = self.inodes.get(at.0)?;
+        let made = self.engine.make((&parent.node, at.1), what, by);
+        Ok(self.inodes.entry(made.map_err(self.inodes.failed_at(&parent, at.1, "make"))?))
     }
 
-    pub(crate) fn link(&self, number: INodeNo, (parent, name): Place<'_>) -> Answer<Entry> {
+    pub(crate) fn link(&self, number: INodeNo, (parent, name): EntryName<'_>) -> Answer<Entry> {
         let (inode, parent) = (self.inodes.get(number)?, self.inodes.get(parent)?);
         let stat = self.engine.link(&inode.node, &parent.node, name);
         let stat = stat.map_err(self.inodes.failed_at(&parent, name, "link"))?;
         Ok(self.inodes.entry((inode.node.clone(), stat)))
     }
 
-    pub(crate) fn unlink(&self, (parent, name): Place<'_>) -> Answer<()> {
+    pub(crate) fn unlink(&self, (parent, name): EntryName<'_>) -> Answer<()> {
         let parent = self.inodes.get(parent)?;
         self.engine
             .unlink(&parent.node, name)
             .map_err(self.inodes.failed_at(&parent, name, "unlink"))
     }
 
-    pub(crate) fn remove_dir(&self, (parent, name): Place<'_>) -> Answer<()> {
+    pub(crate) fn remove_dir(&self, (parent, name): EntryName<'_>) -> Answer<()> {
         let parent = self.inodes.get(parent)?;
         self.engine
             .remove_dir(&parent.node, name)
@@ -55,7 +55,7 @@ impl<E: Engine> Names<E> {
     }
 
     /// `flags` are those of `renameat2(2)`.
-    pub(crate) fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
+    pub(crate) fn rename(&self, from: EntryName<'_>, to: EntryName<'_>, flags: u32) -> Answer<()> {
         let (old, new) = (self.inodes.get(from.0)?, self.inodes.get(to.0)?);
         let renamed = self.engine.rename((&old.node, from.1), (&new.node, to.1), flags);
         renamed.map_err(self.inodes.failed_at(&old, from.1, "rename"))

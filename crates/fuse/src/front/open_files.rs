@@ -1,115 +1,138 @@
-//! Open files and directories, by the handle numbers that the kernel holds.
+//! Open files that the kernel serves by itself (FUSE passthrough, Linux 6.9).
+//!
+//! What must hold, because Linux does not ensure it: while the kernel serves a file, it caches no pages of the mount's
+//! file (I1). Mappings then store into the pages of the file below, and nothing keeps the two consistent. Two kinds of
+//! calls request such pages all the same: `splice`, and with it `sendfile` and `copy_file_range`, on a handle whose
+//! reads come to us while the kernel serves its mappings (`FOPEN_DIRECT_IO` is not `O_DIRECT` to it), and
+//! `posix_fadvise` or `readahead` on any handle. Such pages would be found again, stale, even by a program that opens
+//! the file after all handles were closed. So such reads are refused with EINVAL, which tells programs to `read`
+//! instead; advice has no effect.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use fuser::FileHandle;
-use halocline_os::error::Result;
-use halocline_trace::record::FileNumber;
-use halocline_vfs::{Caller, Engine};
-use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use fuser::{Errno, FileHandle, FopenFlags};
+use halocline_vfs::{Engine, OpenMode};
 
-use super::fair::Place;
+use super::backing::{Backing, Connection};
+use super::fair::CountedOpen;
+use super::handles::{Handles, OpenFile};
 use super::inode_table::Inode;
+use super::recording::Recording;
 use super::share::Share;
+use super::stale_pages::Dropper;
+use super::{Answer, Refused, timeouts};
 
-/// Number of locks among which handle numbers are distributed, so that threads seldom contend.
-const SHARDS: u64 = 64;
-
-/// A regular file that a program has open.
+/// What the kernel is told about a file that was opened.
 #[derive(Debug)]
-pub(super) struct OpenFile<E: Engine> {
-    pub(super) inode: Arc<Inode<E::Node>>,
-    /// Dropped before the handle: while the kernel is noted as serving the file, a handle prevents the engine from
-    /// moving it.
-    pub(super) share: Share<E::Node>,
-    pub(super) handle: E::Handle,
-    /// Whether its reads and writes bypass the kernel's page cache.
-    pub(super) direct: bool,
-    /// Its number in the trace that is recorded.
-    pub(super) traced: Option<FileNumber>,
-    /// Whether it was opened with `O_APPEND`: the engine then writes at the end, whatever the offset.
-    append: bool,
-    /// Counts towards the limit of its user.
-    _place: Place,
-    /// A second handle, for writes at an offset although the first handle appends.
-    positioned: OnceLock<E::Handle>,
+pub(crate) struct Opened {
+    pub(crate) handle: FileHandle,
+    pub(crate) mode: FopenFlags,
+    /// What the kernel is to read and write by itself instead of asking us.
+    pub(crate) backing: Option<Arc<Backing>>,
 }
 
-impl<E: Engine> OpenFile<E> {
+/// The engine's flags that are compatible with passthrough: a direct handle reads and writes through us, and the kernel
+/// serves only its mappings. Without `FOPEN_KEEP_CACHE`: pages read through us must not outlive writes that bypass us.
+fn beside_passthrough(mode: FopenFlags) -> FopenFlags {
+    mode & (FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
+}
+
+/// The files that programs have open, by the kernel's handles.
+#[derive(Debug)]
+pub(crate) struct OpenFiles<E: Engine> {
+    engine: Arc<E>,
+    /// Whether every file bypasses the kernel's page cache, whatever the engine says.
+    direct: bool,
+    connection: Arc<Connection>,
+    stale_pages: Arc<Dropper>,
+    recording: Arc<Recording<E>>,
+    files: Handles<OpenFile<E>>,
+}
+
+impl<E: Engine> OpenFiles<E> {
+    /// Starts with no file open. With `direct`, every file bypasses the kernel's page cache.
     pub(super) fn new(
-        inode: Arc<Inode<E::Node>>,
-        handle: E::Handle,
-        (share, place): (Share<E::Node>, Place),
-        (flags, direct): (i32, bool),
+        (engine, direct): (&Arc<E>, bool),
+        connection: &Arc<Connection>,
+        stale_pages: &Arc<Dropper>,
+        recording: &Arc<Recording<E>>,
     ) -> Self {
-        let append = flags & libc::O_APPEND != 0;
-        if direct {
-            inode.pages.opened_direct();
-        }
-        let (traced, positioned) = (None, OnceLock::new());
-        Self { inode, handle, direct, traced, append, positioned, share, _place: place }
-    }
-
-    /// The handle for pages of a shared mapping. The kernel writes them through any writable handle of the file, even
-    /// an appending one, at the pages' own offset.
-    pub(super) fn for_pages(&self, engine: &E, caller: Caller) -> Result<&E::Handle> {
-        if !self.append {
-            return Ok(&self.handle);
-        }
-        if let Some(handle) = self.positioned.get() {
-            return Ok(handle);
-        }
-        let handle = engine.open(&self.inode.node, libc::O_RDWR, caller)?;
-        Ok(self.positioned.get_or_init(|| handle))
-    }
-}
-
-impl<E: Engine> Drop for OpenFile<E> {
-    fn drop(&mut self) {
-        if self.direct {
-            self.inode.pages.closed_direct();
+        Self {
+            engine: engine.clone(),
+            direct,
+            connection: connection.clone(),
+            stale_pages: stale_pages.clone(),
+            recording: recording.clone(),
+            files: Handles::default(),
         }
     }
-}
 
-/// Values by handle number.
-#[derive(Debug)]
-pub(super) struct Handles<T> {
-    shards: Vec<RwLock<FxHashMap<u64, Arc<T>>>>,
-    next: AtomicU64,
-}
-
-impl<T> Default for Handles<T> {
-    fn default() -> Self {
-        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        Self { shards, next: AtomicU64::new(1) }
-    }
-}
-
-impl<T> Handles<T> {
-    pub(super) fn insert(&self, thing: T) -> FileHandle {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.shard(number).write().insert(number, Arc::new(thing));
-        FileHandle(number)
+    /// # Errors
+    /// `EBADF` for a handle that was closed.
+    pub(super) fn get(&self, handle: FileHandle) -> Answer<Arc<OpenFile<E>>> {
+        self.find(handle).ok_or(Refused(Errno::EBADF))
     }
 
-    pub(super) fn get(&self, handle: FileHandle) -> Option<Arc<T>> {
-        self.shard(handle.0).read().get(&handle.0).cloned()
+    /// The same, or `None` if the handle is not open.
+    pub(super) fn find(&self, handle: FileHandle) -> Option<Arc<OpenFile<E>>> {
+        self.files.get(handle)
     }
 
-    /// Removes a value; dropping it (outside the lock) closes it.
-    pub(super) fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
-        self.shard(handle.0).write().remove(&handle.0)
+    /// Removes a file whose handle the kernel has closed; dropping it closes it.
+    pub(super) fn remove(&self, handle: FileHandle) -> Option<Arc<OpenFile<E>>> {
+        self.files.remove(handle)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.read().is_empty())
+        self.files.is_empty()
     }
 
-    fn shard(&self, number: u64) -> &RwLock<FxHashMap<u64, Arc<T>>> {
-        let at = usize::try_from(number % SHARDS).expect("less than 64");
-        &self.shards[at]
+    /// Whether the kernel may be offered files at all.
+    pub(crate) fn passes_through(&self) -> bool {
+        self.engine.passes_through() && !self.direct
+    }
+
+    /// Whether files that bypass the kernel's pages may be mapped shared.
+    pub(crate) fn maps_direct_files(&self) -> bool {
+        self.engine.maps_direct_files()
+    }
+
+    /// Registers a file that was just opened, and decides who serves it.
+    pub(super) fn admit(
+        &self,
+        inode: Arc<Inode<E::Node>>,
+        handle: E::Handle,
+        flags: i32,
+        counted: CountedOpen,
+    ) -> Opened {
+        let register = |fd: BorrowedFd<'_>| self.connection.register(fd);
+        let share = Share::new(&inode, register, |must, register| {
+            self.passes_through() && self.engine.pass_through(&handle, must, register)
+        });
+        let backing = share.backing.clone();
+        let mut mode = self.fopen_flags(self.engine.open_mode(&handle));
+        if backing.is_some() {
+            if timeouts::served(&inode, flags) {
+                self.stale_pages.forget_attributes(inode.number);
+            }
+            mode = beside_passthrough(mode);
+        }
+        let direct = mode.contains(FopenFlags::FOPEN_DIRECT_IO) || flags & libc::O_DIRECT != 0;
+        let traced = self.recording.traced(&inode, backing.is_some());
+        let mut file = OpenFile::new(inode, handle, (share, counted), (flags, direct));
+        file.traced = traced;
+        let handle = self.files.insert(file);
+        Opened { handle, mode, backing }
+    }
+
+    fn fopen_flags(&self, mode: OpenMode) -> FopenFlags {
+        let mut flags = FopenFlags::empty();
+        if mode.direct || self.direct {
+            flags |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        } else if mode.keep_cache {
+            flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        flags
     }
 }

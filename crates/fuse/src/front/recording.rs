@@ -8,8 +8,8 @@ use halocline_trace::Op;
 use halocline_trace::record::{FileNumber, Recorder};
 use halocline_vfs::{Caller, Engine};
 
+use super::handles::OpenFile;
 use super::inode_table::Inode;
-use super::open_files::OpenFile;
 
 /// Where a mount's requests are recorded, and the prefix of file names.
 pub(crate) type Destination = (Arc<Recorder>, PathBuf);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::backing::Backing;
 use super::inode_table::Inode;
 
-/// One open handle's share in [`Serving`](super::serving::Serving), until it is dropped.
+/// One open handle's share in [`ServedBy`](super::served_by::ServedBy), until it is dropped.
 #[derive(Debug)]
 pub(super) struct Share<N> {
     inode: Arc<Inode<N>>,
@@ -16,19 +16,19 @@ pub(super) struct Share<N> {
 }
 
 impl<N> Share<N> {
-    /// Decides who serves a new handle; see [`join`](super::serving::Serving::join).
+    /// Decides who serves a new handle; see [`join`](super::served_by::ServedBy::join).
     pub(super) fn new(
         inode: &Arc<Inode<N>>,
         open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<Backing>,
         offer: impl FnOnce(bool, &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>) -> bool,
     ) -> Self {
-        let backing = inode.serving.join(open_backing, offer);
+        let backing = inode.served_by.join(open_backing, offer);
         Self { inode: inode.clone(), backing }
     }
 }
 
 impl<N> Drop for Share<N> {
     fn drop(&mut self) {
-        self.inode.serving.leave(self.backing.is_some());
+        self.inode.served_by.leave(self.backing.is_some());
     }
 }

@@ -19,7 +19,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
-use halocline_os::catch_panic::unpanicked;
+use halocline_os::catch_panic::catch_panic;
 
 /// How long a write waits at most. It waits that long only if all threads wait, and then its pages are dropped as soon
 /// as one is free again.
@@ -109,7 +109,7 @@ impl Dropper {
 
 fn drop_pages(notifier: &Notifier, asked: &Receiver<Part>) {
     for Part { number, offset, len, gone } in asked {
-        let dropped = unpanicked(|| {
+        let dropped = catch_panic(|| {
             notifier.inval_inode(INodeNo(number), offset.cast_signed(), len.cast_signed())
         });
         if let Err(error) = dropped {

@@ -17,7 +17,7 @@ use rustix::process::{getegid, geteuid, getpriority_process, setpriority_process
 use super::MountOptions;
 use super::fusermount::{SUBTYPE, escaped, remedy};
 use super::mount_point::MountPoint;
-use super::unmounting::Place;
+use super::unmounting::OwnMount;
 use crate::transport::device::Device;
 
 const DEVICE: &str = "/dev/fuse";
@@ -33,7 +33,7 @@ pub(super) fn mount<E: Engine>(
     mountpoint: &Path,
     options: &MountOptions,
     origin: &libc::statvfs64,
-) -> Result<(Session<Device<E>>, Place)> {
+) -> Result<(Session<Device<E>>, OwnMount)> {
     // The kernel excludes other users unless `allow_other` is given; the library need not.
     let mut config = Config::default();
     config.acl = SessionACL::All;
@@ -44,7 +44,7 @@ pub(super) fn mount<E: Engine>(
             .take_device()
             .and_then(|device| Session::from_fd(served, device, SessionACL::All, config))
             .map_err(Error::at(mountpoint, "start the FUSE session on"))?;
-        return Ok((session, Place::InView(Arc::clone(view))));
+        return Ok((session, OwnMount::InView(Arc::clone(view))));
     }
     let undo = || {
         let _undone = rustix::mount::unmount(mountpoint, UnmountFlags::DETACH);
@@ -60,7 +60,7 @@ pub(super) fn mount<E: Engine>(
         Err(error) => Err(error),
     }?;
     let point = MountPoint::of_new_mount(mountpoint).inspect_err(|_| undo())?;
-    Ok((session, Place::Here(point)))
+    Ok((session, OwnMount::Here(point)))
 }
 
 fn mount_directly(

@@ -14,14 +14,14 @@ use super::mount_point::MountPoint;
 
 /// A mount of ours.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum OwnMount {
     /// Visible to this process.
     Here(MountPoint),
     /// Visible in a view; its holder unmounts it.
     InView(Arc<PrivateView>),
 }
 
-impl Place {
+impl OwnMount {
     /// Where it was made.
     pub(super) fn path(&self) -> &Path {
         match self {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Generation, ReplyEntry, ReplyXattr, Request, TimeOrNow};
-use halocline_os::catch_panic::unpanicked;
+use halocline_os::catch_panic::catch_panic;
 use halocline_vfs::{Caller, Engine, Maker, SetTime};
 
 use crate::front::inodes::Entry;
@@ -63,7 +63,7 @@ fn time_from_kernel(time: SystemTime) -> SystemTime {
 
 /// Answers a request that returns an entry.
 fn named(reply: ReplyEntry, find: impl FnOnce() -> Answer<Entry>) {
-    match unpanicked(find) {
+    match catch_panic(find) {
         Ok(it) => reply.entry(&it.timeout, &it.attr, Generation(it.generation)),
         Err(Refused(errno)) => reply.error(errno),
     }

@@ -67,7 +67,7 @@ pub(crate) struct Prepared<E: Engine> {
 
 /// Threads that serve a mount until it ends.
 #[derive(Debug)]
-pub(crate) struct Serving {
+pub(crate) struct RingThreads {
     threads: Vec<JoinHandle<()>>,
     stand_ins: Arc<StandIns>,
 }
@@ -126,7 +126,7 @@ impl<E: Engine> Prepared<E> {
     }
 
     /// Begins to serve the mount behind `device`.
-    pub(crate) fn serve(self, front: &Arc<Front<E>>, device: &Arc<OwnedFd>) -> Serving {
+    pub(crate) fn serve(self, front: &Arc<Front<E>>, device: &Arc<OwnedFd>) -> RingThreads {
         let stand_ins = Arc::<StandIns>::default();
         let begin = |(start, thread): (Sender<Start<E>>, _)| {
             // A thread that ended before its start must have panicked, which its join shows.
@@ -134,11 +134,11 @@ impl<E: Engine> Prepared<E> {
             thread
         };
         let threads = self.threads.into_iter().map(begin).collect();
-        Serving { threads, stand_ins }
+        RingThreads { threads, stand_ins }
     }
 }
 
-impl Serving {
+impl RingThreads {
     /// Whether all threads have ended: the mount is gone.
     pub(crate) fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished) && self.stand_ins.are_finished()

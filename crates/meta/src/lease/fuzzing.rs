@@ -6,10 +6,10 @@ use crate::fuzz_input::memory_file;
 
 /// A lease from any writer: what is parsed is the same when it is rewritten, and judging by it does not overflow.
 pub fn lease(bytes: &[u8]) {
-    let home = ((7, 9), 1000);
+    let identity = ((7, 9), 1000);
     let file = memory_file(bytes);
     for boot in ["boot", "a1b2"] {
-        let (evidence, exit) = read(&file, home, boot).expect("memory is read");
+        let (evidence, exit) = read(&file, identity, boot).expect("memory is read");
         assert_eq!(bytes.is_empty(), evidence == Evidence::Nothing);
         assert!(exit.is_none_or(|exit| exit.id >= 0));
         for at in [i64::MIN, 0, i64::MAX] {
@@ -34,7 +34,7 @@ pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         synced_until_ms: 1_795_577_285_000,
         closed: Closed::No,
         behind: false,
-        home: (7, 9),
+        identity: (7, 9),
         ahead_ms: 12,
         exit: Some(crate::exit_time::Name { key: 1_234_567, id: 32_770 }),
         busy: true,

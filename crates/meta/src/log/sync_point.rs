@@ -29,7 +29,7 @@ pub(super) struct Synced {
 impl Synced {
     pub(super) fn open(dir: &PrivateDir, generation: u64) -> Self {
         let file = dir.file(SYNCED, Use::Write);
-        let file = file.inspect_err(|error| tracing::debug!(%error, "no mark of what is synced"));
+        let file = file.inspect_err(|error| tracing::debug!(%error, "no record of what is synced"));
         Self { file: file.ok(), generation }
     }
 
@@ -37,7 +37,7 @@ impl Synced {
     pub(super) fn set(&self, batch: u64) {
         let Some(file) = &self.file else { return };
         if let Err(error) = file.write_all_at(&encode(self.generation, batch), 0) {
-            tracing::debug!(%error, "what is synced cannot be marked");
+            tracing::debug!(%error, "what is synced cannot be recorded");
         }
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn synced(dir: &PrivateDir, generation: u64) -> u64 {
     let found = match dir.read(SYNCED, LEN as u64) {
         Ok(found) => found.unwrap_or_default(),
         Err(error) => {
-            tracing::warn!(%error, "the mark of what was synced cannot be read");
+            tracing::warn!(%error, "the record of what was synced cannot be read");
             return 0;
         }
     };
@@ -57,11 +57,11 @@ pub(super) fn synced(dir: &PrivateDir, generation: u64) -> u64 {
 }
 
 fn encode(generation: u64, batch: u64) -> [u8; LEN] {
-    let mut mark = [0; LEN];
-    mark[..8].copy_from_slice(MAGIC);
-    mark[8..16].copy_from_slice(&generation.to_le_bytes());
-    mark[16..24].copy_from_slice(&batch.to_le_bytes());
-    let sum = sum(&mark[..24], generation);
-    mark[24..].copy_from_slice(&sum.to_le_bytes());
-    mark
+    let mut bytes = [0; LEN];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..16].copy_from_slice(&generation.to_le_bytes());
+    bytes[16..24].copy_from_slice(&batch.to_le_bytes());
+    let sum = sum(&bytes[..24], generation);
+    bytes[24..].copy_from_slice(&sum.to_le_bytes());
+    bytes
 }

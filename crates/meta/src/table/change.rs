@@ -65,7 +65,7 @@ impl ExtentTable {
         if !dirty {
             record.epoch = epoch;
         }
-        let slot = self.order.lock().insert(file, range.start, range.len());
+        let slot = self.eviction_queue.lock().insert(file, range.start, range.len());
         extents.insert(range.start, Entry::new(&record, self.next_generation(), slot));
         self.sums.count(&record, 1);
         self.busy.update(&state, &mapped);
@@ -88,7 +88,7 @@ impl ExtentTable {
         self.commit(file, &record)?;
         let mut mapped = state.mapped.write();
         for replace in replace {
-            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+            self.apply(file, &mut mapped, &mut self.eviction_queue.lock(), replace);
         }
         for intent in intents {
             mapped.intents.insert(intent);
@@ -113,7 +113,7 @@ impl ExtentTable {
             let inside = whole.intersect(range).expect("the extent overlaps");
             let known = mapped.intents.at(start);
             let intent = known.unwrap_or_else(|| {
-                let stretch = inside.widen_to(self.mark_bytes).intersect(whole);
+                let stretch = inside.widen_to(self.intent_bytes).intersect(whole);
                 WriteIntent { range: stretch.expect("it holds what is inside"), epoch }
             });
             let generation = entry.generation.load(Relaxed);
@@ -193,7 +193,7 @@ impl ExtentTable {
         let cut = !plan.is_empty();
         let mut mapped = state.mapped.write();
         for replace in plan {
-            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+            self.apply(file, &mut mapped, &mut self.eviction_queue.lock(), replace);
         }
         self.busy.update(&state, &mapped);
         Ok(cut)
@@ -236,7 +236,7 @@ impl ExtentTable {
         for mut replace in plan {
             let marked = mapped.intents.at(replace.start).is_some();
             replace.pieces[0].record.epoch = if marked { HELD } else { epoch };
-            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+            self.apply(file, &mut mapped, &mut self.eviction_queue.lock(), replace);
         }
         for intent in all_clean {
             self.merge(&mut mapped, intent, epoch);
@@ -302,7 +302,7 @@ impl ExtentTable {
     ) {
         let mut mapped = state.mapped.write();
         for replace in plan {
-            self.apply(state.id, &mut mapped, &mut self.order.lock(), replace);
+            self.apply(state.id, &mut mapped, &mut self.eviction_queue.lock(), replace);
         }
         for record in gone {
             // Punching may begin once no record of these bytes can come back.
@@ -323,12 +323,12 @@ impl ExtentTable {
     }
 
     /// Applies a committed replacement. The first piece that was not used just now keeps the extent's place in the
-    /// eviction order.
+    /// eviction queue.
     pub(super) fn apply(
         &self,
         file: FileId,
         mapped: &mut Mapped,
-        order: &mut EvictionQueue,
+        queue: &mut EvictionQueue,
         replace: Replace,
     ) {
         let old = mapped.extents.remove(replace.start).expect("planned under `change`");
@@ -340,21 +340,21 @@ impl ExtentTable {
             .position(|piece| piece.record.last_use_ms == old_record.last_use_ms)
             .unwrap_or(0);
         if replace.pieces.is_empty() {
-            order.remove(old.slot);
+            queue.remove(old.slot);
         }
         for (index, piece) in replace.pieces.into_iter().enumerate() {
             let ByteRange { start, end } = piece.record.range;
             let slot = if index == heir {
-                order.renamed(old.slot, start);
+                queue.renamed(old.slot, start);
                 if piece.record.last_use_ms != old_record.last_use_ms {
-                    order.touch(old.slot);
+                    queue.touch(old.slot);
                 }
                 old.slot
             } else {
-                order.insert(file, start, end - start)
+                queue.insert(file, start, end - start)
             };
             if !piece.record.dirty && piece.record.epoch != HELD {
-                order.unpark(slot, end - start);
+                queue.unpark(slot, end - start);
             }
             self.sums.count(&piece.record, 1);
             mapped.extents.insert(start, Entry::new(&piece.record, piece.generation, slot));

@@ -45,9 +45,9 @@ impl ExtentTable {
         let was = state.pinned.swap(pinned, Relaxed);
         if was && !pinned {
             let mapped = state.mapped.read();
-            let mut order = self.order.lock();
+            let mut queue = self.eviction_queue.lock();
             for (start, entry) in mapped.extents.entries().filter(|(_, entry)| !entry.dirty()) {
-                order.unpark(entry.slot, entry.end - start);
+                queue.unpark(entry.slot, entry.end - start);
             }
         }
     }
@@ -78,7 +78,7 @@ impl ExtentTable {
                 freed: 0,
                 found: BTreeMap::new(),
             };
-            self.order.lock().search(|file, start| search.judge(file, start));
+            self.eviction_queue.lock().search(|file, start| search.judge(file, start));
             if search.freed < bytes {
                 if self.sums.any_held() {
                     self.crowded.store(true, Relaxed);
@@ -125,7 +125,7 @@ impl ExtentTable {
     ) {
         let Mapped { extents, blocks, .. } = mapped;
         let entry = extents.remove(start).expect("planned under `change`");
-        self.order.lock().remove(entry.slot);
+        self.eviction_queue.lock().remove(entry.slot);
         let record = entry.record(ByteRange::new(start, entry.end));
         assert!(!record.dirty, "I3: dirty data is never evicted");
         self.sums.count(&record, -1);

@@ -34,7 +34,7 @@ pub struct Options {
     pub cdt_entries: usize,
     /// Length in bytes of the aligned stretch of a clean extent that the first write into it records as dirty. With 1,
     /// exactly what is written is recorded.
-    pub mark_bytes: u64,
+    pub intent_bytes: u64,
     /// Whether checksums of cached bytes are kept.
     pub checksums: bool,
     /// What the tables are opened for.
@@ -57,7 +57,7 @@ impl Options {
             records_bytes: u64::MAX,
             eviction,
             cdt_entries,
-            mark_bytes: INTENT_BYTES,
+            intent_bytes: INTENT_BYTES,
             checksums: true,
             access: Access::Change,
             clock: system_clock(),
@@ -74,7 +74,7 @@ impl fmt::Debug for Options {
             .field("records_bytes", &self.records_bytes)
             .field("eviction", &self.eviction)
             .field("cdt_entries", &self.cdt_entries)
-            .field("mark_bytes", &self.mark_bytes)
+            .field("intent_bytes", &self.intent_bytes)
             .field("checksums", &self.checksums)
             .field("access", &self.access)
             .field("witness", &self.witness)

@@ -70,12 +70,12 @@ impl ExtentTable {
     }
 
     /// Turns an intent in which nothing is dirty any more, recorded in `epoch`, into one extent. It takes the place in
-    /// the eviction order of the piece that was used last.
+    /// the eviction queue of the piece that was used last.
     pub(super) fn merge(&self, mapped: &mut Mapped, intent: WriteIntent, epoch: u64) {
         debug_assert!(intent.is_covered_by(&mapped.extents), "an intent without its extents");
         let record = merged(&mapped.extents, intent, epoch);
         let starts: Vec<u64> = mapped.extents.overlapping(intent.range).map(|(at, _)| at).collect();
-        let mut order = self.order.lock();
+        let mut queue = self.eviction_queue.lock();
         let mut heir: Option<(u64, u32)> = None;
         for start in starts {
             let entry = mapped.extents.remove(start).expect("it was just seen");
@@ -87,13 +87,13 @@ impl ExtentTable {
                 _ => heir.replace((piece.last_use_ms, entry.slot)).map(|(_, slot)| slot),
             };
             if let Some(slot) = beaten {
-                order.remove(slot);
+                queue.remove(slot);
             }
         }
         let (_, slot) = heir.expect("an intent is covered");
-        order.renamed(slot, intent.range.start);
-        order.unpark(slot, intent.range.len());
-        drop(order);
+        queue.renamed(slot, intent.range.start);
+        queue.unpark(slot, intent.range.len());
+        drop(queue);
         self.sums.count(&record, 1);
         let entry = Entry::new(&record, self.next_generation(), slot);
         mapped.extents.insert(intent.range.start, entry);
@@ -101,7 +101,7 @@ impl ExtentTable {
     }
 
     /// Records the pieces of every intent as they are: the clean ones can be evicted after the next barrier.
-    pub(super) fn settle_marks(&self) -> Result<()> {
+    pub(super) fn settle_intents(&self) -> Result<()> {
         let states = self.files.states();
         for state in states {
             let _change = state.change.lock();
@@ -126,7 +126,7 @@ impl ExtentTable {
         let mut mapped = state.mapped.write();
         for mut replace in plan {
             replace.release(epoch);
-            self.apply(state.id, &mut mapped, &mut self.order.lock(), replace);
+            self.apply(state.id, &mut mapped, &mut self.eviction_queue.lock(), replace);
         }
         mapped.intents.remove(intent);
         Ok(())

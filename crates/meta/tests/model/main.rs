@@ -98,13 +98,13 @@ struct Pair {
     model: Model,
     taken: Vec<Discard>,
     clock: Arc<AtomicU64>,
-    mark_bytes: u64,
+    intent_bytes: u64,
 }
 
-fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, mark_bytes: u64) -> (ExtentTable, Left) {
+fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, intent_bytes: u64) -> (ExtentTable, Left) {
     let clock = Arc::clone(clock);
     let options = Options {
-        mark_bytes,
+        intent_bytes,
         clock: Box::new(move || clock.fetch_add(1, Relaxed)),
         ..Options::new(LIMIT, Box::<Lru>::default(), 8)
     };
@@ -114,13 +114,13 @@ fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, mark_bytes: u64) -> (Exte
 }
 
 impl Pair {
-    fn new(mark_bytes: u64) -> Self {
+    fn new(intent_bytes: u64) -> Self {
         // In memory where that exists: each open syncs.
         let fast = Path::new("/dev/shm");
         let builder = tempfile::Builder::new();
         let dir = if fast.is_dir() { builder.tempdir_in(fast) } else { builder.tempdir() }.unwrap();
         let clock = Arc::new(AtomicU64::new(1000));
-        let (dmt, _) = open(dir.path(), &clock, 0, mark_bytes);
+        let (dmt, _) = open(dir.path(), &clock, 0, intent_bytes);
         let ids = (0..FILES)
             .map(|file| {
                 let key = OriginKey { inode: file, born_ns: 0 };
@@ -128,7 +128,7 @@ impl Pair {
             })
             .collect();
         let model = Model::new();
-        Self { dir, dmt: Some(dmt), ids, model, taken: Vec::new(), clock, mark_bytes }
+        Self { dir, dmt: Some(dmt), ids, model, taken: Vec::new(), clock, intent_bytes }
     }
 
     fn dmt(&self) -> &ExtentTable {
@@ -144,7 +144,7 @@ impl Pair {
     }
 
     fn reopen(&mut self, left: Left) {
-        // A new run begins after every epoch that was recorded: in a mark, that of its first write.
+        // A new run begins after every epoch that was recorded: in a write intent, that of its first write.
         let recorded = self.ids.iter().flat_map(|&id| self.dmt().recorded(id));
         let seen = recorded.filter_map(|(_, _, dirty)| dirty).max();
         let last = self.model.end_run(seen);
@@ -153,7 +153,7 @@ impl Pair {
             self.model.lose_power();
         }
         let boot = self.model.power_losses;
-        let (dmt, found) = open(self.dir.path(), &self.clock, boot, self.mark_bytes);
+        let (dmt, found) = open(self.dir.path(), &self.clock, boot, self.intent_bytes);
         assert_eq!(found, left);
         self.dmt = Some(dmt);
         self.taken.clear();
@@ -173,7 +173,7 @@ impl Pair {
     }
 
     /// Makes the model what the store says: as much is mapped, and everything dirty is recorded as
-    /// dirty, no later than it became so (I4). What is recorded beyond lies in marks.
+    /// dirty, no later than it became so (I4). What is recorded beyond lies in write intents.
     fn believe_records(&mut self) -> TestCaseResult {
         for (file, &id) in self.ids.iter().enumerate() {
             let mut recorded = vec![None; BYTES];
@@ -189,7 +189,7 @@ impl Pair {
                 if let Some(since) = dirty {
                     prop_assert!(as_recorded.is_some_and(|epoch| epoch <= since), "I4: byte {at}");
                 }
-                prop_assert!(self.mark_bytes > 1 || dirty == as_recorded, "byte {at} too much");
+                prop_assert!(self.intent_bytes > 1 || dirty == as_recorded, "byte {at} too much");
                 *cell = recorded[at];
             }
         }
@@ -488,9 +488,9 @@ proptest! {
     #[test]
     fn the_tables_agree_with_byte_arrays(
         ops in prop::collection::vec(op(), 1..60),
-        mark_bytes in prop_oneof![Just(1), Just(2 * BLOCK), Just(1 << 20)],
+        intent_bytes in prop_oneof![Just(1), Just(2 * BLOCK), Just(1 << 20)],
     ) {
-        let mut pair = Pair::new(mark_bytes);
+        let mut pair = Pair::new(intent_bytes);
         for op in ops {
             pair.run(&op)?;
             pair.compare()?;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 const USES_MAX: u8 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum InQueue {
     Nowhere,
     Small,
     Main,
@@ -20,7 +20,7 @@ struct Cache {
     small_slots: usize,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
-    place: Vec<Place>,
+    queue_of: Vec<InQueue>,
     uses: Vec<u8>,
     /// Blocks that became ghosts so far.
     ghosts: u32,
@@ -36,7 +36,7 @@ pub(super) fn misses(blocks: &[u32], distinct: usize, slots: usize) -> u64 {
         small_slots: (slots / 10).max(1),
         small: VecDeque::new(),
         main: VecDeque::new(),
-        place: vec![Place::Nowhere; distinct],
+        queue_of: vec![InQueue::Nowhere; distinct],
         uses: vec![0; distinct],
         ghosts: 0,
     };
@@ -46,7 +46,7 @@ pub(super) fn misses(blocks: &[u32], distinct: usize, slots: usize) -> u64 {
 impl Cache {
     fn hits(&mut self, block: u32) -> bool {
         let at = block as usize;
-        if matches!(self.place[at], Place::Small | Place::Main) {
+        if matches!(self.queue_of[at], InQueue::Small | InQueue::Main) {
             self.uses[at] = (self.uses[at] + 1).min(USES_MAX);
             return true;
         }
@@ -59,14 +59,14 @@ impl Cache {
         }
         // The ghost queue has as many entries as the main queue has slots.
         let remembered = self.slots - self.small_slots;
-        let is_ghost = matches!(self.place[at], Place::Ghost(number)
+        let is_ghost = matches!(self.queue_of[at], InQueue::Ghost(number)
             if (self.ghosts - number) as usize <= remembered);
         self.uses[at] = 0;
         if is_ghost {
-            self.place[at] = Place::Main;
+            self.queue_of[at] = InQueue::Main;
             self.main.push_back(block);
         } else {
-            self.place[at] = Place::Small;
+            self.queue_of[at] = InQueue::Small;
             self.small.push_back(block);
         }
         false
@@ -78,10 +78,10 @@ impl Cache {
             let at = block as usize;
             if self.uses[at] > 1 {
                 self.uses[at] = 0;
-                self.place[at] = Place::Main;
+                self.queue_of[at] = InQueue::Main;
                 self.main.push_back(block);
             } else {
-                self.place[at] = Place::Ghost(self.ghosts);
+                self.queue_of[at] = InQueue::Ghost(self.ghosts);
                 self.ghosts += 1;
                 return;
             }
@@ -93,7 +93,7 @@ impl Cache {
         while let Some(block) = self.main.pop_front() {
             let at = block as usize;
             if self.uses[at] == 0 {
-                self.place[at] = Place::Nowhere;
+                self.queue_of[at] = InQueue::Nowhere;
                 return;
             }
             self.uses[at] -= 1;

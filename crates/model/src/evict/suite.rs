@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{Eviction, POLICIES, Walk, by_name};
 
-/// All present slots in eviction order.
+/// All present slots from the head of the queue.
 fn order(policy: &mut dyn Eviction) -> Vec<u32> {
     let mut order = Vec::new();
     policy.victims(&mut |slot| {

@@ -2,8 +2,8 @@
 //! between. Whoever drives it sends what it says and hands in the answers.
 
 use super::{
-    Answer, Completion, Ended, Entry, Flags, Found, Inode, IntentId, Place, Plan, Refusal, Script,
-    Slot, Step, Transaction,
+    Answer, Completion, Ended, Entry, EntryName, Flags, Found, Inode, IntentId, Plan, Refusal,
+    Script, Slot, Step, Transaction,
 };
 use crate::token::Session;
 
@@ -11,21 +11,21 @@ use crate::token::Session;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Make a file of this number, or a symbolic link or device.
-    Create(Place, Inode),
+    Create(EntryName, Inode),
     /// Make a directory of this number.
-    MakeDirectory(Place, Inode),
+    MakeDirectory(EntryName, Inode),
     /// Remove a file's name.
-    Unlink(Place),
+    Unlink(EntryName),
     /// Remove an empty directory.
-    RemoveDirectory(Place),
+    RemoveDirectory(EntryName),
     /// Give the file of the first name the second one, too.
-    Link(Place, Place),
+    Link(EntryName, EntryName),
     /// Give what has the first name the second one instead.
-    Rename(Place, Place, Flags),
+    Rename(EntryName, EntryName, Flags),
 }
 
 impl Operation {
-    fn places(&self) -> Vec<&Place> {
+    fn names(&self) -> Vec<&EntryName> {
         match self {
             Self::Create(at, _)
             | Self::MakeDirectory(at, _)
@@ -78,7 +78,7 @@ pub enum Next {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Stage {
-    /// Of which place; whether its name is known, and now its count is wanted.
+    /// Of which name; whether it is known, and now its count is wanted.
     Read(usize, bool),
     Commit(Transaction),
     Complete(Completion),
@@ -105,7 +105,7 @@ impl Attempt {
         let mut new = Self { operation, id, more, found: Vec::new(), stage };
         if let Operation::Create(at, _) | Operation::MakeDirectory(at, _) = &new.operation {
             // Most names that are made are not there: they are looked at only where that was wrong.
-            new.found.push(Found { place: at.clone(), entry: None, settlements: 0, count: 0 });
+            new.found.push(Found { entry_name: at.clone(), entry: None, settlements: 0, count: 0 });
             new.stage = new.read(1);
         }
         new
@@ -116,8 +116,8 @@ impl Attempt {
     pub fn next(&self) -> Next {
         match &self.stage {
             Stage::Read(at, false) => {
-                let place = self.operation.places()[*at];
-                Next::Send(place.directory, Script::Read(Slot::Name(place.name.clone())))
+                let name = self.operation.names()[*at];
+                Next::Send(name.directory, Script::Read(Slot::Name(name.name.clone())))
             }
             Stage::Read(at, true) => {
                 let entry = self.found[*at].entry.expect("only a file that is there has a count");
@@ -165,8 +165,8 @@ impl Attempt {
     }
 
     fn name(&mut self, at: usize, entry: Option<Entry>, settlements: u64) -> Stage {
-        let place = self.operation.places()[at].clone();
-        self.found.push(Found { place, entry, settlements, count: 0 });
+        let entry_name = self.operation.names()[at].clone();
+        self.found.push(Found { entry_name, entry, settlements, count: 0 });
         if matches!(entry, Some(Entry::Linked(_))) {
             Stage::Read(at, true)
         } else {
@@ -176,7 +176,7 @@ impl Attempt {
 
     /// What is read next, or done when all is known.
     fn read(&self, at: usize) -> Stage {
-        if at < self.operation.places().len() {
+        if at < self.operation.names().len() {
             return Stage::Read(at, false);
         }
         match self.operation.plan(&self.found) {

@@ -4,14 +4,14 @@ use super::{Body, Change, Entry, Inode};
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct EntryName {
     /// The directory.
     pub directory: Inode,
     /// The name.
     pub name: String,
 }
 
-impl Place {
+impl EntryName {
     fn change(&self, from: Option<Entry>, to: Option<Entry>) -> (Inode, Change) {
         (self.directory, Change::Name(self.name.clone(), from, to))
     }
@@ -66,7 +66,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Found {
     /// Where.
-    pub place: Place,
+    pub entry_name: EntryName,
     /// What it led to.
     pub entry: Option<Entry>,
     /// The settlements of its directory.
@@ -90,7 +90,7 @@ impl Plan {
     /// If the name is there.
     pub fn make_directory(at: &Found, inode: Inode) -> Result<Self, Refusal> {
         let mut plan = Self::decided_by(at);
-        plan.made.push((inode, Body::directory(at.place.directory)));
+        plan.made.push((inode, Body::directory(at.entry_name.directory)));
         plan.add(at, Entry::Directory(inode))
     }
 
@@ -128,13 +128,13 @@ impl Plan {
             Entry::Directory(_) => return Err(Refusal::IsADirectory),
             Entry::Single(inode) => {
                 plan.made.push((inode, Body::Links { count: 2 }));
-                plan.put(new, file.place.change(file.entry, linked));
+                plan.put(new, file.entry_name.change(file.entry, linked));
             }
             Entry::Linked(inode) => {
                 let more = file.count.checked_add(1).ok_or(Refusal::TooManyNames)?;
                 plan.locked.push((inode, Change::Count(file.count, more)));
                 // A name that was taken away meanwhile gives no other one.
-                plan.put(new, file.place.change(file.entry, file.entry));
+                plan.put(new, file.entry_name.change(file.entry, file.entry));
             }
         }
         plan.add(new, Entry::Linked(entry.inode()))
@@ -156,11 +156,11 @@ impl Plan {
         }
         let left = to.entry.filter(|_| flags == Flags::Exchange);
         let mut plan = Self::decided_by(to);
-        plan.put(to, from.place.change(from.entry, left));
-        plan.reparent(moved, &from.place, &to.place);
+        plan.put(to, from.entry_name.change(from.entry, left));
+        plan.reparent(moved, &from.entry_name, &to.entry_name);
         if let Some(left) = left {
-            plan.reparent(left, &to.place, &from.place);
-            plan.put(to, to.place.change(to.entry, from.entry));
+            plan.reparent(left, &to.entry_name, &from.entry_name);
+            plan.put(to, to.entry_name.change(to.entry, from.entry));
             return Ok(Some(plan));
         }
         Ok(Some(plan.replace(to, Some(moved))))
@@ -169,7 +169,7 @@ impl Plan {
     /// One that changes nothing yet, and is committed in the directory of `at`.
     fn decided_by(at: &Found) -> Self {
         let (made, locked, changes, moved) = <_>::default();
-        let (decider, settlements) = (at.place.directory, at.settlements);
+        let (decider, settlements) = (at.entry_name.directory, at.settlements);
         Self { made, locked, decider, changes, settlements, moved }
     }
 
@@ -186,20 +186,20 @@ impl Plan {
             }
             Some(Entry::Single(_)) | None => {}
         }
-        self.put(at, at.place.change(at.entry, entry));
+        self.put(at, at.entry_name.change(at.entry, entry));
         self
     }
 
     /// Adds a change: to the decider's, if it is of `decider`'s directory.
     fn put(&mut self, decider: &Found, (shard, change): (Inode, Change)) {
-        if shard == decider.place.directory {
+        if shard == decider.entry_name.directory {
             self.changes.push(change);
         } else {
             self.locked.push((shard, change));
         }
     }
 
-    fn reparent(&mut self, entry: Entry, from: &Place, to: &Place) {
+    fn reparent(&mut self, entry: Entry, from: &EntryName, to: &EntryName) {
         if let Entry::Directory(inode) = entry
             && from.directory != to.directory
         {

@@ -4,7 +4,7 @@
 
 mod world;
 
-use halocline_model::namespace::{Failure, Flags, Inode, Operation, Place, ROOT, Refusal};
+use halocline_model::namespace::{EntryName, Failure, Flags, Inode, Operation, ROOT, Refusal};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use world::{A, B, Budget, Canary, D, E, FRESH, Step, World};
 
@@ -73,15 +73,15 @@ fn holds(operations: &[Operation]) {
     }
 }
 
-fn at(directory: Inode, name: &str) -> Place {
-    Place { directory, name: name.to_owned() }
+fn at(directory: Inode, name: &str) -> EntryName {
+    EntryName { directory, name: name.to_owned() }
 }
 
-fn rename(from: Place, to: Place) -> Operation {
+fn rename(from: EntryName, to: EntryName) -> Operation {
     Operation::Rename(from, to, Flags::Replace)
 }
 
-fn create(at: Place) -> Operation {
+fn create(at: EntryName) -> Operation {
     Operation::Create(at, FRESH)
 }
 

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_model::namespace::{
-    Answer, Attempt, Body, Change, Completion, Entry, Failure, Flags, Inode, Next, Operation,
-    Outcome, Place, ROOT, Script, Shard, Shards, Slot,
+    Answer, Attempt, Body, Change, Completion, Entry, EntryName, Failure, Flags, Inode, Next,
+    Operation, Outcome, ROOT, Script, Shard, Shards, Slot,
 };
 use halocline_model::token::Session;
 
@@ -217,7 +217,7 @@ impl World {
     fn committed(&mut self, at: usize, mut names: Names) -> Option<Names> {
         let node = &mut self.nodes[at];
         node.commits += 1;
-        let key = |place: &Place| (place.directory, place.name.clone());
+        let key = |at: &EntryName| (at.directory, at.name.clone());
         match &node.operation {
             Operation::Create(at, inode) | Operation::MakeDirectory(at, inode) => {
                 names.insert(key(at), *inode).is_none().then_some(())?;

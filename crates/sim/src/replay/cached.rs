@@ -4,19 +4,19 @@
 //! layout, and which extents leave, is decided by the same policies of [`halocline_model`] as on a mount, from patterns
 //! that the same code detects.
 
+mod backpressure;
 mod extents;
 mod flush;
 mod region;
-mod room;
 
 use halocline_model::admit::{
     self, Admission, CacheSide, Observation, Query, Setting, Side, Verdict,
 };
+use halocline_model::backpressure::WAIT_MAX;
 use halocline_model::evict;
 use halocline_model::fill::Allowance;
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
-use halocline_model::room::WAIT_MAX;
 use halocline_model::streams::Streams;
 use halocline_model::striping::Striping;
 use halocline_trace::{Op, Request};
@@ -29,9 +29,9 @@ use super::station::Station;
 use super::{Options, inode_of, seconds};
 use crate::FileLayout;
 use crate::servers::ServerSet;
+use backpressure::{Backpressure, Waiter};
 use extents::{Extents, Key};
 use flush::Flush;
-use room::{Room, Waiter};
 
 /// Longest request with which a cache is simulated, in bytes: twice what a system call transfers. Others' traces may
 /// claim requests of exbibytes, whose bytes would be searched for on the cache region by region, for years.
@@ -127,7 +127,7 @@ struct Cache {
     missed: FxHashSet<Key>,
     pieces: Vec<(ByteRange, Option<Placement>)>,
     flush: Flush,
-    room: Room,
+    backpressure: Backpressure,
     seed: u64,
     capacity: u64,
     allowance: Allowance,
@@ -168,7 +168,7 @@ impl Cache {
             missed: FxHashSet::default(),
             pieces: Vec::new(),
             flush: Flush::new(slow.len(), &setting.origin.profile),
-            room: Room::default(),
+            backpressure: Backpressure::default(),
             seed,
             capacity,
             allowance: Allowance::new(capacity),
@@ -199,7 +199,7 @@ impl Cache {
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         };
-        let waiter = self.room.waiter(request.process);
+        let waiter = self.backpressure.waiter(request.process);
         let (verdict, sequential) = match waiter {
             Some(waiter) => (waiter.verdict, waiter.sequential),
             None => self.judge(now_ns, request, range, direction),
@@ -275,7 +275,7 @@ impl Cache {
     fn wait(&mut self, now_ns: u64, process: u32, waiter: Waiter) -> Option<u64> {
         let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
         let made_ns = self.flush.next_ns().filter(|_| short);
-        self.room.wait(process, now_ns, waiter, made_ns)
+        self.backpressure.wait(process, now_ns, waiter, made_ns)
     }
 
     fn judge(

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::request::{ByteRange, Direction};
 
-use super::calibration_drift::Drift;
 use super::{Device, ServerFile, Space};
+use crate::calibration_drift::Drift;
 use halocline_vfs::Allocate;
 
 /// Counters of one direction.

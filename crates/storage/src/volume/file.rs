@@ -15,6 +15,7 @@ use super::queue::scatter;
 use super::run_writes::{LocalRun, Plan, Runs, write_runs};
 use super::server::Server;
 use crate::device::ServerFile;
+use halocline_os::client_pages;
 use halocline_vfs::Allocate;
 
 /// A file over several servers. Its length is determined by its last byte on any of them; a caller that keeps the
@@ -205,6 +206,18 @@ impl VolumeFile {
             .inspect_err(|_| self.unsyncable.store(true, Ordering::Release))?;
         self.synced.fetch_max(changes, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Makes the kernel drop its pages of the file on all servers; whether none is left, as far as it can say.
+    pub(super) fn forget_pages(&self) -> io::Result<bool> {
+        let mut are_gone = true;
+        for slot in &self.slots {
+            let Some(file) = slot.existing()? else { continue };
+            let file = file.file()?;
+            client_pages::drop_all(file)?;
+            are_gone &= client_pages::are_gone(file, 0, 0)?.unwrap_or(true);
+        }
+        Ok(are_gone)
     }
 
     /// Whether a sync ever failed. Every later one fails too, because its success would mean nothing.

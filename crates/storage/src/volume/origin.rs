@@ -42,7 +42,7 @@ pub use identity::{ObjectId, hidden_xattr};
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};
 use object_binding::{Bindings, bind};
-use volume_directory::Home;
+use volume_directory::VolumeDir;
 
 /// An origin, opened.
 #[derive(Debug)]
@@ -73,8 +73,8 @@ impl Origin {
             );
             return Err(Error::invalid(what, "give at least one server and one byte"));
         }
-        let home = Home::open(dir)?;
-        match (VolumeLabel::read(&home)?, shape.kind) {
+        let volume_dir = VolumeDir::open(dir)?;
+        match (VolumeLabel::read(&volume_dir)?, shape.kind) {
             (Some(found), VolumeKind::Striped)
                 if (found.servers, found.stripe) != (shape.servers, shape.stripe) =>
             {
@@ -89,10 +89,10 @@ impl Origin {
                 let remedy = "give the volume's own numbers, or unstripe it and stripe it anew";
                 Err(Error::invalid(what, remedy))
             }
-            (Some(found), _) => Self::open_striped(&home, found, Use::Shared, decorate),
+            (Some(found), _) => Self::open_striped(&volume_dir, found, Use::Shared, decorate),
             (None, VolumeKind::Striped) => {
-                let label = create_striped(&home, shape)?;
-                Self::open_striped(&home, label, Use::Shared, decorate)
+                let label = create_striped(&volume_dir, shape)?;
+                Self::open_striped(&volume_dir, label, Use::Shared, decorate)
             }
             (None, _) => {
                 let servers = vec![Server::local(dir, "origin", 0, decorate)?];
@@ -106,8 +106,8 @@ impl Origin {
     /// The shape with which the origin in `dir` is opened if `wanted` is requested: its own if it is a striped volume
     /// and no other is requested.
     pub fn shape_in(dir: &Path, wanted: VolumeShape) -> Result<VolumeShape> {
-        let found =
-            VolumeLabel::read(&Home::open(dir)?)?.filter(|_| wanted.kind != VolumeKind::Striped);
+        let found = VolumeLabel::read(&VolumeDir::open(dir)?)?
+            .filter(|_| wanted.kind != VolumeKind::Striped);
         Ok(found.map_or(wanted, |found| VolumeShape {
             kind: VolumeKind::Striped,
             servers: found.servers,
@@ -117,49 +117,49 @@ impl Origin {
 
     /// The striped volume in `dir`, without decorators; an error if there is none.
     pub fn open_volume(dir: &Path) -> Result<Self> {
-        let home = Home::open(dir)?;
-        let label = VolumeLabel::read(&home)?.ok_or_else(|| {
+        let volume_dir = VolumeDir::open(dir)?;
+        let label = VolumeLabel::read(&volume_dir)?.ok_or_else(|| {
             let what =
                 format!("{}: not a striped volume ({} is missing)", dir.display(), label::NAME);
             Error::invalid(what, "give the directory that was the origin of the mount")
         })?;
-        Self::open_striped(&home, label, Use::Shared, &|_, device| device)
+        Self::open_striped(&volume_dir, label, Use::Shared, &|_, device| device)
     }
 
     /// The striped volume in `dir` for exclusive use; `None` if there is none. Refused while it is mounted. Nothing in
     /// it is changed: if its objects are not bound to this tree, files have no data.
     pub fn open_alone(dir: &Path) -> Result<Option<Self>> {
-        let home = Home::open(dir)?;
-        let label = VolumeLabel::read(&home)?;
+        let volume_dir = VolumeDir::open(dir)?;
+        let label = VolumeLabel::read(&volume_dir)?;
         label
-            .map(|label| Self::open_striped(&home, label, Use::Alone, &|_, device| device))
+            .map(|label| Self::open_striped(&volume_dir, label, Use::Alone, &|_, device| device))
             .transpose()
     }
 
     fn open_striped(
-        home: &Home,
+        volume_dir: &VolumeDir,
         label: VolumeLabel,
         how: Use,
         decorate: Decorate<'_>,
     ) -> Result<Self> {
         let names: Vec<_> = (0..label.servers).map(|index| format!("server-{index}")).collect();
         // Anyone who could put objects there could make us read and write files of their choice.
-        let open = |name: &String| PrivateDir::open(&home.path().join(name));
+        let open = |name: &String| PrivateDir::open(&volume_dir.path().join(name));
         let dirs = names.iter().map(open).collect::<Result<Vec<_>>>()?;
-        let in_use = label::lock(home, &dirs[0], how)?;
+        let in_use = label::lock(volume_dir, &dirs[0], how)?;
         let servers = dirs.iter().zip(&names).enumerate();
         let servers = servers.map(|(at, (dir, name))| Server::private(dir, name, at, decorate));
         let servers = servers.collect::<Result<Vec<_>>>()?;
-        let tree = home.directory(label::NAMESPACE)?;
-        let namespace = home.path().join(label::NAMESPACE);
+        let tree = volume_dir.directory(label::NAMESPACE)?;
+        let namespace = volume_dir.path().join(label::NAMESPACE);
         let inode = tree.metadata().map_err(Error::at(&namespace, "stat"))?.ino();
         let is_bound = label.is_bound_to(inode) || how == Use::Shared;
         if !label.is_bound_to(inode) && is_bound {
-            label::relock(home, &in_use, Use::Alone)?;
-            tracing::info!("{}: finding out whose each object is", home.path().display());
+            label::relock(volume_dir, &in_use, Use::Alone)?;
+            tracing::info!("{}: finding out whose each object is", volume_dir.path().display());
             bind(&namespace, &servers, Bindings::Old)?;
-            label.bound_to(inode).write(home)?;
-            label::relock(home, &in_use, how)?;
+            label.bound_to(inode).write(volume_dir)?;
+            label::relock(volume_dir, &in_use, how)?;
         }
         let volume = Volume::new(servers, label.stripe);
         let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
@@ -174,7 +174,7 @@ impl Origin {
 
     /// The directory within the origin `dir` that contains the tree that programs see.
     pub fn tree_in(dir: &Path) -> Result<PathBuf> {
-        let striped = VolumeLabel::read(&Home::open(dir)?)?.is_some();
+        let striped = VolumeLabel::read(&VolumeDir::open(dir)?)?.is_some();
         Ok(if striped { dir.join(label::NAMESPACE) } else { dir.to_owned() })
     }
 
@@ -268,20 +268,21 @@ pub const REGISTRY: &str = ".halocline-cluster";
 
 /// Makes an empty directory a striped volume, or continues an interrupted creation. The label comes last: without it
 /// there is no volume.
-fn create_striped(home: &Home, shape: VolumeShape) -> Result<VolumeLabel> {
-    home.check_empty(|name| {
+fn create_striped(volume_dir: &VolumeDir, shape: VolumeShape) -> Result<VolumeLabel> {
+    volume_dir.check_empty(|name| {
         let is_ours = name == label::NAMESPACE || name.starts_with("server-");
         is_ours || [REGISTRY, "lost+found"].contains(&name) || name.starts_with(label::NAME)
     })?;
     for index in 0..shape.servers {
-        home.make_directory(&format!("server-{index}"))?;
+        volume_dir.make_directory(&format!("server-{index}"))?;
     }
     // The tree's root gets the owner and mode of the directory.
-    let namespace = home.make_directory(label::NAMESPACE)?;
-    home.liken(&namespace, label::NAMESPACE)?;
-    let inode = namespace.metadata().map_err(Error::at(home.path(), "stat the tree in"))?.ino();
+    let namespace = volume_dir.make_directory(label::NAMESPACE)?;
+    volume_dir.liken(&namespace, label::NAMESPACE)?;
+    let inode =
+        namespace.metadata().map_err(Error::at(volume_dir.path(), "stat the tree in"))?.ino();
     let label = VolumeLabel::new(shape.servers, shape.stripe, inode);
-    label.write(home)?;
+    label.write(volume_dir)?;
     Ok(label)
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-use halocline_os::catch_panic::unpanicked;
+use halocline_os::catch_panic::catch_panic;
 use halocline_os::clock::{Work, part_of_work};
 
 /// Parts of requests that one server processes concurrently, besides those that run in their callers' threads. An
@@ -178,7 +178,7 @@ where
             let (pending, work) = (Pending::new(&all.0), &work);
             let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
                 let pending = pending;
-                *result = unpanicked(|| work(part));
+                *result = catch_panic(|| work(part));
                 drop(pending);
             });
             // SAFETY: only the lifetime changes. The job borrows `work`, `results` and what the part borrows; `all` is

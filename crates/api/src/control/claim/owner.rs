@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::super::client;
-use super::super::look::Look;
 use super::super::mount::MountLine;
+use super::super::mount_access::MountAccess;
 use super::super::{Client, Request, SOCKET_NAME};
 use super::claimant::{Claimant, Claimants, read_answer};
 use super::names::{self, Entry, Kind};
@@ -26,8 +26,8 @@ pub(in crate::control) struct Owner {
 /// A device number is reused by the next mount while the process of an earlier one, which is ending, still reports that
 /// it serves it: so a claim is trusted at once only if a single process names the mount point. Other processes are
 /// asked whether they are ending: their sockets may be on something that hangs, by accident or because their user wants
-/// that, which `look` finds out first.
-pub(in crate::control) fn owner_of(line: &MountLine, look: &dyn Look) -> Option<Owner> {
+/// that, which `access` finds out first.
+pub(in crate::control) fn owner_of(line: &MountLine, access: &dyn MountAccess) -> Option<Owner> {
     let entries = names::all().unwrap_or_default();
     let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
     let (mut silent, mut named) = (None, Vec::new());
@@ -55,7 +55,7 @@ pub(in crate::control) fn owner_of(line: &MountLine, look: &dyn Look) -> Option<
     let goes_on = |uid: u32, cache: &Path| {
         let socket = cache.join(SOCKET_NAME);
         // Answered at once or not at all: no second connection is made.
-        Client::over(look.connect(&socket), &socket, uid, client::connect)
+        Client::over(access.connect(&socket), &socket, uid, client::connect)
             .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
             .is_ok_and(|ends: bool| !ends)
     };

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 use super::super::SOCKET_NAME;
-use super::super::mount_lookup::{Directly, Look};
+use super::super::mount_lookup::{Directly, MountAccess};
 use super::*;
 
 const OTHER_USER: u32 = 54_321;
@@ -113,7 +113,7 @@ impl Hangs {
     }
 }
 
-impl Look for Hangs {
+impl MountAccess for Hangs {
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         self.look(path)
     }

@@ -9,10 +9,10 @@ use super::*;
 fn a_socket_that_is_gone_is_told_from_a_mount_that_is() {
     let (mountpoint, socket) = (PathBuf::from("/mnt/x"), PathBuf::from("/nowhere/control.sock"));
     let user = geteuid().as_raw();
-    let place = Place { mountpoint, socket, user, inside: PathBuf::new() };
-    let error = place.connect().unwrap_err().to_string();
+    let mounted = MountedPath { mountpoint, socket, user, inside: PathBuf::new() };
+    let error = mounted.connect().unwrap_err().to_string();
     assert!(error.contains("/mnt/x") && error.contains("umount"), "{error}");
-    let named_by_cache = Place { mountpoint: PathBuf::new(), ..place };
+    let named_by_cache = MountedPath { mountpoint: PathBuf::new(), ..mounted };
     let error = named_by_cache.connect().unwrap_err().to_string();
     assert!(error.contains("no mount process answers"), "{error}");
 }
@@ -40,10 +40,10 @@ fn a_mount_of_somebody_else_is_told_from_one_whose_socket_is_gone() {
             let done = unsafe { libc::syscall(libc::SYS_setresuid, 54_321, 54_321, 54_321) };
             assert_eq!(done, 0);
             let (mountpoint, socket) = (PathBuf::from("/mnt/x"), socket.clone());
-            let place = Place { mountpoint, socket, user: 0, inside: PathBuf::new() };
-            let own = Place { user: 54_321, ..place.clone() };
-            let by_cache = Place::find(&cache).and_then(|place| place.connect());
-            [place.connect(), own.connect(), by_cache].map(|asked| {
+            let mounted = MountedPath { mountpoint, socket, user: 0, inside: PathBuf::new() };
+            let own = MountedPath { user: 54_321, ..mounted.clone() };
+            let by_cache = MountedPath::find(&cache).and_then(|mounted| mounted.connect());
+            [mounted.connect(), own.connect(), by_cache].map(|asked| {
                 let error = asked.unwrap_err();
                 assert_eq!(error.errno(), libc::EACCES, "{error}");
                 error.to_string()
@@ -66,7 +66,7 @@ fn a_mount_of_somebody_else_is_told_from_one_whose_socket_is_gone() {
 #[test]
 fn a_path_elsewhere_is_refused_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let error = Place::find(dir.path()).unwrap_err().to_string();
+    let error = MountedPath::find(dir.path()).unwrap_err().to_string();
     assert!(error.contains("is not on a halocline mount"), "{error}");
 }
 

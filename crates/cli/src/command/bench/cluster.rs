@@ -7,8 +7,8 @@
 mod case;
 mod nodes;
 mod record;
+mod results_table;
 mod server;
-mod told;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -155,17 +155,17 @@ pub(super) fn execute(args: &ClusterBenchArgs) -> Outcome {
         comparisons,
     };
     if let Some(file) = &args.plot {
-        plot::save(file, |out| told::draw(&results, out))?;
+        plot::save(file, |out| results_table::draw(&results, out))?;
     }
     if args.json {
         return print_json(&results);
     }
     if args.repeat > 1 {
         say!("medians of {}:", args.repeat);
-        results.medians.iter().for_each(|run| print::lines(&told::row(run)));
+        results.medians.iter().for_each(|run| print::lines(&results_table::row(run)));
     }
     say!("");
-    print::lines(&told::comparisons(&results.comparisons));
+    print::lines(&results_table::comparisons(&results.comparisons));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -274,7 +274,7 @@ fn measure(
     signals: &mut Signals,
 ) -> Result<Vec<Run>, Failure> {
     let tell = |text: &str| if args.json { print::lines_aside(text) } else { print::lines(text) };
-    tell(&told::heading(&shared(&plan.config)));
+    tell(&results_table::heading(&shared(&plan.config)));
     let mut runs: Vec<Run> = Vec::new();
     let total = args.repeat as usize * plan.keys.len();
     for repetition in 0..args.repeat {
@@ -286,7 +286,7 @@ fn measure(
             let mut watch = Attention::new(signals, case.transfers(), name);
             let run = case.run(scratch, store, &mut watch)?;
             drop(watch);
-            tell(&told::row(&run));
+            tell(&results_table::row(&run));
             runs.push(run);
         }
     }

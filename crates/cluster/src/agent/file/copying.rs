@@ -38,7 +38,7 @@ pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
         }
     }
     let reached = asked.into_iter().filter_map(|(session, range)| {
-        shared.correspondence.cache_of(shared, session).map(|cache| (session, (cache, range)))
+        shared.peer_queries.cache_of(shared, session).map(|cache| (session, (cache, range)))
     });
     let reached: BTreeMap<_, _> = reached.take(ASKED_MAX).collect();
     let asked: Vec<_> = reached.iter().map(|(session, (_, range))| (*session, *range)).collect();
@@ -46,8 +46,8 @@ pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
         return Copies::default();
     }
     let answers = shared
-        .correspondence
-        .wait_for_answers(shared, shared.correspondence.ask_all(shared, file.id, &asked));
+        .peer_queries
+        .wait_for_answers(shared, shared.peer_queries.ask_all(shared, file.id, &asked));
     let mut copies = Copies { are_all: answers.are_all, ..Copies::default() };
     for (session, mut cached) in answers.cached {
         let Some((cache, _)) = reached.get(&session) else { continue };

@@ -94,46 +94,38 @@ impl File {
     /// Gives up a range, or keeps `keep` of exclusive tokens there. `false` if that is already in progress, or must be
     /// tried again.
     pub(in crate::agent) fn give(&self, range: ByteRange, keep: Option<Mode>) -> bool {
-        {
-            let mut state = self.state.lock();
-            if state.pieces.is_closed(range) {
-                return false;
-            }
-            state.pieces.close(range);
-        }
-        let given = self.wait_unused(range) && self.bring_to_origin(range, keep.is_some());
-        let given = given && self.tell_given(range, keep);
-        self.state.lock().pieces.open(range);
-        self.changed.notify_all();
-        given
+        let Some(_closed) = self.close(range) else { return false };
+        self.wait_unused(range)
+            && self.bring_to_origin(range, keep.is_some())
+            && self.tell_given(range, keep)
     }
 
     /// Drops a range from the caches, and from the tokens that the node believes to hold, because its lease lapsed.
     /// `false` if it must be tried again.
     pub(in crate::agent) fn drop_range(&self, range: ByteRange) -> bool {
-        {
-            let mut state = self.state.lock();
-            if state.pieces.is_closed(range) {
-                return false;
-            }
-            state.pieces.close(range);
-        }
+        let Some(_closed) = self.close(range) else { return false };
         let dropped = self.wait_unused(range) && self.bring_to_origin(range, false);
-        let mut state = self.state.lock();
         if dropped {
-            state.pieces.remove(range, None);
+            self.state.lock().pieces.remove(range, None);
         }
-        state.pieces.open(range);
-        drop(state);
-        self.changed.notify_all();
         dropped
+    }
+
+    /// Lets no permit begin in a range until the result is dropped; `None` if part of it is closed already.
+    fn close(&self, range: ByteRange) -> Option<Closed<'_>> {
+        let pieces = &mut self.state.lock().pieces;
+        if pieces.is_closed(range) {
+            return None;
+        }
+        pieces.close(range);
+        Some(Closed { file: self, range })
     }
 
     /// Lets the engine flush a closed range to the origin and drop it.
     fn bring_to_origin(&self, range: ByteRange, keeps_clean: bool) -> bool {
-        let Some(holder) = self.shared.holder.get() else { return true };
-        let given = match holder.upgrade() {
-            Some(holder) => holder.give_up(self.id, range, keeps_clean),
+        let Some(local_cache) = self.shared.local_cache.get() else { return true };
+        let given = match local_cache.upgrade() {
+            Some(local_cache) => local_cache.give_up(self.id, range, keeps_clean),
             // Its dirty bytes are still in the cache.
             None if self.is_exclusive(range) => Err(Error::invalid("the engine has ended", "")),
             None => Ok(()),
@@ -200,5 +192,18 @@ impl File {
             }
         }
         Err(StoreError::NoAnswer("others change the same tokens all the time".to_owned()))
+    }
+}
+
+/// A range that is being given up. It opens again also if that ends by a panic.
+struct Closed<'f> {
+    file: &'f File,
+    range: ByteRange,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.file.state.lock().pieces.open(self.range);
+        self.file.changed.notify_all();
     }
 }

@@ -14,14 +14,8 @@ use crate::counters::add;
 impl File {
     /// Waits for a token, queued in the store meanwhile.
     fn wait(&self, want: Want) -> Result<Grant> {
-        let stands_for = (queued_as(want), want.range);
-        self.state.lock().active.push(stands_for);
-        let granted = self.wait_actively(want);
-        let active = &mut self.state.lock().active;
-        if let Some(at) = active.iter().position(|one| *one == stands_for) {
-            active.swap_remove(at);
-        }
-        granted
+        let _active = Active::new(self, (queued_as(want), want.range));
+        self.wait_actively(want)
     }
 
     fn wait_actively(&self, want: Want) -> Result<Grant> {
@@ -91,6 +85,28 @@ impl File {
         let (at, on) =
             (self.shared.options.clock.instant(), on.unwrap_or_else(|| "the store".to_owned()));
         self.state.lock().last_wait = Some(LastWait { at, lasted, on });
+    }
+}
+
+/// A request that stands in the queue: its place there is in vain once this is dropped.
+struct Active<'f> {
+    file: &'f File,
+    stands_for: (Direction, ByteRange),
+}
+
+impl<'f> Active<'f> {
+    fn new(file: &'f File, stands_for: (Direction, ByteRange)) -> Self {
+        file.state.lock().active.push(stands_for);
+        Self { file, stands_for }
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        let active = &mut self.file.state.lock().active;
+        if let Some(at) = active.iter().position(|one| *one == self.stands_for) {
+            active.swap_remove(at);
+        }
     }
 }
 

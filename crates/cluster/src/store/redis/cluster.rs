@@ -21,7 +21,7 @@ use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
 use redis::Connection;
 
-use super::routes::{Place, Routes};
+use super::routes::{KeyGroup, Routes};
 use super::scripts::{FileScripts, MemberScripts, PartScripts};
 use super::server::info_of;
 use super::slots::{Address, PARTS, slot_of, tags_of};
@@ -163,18 +163,18 @@ impl ClusterStore {
         Ok(())
     }
 
-    fn members_place(&self) -> Place {
-        Place::Members(self.members.1)
+    fn members_group(&self) -> KeyGroup {
+        KeyGroup::Members(self.members.1)
     }
 
-    fn part_place(&self, part: usize) -> Place {
-        Place::Part(part, self.parts[part].1)
+    fn part_group(&self, part: usize) -> KeyGroup {
+        KeyGroup::Part(part, self.parts[part].1)
     }
 
     /// The list of messages to a session; the lists of sessions are spread over the slots.
-    fn told(&self, session: Session) -> (Keys, Place) {
+    fn told(&self, session: Session) -> (Keys, KeyGroup) {
         let tag = format!("{}.told.{:016x}", self.origin, session.0);
-        (Keys::new(&tag), Place::Messages(slot_of(&tag)))
+        (Keys::new(&tag), KeyGroup::Messages(slot_of(&tag)))
     }
 
     /// Notes that a part answered in an epoch.
@@ -187,7 +187,7 @@ impl ClusterStore {
     /// Reads the members and the list of parts; `None` if there is no list yet.
     fn read_roll(&self) -> Result<(Roll, Option<Arc<Parts>>)> {
         let script = roll(&self.member_scripts.roll, &self.members.0);
-        let answer = self.routes.run(self.members_place(), &script)?;
+        let answer = self.routes.run(self.members_group(), &script)?;
         let (roll, text) = roll_of(answer, FORGOTTEN)?;
         if text.is_empty() {
             return Ok((roll, None));
@@ -206,9 +206,9 @@ impl ClusterStore {
         };
         let listed = self.read_roll().inspect_err(keep)?.1;
         let deadline = Instant::now() + NOTING_LIMIT;
-        let places: Vec<_> = (0..PARTS).map(|part| self.part_place(part)).collect();
+        let groups: Vec<_> = (0..PARTS).map(|part| self.part_group(part)).collect();
         // Uses what is already known of the masters, because connecting to each may take long.
-        let owner_of = self.routes.owners(&places, deadline);
+        let owner_of = self.routes.owners(&groups, deadline);
         let is_suspect = |part: usize| listed.is_none() || suspects & (1 << part) != 0;
         let suspected = |owner: &Option<Address>| {
             (0..PARTS).any(|part| is_suspect(part) && owner_of[part] == *owner)
@@ -225,7 +225,7 @@ impl ClusterStore {
                 Ok(seen) if parts.0[part].epoch != seen.epoch => {
                     tracing::warn!(
                         "{}: its master is older than one before it: if that lasts, run CLUSTER BUMPEPOCH there",
-                        self.part_place(part)
+                        self.part_group(part)
                     );
                     self.routes.note_stale();
                 }
@@ -246,7 +246,7 @@ impl ClusterStore {
         script.key(&self.members.0.epoch).arg(candidate());
         script.arg(before).arg(after).arg(candidate()).arg(millis(HEARD));
         // Another node may have been faster; what it left out will be noticed again.
-        self.routes.run::<bool>(self.members_place(), &script)?;
+        self.routes.run::<bool>(self.members_group(), &script)?;
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl ClusterStore {
     fn probe(&self, part: usize) -> Result<Part> {
         let mut script = self.part_scripts.probe.prepare_invoke();
         script.key(&self.parts[part].0.epoch).arg(candidate()).arg(millis(HEARD));
-        let (epoch, config): (String, String) = self.routes.run(self.part_place(part), &script)?;
+        let (epoch, config): (String, String) = self.routes.run(self.part_group(part), &script)?;
         Ok(Part { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
     }
 
@@ -265,8 +265,8 @@ impl ClusterStore {
         (session, list): (Session, impl Fn(&Keys) -> String),
         wait_limit: Duration,
     ) -> Vec<Vec<u8>> {
-        let (keys, place) = self.told(session);
-        let connect = || self.routes.connect(place).ok();
+        let (keys, group) = self.told(session);
+        let connect = || self.routes.connect(group).ok();
         wait_for(waiting, connect, &list(&keys), wait_limit).unwrap_or_else(|| {
             // The slot may have another master now.
             self.routes.note_stale();
@@ -295,7 +295,7 @@ impl Store for ClusterStore {
     fn read(&self, file: SharedFile) -> Result<Reading> {
         let part = self.part(file);
         let script = read(&self.file_scripts.read, &self.parts[part].0, file);
-        let found = reading(self.routes.run(self.part_place(part), &script)?)?;
+        let found = reading(self.routes.run(self.part_group(part), &script)?)?;
         self.note_seen(part, found.epoch);
         Ok(found)
     }
@@ -303,7 +303,7 @@ impl Store for ClusterStore {
     fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap> {
         let part = self.part(file);
         let script = swap(&self.file_scripts.swap, &self.parts[part].0, file, (expected, new))?;
-        let swapped = swapped(self.routes.run(self.part_place(part), &script)?)?;
+        let swapped = swapped(self.routes.run(self.part_group(part), &script)?)?;
         if let Swap::Other(found) = &swapped {
             self.note_seen(part, found.epoch);
         }
@@ -328,7 +328,7 @@ impl Store for ClusterStore {
         let change = (from, new, lease);
         let mut script = swap_members(&scripts.swap_members, &self.members.0, change, FORGOTTEN)?;
         script.arg(millis(HEARD));
-        self.routes.run(self.members_place(), &script)
+        self.routes.run(self.members_group(), &script)
     }
 
     fn note_changes(&self) -> Result<bool> {
@@ -339,13 +339,13 @@ impl Store for ClusterStore {
         let mut script =
             renew(&self.member_scripts.renew, &self.members.0, (session, epoch, lease_ms))?;
         script.arg(millis(HEARD));
-        self.routes.run(self.members_place(), &script)
+        self.routes.run(self.members_group(), &script)
     }
 
     fn tell(&self, session: Session, file: SharedFile) {
-        let (keys, place) = self.told(session);
+        let (keys, group) = self.told(session);
         let script = tell(&self.file_scripts.tell, &keys.told(session), file);
-        let _: Result<u64> = self.routes.run(place, &script);
+        let _: Result<u64> = self.routes.run(group, &script);
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
@@ -353,20 +353,20 @@ impl Store for ClusterStore {
         files_of(self.wait_for(&self.listening, (session, list), wait_limit))
     }
 
-    fn send(&self, session: Session, letter: &[u8]) {
-        let (keys, place) = self.told(session);
-        let script = send(&self.file_scripts.send, &keys.letters(session), letter);
-        let _: Result<u64> = self.routes.run(place, &script);
+    fn send(&self, session: Session, message: &[u8]) {
+        let (keys, group) = self.told(session);
+        let script = send(&self.file_scripts.send, &keys.peer_messages(session), message);
+        let _: Result<u64> = self.routes.run(group, &script);
     }
 
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
-        let list = |keys: &Keys| keys.letters(session);
+        let list = |keys: &Keys| keys.peer_messages(session);
         self.wait_for(&self.receiving, (session, list), wait_limit)
     }
 
     fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users> {
         let script = users(&self.member_scripts.users, &self.members.0, own);
-        self.routes.run(self.members_place(), &script).map(users_of)
+        self.routes.run(self.members_group(), &script).map(users_of)
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {

@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 
 /// The parts of the store that a request may concern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum KeyGroup {
     /// The members and leases.
     Members(u16),
     /// A part, and its slot.
@@ -35,7 +35,7 @@ pub(super) enum Place {
     Messages(u16),
 }
 
-impl Place {
+impl KeyGroup {
     const fn slot(self) -> u16 {
         match self {
             Self::Members(slot) | Self::Part(_, slot) | Self::Messages(slot) => slot,
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for KeyGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Members(slot) => write!(f, "members, slot {slot}"),
@@ -120,15 +120,15 @@ impl Routes {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Runs a script on the server for a place. An error other than that of the script itself may mean that it was
+    /// Runs a script on the server for a group. An error other than that of the script itself may mean that it was
     /// executed.
     pub(super) fn run<T: FromRedisValue>(
         &self,
-        place: Place,
+        group: KeyGroup,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
         let deadline = Instant::now() + LIMIT;
-        let (mut address, mut server) = self.owner(place, deadline)?;
+        let (mut address, mut server) = self.owner(group, deadline)?;
         let mut asking = false;
         for _ in 0..HOPS {
             self.asked.fetch_add(1, Ordering::Relaxed);
@@ -136,29 +136,29 @@ impl Routes {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            match self.next(&error, place, &address) {
-                Next::Fails => return Err(at(place, server.error(&error))),
+            match self.next(&error, group, &address) {
+                Next::Fails => return Err(at(group, server.error(&error))),
                 _ if Instant::now() >= deadline => break,
                 Next::Pause => thread::sleep(PAUSE),
                 Next::Redirected { to, asking: to_ask } => {
-                    server = self.server(&to).map_err(|error| at(place, error))?;
+                    server = self.server(&to).map_err(|error| at(group, error))?;
                     (address, asking) = (to, to_ask);
                 }
             }
         }
         self.note_stale();
         let what = format!("{}: its servers send it on to each other", server.address());
-        Err(at(place, StoreError::NoAnswer(what)))
+        Err(at(group, StoreError::NoAnswer(what)))
     }
 
-    fn next(&self, error: &RedisError, place: Place, asked: &Address) -> Next {
+    fn next(&self, error: &RedisError, group: KeyGroup, asked: &Address) -> Next {
         match error.kind() {
             ErrorKind::Server(kind @ (ServerErrorKind::Moved | ServerErrorKind::Ask)) => {
                 let to = error.redirect_node().and_then(|(to, _)| Address::parse(to, asked));
                 let Some(to) = to else { return Next::Fails };
                 let asking = kind == ServerErrorKind::Ask;
                 if !asking {
-                    self.known.lock().moved.insert(place.slot(), to.clone());
+                    self.known.lock().moved.insert(group.slot(), to.clone());
                 }
                 Next::Redirected { to, asking }
             }
@@ -183,42 +183,46 @@ impl Routes {
         self.known.lock().is_stale = true;
     }
 
-    /// The master for a place, as far as is known.
+    /// The master for a group, as far as is known.
     ///
     /// # Errors
     /// If none is known, or it cannot be used.
-    pub(super) fn owner(&self, place: Place, deadline: Instant) -> Result<(Address, Arc<Server>)> {
+    pub(super) fn owner(
+        &self,
+        group: KeyGroup,
+        deadline: Instant,
+    ) -> Result<(Address, Arc<Server>)> {
         self.refresh(deadline)?;
-        let owner = self.known.lock().owner(place.slot()).cloned();
+        let owner = self.known.lock().owner(group.slot()).cloned();
         let Some(owner) = owner else {
             self.note_stale();
-            return Err(at(place, StoreError::NoAnswer("no master serves it".to_owned())));
+            return Err(at(group, StoreError::NoAnswer("no master serves it".to_owned())));
         };
         match self.server(&owner) {
             Ok(server) => Ok((owner, server)),
             Err(error) => {
                 self.note_stale();
-                Err(at(place, error))
+                Err(at(group, error))
             }
         }
     }
 
-    /// The masters of places, as far as is known; none of them is connected to.
-    pub(super) fn owners(&self, places: &[Place], deadline: Instant) -> Vec<Option<Address>> {
+    /// The masters of groups, as far as is known; none of them is connected to.
+    pub(super) fn owners(&self, groups: &[KeyGroup], deadline: Instant) -> Vec<Option<Address>> {
         if let Err(error) = self.refresh(deadline) {
             tracing::debug!("nobody says who the masters are: {error}");
         }
         let known = self.known.lock();
-        let owner = |place: &Place| known.owner(place.slot()).cloned();
-        places.iter().map(owner).collect()
+        let owner = |group: &KeyGroup| known.owner(group.slot()).cloned();
+        groups.iter().map(owner).collect()
     }
 
-    /// A connection for the caller alone to the master of a place.
-    pub(super) fn connect(&self, place: Place) -> Result<Connection> {
-        let (_, server) = self.owner(place, Instant::now() + LIMIT)?;
+    /// A connection for the caller alone to the master of a group.
+    pub(super) fn connect(&self, group: KeyGroup) -> Result<Connection> {
+        let (_, server) = self.owner(group, Instant::now() + LIMIT)?;
         server.connect().map_err(|error| {
             self.note_stale();
-            at(place, server.error(&error))
+            at(group, server.error(&error))
         })
     }
 
@@ -245,7 +249,7 @@ impl Routes {
             return Ok(Arc::clone(server));
         }
         let (host, port) = (address.host.clone(), address.port);
-        let place = match self.template.addr() {
+        let addr = match self.template.addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
                 host,
                 port,
@@ -254,7 +258,7 @@ impl Routes {
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
-        let server = Arc::new(Server::new(self.template.clone().set_addr(place))?);
+        let server = Arc::new(Server::new(self.template.clone().set_addr(addr))?);
         self.asked.fetch_add(1, Ordering::Relaxed);
         server.check_settings()?;
         let known = &mut *self.known.lock();
@@ -352,11 +356,11 @@ fn invoke<T: FromRedisValue>(
     script.invoke(connection)
 }
 
-/// An error, with the place that it concerns.
-fn at(place: Place, error: StoreError) -> StoreError {
+/// An error, with the group that it concerns.
+fn at(group: KeyGroup, error: StoreError) -> StoreError {
     match error {
-        StoreError::NoAnswer(what) => StoreError::NoAnswer(format!("{what} ({place})")),
-        StoreError::Unsound(what) => StoreError::Unsound(format!("{what} ({place})")),
-        StoreError::Unusable(what) => StoreError::Unusable(format!("{what} ({place})")),
+        StoreError::NoAnswer(what) => StoreError::NoAnswer(format!("{what} ({group})")),
+        StoreError::Unsound(what) => StoreError::Unsound(format!("{what} ({group})")),
+        StoreError::Unusable(what) => StoreError::Unusable(format!("{what} ({group})")),
     }
 }

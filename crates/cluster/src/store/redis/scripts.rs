@@ -134,7 +134,7 @@ redis.call('PEXPIRE', KEYS[1], 60000)
 return 1
 ";
 
-/// `KEYS[1]` is a session's list of letters; the argument is one letter. Those that no session reads expire soon.
+/// `KEYS[1]` is a session's list of peer messages; the argument is one message. Those that no session reads expire soon.
 const SEND: &str = r"
 redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('LTRIM', KEYS[1], -256, -1)

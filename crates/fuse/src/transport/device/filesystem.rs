@@ -15,7 +15,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use halocline_os::catch_panic::{caught, unpanicked};
+use halocline_os::catch_panic::{catch_panic, caught};
 use halocline_vfs::{Engine, Make, SetAttr};
 
 use super::negotiation::Wanted;
@@ -28,7 +28,7 @@ use crate::front::inodes::Entry;
 /// Answers with the value that `$call` returns, or with its error; a panic in it counts as an error.
 macro_rules! answer {
     ($reply:ident, $call:expr, $value:pat => $send:expr) => {
-        match unpanicked(|| $call) {
+        match catch_panic(|| $call) {
             Ok($value) => $send,
             Err(Refused(errno)) => $reply.error(errno),
         }
@@ -347,7 +347,8 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.parking.begin();
         let mut add = |it: Listed<'_>| !reply.add(it.number, it.next, it.kind, it.name);
-        let listed = unpanicked(|| self.front.directories.list((handle, number), offset, &mut add));
+        let listed =
+            catch_panic(|| self.front.directories.list((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());
     }
 
@@ -365,7 +366,7 @@ impl<E: Engine> Filesystem for Device<E> {
             !reply.add(it.number, it.next, it.name, &known.timeout, &known.attr, generation)
         };
         let listed =
-            unpanicked(|| self.front.directories.list_plus((handle, number), offset, &mut add));
+            catch_panic(|| self.front.directories.list_plus((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());
     }
 

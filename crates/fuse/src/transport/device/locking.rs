@@ -3,7 +3,7 @@
 use std::thread::Builder;
 
 use fuser::{FileHandle, LockOwner, ReplyEmpty, ReplyLock};
-use halocline_os::catch_panic::unpanicked;
+use halocline_os::catch_panic::catch_panic;
 use halocline_vfs::{Caller, Engine};
 
 use crate::front::locks::{LockRange, LockRequest, Wait};
@@ -20,7 +20,7 @@ fn request((handle, owner): Through, (kind, first, last): Asked) -> Answer<LockR
 
 /// Answers with a conflicting lock, if there is one.
 pub(super) fn find<E: Engine>(front: &Front<E>, through: Through, asked: Asked, reply: ReplyLock) {
-    match unpanicked(|| front.locking.find(request(through, asked)?)) {
+    match catch_panic(|| front.locking.find(request(through, asked)?)) {
         Ok(found) => {
             let asked_for = (libc::F_UNLCK, asked.1, asked.2);
             let (kind, first, last) = found.map_or(asked_for, LockRange::for_kernel);
@@ -38,7 +38,7 @@ pub(super) fn set<E: Engine>(
     (waits, caller): (bool, Caller),
     reply: ReplyEmpty,
 ) {
-    match unpanicked(|| front.locking.set(request(through, asked)?, waits, caller)) {
+    match catch_panic(|| front.locking.set(request(through, asked)?, waits, caller)) {
         Ok(None) => reply.ok(),
         Ok(Some(wait)) => later(wait, reply),
         Err(Refused(errno)) => reply.error(errno),
@@ -48,7 +48,7 @@ pub(super) fn set<E: Engine>(
 /// Answers when the lock is granted, from a thread of its own: the event loop's threads are needed for other requests,
 /// including the one that ends the wait.
 fn later(wait: Wait, reply: ReplyEmpty) {
-    let finish = move || match unpanicked(|| wait.finish()) {
+    let finish = move || match catch_panic(|| wait.finish()) {
         Ok(()) => reply.ok(),
         Err(Refused(errno)) => reply.error(errno),
     };

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use fuser::ReplyData;
-use halocline_os::catch_panic::unpanicked;
+use halocline_os::catch_panic::catch_panic;
 
 use crate::front::{Answer, Refused};
 
@@ -28,7 +28,7 @@ pub(super) fn read(
         }
         let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
         let room = &mut buffer[start..start + size];
-        match unpanicked(|| read(room)) {
+        match catch_panic(|| read(room)) {
             Ok(count) => reply.data(&room[..count]),
             Err(Refused(errno)) => reply.error(errno),
         }

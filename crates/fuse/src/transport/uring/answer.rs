@@ -20,7 +20,7 @@ use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
 use crate::front::kernel_attributes::time;
 use crate::front::locks::{LockRange, LockRequest};
-use crate::front::passing::Opened;
+use crate::front::open_files::Opened;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
 
@@ -123,8 +123,8 @@ pub(super) fn answer<E: Engine>(
         code::CREATE => {
             let create: &CreateIn = request.fields()?;
             let by = request.maker(create.umask);
-            let place = (node, request.name(room)?);
-            let (entry, opened) = front.files.create(place, create.mode, create.flags, by)?;
+            let at = (node, request.name(room)?);
+            let (entry, opened) = front.files.create(at, create.mode, create.flags, by)?;
             let open = opened_out(&opened);
             Ok(put(room, &CreateOut { entry: EntryOut::from(&entry), open }))
         }

@@ -9,7 +9,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 
-use halocline_os::catch_panic::unpanicked;
+use halocline_os::catch_panic::catch_panic;
 use io_uring::cqueue::Entry as Completion;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
@@ -87,7 +87,7 @@ impl Exchange {
             fields: &header.fields,
             payload: header.entry.payload_bytes as usize,
         };
-        let (error, bytes) = match unpanicked(|| answer(&message, payload)) {
+        let (error, bytes) = match catch_panic(|| answer(&message, payload)) {
             Ok(bytes) => (0, bytes),
             Err(refused) => (-refused.0.code(), 0),
         };

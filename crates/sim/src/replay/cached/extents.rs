@@ -4,7 +4,7 @@
 //! replay's time. Every extent is in a single region.
 //!
 //! What must hold: `used` is the sum of all extents and never exceeds `capacity`; exactly the clean extents are in the
-//! eviction order; a region exists as long as it has extents, and is among the dirty ones as long as it has dirty
+//! eviction queue; a region exists as long as it has extents, and is among the dirty ones as long as it has dirty
 //! extents.
 
 use std::collections::BTreeMap;
@@ -28,16 +28,16 @@ pub(super) struct Run {
 
 /// The clean extent of a slot: the index of its region, where in the region it begins, and its length.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct SlotExtent {
     place: u32,
     start: u32,
     len: u32,
 }
 
-/// The slots of the eviction order.
+/// The slots of the eviction queue.
 #[derive(Debug, Default)]
 struct Slots {
-    all: Vec<Held>,
+    all: Vec<SlotExtent>,
     free: Vec<u32>,
 }
 
@@ -46,12 +46,12 @@ impl Slots {
     fn take(&mut self, place: u32, range: ByteRange) -> u32 {
         let short = |bytes| u32::try_from(bytes).expect("a region is shorter than 2^32 bytes");
         let (start, len) = (short(range.start % REGION_BYTES), short(range.len()));
-        let held = Held { place, start, len };
+        let extent = SlotExtent { place, start, len };
         if let Some(slot) = self.free.pop() {
-            self.all[slot as usize] = held;
+            self.all[slot as usize] = extent;
             return slot;
         }
-        self.all.push(held);
+        self.all.push(extent);
         u32::try_from(self.all.len() - 1).expect("fewer than 2^32 extents")
     }
 }
@@ -66,12 +66,12 @@ pub(super) struct Extents {
     regions: Regions,
     /// With their indices.
     dirty_regions: BTreeMap<RegionKey, u32>,
-    order: Box<dyn Eviction>,
+    eviction: Box<dyn Eviction>,
     slots: Slots,
 }
 
 impl Extents {
-    pub(super) fn new(capacity: u64, order: Box<dyn Eviction>) -> Self {
+    pub(super) fn new(capacity: u64, eviction: Box<dyn Eviction>) -> Self {
         Self {
             capacity,
             used: 0,
@@ -80,7 +80,7 @@ impl Extents {
             evicted_bytes: 0,
             regions: Regions::default(),
             dirty_regions: BTreeMap::new(),
-            order,
+            eviction,
             slots: Slots::default(),
         }
     }
@@ -128,7 +128,7 @@ impl Extents {
         for (key, part) in regions_of(file, range) {
             let Some(region) = self.regions.find(key) else { continue };
             for slot in self.regions[region].overlapping(part).iter().filter_map(Extent::slot) {
-                self.order.touched(slot);
+                self.eviction.touched(slot);
             }
         }
     }
@@ -169,7 +169,7 @@ impl Extents {
             let place = self.regions.find_or_add(key);
             let slot = (!dirty).then(|| self.slots.take(place, range));
             if let Some(slot) = slot {
-                self.order.inserted(slot, range.len());
+                self.eviction.inserted(slot, range.len());
             }
             let region = &mut self.regions[place];
             if dirty {
@@ -194,7 +194,7 @@ impl Extents {
             self.regions.release(place);
         }
         self.used -= range.len();
-        self.order.removed(slot);
+        self.eviction.removed(slot);
         self.slots.free.push(slot);
     }
 
@@ -216,11 +216,11 @@ impl Extents {
         }
         let (mut found, mut leaving) = (0, Vec::new());
         let (slots, regions) = (&self.slots, &self.regions);
-        self.order.victims(&mut |slot| {
+        self.eviction.victims(&mut |slot| {
             if found >= wanted {
                 return Walk::Stop;
             }
-            let Held { place, start, len } = slots.all[slot as usize];
+            let SlotExtent { place, start, len } = slots.all[slot as usize];
             let (file, number) = regions[place].key;
             let range = ByteRange::at(number * REGION_BYTES + u64::from(start), u64::from(len));
             if file == spared.0 && range.overlaps(spared.1) {
@@ -283,7 +283,7 @@ impl Extents {
             for extent in region.overlapping_mut(part).iter_mut().filter(flushing) {
                 let range = extent.range(key.1);
                 let slot = self.slots.take(place, range);
-                self.order.inserted(slot, range.len());
+                self.eviction.inserted(slot, range.len());
                 self.dirty_bytes -= range.len();
                 *extent = Extent::new(range, extent.placement, Some(slot));
                 cleaned += 1;

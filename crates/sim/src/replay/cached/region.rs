@@ -23,7 +23,7 @@ pub(super) struct Extent {
     start: u32,
     end: u32,
     pub(super) placement: Placement,
-    /// Its slot in the eviction order if it is clean; no eviction policy uses the two values above.
+    /// Its slot in the eviction queue if it is clean; no eviction policy uses the two values above.
     slot: u32,
 }
 
@@ -49,7 +49,7 @@ impl Extent {
         self.slot == FLUSHING
     }
 
-    /// Its slot in the eviction order, if it is clean.
+    /// Its slot in the eviction queue, if it is clean.
     pub(super) const fn slot(&self) -> Option<u32> {
         if self.is_dirty() { None } else { Some(self.slot) }
     }

@@ -20,6 +20,7 @@ use super::layouts;
 use crate::device::{SECTOR, ServerFile};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
 use crate::volume::{Distribution, Server, Volume, VolumeFile};
+use halocline_os::client_pages;
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
 
@@ -153,6 +154,21 @@ impl OriginFile {
 }
 
 impl OriginFile {
+    /// Makes the kernel drop its pages of the file, on all servers. `false` if it still has some of `range`, because
+    /// requests are using them.
+    pub fn forget_pages(&self, range: ByteRange) -> io::Result<bool> {
+        let file = match &self.0 {
+            Data::Plain { file, .. } => file.file()?,
+            Data::Striped(striped) => {
+                return striped.existing()?.map_or(Ok(true), VolumeFile::forget_pages);
+            }
+        };
+        client_pages::drop_all(file)?;
+        let are_gone = client_pages::are_gone(file, range.start, range.len().max(1))?;
+        // Where the kernel cannot say, nothing else can.
+        Ok(are_gone.unwrap_or(true))
+    }
+
     /// How the file is distributed over the servers of a striped origin.
     pub(super) fn distribution(&self) -> io::Result<Distribution> {
         match &self.0 {

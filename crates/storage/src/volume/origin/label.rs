@@ -17,7 +17,7 @@ use halocline_api::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{self, PrivateDir};
 
-use super::volume_directory::Home;
+use super::volume_directory::VolumeDir;
 
 /// The format of new volumes.
 const FORMAT: u32 = 2;
@@ -52,8 +52,8 @@ pub(super) enum Use {
     Alone,
 }
 
-/// Marks the volume in `home` as in use until the result is dropped; `first` is its first server.
-pub(super) fn lock(home: &Home, first: &PrivateDir, how: Use) -> Result<File> {
+/// Marks the volume in `volume_dir` as in use until the result is dropped; `first` is its first server.
+pub(super) fn lock(volume_dir: &VolumeDir, first: &PrivateDir, how: Use) -> Result<File> {
     let file = match first.file(LOCK, private::Use::Write) {
         // Read-only: nothing can be changed there, so the lock hardly matters.
         Err(error) if error.errno() == libc::EROFS => {
@@ -62,12 +62,12 @@ pub(super) fn lock(home: &Home, first: &PrivateDir, how: Use) -> Result<File> {
         }
         file => file?,
     };
-    relock(home, &file, how)?;
+    relock(volume_dir, &file, how)?;
     Ok(file)
 }
 
 /// Changes how an already locked volume is used.
-pub(super) fn relock(home: &Home, file: &File, how: Use) -> Result<()> {
+pub(super) fn relock(volume_dir: &VolumeDir, file: &File, how: Use) -> Result<()> {
     let operation = match how {
         Use::Shared => FlockOperation::NonBlockingLockShared,
         Use::Alone => FlockOperation::NonBlockingLockExclusive,
@@ -75,10 +75,13 @@ pub(super) fn relock(home: &Home, file: &File, how: Use) -> Result<()> {
     match flock(file, operation) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Error::invalid(
-            format!("the striped volume {} is in use by another process", home.path().display()),
+            format!(
+                "the striped volume {} is in use by another process",
+                volume_dir.path().display()
+            ),
             "unmount it, or wait until its check is done",
         )),
-        Err(errno) => Err(Error::at(home.path(), "lock the volume in")(errno.into())),
+        Err(errno) => Err(Error::at(volume_dir.path(), "lock the volume in")(errno.into())),
     }
 }
 
@@ -139,10 +142,10 @@ impl VolumeLabel {
         Striping::new(self.servers, self.stripe)
     }
 
-    /// The label of the origin in `home`, if it has one.
-    pub(super) fn read(home: &Home) -> Result<Option<Self>> {
-        let path = home.path().join(NAME);
-        let Some(text) = home.read(NAME)? else { return Ok(None) };
+    /// The label of the origin in `volume_dir`, if it has one.
+    pub(super) fn read(volume_dir: &VolumeDir) -> Result<Option<Self>> {
+        let path = volume_dir.path().join(NAME);
+        let Some(text) = volume_dir.read(NAME)? else { return Ok(None) };
         Self::parse(&text, &path).map(Some)
     }
 
@@ -171,9 +174,9 @@ impl VolumeLabel {
     }
 
     /// Makes the label durable, atomically.
-    pub(super) fn write(self, home: &Home) -> Result<()> {
+    pub(super) fn write(self, volume_dir: &VolumeDir) -> Result<()> {
         let body = toml::to_string(&self).expect("numbers are TOML");
-        home.write(NAME, &format!("{HEAD}{body}"))
+        volume_dir.write(NAME, &format!("{HEAD}{body}"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Moves files of a striped origin to other layouts: a width for each server, in parts of the file.
 //!
 //! An object keeps one layout for its lifetime, so a file moves by getting another object: a copy of its data in the
-//! new layout, durable before the file refers to it. What must hold: the switch to it is one system call, so a kill at
+//! new layout, durable before the file refers to it. What must hold: the cutover to it is one system call, so a kill at
 //! any time leaves the file either in its old layout or in its new one; and both objects are noted, durably, before
 //! anything of the new one is created, so that the superfluous one is found. Names, owner, mode, times and attributes
 //! belong to the namespace file, which stays.
@@ -24,7 +24,7 @@ use super::layouts;
 use super::orphans::{each_file, ids_on};
 use super::sparse_copy::copy_data;
 use super::tree_walk::file;
-use super::volume_directory::Home;
+use super::volume_directory::VolumeDir;
 use super::{Origin, OriginFile};
 use crate::volume::{Distribution, VolumeFile, object_paths};
 use halocline_os::error::{Error, Result};
@@ -86,7 +86,7 @@ pub enum Step {
     /// Making the copy durable.
     Sync,
     /// Making the file refer to the new object: it now has its new layout.
-    Switch,
+    CutOver,
     /// Making that durable: the old object may be removed.
     Settle,
     /// Removing the old object.
@@ -105,9 +105,9 @@ impl Origin {
     /// [`Error::Invalid`] if it is mounted, or is not a striped volume.
     pub fn open_to_move(dir: &Path) -> Result<Self> {
         let origin = Self::open_volume(dir)?;
-        let home = Home::open(dir)?;
+        let volume_dir = VolumeDir::open(dir)?;
         if let Some(in_use) = &origin.in_use {
-            label::relock(&home, in_use, Use::Alone)?;
+            label::relock(&volume_dir, in_use, Use::Alone)?;
         }
         Ok(origin)
     }
@@ -218,12 +218,12 @@ impl Origin {
 
     /// Moves a file to its layout, and reports the bytes passed to `progress`. The caller uses the volume exclusively
     /// ([`Origin::open_to_move`]), and has cleared what an interrupted move left ([`Origin::clear_moves`]); it does so
-    /// again if this fails before [`Step::Switch`]. After a later failure it leaves that to the next move: the object
+    /// again if this fails before [`Step::CutOver`]. After a later failure it leaves that to the next move: the object
     /// to which the file refers may so far be known in memory only.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the file is not the one for which `to` was found, or was changed meanwhile. Then, and
-    /// after each failure before [`Step::Switch`], it has its old layout.
+    /// after each failure before [`Step::CutOver`], it has its old layout.
     pub fn relayout(
         &self,
         to: &Standing,
@@ -276,7 +276,7 @@ impl Origin {
         if State::of(self, &old).map_err(at("look at"))? != state {
             return Err(changed());
         }
-        before(Step::Switch)?;
+        before(Step::CutOver)?;
         let how = state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
         id.number.name_by(old.node(), how).map_err(at("give its new layout to"))?;
         before(Step::Settle)?;
@@ -342,9 +342,9 @@ impl Origin {
 
     /// Marks the volume so that earlier versions, which do not know layouts, refuse it.
     fn allow_layouts(&self) -> Result<()> {
-        let home = Home::open(self.namespace_dir().parent().unwrap_or(Path::new("/")))?;
-        match VolumeLabel::read(&home)? {
-            Some(label) if label != label.with_layouts() => label.with_layouts().write(&home),
+        let volume_dir = VolumeDir::open(self.namespace_dir().parent().unwrap_or(Path::new("/")))?;
+        match VolumeLabel::read(&volume_dir)? {
+            Some(label) if label != label.with_layouts() => label.with_layouts().write(&volume_dir),
             _ => Ok(()),
         }
     }

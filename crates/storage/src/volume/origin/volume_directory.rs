@@ -22,13 +22,13 @@ use halocline_os::error::{Error, Result};
 
 /// An open directory that is, or becomes, a striped volume.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct VolumeDir {
     fd: OwnedFd,
     path: PathBuf,
     stat: Stat,
 }
 
-impl Home {
+impl VolumeDir {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = || -> rustix::io::Result<_> {

@@ -20,7 +20,7 @@ use crate::text;
 /// Programs that can serve; the first one that is installed is used.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 /// How long a server may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How often it is asked.
 const TICK: Duration = Duration::from_millis(20);
 /// Longest path of a socket.
@@ -96,7 +96,7 @@ impl Server {
                 Some(own) => own.process.has_ended()?,
                 None => false,
             };
-            if has_ended || begun.elapsed() > PATIENCE {
+            if has_ended || begun.elapsed() > START_WAIT_MAX {
                 let said = last_line(log).unwrap_or_else(|_| error.to_string());
                 return Err(Failure::failed(format!("the store's server does not work: {said}")));
             }

@@ -118,15 +118,15 @@ impl Case {
     }
 
     /// IOPS or MB/s of all processes together.
-    fn run(&self, place: &Place, alone: u64, span: Duration) -> Result<f64> {
+    fn run(&self, dir: &DeviceDir, alone: u64, span: Duration) -> Result<f64> {
         let share = if self.processes == 1 { alone } else { SHARE };
         let files: Vec<ServerFile> =
-            (0..self.processes).map(|process| place.open(process, share)).collect::<Result<_>>()?;
+            (0..self.processes).map(|process| dir.open(process, share)).collect::<Result<_>>()?;
         let begun = Instant::now();
         let requests: io::Result<u64> = thread::scope(|scope| {
             let processes: Vec<_> = files
                 .iter()
-                .map(|file| scope.spawn(move || self.process(place, file, share, begun + span)))
+                .map(|file| scope.spawn(move || self.process(dir, file, share, begun + span)))
                 .collect();
             processes.into_iter().map(|process| process.join().expect("a process")).sum()
         });
@@ -142,7 +142,7 @@ impl Case {
     /// The number of requests that one process did before `end`.
     fn process(
         &self,
-        place: &Place,
+        dir: &DeviceDir,
         file: &ServerFile,
         share: u64,
         end: Instant,
@@ -150,7 +150,7 @@ impl Case {
         let mut buffer = vec![7; usize::try_from(self.request_bytes).expect("small")];
         let slots = share / self.request_bytes;
         let mut random = Random::new(0x9E37_79B9);
-        let mut turn = place.turns.as_ref().map(|turns| (turns.lock(), Instant::now()));
+        let mut turn = dir.turns.as_ref().map(|turns| (turns.lock(), Instant::now()));
         for number in 0.. {
             if let Some((turn, begun)) = &mut turn
                 && begun.elapsed() >= SLICE
@@ -165,10 +165,10 @@ impl Case {
             let at = slot * self.request_bytes;
             if self.write {
                 file.file()?.write_all_at(&buffer, at)?;
-                place.device.write_at(file, at, &[IoSlice::new(&buffer)])?;
+                dir.device.write_at(file, at, &[IoSlice::new(&buffer)])?;
             } else {
                 file.file()?.read_exact_at(&mut buffer, at)?;
-                place.device.read_at(file, at, &mut [IoSliceMut::new(&mut buffer)])?;
+                dir.device.read_at(file, at, &mut [IoSliceMut::new(&mut buffer)])?;
             }
         }
         unreachable!("numbers do not end")
@@ -176,7 +176,7 @@ impl Case {
 }
 
 /// Where files are, and the emulated device that they seem to be on.
-struct Place {
+struct DeviceDir {
     dir: PathBuf,
     /// Where a file must be for the figure to be valid.
     real: PathBuf,
@@ -186,7 +186,7 @@ struct Place {
     turns: Option<Mutex<()>>,
 }
 
-impl Place {
+impl DeviceDir {
     fn new(dir: PathBuf, real: PathBuf, device: EmulatedDevice) -> Self {
         let turns = matches!(device, EmulatedDevice::Hdd(_)).then(Mutex::default);
         Self { dir, real, device: EmulatedServer::new(device, Arc::new(NullDevice)), turns }
@@ -213,28 +213,28 @@ pub(super) fn measure(
 ) -> Result<Figures> {
     let (hdd, ssd) = (EmulatedHdd::default(), EmulatedSsd::default());
     let bare = || (setup.below("bare"), setup.below("bare"));
-    let place = |(dir, real), device| Place::new(dir, real, device);
-    let places = [
-        place((setup.tier(), setup.below("ssd")), EmulatedDevice::Ssd(ssd)),
-        place(bare(), EmulatedDevice::Ssd(ssd)),
-        place(bare(), EmulatedDevice::Hdd(hdd)),
+    let dir = |(dir, real), device| DeviceDir::new(dir, real, device);
+    let dirs = [
+        dir((setup.tier(), setup.below("ssd")), EmulatedDevice::Ssd(ssd)),
+        dir(bare(), EmulatedDevice::Ssd(ssd)),
+        dir(bare(), EmulatedDevice::Hdd(hdd)),
     ];
     let alone = bytes.clamp(SHARE, 16 * SHARE);
     let mut lines = Vec::new();
     for case in Case::all() {
         let mut figures = [const { Vec::new() }; 3];
         for _ in 0..repetitions {
-            for (place, figures) in places.iter().zip(&mut figures) {
-                figures.push(case.run(place, alone, span)?);
+            for (dir, figures) in dirs.iter().zip(&mut figures) {
+                figures.push(case.run(dir, alone, span)?);
             }
         }
         let [tier, ssd_alone, hdd_alone] = figures.map(median);
         let (ratio, of_ssd) = (tier / hdd_alone, tier / ssd_alone);
         lines.push(Line { case, unit: case.unit(), tier, ssd_alone, hdd_alone, ratio, of_ssd });
     }
-    for place in &places {
+    for dir in &dirs {
         for (process, share) in (0..12).map(|process| (process, SHARE)).chain([(0, alone)]) {
-            let _ = fs::remove_file(place.dir.join(format!("{share}-{process}")));
+            let _ = fs::remove_file(dir.dir.join(format!("{share}-{process}")));
         }
     }
     Ok(Figures { emulated: true, hdd, ssd, lines })

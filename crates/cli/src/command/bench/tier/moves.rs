@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use halocline_api::control::{Client, MoveReport, Place, Request, Status};
+use halocline_api::control::{Client, MountedPath, MoveReport, Request, Status};
 use halocline_os::bound_process::bind;
 use halocline_os::error::{Error, Result};
 use rustix::process::Signal;
@@ -143,8 +143,8 @@ struct Migrator {
 
 impl Migrator {
     fn of(path: &Path) -> Result<Self> {
-        let place = Place::find(path)?;
-        Ok(Self { client: place.connect()?, path: place.inside })
+        let mounted = MountedPath::find(path)?;
+        Ok(Self { client: mounted.connect()?, path: mounted.inside })
     }
 
     /// Seconds that moving it takes.

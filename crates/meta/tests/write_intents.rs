@@ -1,4 +1,4 @@
-//! Marks: the first write into a clean extent records a stretch around it as dirty, and the next
+//! Write intents: the first write into a clean extent records a stretch around it as dirty, and the next
 //! ones there record nothing.
 
 use std::path::Path;
@@ -14,14 +14,14 @@ use halocline_model::request::ByteRange;
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const FILE: FileId = FileId(1);
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
-/// Blocks in a mark, and in the cache.
-const MARK: u64 = 8;
+/// Blocks in a write intent, and in the cache.
+const INTENT: u64 = 8;
 const LIMIT: u64 = 32;
 
 fn open(dir: &Path, boot: &str) -> (ExtentTable, Left) {
     static CLOCK: AtomicU64 = AtomicU64::new(1_000_000);
     let options = Options {
-        mark_bytes: MARK * BLOCK,
+        intent_bytes: INTENT * BLOCK,
         clock: Box::new(|| CLOCK.fetch_add(1, Relaxed)),
         ..Options::new(LIMIT * BLOCK, Box::<Lru>::default(), 16)
     };
@@ -78,27 +78,27 @@ fn i4_a_write_into_a_clean_extent_records_the_stretch_around_it_first() {
         extents(&dmt),
         [(0, 8, false), (8, 1, false), (9, 1, true), (10, 6, false), (16, 4, false)]
     );
-    let marked = [(0, 8, false), (8, 8, true), (16, 4, false)];
-    assert_eq!(recorded(&dmt), marked);
+    let with_intent = [(0, 8, false), (8, 8, true), (16, 4, false)];
+    assert_eq!(recorded(&dmt), with_intent);
     // More writes into it: exactly they are dirty, and the record says so already.
     dmt.mark_dirty(FILE, blocks(12, 2)).unwrap();
     dmt.mark_dirty(FILE, blocks(8, 1)).unwrap();
-    assert_eq!(recorded(&dmt), marked);
+    assert_eq!(recorded(&dmt), with_intent);
     let usage = dmt.usage();
     assert_eq!((usage.dirty / BLOCK, usage.held / BLOCK), (4, 4));
     drop(dmt);
     let (dmt, left) = open(dir.path(), "boot");
-    assert_eq!((left, extents(&dmt)), (Left::Crashed, marked.to_vec()));
+    assert_eq!((left, extents(&dmt)), (Left::Crashed, with_intent.to_vec()));
     assert_eq!(flush(&dmt), 8, "after a crash all of the stretch goes to the origin");
 }
 
 #[test]
-fn writes_into_a_marked_stretch_add_no_record() {
-    let (dir, dmt) = with_clean(MARK);
+fn writes_into_a_write_intent_add_no_record() {
+    let (dir, dmt) = with_clean(INTENT);
     dmt.mark_dirty(FILE, blocks(0, 1)).unwrap();
     let log = || std::fs::read(dir.path().join(STORE_DIR).join("log-0000000000000001")).unwrap();
     let before = log();
-    for block in 1..MARK - 1 {
+    for block in 1..INTENT - 1 {
         dmt.mark_dirty(FILE, blocks(block, 1)).unwrap();
     }
     assert!(log() == before, "a record was written");
@@ -107,8 +107,8 @@ fn writes_into_a_marked_stretch_add_no_record() {
 }
 
 #[test]
-fn only_what_was_written_goes_home_and_then_the_stretch_is_one_extent_again() {
-    let (dir, dmt) = with_clean(MARK);
+fn only_what_was_written_is_flushed_and_then_the_stretch_is_one_extent_again() {
+    let (dir, dmt) = with_clean(INTENT);
     for block in [1, 4, 5] {
         dmt.mark_dirty(FILE, blocks(block, 1)).unwrap();
     }
@@ -117,17 +117,17 @@ fn only_what_was_written_goes_home_and_then_the_stretch_is_one_extent_again() {
     let list: Vec<_> = dirty.iter().map(|extent| (extent.range, extent.generation)).collect();
     dmt.mark_dirty(FILE, blocks(4, 1)).unwrap();
     assert_eq!(dmt.mark_clean(FILE, &list).unwrap(), 2 * BLOCK, "I3: it stays dirty");
-    assert_eq!(recorded(&dmt), [(0, MARK, true)]);
+    assert_eq!(recorded(&dmt), [(0, INTENT, true)]);
     assert_eq!(flush(&dmt), 1);
-    assert_eq!((extents(&dmt), dmt.usage().held), (vec![(0, MARK, false)], 0));
+    assert_eq!((extents(&dmt), dmt.usage().held), (vec![(0, INTENT, false)], 0));
     drop(dmt);
     let (dmt, _) = open(dir.path(), "boot");
-    assert_eq!(extents(&dmt), [(0, MARK, false)]);
+    assert_eq!(extents(&dmt), [(0, INTENT, false)]);
 }
 
 #[test]
 fn i2_what_is_recorded_as_dirty_is_not_evicted_before_it_is_recorded_otherwise() {
-    let (dir, dmt) = with_clean(MARK);
+    let (dir, dmt) = with_clean(INTENT);
     barrier(&dmt);
     dmt.mark_dirty(FILE, blocks(3, 1)).unwrap();
     barrier(&dmt);
@@ -145,8 +145,8 @@ fn i2_what_is_recorded_as_dirty_is_not_evicted_before_it_is_recorded_otherwise()
 }
 
 #[test]
-fn i2_blocks_unmapped_from_a_mark_are_freed_after_a_barrier() {
-    let (dir, dmt) = with_clean(MARK);
+fn i2_blocks_unmapped_from_a_write_intent_are_freed_after_a_barrier() {
+    let (dir, dmt) = with_clean(INTENT);
     dmt.mark_dirty(FILE, blocks(6, 1)).unwrap();
     barrier(&dmt);
     dmt.unmap(FILE, blocks(1, 4)).unwrap();
@@ -165,7 +165,7 @@ fn i2_blocks_unmapped_from_a_mark_are_freed_after_a_barrier() {
 
 #[test]
 fn a_clean_close_leaves_no_more_dirty_than_there_is() {
-    let (dir, dmt) = with_clean(MARK);
+    let (dir, dmt) = with_clean(INTENT);
     dmt.mark_dirty(FILE, blocks(3, 1)).unwrap();
     dmt.close().unwrap();
     drop(dmt);
@@ -175,15 +175,15 @@ fn a_clean_close_leaves_no_more_dirty_than_there_is() {
 }
 
 #[test]
-fn what_a_power_loss_keeps_of_a_mark_is_what_its_barrier_covered() {
-    let (dir, dmt) = with_clean(2 * MARK);
+fn what_a_power_loss_keeps_of_a_write_intent_is_what_its_barrier_covered() {
+    let (dir, dmt) = with_clean(2 * INTENT);
     dmt.mark_dirty(FILE, blocks(3, 1)).unwrap();
     barrier(&dmt);
-    dmt.mark_dirty(FILE, blocks(MARK + 3, 1)).unwrap();
-    // In the first mark, after its barrier: what replaces it must be durable first (I4).
+    dmt.mark_dirty(FILE, blocks(INTENT + 3, 1)).unwrap();
+    // In the first intent, after its barrier: what replaces it must be durable first (I4).
     dmt.mark_dirty(FILE, blocks(5, 1)).unwrap();
-    assert!(dmt.promised(FILE, blocks(5, 1)) && !dmt.promised(FILE, blocks(MARK + 3, 1)));
+    assert!(dmt.promised(FILE, blocks(5, 1)) && !dmt.promised(FILE, blocks(INTENT + 3, 1)));
     drop(dmt);
     let (dmt, left) = open(dir.path(), "next boot");
-    assert_eq!((left, extents(&dmt)), (Left::PowerLost, vec![(0, MARK, true)]));
+    assert_eq!((left, extents(&dmt)), (Left::PowerLost, vec![(0, INTENT, true)]));
 }

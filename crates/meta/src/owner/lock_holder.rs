@@ -12,13 +12,13 @@ const EXITING: u64 = 4;
 
 /// The process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Holder {
+pub(super) struct LockHolder {
     pub(super) pid: u32,
     /// When it was started, in clock ticks since boot: distinguishes it from a later process with the same id.
     pub(super) started: String,
 }
 
-impl Holder {
+impl LockHolder {
     /// This process.
     pub(super) fn this_process() -> Self {
         let pid = std::process::id();
@@ -43,7 +43,7 @@ impl Holder {
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "pid {} started {}", self.pid, self.started)
     }
@@ -84,12 +84,12 @@ mod tests {
 
     #[test]
     fn a_living_process_is_told_from_an_ended_and_a_later_one() {
-        let alive = Holder::this_process();
+        let alive = LockHolder::this_process();
         assert!(!alive.is_ending());
         let header = format!("pid {} boot x started {}  \n", alive.pid, alive.started);
-        assert_eq!(Holder::parse(&header), Some(alive.clone()));
-        assert!(Holder { started: "1".to_owned(), ..alive.clone() }.is_ending());
-        assert!(!Holder { started: UNKNOWN.to_owned(), ..alive }.is_ending());
-        assert_eq!(Holder::parse(""), None);
+        assert_eq!(LockHolder::parse(&header), Some(alive.clone()));
+        assert!(LockHolder { started: "1".to_owned(), ..alive.clone() }.is_ending());
+        assert!(!LockHolder { started: UNKNOWN.to_owned(), ..alive }.is_ending());
+        assert_eq!(LockHolder::parse(""), None);
     }
 }

@@ -24,7 +24,7 @@ pub struct Drift {
     /// The server's directory, for the log.
     dir: PathBuf,
     calibrated: DeviceProfile,
-    pub(super) clock: Clock,
+    pub(crate) clock: Clock,
     window: Mutex<Window>,
 }
 
@@ -50,7 +50,7 @@ impl Drift {
 
     /// Notes how long a request of `bytes` took that was alone on the device.
     #[expect(clippy::cast_precision_loss, reason = "a ratio of sums, not an amount")]
-    pub(super) fn note(&self, direction: Direction, bytes: u64, took: Duration) {
+    pub(crate) fn note(&self, direction: Direction, bytes: u64, took: Duration) {
         let service = self.calibrated.of(direction);
         let startup_ps = service.startup_random_ps.max(service.startup_sequential_ps);
         let longest_ps = service.per_byte_ps as f64 * bytes as f64 + startup_ps as f64;

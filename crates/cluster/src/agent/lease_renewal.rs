@@ -1,4 +1,8 @@
-//! The session: its lease, and what it asserts to a store that may have forgotten it.
+//! Renewal of the lease: what keeps the session alive, and what it asserts to a store that may have forgotten it.
+//!
+//! What must hold: a lease that the store would renew is renewed, however long anything else takes. To keep a session
+//! may wait for the origin, for requests in progress, for flushes and for servers of the store that do not answer; a
+//! thread of its own renews the lease meanwhile, and waits for one answer of the store at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -7,9 +11,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use halocline_model::token::Session;
+use halocline_os::catch_panic::caught;
+use parking_lot::MutexGuard;
 
 use super::Shared;
-use super::copies::Correspondence;
+use super::peer_queries::PeerQueries;
 use crate::counters::add;
 use crate::store::{Lease, Result, StoreError};
 
@@ -25,12 +31,13 @@ impl Shared {
     pub(super) fn spawn(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
         let start = |name: &str, run: fn(&Arc<Self>)| {
             let shared = Arc::clone(self);
-            thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared))
+            thread::Builder::new().name(name.to_owned()).spawn(move || shared.live(run))
         };
-        let mut threads = vec![start("lease", |shared| shared.run())?];
+        let mut threads = vec![start("lease", |shared| shared.renew_in_time())?];
+        threads.push(start("session", |shared| shared.run())?);
         threads.push(start("tokens heard", Self::listen)?);
         if self.options.peers.is_some() {
-            threads.push(start("letters", Correspondence::run)?);
+            threads.push(start("peer queries", PeerQueries::run)?);
         }
         for _ in 0..WORKERS {
             threads.push(start("tokens given", Self::work)?);
@@ -38,7 +45,18 @@ impl Shared {
         Ok(threads)
     }
 
-    /// Renews the lease until the agent stops.
+    /// Does a thread's work until the agent stops. A panic, which is logged, ends only the round in which it occurs: if
+    /// a thread were missing, others would wait for this node for ever, and nobody would know why.
+    fn live(self: &Arc<Self>, run: fn(&Arc<Self>)) {
+        while !self.is_stopped() {
+            if caught(|| run(self)).is_ok() {
+                return;
+            }
+            thread::sleep(self.options.poll);
+        }
+    }
+
+    /// Keeps the session until the agent stops.
     fn run(&self) {
         let third = self.own_lease() / 3;
         while !self.is_stopped() {
@@ -59,7 +77,40 @@ impl Shared {
         }
     }
 
-    /// Wakes the keeper, because the lease is needed or the store's epoch has changed.
+    /// Renews the lease whenever the thread that keeps the session is late with that, until the agent stops.
+    fn renew_in_time(&self) {
+        let third = self.own_lease() / 3;
+        let late = self.own_lease().saturating_sub(third + third / 4);
+        while !self.is_stopped() {
+            let is_late = self.lease.left(self.options.clock.instant()) < late;
+            if is_late
+                && !self.lease.ended.load(Ordering::Acquire)
+                && let Some(regaining) = self.regaining.try_lock()
+                && let Err(error) = self.renew(&regaining)
+            {
+                tracing::debug!("node {}: its lease is not renewed: {error}", self.options.node);
+            }
+            let mut woken = self.woken.0.lock();
+            if !self.is_stopped() {
+                let _ = self.woken.1.wait_for(&mut woken, (third / 4).min(self.options.poll));
+            }
+        }
+    }
+
+    /// Renews the lease; `false` if it is over, or if the store may have forgotten it.
+    fn renew(&self, _regaining: &MutexGuard<'_, ()>) -> Result<bool> {
+        let sent = self.options.clock.instant();
+        let asserted = *self.asserted.lock();
+        let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
+        if renewed {
+            // The lease had not expired by the store's clock, so nobody took anything away, whatever the clock here
+            // says.
+            self.holds_since(sent);
+        }
+        Ok(renewed)
+    }
+
+    /// Wakes the thread that renews the lease, because the lease is needed or the store's epoch has changed.
     pub(super) fn wake(&self) {
         *self.woken.0.lock() = true;
         self.woken.1.notify_all();
@@ -91,16 +142,16 @@ impl Shared {
         if self.lease.ended.load(Ordering::Acquire) {
             return Ok(());
         }
-        let sent = self.options.clock.instant();
         let asserted = *self.asserted.lock();
-        let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
+        let renewed = self.renew(&self.regaining.lock())?;
         if renewed {
-            // The lease had not expired by the store's clock, so nobody took anything away, whatever the clock here
-            // says.
-            self.holds_since(sent);
             let roll = self.known();
-            // The lease comes first, because this may wait for a server that does not answer.
-            let changed = self.store.note_changes()?;
+            // The lease comes first, because this may wait for a server that does not answer. Whether it does or not,
+            // what is known of the members may be out of date, and they may wait to be confirmed.
+            let changed = self.store.note_changes().unwrap_or_else(|error| {
+                tracing::debug!("node {}: {error}", self.options.node);
+                true
+            });
             if !changed && roll.members.grants(roll.epoch) && roll.epoch == asserted {
                 return Ok(());
             }
@@ -127,6 +178,7 @@ impl Shared {
 
     /// The lease has expired by the store's clock, or may have.
     fn rejoin(&self) -> Result<()> {
+        let _regaining = self.regaining.lock();
         self.drop_what_is_unsure()?;
         for _ in 0..RACES {
             let roll = self.refresh()?;
@@ -168,6 +220,8 @@ impl Shared {
     /// Asserts file by file what the node holds, because the store may have forgotten it.
     fn assert(&self) -> Result<()> {
         tracing::warn!("node {}: the store may have forgotten tokens", self.options.node);
+        // In the new epoch there is no lease before the registry was read at the end.
+        let _regaining = self.regaining.lock();
         // If the lease was still valid when the new epoch was seen, nobody can have taken anything away.
         if !self.lease.runs_at(self.options.clock.instant()) {
             self.drop_what_is_unsure()?;

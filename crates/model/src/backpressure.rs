@@ -1,4 +1,4 @@
-//! Waiting for room: how long a critical write that finds the cache full of dirty data waits for the flush at most, and
+//! Backpressure: how long a critical write that finds the cache full of dirty data waits for the flush at most, and
 //! when it does not wait (docs/ALGORITHMS.md, section 3.6; ours).
 
 use std::time::Duration;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Lookups in a mount, which may take forever. An implementation with a time limit returns [`io::ErrorKind::TimedOut`]
 /// when it expires.
-pub trait Look {
+pub trait MountAccess {
     /// The path without links.
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
     /// The control socket that a mount's root reports; `None` if it is not ours.

@@ -1,7 +1,7 @@
-//! Waiting for room, as critical writes do on a mount (docs/ALGORITHMS.md, section 3.6).
+//! Backpressure, as critical writes do on a mount (docs/ALGORITHMS.md, section 3.6).
 
 use halocline_model::admit::Verdict;
-use halocline_model::room::BACKOFF_WRITES;
+use halocline_model::backpressure::BACKOFF_WRITES;
 use rustc_hash::FxHashMap;
 
 /// A waiting write.
@@ -15,13 +15,13 @@ pub(super) struct Waiter {
 
 /// The writes that wait for the flush to make room.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct Backpressure {
     waiters: FxHashMap<u32, Waiter>,
     /// How many more writes go to the origin without waiting.
     backoff_writes: u32,
 }
 
-impl Room {
+impl Backpressure {
     /// The write of `process` that is issued again.
     pub(super) fn waiter(&mut self, process: u32) -> Option<Waiter> {
         self.waiters.remove(&process)

@@ -1,14 +1,14 @@
 //! The files that leave the SSD next, found without examining all of them each time.
 //!
-//! The order in which files leave changes only for files that are reported (the contract of `Keep`). So once an order
+//! The order in which files leave changes only for files that are reported (the contract of `Keep`). So once the queue
 //! has been made, it stays valid for all others: the files that must leave now are among its first ones and those
-//! reported since, and are the same as if the policy had been asked about all files. The order is rebuilt once about as
+//! reported since, and are the same as if the policy had been asked about all files. The queue is rebuilt once about as
 //! many files as the square root of all files have been reported: beyond that, checking them costs as much as
 //! rebuilding, spread over the uses.
 //!
-//! Rules and jobs are taken into account: a pinned file is not in the order, and a file that is renamed, or whose
+//! Rules and jobs are taken into account: a pinned file is not in the queue, and a file that is renamed, or whose
 //! announced references were skipped, is reported. A change that affects many files (a rule, a job, a directory's name)
-//! invalidates the order. In two respects it may lag until it is rebuilt: sizes (a file that was empty is not in it),
+//! invalidates the queue. In two respects it may lag until it is rebuilt: sizes (a file that was empty is not in it),
 //! and how one job's references interleave with another's.
 
 use std::collections::VecDeque;
@@ -23,17 +23,17 @@ use super::tiers::Entry;
 /// At least this many reported files are allowed, even where few files are on the SSD.
 const TOLD_MIN: usize = 64;
 
-/// An order, and the files whose position in it is stale.
+/// A queue, and the files whose position in it is stale.
 #[derive(Debug, Default)]
-pub(super) struct EvictionOrder {
-    /// Whether there is an order that nothing has invalidated.
+pub(super) struct EvictionQueue {
+    /// Whether there is a queue that nothing has invalidated.
     valid: bool,
     /// The next file to leave comes first.
-    order: VecDeque<FileId>,
+    queue: VecDeque<FileId>,
     /// Files that were used, came, left, or were removed or renamed since.
     told: FxHashSet<FileId>,
     told_max: usize,
-    /// Set while an order is being made, with whether something has invalidated that one.
+    /// Set while a queue is being made, with whether something has invalidated that one.
     making: Option<Making>,
 }
 
@@ -43,10 +43,10 @@ enum Making {
     Void,
 }
 
-impl EvictionOrder {
+impl EvictionQueue {
     /// Notes that something happened to a file.
     pub(super) fn tell(&mut self, file: FileId) {
-        // Beyond `told_max` the order is not used.
+        // Beyond `told_max` the queue is not used.
         if self.told.len() <= self.told_max {
             self.told.insert(file);
         }
@@ -58,7 +58,7 @@ impl EvictionOrder {
         *self = Self { making, ..Self::default() };
     }
 
-    /// Called before an order is made, which need not reflect what happens from now on. `false` if another thread is
+    /// Called before a queue is made, which need not reflect what happens from now on. `false` if another thread is
     /// making one.
     pub(super) fn begin(&mut self) -> bool {
         if self.making.is_some() {
@@ -68,12 +68,12 @@ impl EvictionOrder {
         true
     }
 
-    /// The order that was made since [`EvictionOrder::begin`].
-    pub(super) fn set(&mut self, order: Vec<FileId>) {
+    /// The queue that was made since [`EvictionQueue::begin`].
+    pub(super) fn set(&mut self, queue: Vec<FileId>) {
         if self.making.take() == Some(Making::Valid) {
             self.valid = true;
-            self.told_max = order.len().isqrt().max(TOLD_MIN);
-            self.order = order.into();
+            self.told_max = queue.len().isqrt().max(TOLD_MIN);
+            self.queue = queue.into();
         }
     }
 
@@ -88,15 +88,15 @@ impl EvictionOrder {
         if !self.valid || self.told.len() > self.told_max {
             return None;
         }
-        while self.order.front().is_some_and(|file| self.told.contains(file)) {
-            self.order.pop_front();
+        while self.queue.front().is_some_and(|file| self.told.contains(file)) {
+            self.queue.pop_front();
         }
         let may_leave = |file: &FileId| {
             let found = residents.numbered(*file)?;
             (found.1.bytes() > 0 && !stays(&found.1)).then_some(found)
         };
         let (mut sum, mut found) = (0, Vec::new());
-        for file in self.order.iter().filter(|file| !self.told.contains(file)) {
+        for file in self.queue.iter().filter(|file| !self.told.contains(file)) {
             if sum >= bytes {
                 break;
             }
@@ -169,7 +169,7 @@ mod tests {
     struct Run {
         policy: Box<dyn Keep>,
         view: PolicyView,
-        orders: [EvictionOrder; 2],
+        queues: [EvictionQueue; 2],
         residents: Residents,
         root: Node,
         here: BTreeSet<FileId>,
@@ -186,7 +186,7 @@ mod tests {
             let mut run = Self {
                 policy: (policy.make)(),
                 view,
-                orders: Default::default(),
+                queues: Default::default(),
                 residents: Residents::new(limit),
                 root: root.clone(),
                 here: BTreeSet::new(),
@@ -208,7 +208,7 @@ mod tests {
         }
 
         fn tell(&mut self, file: FileId) {
-            self.orders.iter_mut().for_each(|order| order.tell(file));
+            self.queues.iter_mut().for_each(|queue| queue.tell(file));
         }
 
         fn moved(&mut self, file: FileId, to_ssd: bool) {
@@ -237,7 +237,7 @@ mod tests {
         fn used(&mut self, file: FileId) {
             self.policy.referenced(file, self.view.size(file));
             if self.policy.is_reordered() {
-                self.orders.iter_mut().for_each(EvictionOrder::forget);
+                self.queues.iter_mut().for_each(EvictionQueue::forget);
             }
             if self.here.contains(&file) {
                 self.tell(file);
@@ -262,15 +262,15 @@ mod tests {
                 let pinned = &self.pinned;
                 let stays =
                     |file: &Resident| file.number == except || pinned.contains(&file.number);
-                if let Some(found) = self.orders[at].first(bytes, stays, &self.residents) {
+                if let Some(found) = self.queues[at].first(bytes, stays, &self.residents) {
                     return found.iter().map(|(_, resident)| resident.number).collect();
                 }
-                assert!(self.orders[at].begin() && !self.orders[at].begin());
+                assert!(self.queues[at].begin() && !self.queues[at].begin());
                 self.made += 1;
-                let order = self.policy.leaving(self.may_leave(u64::MAX), &self.view);
-                self.orders[at].set(order);
+                let queue = self.policy.leaving(self.may_leave(u64::MAX), &self.view);
+                self.queues[at].set(queue);
             }
-            unreachable!("an order was just made");
+            unreachable!("a queue was just made");
         }
 
         /// The policy's choice among some files, which must be that among all.
@@ -293,7 +293,7 @@ mod tests {
                 self.view.positions[usize::try_from(*file).unwrap()].push(position as u64);
             }
             self.view.now = 0;
-            self.orders.iter_mut().for_each(EvictionOrder::forget);
+            self.queues.iter_mut().for_each(EvictionQueue::forget);
         }
 
         /// The job's next reference, or one after some that it skips.
@@ -353,7 +353,7 @@ mod tests {
                 // A glob is removed.
                 10 if run.asked.is_multiple_of(8) => {
                     run.pinned.clear();
-                    run.orders.iter_mut().for_each(EvictionOrder::forget);
+                    run.queues.iter_mut().for_each(EvictionQueue::forget);
                 }
                 _ => run.used(file),
             }
@@ -379,13 +379,13 @@ mod tests {
     #[test]
     fn an_order_that_was_made_void_meanwhile_is_not_used() {
         let residents = Residents::new(1 << 20);
-        let mut order = EvictionOrder::default();
-        assert!(order.begin());
-        order.forget();
-        order.set(vec![1, 2, 3]);
-        assert!(order.first(1, |_| false, &residents).is_none());
-        assert!(order.begin(), "the next one may");
-        order.set(vec![]);
-        assert!(order.first(1, |_| false, &residents).is_some_and(|found| found.is_empty()));
+        let mut queue = EvictionQueue::default();
+        assert!(queue.begin());
+        queue.forget();
+        queue.set(vec![1, 2, 3]);
+        assert!(queue.first(1, |_| false, &residents).is_none());
+        assert!(queue.begin(), "the next one may");
+        queue.set(vec![]);
+        assert!(queue.first(1, |_| false, &residents).is_some_and(|found| found.is_empty()));
     }
 }

@@ -26,7 +26,7 @@ const NAME: &str = "intents";
 
 /// A place on a lower tier that may hold a leftover.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Intent {
+pub(super) struct LeftoverIntent {
     /// Its name in the directory of intents.
     pub(super) name: String,
     pub(super) tier: usize,
@@ -38,14 +38,14 @@ pub(super) struct Intent {
 pub(super) enum Removal {
     /// A removed file's data, to be removed once the removal of its name from this directory on
     /// the SSD is durable. Until then the place stays taken.
-    Wanted(Intent, halocline_vfs::namespace::Node),
+    Wanted(LeftoverIntent, halocline_vfs::namespace::Node),
     /// The same, with the name durably gone.
-    Nameless(Intent),
+    Nameless(LeftoverIntent),
     /// A copy that is no longer clean, if it still has this stamp: one that somebody changed is
     /// theirs. Its file has its bytes elsewhere, or is being removed.
-    Copy(Intent, Stamp),
+    Copy(LeftoverIntent, Stamp),
     /// What was here is removed; the place may belong to another file by now.
-    Done(Intent),
+    Done(LeftoverIntent),
 }
 
 impl Removal {
@@ -68,7 +68,7 @@ impl Removal {
     }
 
     /// The intent.
-    pub(super) const fn intent(&self) -> &Intent {
+    pub(super) const fn intent(&self) -> &LeftoverIntent {
         match self {
             Self::Wanted(intent, _)
             | Self::Nameless(intent)
@@ -80,7 +80,7 @@ impl Removal {
 
 /// The intents of one set.
 #[derive(Debug)]
-pub(super) struct Intents {
+pub(super) struct LeftoverIntents {
     dir: PrivateDir,
     /// Changes of the SSD.
     steps: Arc<Steps>,
@@ -88,28 +88,33 @@ pub(super) struct Intents {
     removals: Mutex<Vec<Removal>>,
 }
 
-impl Intents {
+impl LeftoverIntents {
     /// Opens the directory of intents below `private`.
     pub(super) fn open(private: &PrivateDir, steps: Arc<Steps>) -> Result<Self> {
         Ok(Self { dir: private.sub(NAME)?, steps, removals: Mutex::default() })
     }
 
     /// Notes that `place` may hold a file that no link names, from a later change on the SSD on.
-    pub(super) fn note(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
+    pub(super) fn note(&self, name: String, tier: usize, place: &Path) -> Result<LeftoverIntent> {
         let target = target(tier, place);
         self.steps.step("noting an intent", || Ok(symlinkat(target, &self.dir, &name)?))?;
-        Ok(Intent { name, tier, place: place.to_owned() })
+        Ok(LeftoverIntent { name, tier, place: place.to_owned() })
     }
 
     /// The same, from a later change on the lower tier on: that tier's file system does not wait for the SSD's journal.
-    pub(super) fn note_durably(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
+    pub(super) fn note_durably(
+        &self,
+        name: String,
+        tier: usize,
+        place: &Path,
+    ) -> Result<LeftoverIntent> {
         let intent = self.note(name, tier, place)?;
         self.sync().inspect_err(|_| self.clear(&intent))?;
         Ok(intent)
     }
 
     /// Called when the place has a link again or is durably gone.
-    pub(super) fn clear(&self, intent: &Intent) {
+    pub(super) fn clear(&self, intent: &LeftoverIntent) {
         let clear = || Ok(unlinkat(&self.dir, &intent.name, AtFlags::empty())?);
         if let Err(error) = self.steps.step("clearing an intent", clear) {
             tracing::debug!(%error, intent = intent.name, "an intent stays until the next mount");
@@ -122,7 +127,7 @@ impl Intents {
     }
 
     /// All intents; `links` reads those that were links in the tree.
-    pub(super) fn list(&self, links: &TierLinks) -> Result<Vec<Intent>> {
+    pub(super) fn list(&self, links: &TierLinks) -> Result<Vec<LeftoverIntent>> {
         rustix::fs::seek(&self.dir, rustix::fs::SeekFrom::Start(0))?;
         let mut found = Vec::new();
         let mut buffer = Vec::with_capacity(16 << 10);
@@ -138,7 +143,7 @@ impl Intents {
                     _ => continue,
                 },
             };
-            found.push(Intent { name: name.to_owned(), tier, place });
+            found.push(LeftoverIntent { name: name.to_owned(), tier, place });
         }
         Ok(found)
     }

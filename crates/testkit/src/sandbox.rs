@@ -1,4 +1,4 @@
-//! A place where a person may try the command.
+//! A sandbox in which a person may try the command.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use tempfile::TempDir;
 
 /// A directory with an origin that has a file, a cache and a mount point.
 #[derive(Debug)]
-pub struct Place {
+pub struct Sandbox {
     dir: TempDir,
     program: PathBuf,
 }
 
-impl Place {
+impl Sandbox {
     /// A new one for `program`; see [`crate::program!`].
     pub fn new(program: PathBuf) -> Self {
         let dir = TempDir::new().unwrap();

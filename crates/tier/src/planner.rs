@@ -11,7 +11,7 @@ use std::sync::Arc;
 use halocline_model::tier::{self, FileId, Keep, Outlook};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::eviction_order::EvictionOrder;
+use super::eviction_queue::EvictionQueue;
 use super::inode::Inode;
 use super::job::Ahead;
 use super::jobs::Jobs;
@@ -45,16 +45,16 @@ pub(super) struct Plan {
 pub(super) struct Followed {
     /// Announced references after it, if it is a job's own use of the file.
     pub(super) ahead: Option<Ahead>,
-    /// Paths of announced files that were skipped: they may leave earlier, which [`Placement::changed`] must be told.
+    /// Paths of announced files that were skipped: they may leave earlier, which [`Planner::changed`] must be told.
     pub(super) skipped: Vec<Arc<Path>>,
 }
 
 /// The policy, and the rules that take precedence over it.
 #[derive(Debug)]
-pub(super) struct Placement {
+pub(super) struct Planner {
     policy: Mutex<Box<dyn Keep>>,
     /// Indexed by whether room is wanted for a file that jobs name.
-    orders: [Mutex<EvictionOrder>; 2],
+    eviction_queues: [Mutex<EvictionQueue>; 2],
     globs: RwLock<Globs>,
     jobs: Mutex<Jobs>,
     openers: Openers,
@@ -93,7 +93,7 @@ impl Outlook for Known {
     }
 }
 
-impl Placement {
+impl Planner {
     /// The policy of `options`; the rules of earlier mounts are kept in `private`.
     pub(super) fn new(
         private: &Path,
@@ -107,9 +107,9 @@ impl Placement {
         policy.holds(limit);
         let globs = Globs::load(private, &options.pin, &options.exclude)?;
         let jobs = Mutex::new(Jobs::load(private)?);
-        let (policy, orders) = (Mutex::new(policy), Default::default());
+        let (policy, eviction_queues) = (Mutex::new(policy), Default::default());
         let (globs, openers, clock) = (RwLock::new(globs), Openers::default(), clock.clone());
-        Ok(Self { policy, orders, globs, jobs, openers, clock })
+        Ok(Self { policy, eviction_queues, globs, jobs, openers, clock })
     }
 
     /// Called when a file of `bytes` bytes is used; whether it is on the SSD is determined after the policy was told.
@@ -148,12 +148,12 @@ impl Placement {
 
     /// Called when something has changed that affects when a file on the SSD leaves it.
     pub(super) fn changed(&self, number: u64) {
-        self.orders.iter().for_each(|order| order.lock().tell(number));
+        self.eviction_queues.iter().for_each(|queue| queue.lock().tell(number));
     }
 
     /// The same for many files; called after the change.
     pub(super) fn changed_for_many(&self) {
-        self.orders.iter().for_each(|order| order.lock().forget());
+        self.eviction_queues.iter().for_each(|queue| queue.lock().forget());
     }
 
     /// Whether names affect when files leave the SSD.
@@ -183,15 +183,15 @@ impl Placement {
         announced: bool,
         view: PolicyView<'_>,
     ) -> Candidates {
-        let prepared = &self.orders[usize::from(announced)];
+        let prepared = &self.eviction_queues[usize::from(announced)];
         let first = || {
-            // This lock is taken first: others want the orders while they hold names, and do not wait for rules.
+            // This lock is taken first: others want the queues while they hold names, and do not wait for rules.
             let globs = self.globs.read();
             let stays = |file: &Resident| except(file.number) || pins(&globs, file, view);
             prepared.lock().first(bytes, stays, view.residents)
         };
         let mut found = first();
-        // These are two statements so that the lock is released before an order is made.
+        // These are two statements so that the lock is released before a queue is made.
         let begun = found.is_none() && prepared.lock().begin();
         if begun {
             let order = self.order(&self.evictable(&|_| false, view), announced, view);

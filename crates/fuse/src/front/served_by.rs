@@ -14,7 +14,7 @@ use super::backing::Backing;
 
 /// Who serves a file's open handles.
 #[derive(Debug, Default)]
-pub(super) struct Serving(Mutex<Handles>);
+pub(super) struct ServedBy(Mutex<Handles>);
 
 #[derive(Debug, Default)]
 struct Handles {
@@ -23,7 +23,7 @@ struct Handles {
     backing: Option<Arc<Backing>>,
 }
 
-impl Serving {
+impl ServedBy {
     /// Decides who serves a new handle, and counts it. `offer` decides whether the kernel shall; its arguments are
     /// whether the kernel must, and a function that registers a descriptor with the kernel. Returns the backing that
     /// the kernel reads and writes, if it serves the handle.

@@ -1,4 +1,4 @@
-//! Letters between nodes about what their caches have: a question, and its answer.
+//! Messages between nodes about what their caches have: a question, and its answer.
 //!
 //! They go through the store, whose messages cannot be older than what they answer: an answer has the number of its
 //! question, which was made after this node had its token. What is read is bounded and checked before it is used.
@@ -23,8 +23,8 @@ use super::Shared;
 use super::file::end_unseen;
 use crate::registry::Entry;
 
-/// The most bytes of a letter: a whole region in single blocks.
-const LETTER_BYTES_MAX: usize = 1 << 20;
+/// The most bytes of a message: a whole region in single blocks.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// The most sessions whose caches are remembered.
 const PEERS_MAX: usize = 4096;
 /// How long a session that did not answer is not asked again.
@@ -33,7 +33,7 @@ const SILENT_FOR: Duration = Duration::from_secs(10);
 /// What nodes write to each other.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-enum Letter {
+enum Message {
     /// Which bytes of a file are clean on your cache?
     Question { number: u64, from: Session, inode: u64, born_ns: i64, range: ByteRange },
     /// These; some that I cannot state just now may be missing, unless `is_all` is set.
@@ -63,7 +63,7 @@ struct BlocksText {
 
 /// The questions of this node, and the nodes that it asks.
 #[derive(Debug, Default)]
-pub(super) struct Correspondence {
+pub(super) struct PeerQueries {
     state: Mutex<State>,
 }
 
@@ -79,7 +79,7 @@ struct State {
 
 /// Questions that are waiting for their answers.
 pub(super) struct Waiting<'s> {
-    of: &'s Correspondence,
+    of: &'s PeerQueries,
     answers: Receiver<Answer>,
     open: BTreeMap<u64, Session>,
     deadline: Instant,
@@ -106,25 +106,25 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Correspondence {
+impl PeerQueries {
     /// Answers the questions of others, and passes on their answers.
     pub(super) fn run(shared: &Arc<Shared>) {
         while !shared.is_stopped() {
             for bytes in shared.store.receive(shared.session, shared.options.poll) {
                 match read(&bytes) {
-                    Some(Letter::Question { number, from, inode, born_ns, range }) => {
+                    Some(Message::Question { number, from, inode, born_ns, range }) => {
                         Self::answer(shared, (number, from), SharedFile { inode, born_ns }, range);
                     }
-                    Some(Letter::Answer { number, cached, is_all }) => {
+                    Some(Message::Answer { number, cached, is_all }) => {
                         let Some(cached) = cached.checked() else { continue };
                         if let Some(waiting) =
-                            shared.correspondence.state.lock().waiting.remove(&number)
+                            shared.peer_queries.state.lock().waiting.remove(&number)
                         {
                             // The thread that asked may have continued without the answer.
                             let _ = waiting.send(Answer { number, cached, is_all });
                         }
                     }
-                    None => tracing::debug!("a letter that no node wrote"),
+                    None => tracing::debug!("a message that no node wrote"),
                 }
             }
         }
@@ -136,16 +136,16 @@ impl Correspondence {
         }
         let (cached, is_all) = Self::clean_of(shared, file, range);
         let cached = cached.map_or_else(CachedText::nothing, |cached| CachedText::of(&cached));
-        if let Ok(letter) = serde_json::to_vec(&Letter::Answer { number, cached, is_all }) {
-            shared.store.send(from, &letter);
+        if let Ok(message) = serde_json::to_vec(&Message::Answer { number, cached, is_all }) {
+            shared.store.send(from, &message);
         }
     }
 
     /// What this node has clean of a file, under its tokens, and whether that is everything that it has.
     fn clean_of(shared: &Shared, file: SharedFile, range: ByteRange) -> (Option<Cached>, bool) {
-        let holder = shared.holder.get().and_then(Weak::upgrade);
+        let local_cache = shared.local_cache.get().and_then(Weak::upgrade);
         let known = shared.files.lock().get(&file).cloned();
-        let (Some(holder), Some(known)) = (holder, known) else { return (None, true) };
+        let (Some(local_cache), Some(known)) = (local_cache, known) else { return (None, true) };
         let (mut all, mut is_all): (Option<Cached>, bool) = (None, true);
         for (held, _) in known.all().into_iter().filter(|(_, mode)| mode.caches()) {
             let Some(range) = held.intersect(range) else { continue };
@@ -158,7 +158,7 @@ impl Correspondence {
             };
             // If others may have changed what this node had, nobody has checked that yet.
             let is_sure = grant.caches && !grant.renewed;
-            let cached = if is_sure { holder.cached(file, range) } else { None };
+            let cached = if is_sure { local_cache.cached(file, range) } else { None };
             end_unseen(&known, grant);
             is_all &= is_sure;
             match (&mut all, cached) {
@@ -220,11 +220,11 @@ impl Correspondence {
             open.insert(number, *session);
             let SharedFile { inode, born_ns } = file;
             let question =
-                Letter::Question { number, from: shared.session, inode, born_ns, range: *range };
-            if let Ok(letter) = serde_json::to_vec(&question)
+                Message::Question { number, from: shared.session, inode, born_ns, range: *range };
+            if let Ok(message) = serde_json::to_vec(&question)
                 && Instant::now() < deadline
             {
-                shared.store.send(*session, &letter);
+                shared.store.send(*session, &message);
             }
         }
         Waiting { of: self, answers, open, deadline }
@@ -251,8 +251,8 @@ impl Correspondence {
     }
 }
 
-fn read(bytes: &[u8]) -> Option<Letter> {
-    if bytes.len() > LETTER_BYTES_MAX {
+fn read(bytes: &[u8]) -> Option<Message> {
+    if bytes.len() > MESSAGE_BYTES_MAX {
         return None;
     }
     serde_json::from_slice(bytes).ok()
@@ -332,6 +332,8 @@ mod tests {
             cache_id: "id".to_owned(),
             boot_id: "boot".to_owned(),
             since: 1,
+            cache_seen: None,
+            seen: None,
         }
     }
 
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_cannot_be_right_are_not_believed() {
+    fn messages_that_cannot_be_right_are_not_believed() {
         let placement = Placement { layout: Layout::OneDh, group: 0 };
         let blocks =
             |first, count: usize| Blocks { file: 7, placement, first, sums: vec![1; count] };
@@ -377,6 +379,6 @@ mod tests {
             "a server that it has not"
         );
         assert!(read(b"{\"Answer\":{}}").is_none());
-        assert!(read(&vec![b' '; LETTER_BYTES_MAX + 1]).is_none());
+        assert!(read(&vec![b' '; MESSAGE_BYTES_MAX + 1]).is_none());
     }
 }
