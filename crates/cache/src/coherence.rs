@@ -181,7 +181,7 @@ pub trait FileTokens: Debug + Send + Sync {
     fn try_begin(&self, want: Want) -> Option<Grant>;
 
     /// Whether this node holds all of `range` exclusively and knows its newest bytes, although it is giving it up. For
-    /// the [`Holder`], which may write again what it has not changed there, until it returns.
+    /// the [`LocalCache`], which may write again what it has not changed there, until it returns.
     fn gives_alone(&self, _range: ByteRange) -> bool {
         false
     }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_api::config::{CacheSize, Config};
-use halocline_cache::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
+use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
 use halocline_cache::{Decorations, ExtentEngine};
 use halocline_os::client_pages;
 use halocline_os::error::Result;
@@ -28,7 +28,7 @@ struct New {
 }
 
 impl Coherence for New {
-    fn attach(&self, _: Weak<dyn Holder>) {}
+    fn attach(&self, _: Weak<dyn LocalCache>) {}
 
     fn tokens(&self, _: SharedFile) -> Result<Arc<dyn FileTokens>> {
         Ok(Arc::new(*self))
@@ -46,6 +46,10 @@ impl Coherence for New {
 impl FileTokens for New {
     fn begin(&self, _: Want) -> Result<Grant> {
         Ok(Grant { caches: self.caches, renewed: true, ticket: 0 })
+    }
+
+    fn begin_at_once(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
     }
 
     fn try_begin(&self, _: Want) -> Option<Grant> {

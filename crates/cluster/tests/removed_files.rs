@@ -81,6 +81,10 @@ impl FileTokens for Watching {
         Ok(Grant { caches: true, renewed: false, ticket: u64::from(is_whole) })
     }
 
+    fn begin_at_once(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
+    }
+
     fn try_begin(&self, want: Want) -> Option<Grant> {
         self.begin(want).ok()
     }

@@ -81,33 +81,66 @@ pub(super) struct Region {
     pub(super) dirty: u32,
 }
 
+/// Regions of one file that are found by their number in an array: those of the first 128 GiB.
+const ARRAY_MAX: u64 = 1 << 16;
+/// Limit of the files with such an array, which takes 256 KiB at most.
+const ARRAYS_MAX: usize = 256;
+/// Instead of an index: there is no such region.
+const NONE: u32 = u32::MAX;
+
 /// All regions with extents, each with a permanent index: code that knows the index need not look the region up.
+///
+/// A hash of all of them is larger than a processor's caches, and looking up most of a replay's time. What must hold: the
+/// regions of a file with an array that are below [`ARRAY_MAX`] are in the array, and no others.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    places: FxHashMap<RegionKey, u32>,
+    /// By file and number.
+    arrays: FxHashMap<u32, Vec<u32>>,
+    others: FxHashMap<RegionKey, u32>,
     all: Vec<Region>,
     free: Vec<u32>,
 }
 
 impl Regions {
     pub(super) fn find(&self, key: RegionKey) -> Option<u32> {
-        self.places.get(&key).copied()
+        match self.arrays.get(&key.0).filter(|_| key.1 < ARRAY_MAX) {
+            Some(array) => array.get(key.1 as usize).copied().filter(|place| *place != NONE),
+            None => self.others.get(&key).copied(),
+        }
     }
 
     pub(super) fn find_or_add(&mut self, key: RegionKey) -> u32 {
-        *self.places.entry(key).or_insert_with(|| {
-            let place = self.free.pop().unwrap_or_else(|| {
+        let (file, number) = key;
+        if self.arrays.len() < ARRAYS_MAX {
+            self.arrays.entry(file).or_default();
+        }
+        let place = match self.arrays.get_mut(&file).filter(|_| number < ARRAY_MAX) {
+            Some(array) => {
+                let number = number as usize;
+                if number >= array.len() {
+                    array.resize(number + 1, NONE);
+                }
+                &mut array[number]
+            }
+            None => self.others.entry(key).or_insert(NONE),
+        };
+        if *place == NONE {
+            *place = self.free.pop().unwrap_or_else(|| {
                 self.all.push(Region::default());
                 u32::try_from(self.all.len() - 1).expect("fewer than 2^32 regions")
             });
-            self.all[place as usize].key = key;
-            place
-        })
+            self.all[*place as usize].key = key;
+        }
+        *place
     }
 
     /// Frees a region without extents.
     pub(super) fn release(&mut self, place: u32) {
-        self.places.remove(&self.all[place as usize].key);
+        let key = self.all[place as usize].key;
+        match self.arrays.get_mut(&key.0).filter(|_| key.1 < ARRAY_MAX) {
+            Some(array) => array[key.1 as usize] = NONE,
+            None => drop(self.others.remove(&key)),
+        }
         self.free.push(place);
     }
 }
@@ -207,6 +240,27 @@ mod tests {
             region.insert(Extent::new(range, PLACED, None));
         }
         region
+    }
+
+    /// Whatever files there are and however far they reach, in arrays and beside them.
+    #[test]
+    fn regions_are_found_by_file_and_number() {
+        let keys = (0..300_u32).flat_map(|file| {
+            [0, 1, 7, ARRAY_MAX - 1, ARRAY_MAX, 1 << 42].map(|number| (file, number))
+        });
+        let keys: Vec<RegionKey> = keys.collect();
+        let mut regions = Regions::default();
+        for round in 0..3 {
+            assert!(keys.iter().all(|key| regions.find(*key).is_none()), "{round}");
+            let places: Vec<u32> = keys.iter().map(|key| regions.find_or_add(*key)).collect();
+            for (key, place) in keys.iter().zip(&places) {
+                assert_eq!((regions.find(*key), regions[*place].key), (Some(*place), *key));
+                assert_eq!(regions.find_or_add(*key), *place);
+                assert_eq!(regions.find((key.0, key.1 + 2)), None, "{key:?}");
+            }
+            places.iter().for_each(|place| regions.release(*place));
+        }
+        assert_eq!(regions.all.len(), keys.len(), "places are used again");
     }
 
     proptest! {
