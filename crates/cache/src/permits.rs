@@ -136,18 +136,34 @@ impl Permits {
             }
             // It may keep the file's pages, which the next permit may have to drop.
             drop(held);
-            if !self.origin.data.is_striped() {
-                if let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? {
-                    return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
-                }
-                let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
-                self.lies_within(file, range)?;
-                return Ok(held);
+            if let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? {
+                return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
             }
+            let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+            self.lies_within(file, range)?;
+            return Ok(held);
         }
         // Where an append writes is known only once no other node can change the file.
-        let (start, touches) = if appends { (u64::MAX, NOTHING) } else { (range.start, range) };
-        self.alone_from(tokens, file, start, touches)
+        self.alone_from(tokens, file, u64::MAX, NOTHING)
+    }
+
+    /// To punch, reserve or zero `range`, which sets the size of a striped file.
+    pub(crate) fn to_allocate<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+    ) -> Result<HeldPermit<'f>> {
+        if !self.origin.data.is_striped() {
+            return self.to_write(file, range, false);
+        }
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.check_writable(file)?;
+        let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+        if self.lies_within(file, range)? {
+            return Ok(held);
+        }
+        drop(held);
+        self.alone_from(tokens, file, range.start, range)
     }
 
     /// To change the size to `size`: exclusively from there or from the end on.

@@ -110,6 +110,10 @@ impl Redirector {
         identified.verdict.critical &= !beside_others;
         let cached = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
+            if beside_others {
+                let _changing = self.own.changing(file, Some(&handle.origin))?;
+                handle.origin.prepare_growth(range.end)?;
+            }
             let set_size = growing && !beside_others;
             self.write_segments(handle, &identified, range, data, segments, set_size)
         })

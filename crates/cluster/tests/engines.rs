@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use halocline_api::config::{CacheSize, Config};
+use halocline_api::config::{CacheSize, Config, VolumeKind, VolumeShape};
 use halocline_api::control::{Controlled, Side};
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
@@ -21,7 +21,7 @@ use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
 use halocline_testkit::waiting::{SetOnDrop, eventually, within};
 use halocline_vfs::Allocate;
-use halocline_vfs::{Caller, Engine, SetAttr};
+use halocline_vfs::{Caller, Engine, Maker, SetAttr};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -53,10 +53,18 @@ impl Cluster {
     /// Over a store that each node connects to by itself.
     fn over(nodes: usize, config: &Config, connect: impl Fn() -> Arc<dyn Store>) -> Self {
         let (origin, registry) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        std::fs::write(origin.path().join("file"), b"").unwrap();
-        let nodes = (0..nodes)
+        let is_plain = config.origin.kind == VolumeKind::Plain;
+        if is_plain {
+            std::fs::write(origin.path().join("file"), b"").unwrap();
+        }
+        let nodes: Vec<_> = (0..nodes)
             .map(|number| Self::node(number, (origin.path(), registry.path()), &connect(), config))
             .collect();
+        if !is_plain {
+            let (engine, by) = (&nodes[0].engine, Maker { caller: ME, umask: 0o022 });
+            let place = (&engine.root(), OsStr::new("file"));
+            drop(engine.create(place, 0o644, libc::O_RDWR, by).unwrap());
+        }
         Self { origin, _registry: registry, nodes }
     }
 
@@ -252,9 +260,17 @@ fn who_makes_a_file_longer_takes_nothing_from_who_is_behind() {
 /// acknowledged is cut off.
 #[test]
 fn i11_nodes_that_make_a_file_longer_cut_off_nothing() {
+    for kind in [VolumeKind::Plain, VolumeKind::Striped] {
+        let servers = if kind == VolumeKind::Plain { 1 } else { 4 };
+        let origin = VolumeShape { kind, servers, stripe: 64 << 10 };
+        make_longer(&Config { origin, ..Config::default() });
+    }
+}
+
+fn make_longer(config: &Config) {
     const BLOCK: u64 = 8 << 10;
     const BLOCKS: u64 = 96;
-    let cluster = Cluster::new(3);
+    let cluster = Cluster::with(3, config);
     for round in 1..=12_u8 {
         cluster.nodes[0].truncate(0);
         thread::scope(|scope| {
