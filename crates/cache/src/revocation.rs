@@ -21,6 +21,9 @@ use halocline_meta::{FileId, OriginKey};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
+/// Errors of a file that has nothing dirty, cannot be opened, and will not be soon.
+const UNREACHABLE: [i32; 4] = [libc::ENOENT, libc::ESTALE, libc::EACCES, libc::EPERM];
+
 /// A search for files under other names is not repeated sooner.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -150,8 +153,9 @@ impl LocalCache for Revocation {
         // Bytes that bypassed the cache may so far be only in the memory of the origin's file system.
         match self.known.syncer_of(&file) {
             Ok(origin) => origin.sync(true)?,
-            // It is gone, or other nodes renamed it while nobody here had it open. What was dirty is synced.
-            Err(error) if [libc::ENOENT, libc::ESTALE].contains(&error.errno()) => {}
+            // It is gone, or other nodes renamed it while nobody here had it open, or its mode forbids it by now. What was
+            // dirty is synced, and others must not wait for a file that stays like that.
+            Err(error) if UNREACHABLE.contains(&error.errno()) => {}
             Err(error) => return Err(error),
         }
         if !keeps_clean {
