@@ -36,6 +36,7 @@ fn query(offset: u64, len: u64, distance: Option<u64>, run_bytes: u64) -> Query 
         orderly: true,
         continues_origin: false,
         in_step: false,
+        origin_serves_reads: false,
         cache_pressure: 0.0,
     }
 }
@@ -89,6 +90,7 @@ fn any_query() -> impl Strategy<Value = Query> {
                 orderly: true,
                 continues_origin: false,
                 in_step: false,
+                origin_serves_reads: false,
                 cache_pressure,
             },
         )
