@@ -154,7 +154,7 @@ fn what_cannot_be_played_is_refused_and_nothing_made() {
         import(rows);
         refused(&sandbox, &["odd.hct", "dir"], what);
     }
-    let many: String = (0..1025).map(|process| format!("0,{process},f,write,0,1\n")).collect();
+    let many: String = (0..1025).flat_map(|process| ["0,".to_owned(), process.to_string(), ",f,write,0,1\n".to_owned()]).collect();
     import(&many);
     refused(&sandbox, &["odd.hct", "dir"], "play a smaller one");
     refused(

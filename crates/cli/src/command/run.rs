@@ -184,10 +184,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
             Flushing::Now(now) => meter.tell(&now),
             Flushing::Silent(time) if time > SILENCE && !is_told => {
                 is_told = true;
-                tell!(
-                    "halocline: the flush waits for the origin {}; interrupt this to leave what is dirty on the cache",
-                    text::path(&plan.place.origin)
-                );
+                tell_silence(&plan.place.origin);
             }
             Flushing::Silent(_) => {}
         }
@@ -217,6 +214,13 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
         report.tell();
     }
     conclude(&plan, status, &report, &flushed)
+}
+
+fn tell_silence(origin: &Path) {
+    tell!(
+        "halocline: the flush waits for the origin {}; interrupt this to leave what is dirty on the cache",
+        text::path(origin)
+    );
 }
 
 /// What `run --report` writes.
