@@ -134,16 +134,36 @@ impl Permits {
             if self.lies_within(file, range)? {
                 return Ok(held);
             }
-            if !self.origin.data.is_striped() {
-                let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? else {
-                    return Ok(held);
-                };
+            // It may keep the file's pages, which the next permit may have to drop.
+            drop(held);
+            if let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? {
                 return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
             }
+            let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+            self.lies_within(file, range)?;
+            return Ok(held);
         }
         // Where an append writes is known only once no other node can change the file.
-        let (start, touches) = if appends { (u64::MAX, NOTHING) } else { (range.start, range) };
-        self.alone_from(tokens, file, start, touches)
+        self.alone_from(tokens, file, u64::MAX, NOTHING)
+    }
+
+    /// To punch, reserve or zero `range`, which sets the size of a striped file.
+    pub(crate) fn to_allocate<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+    ) -> Result<HeldPermit<'f>> {
+        if !self.origin.data.is_striped() {
+            return self.to_write(file, range, false);
+        }
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.check_writable(file)?;
+        let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+        if self.lies_within(file, range)? {
+            return Ok(held);
+        }
+        drop(held);
+        self.alone_from(tokens, file, range.start, range)
     }
 
     /// To change the size to `size`: exclusively from there or from the end on.
@@ -259,8 +279,7 @@ impl Permits {
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
             file.peer_copies.drop_range(want.range);
         }
-        let keeps_pages = self.origin.keeps_pages(&file.node.read());
-        let mut pages = keeps_pages.then(|| file.pages.read());
+        let mut pages = self.use_pages(file);
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
             self.drop_clean(file, want.range)?;
@@ -271,6 +290,11 @@ impl Permits {
         }
         let caches = grant.caches && !file.unlinked.load(Ordering::SeqCst);
         Ok(HeldPermit { _permit: Some(permit), _pages: pages, caches, alone_from: None })
+    }
+
+    /// Keeps the kernel's pages of a file from being dropped, where they may be old.
+    fn use_pages<'f>(&self, file: &'f CachedFile) -> Option<RwLockReadGuard<'f, ()>> {
+        self.origin.keeps_pages(&file.node.read()).then(|| file.pages.read())
     }
 
     /// Makes sure that nothing of a range is read from pages of before this call. A page that a request is using, or

@@ -4,11 +4,11 @@
 //! A request is identified first, then redirected. Every path keeps I1: a read returns the newest bytes of either side,
 //! because reads and writes hold the file's range lock during lookup and transfer.
 
-mod missing;
+mod missing_bytes;
 
 use std::sync::Arc;
 
-use self::missing::{Missing, Read};
+use self::missing_bytes::{MissingBytes, Read};
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 
@@ -101,17 +101,19 @@ impl Redirector {
             (asked, file.range.exclusive(asked))
         };
         let mut identified = self.identify(file, Direction::Write, range, tid);
-        identified.verdict.critical &= held.caches;
         let grows = (range.end > file.size()).then(|| file.growth.lock());
         grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file, &held))?;
         let growing = grows.is_some() && range.end > file.size();
         // Where other nodes may make the file longer at the same time, a write on the origin does so beside them.
         let beside_others = growing && held.alone_from.is_none();
-        identified.verdict.critical &= !beside_others;
+        identified.verdict.critical &= held.caches && !beside_others;
         let cached = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
-            let set_size = growing && !beside_others;
-            self.write_segments(handle, &identified, range, data, segments, set_size)
+            if beside_others {
+                self.resizer.grow_beside_others(handle, range.end)?;
+            }
+            let sets_size = growing && !beside_others;
+            self.write_segments(handle, &identified, range, data, segments, sets_size)
         })
         .inspect_err(|_| {
             if let Some(from) = held.alone_from.filter(|_| growing) {
@@ -448,7 +450,7 @@ impl Redirector {
     ) -> Result<Served> {
         // First what is missing, in few large pieces that may include cached ranges; then the cached bytes over them,
         // which are at least as new.
-        let Missing { peers, mut whole } =
+        let MissingBytes { peers, mut whole } =
             self.read_missing(handle, identified, range, buf, segments)?;
         let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, peers, whole }) };
         let (mut cached, mut rest) = (0, segments);

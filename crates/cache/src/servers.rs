@@ -1,7 +1,7 @@
 //! Opens both sides with their decorators and finds the profiles that the cost models use.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use halocline_model::admit::CacheSide;
@@ -11,7 +11,7 @@ use halocline_model::request::Direction;
 
 use crate::coherence::{Coherence, PeerCache};
 use crate::decorators::{Decorated, Whose};
-use halocline_api::config::{Config, EmulatedGroup, Shares};
+use halocline_api::config::{Config, EmulatedGroup, Shares, VolumeKind};
 use halocline_api::control::{ServerStatus, Side};
 use halocline_meta::identity::identity_of;
 use halocline_meta::table::ExtentTable;
@@ -82,14 +82,21 @@ impl fmt::Debug for Decorations<'_> {
     }
 }
 
-/// Meters of the `count` servers in `dir`, which detect drift if the device was calibrated.
-fn new_meters(count: u32, dir: &Path, config: &Config, clock: &Clock) -> Vec<Arc<Meter>> {
-    let calibrated = config.device(dir).filter(|_| config.emulate.is_none());
-    let meter = || match calibrated {
-        Some(profile) => Meter::with_drift(Drift::new(dir.to_owned(), *profile, clock)),
-        None => Meter::default(),
+/// The directory of each of the `count` servers of a volume in `dir`: `dir` itself if it has no servers of its own.
+fn directories(dir: &Path, count: u32, divided: bool) -> Vec<PathBuf> {
+    let of = |index| if divided { dir.join(format!("server-{index}")) } else { dir.to_owned() };
+    (0..count).map(of).collect()
+}
+
+/// Meters of the servers in `dirs`, which detect drift of those that were calibrated: each may be a device of its own
+/// kind.
+fn new_meters(dirs: Vec<PathBuf>, config: &Config, clock: &Clock) -> Vec<Arc<Meter>> {
+    let meter = |dir: PathBuf| {
+        let calibrated = config.device(&dir).filter(|_| config.emulate.is_none()).copied();
+        let drift = calibrated.map(|profile| Drift::new(dir, profile, clock));
+        Arc::new(drift.map_or_else(Meter::default, Meter::with_drift))
     };
-    (0..count).map(|_| Arc::new(meter())).collect()
+    dirs.into_iter().map(meter).collect()
 }
 
 /// Opens the origin.
@@ -100,7 +107,8 @@ pub(crate) fn open_origin(
     around: Decorations<'_>,
 ) -> Result<Origin> {
     let shape = Origin::shape_in(dir, config.origin_shape())?;
-    meters.origin = new_meters(shape.servers, dir, config, around.clock);
+    let dirs = directories(dir, shape.servers, shape.kind == VolumeKind::Striped);
+    meters.origin = new_meters(dirs, config, around.clock);
     let common = around.common_devices.filter(|_| config.emulate.is_some());
     let numbers = 0..shape.servers as usize;
     let queues = |dir: &Path| numbers.map(|number| CommonQueue::open(dir, number)).collect();
@@ -122,7 +130,8 @@ pub(crate) fn open_cache(
     around: Decorations<'_>,
 ) -> Result<Volume> {
     let shape = config.cache_shape();
-    meters.cache = new_meters(shape.servers, dir, config, around.clock);
+    let dirs = directories(dir, shape.servers, shape.servers > 1);
+    meters.cache = new_meters(dirs, config, around.clock);
     let decorate = |index: usize, device| {
         let (clock, injected) = (around.clock, around.cache);
         let meter = Some(&meters.cache[index]);

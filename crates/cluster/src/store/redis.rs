@@ -7,6 +7,7 @@
 mod cluster;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+pub(crate) mod parts;
 mod routes;
 mod scripts;
 mod server;
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use halocline_cache::coherence::SharedFile;
+use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
 use redis::{Connection, FromRedisValue, Script, ScriptInvocation};
@@ -46,19 +48,31 @@ const SEEDS_MAX: usize = 64;
 /// # Errors
 /// If it cannot be reached, or if its settings would lose tokens. No error shows a secret.
 pub fn open(urls: &str, password: Option<&str>, origin: &str) -> Result<Arc<dyn Store>> {
+    let urls = urls_of(urls)?;
+    if is_cluster(&urls, password)? {
+        return Ok(Arc::new(ClusterStore::connect(&urls, password, origin)?));
+    }
+    Ok(Arc::new(RedisStore::connect(urls[0], password, origin)?))
+}
+
+/// The URLs that one text names, at least one.
+fn urls_of(urls: &str) -> Result<Vec<&str>> {
     let urls: Vec<&str> = urls.split(',').collect();
     if urls.len() > SEEDS_MAX {
         let what =
             format!("more than {SEEDS_MAX} servers are named; some of the cluster's will do");
         return Err(StoreError::Unusable(what));
     }
+    Ok(urls)
+}
+
+/// Whether the servers at `urls` are a cluster's; otherwise there is one.
+fn is_cluster(urls: &[&str], password: Option<&str>) -> Result<bool> {
     let mut failed = None;
-    for url in &urls {
+    for url in urls {
         match is_of_cluster(&Server::new(info_of(url, password)?)?) {
-            Ok(true) => return Ok(Arc::new(ClusterStore::connect(&urls, password, origin)?)),
-            Ok(false) if urls.len() == 1 => {
-                return Ok(Arc::new(RedisStore::connect(url, password, origin)?));
-            }
+            Ok(true) => return Ok(true),
+            Ok(false) if urls.len() == 1 => return Ok(false),
             Ok(false) => {
                 let what = "several servers are named, and one is not part of a cluster";
                 return Err(StoreError::Unusable(what.to_owned()));
@@ -110,6 +124,8 @@ struct Keys {
     epoch: String,
     members: String,
     leases: String,
+    working: String,
+    serving: String,
 }
 
 impl Keys {
@@ -117,7 +133,14 @@ impl Keys {
     fn new(tag: &str) -> Self {
         let prefix = format!("halocline:{{{tag}}}:");
         let key = |name: &str| format!("{prefix}{name}");
-        Self { epoch: key("epoch"), members: key("members"), leases: key("leases"), prefix }
+        Self {
+            epoch: key("epoch"),
+            members: key("members"),
+            leases: key("leases"),
+            working: key("working"),
+            serving: key("serving"),
+            prefix,
+        }
     }
 
     fn file(&self, file: SharedFile) -> String {
@@ -301,6 +324,30 @@ fn renew<'a>(
     Ok(script)
 }
 
+/// The script that counts the origin's users, after noting what one of them does.
+fn users<'a>(
+    script: &'a Script,
+    keys: &Keys,
+    own: Option<(Session, Use, u64)>,
+) -> ScriptInvocation<'a> {
+    let mut script = script.prepare_invoke();
+    script.key(&keys.working).key(&keys.serving).key(&keys.leases);
+    match own {
+        Some((session, own, kept_ms)) => script
+            .arg(format!("{:016x}", session.0))
+            .arg(u8::from(own.works))
+            .arg(u8::from(own.serves))
+            .arg(kept_ms.max(1)),
+        None => script.arg(""),
+    };
+    script
+}
+
+/// The answer of that script.
+fn users_of((working, serving, nodes): (u64, u64, u64)) -> Users {
+    Users { working, serving, nodes }
+}
+
 /// The script that sends a session a message; `told` is the session's list.
 fn tell<'a>(script: &'a Script, told: &str, file: SharedFile) -> ScriptInvocation<'a> {
     let mut script = script.prepare_invoke();
@@ -421,6 +468,10 @@ impl Store for RedisStore {
         let messages = self.keys.peer_messages(session);
         let received = wait_for(&self.receiving, connect, &messages, wait_limit);
         received.unwrap_or_else(|| nothing_for(wait_limit))
+    }
+
+    fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users> {
+        self.run(&users(&self.members.users, &self.keys, own)).map(users_of)
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {

@@ -37,10 +37,11 @@ impl File {
                     break what;
                 }
                 Attempt::Waits(what) => waited_for = Some(what),
-                Attempt::Again => {
+                Attempt::Again if began.elapsed() < self.shared.options.wait_limit => {
                     attempts += 1;
                     continue;
                 }
+                Attempt::Again => break "what this node had to give up first".to_owned(),
             }
             if self.shared.is_stopped() {
                 break "this mount to end".to_owned();
