@@ -3,7 +3,7 @@
 //! [`store`] is what all nodes share: the tokens of each file, and the members. [`registry`] lists the nodes' sessions
 //! on the origin, where no store can forget them. [`agent`] is between an engine ([`halocline_cache::coherence`]) and
 //! both; its decisions are computed by [`halocline_model::token`]. [`glusterfs`] says whether an origin's client has caches
-//! that no token reaches.
+//! that no token reaches. [`names`] are those of a file tier that nodes share.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ pub mod counters;
 pub mod fuzzing;
 pub mod glusterfs;
 pub mod inner_origins;
+pub mod names;
 pub mod overview;
 pub mod registry;
 pub mod sessions;

@@ -5,6 +5,7 @@ use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS, SERVED};
 use super::advise::{ADVISE, ADVISED_USE};
 use super::benched_advice::{BENCH_ADVISE, USES};
 use super::benched_cluster::{BENCH_CLUSTER, CLUSTER_RUN};
+use super::benched_metadata::BENCH_METADATA;
 use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_FSCK, CLUSTER_NODES,
     CLUSTER_STATUS, CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
@@ -249,6 +250,12 @@ pub static SECTIONS: &[Section] = &[
         commands: "`runs` and `medians` of `bench cluster`",
         about: "One case, once; in `medians` each phase is the one of median duration.",
         metrics: CLUSTER_RUN,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline bench metadata --json`",
+        about: "Operations on the names of a shared file tier in their store; [BENCH.md](BENCH.md) says what is measured.",
+        metrics: BENCH_METADATA,
         within: &[],
     },
     Section {
