@@ -56,7 +56,6 @@ mod fetch;
 mod fill;
 mod flush;
 mod glob_rules;
-mod globs;
 mod handle;
 mod hang_detection;
 mod health;

@@ -87,6 +87,7 @@ const OTHERS: &[&[&str]] = &[
     &["model"],
     &["bench", "admission"],
     &["bench", "advise"],
+    &["bench", "metadata"],
     &["trace", "make"],
     &["unstripe", "nowhere", "out"],
 ];

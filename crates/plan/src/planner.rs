@@ -210,7 +210,9 @@ fn full_after(
         return None;
     }
     let mut is_fast = vec![false; servers.count()];
-    fast.iter().for_each(|server| is_fast[*server] = true);
+    for server in &fast {
+        is_fast[*server] = true;
+    }
     let mut there = 0_u64;
     for (index, request) in sample.iter().enumerate() {
         let Some(layout) = layouts.files.get(&request.file) else { continue };

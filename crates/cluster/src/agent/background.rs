@@ -64,7 +64,7 @@ impl Shared {
             if is_news && may_tell {
                 // Once for this news; the keeper notes when it told.
                 state.told = Some((either(told, own), now));
-                self.wake();
+                self.upkeep.wake();
             }
         }
         self.known_share()
@@ -85,7 +85,7 @@ impl Shared {
     /// Tells the others what this node does with the origin, and learns what they do. Called when the lease was renewed.
     pub(super) fn tell_use(&self) {
         let own = {
-            let nodes = self.known().members.sessions().count() as u64;
+            let nodes = self.roll.known().members.sessions().count() as u64;
             let state = &mut *self.background.state.lock();
             state.nodes = state.nodes.max(nodes);
             let own = either(state.since, state.now);

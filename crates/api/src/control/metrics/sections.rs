@@ -5,6 +5,7 @@ use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS, SERVED};
 use super::advise::{ADVISE, ADVISED_USE};
 use super::benched_advice::{BENCH_ADVISE, USES};
 use super::benched_cluster::{BENCH_CLUSTER, CLUSTER_RUN};
+use super::benched_metadata::BENCH_METADATA;
 use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_FSCK, CLUSTER_NODES,
     CLUSTER_STATUS, CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
@@ -252,6 +253,12 @@ pub static SECTIONS: &[Section] = &[
         within: &[],
     },
     Section {
+        commands: "`halocline bench metadata --json`",
+        about: "Operations on the names of a shared file tier in their store; [BENCH.md](BENCH.md) says what is measured.",
+        metrics: BENCH_METADATA,
+        within: &[],
+    },
+    Section {
         commands: "`halocline bench tier --json`",
         about: "What was measured; [BENCH.md](BENCH.md) says how. Parts that were not asked for are empty lists, or null.",
         metrics: BENCH_TIER,
@@ -274,13 +281,14 @@ pub static SECTIONS: &[Section] = &[
             ("policies[].of_never.", RATIOS),
             ("policies[].of_best.", RATIOS),
             ("cases[].seconds.", SECONDS),
+            ("cases[].adaptive.", SERVED),
             ("engine[].policies[].engine.", SERVED),
             ("engine[].policies[].simulated.", SERVED),
         ],
     },
     Section {
-        commands: "`engine` and `simulated` of `bench admission`",
-        about: "A workload under one policy: on the engine itself, on emulated devices in simulated time, and by the simulator.",
+        commands: "`adaptive`, `engine` and `simulated` of `bench admission`",
+        about: "A workload under one policy: by the simulator (of each case, under `adaptive`), and on the engine itself, on emulated devices in simulated time.",
         metrics: SERVED,
         within: &[],
     },

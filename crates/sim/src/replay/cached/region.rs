@@ -45,6 +45,11 @@ impl Extent {
         matches!(self.slot, DIRTY | FLUSHING)
     }
 
+    /// Whether it is dirty, and was written to since its last flush began.
+    pub(super) const fn waits_for_flush(&self) -> bool {
+        self.slot == DIRTY
+    }
+
     pub(super) const fn is_flushing(&self) -> bool {
         self.slot == FLUSHING
     }
@@ -79,10 +84,12 @@ pub(super) struct Region {
     pub(super) key: RegionKey,
     extents: Vec<Extent>,
     pub(super) dirty: u32,
+    /// When one of its bytes was last written, as a number that grows.
+    pub(super) written: u64,
 }
 
 /// Regions of one file that are found by their number in an array: those of the first 128 GiB.
-const ARRAY_MAX: u64 = 1 << 16;
+const ARRAY_MAX: usize = 1 << 16;
 /// Limit of the files with such an array, which takes 256 KiB at most.
 const ARRAYS_MAX: usize = 256;
 /// Instead of an index: there is no such region.
@@ -101,11 +108,16 @@ pub(super) struct Regions {
     free: Vec<u32>,
 }
 
+/// Where in a file's array the region `number` is, if it is in one.
+fn in_array(number: u64) -> Option<usize> {
+    usize::try_from(number).ok().filter(|number| *number < ARRAY_MAX)
+}
+
 impl Regions {
     pub(super) fn find(&self, key: RegionKey) -> Option<u32> {
-        match self.arrays.get(&key.0).filter(|_| key.1 < ARRAY_MAX) {
-            Some(array) => array.get(key.1 as usize).copied().filter(|place| *place != NONE),
-            None => self.others.get(&key).copied(),
+        match (self.arrays.get(&key.0), in_array(key.1)) {
+            (Some(array), Some(number)) => array.get(number).copied().filter(|it| *it != NONE),
+            _ => self.others.get(&key).copied(),
         }
     }
 
@@ -114,15 +126,14 @@ impl Regions {
         if self.arrays.len() < ARRAYS_MAX {
             self.arrays.entry(file).or_default();
         }
-        let place = match self.arrays.get_mut(&file).filter(|_| number < ARRAY_MAX) {
-            Some(array) => {
-                let number = number as usize;
+        let place = match (self.arrays.get_mut(&file), in_array(number)) {
+            (Some(array), Some(number)) => {
                 if number >= array.len() {
                     array.resize(number + 1, NONE);
                 }
                 &mut array[number]
             }
-            None => self.others.entry(key).or_insert(NONE),
+            _ => self.others.entry(key).or_insert(NONE),
         };
         if *place == NONE {
             *place = self.free.pop().unwrap_or_else(|| {
@@ -137,9 +148,9 @@ impl Regions {
     /// Frees a region without extents.
     pub(super) fn release(&mut self, place: u32) {
         let key = self.all[place as usize].key;
-        match self.arrays.get_mut(&key.0).filter(|_| key.1 < ARRAY_MAX) {
-            Some(array) => array[key.1 as usize] = NONE,
-            None => drop(self.others.remove(&key)),
+        match (self.arrays.get_mut(&key.0), in_array(key.1)) {
+            (Some(array), Some(number)) => array[number] = NONE,
+            _ => drop(self.others.remove(&key)),
         }
         self.free.push(place);
     }
@@ -166,6 +177,12 @@ impl Region {
 
     pub(super) fn all(&mut self) -> &mut [Extent] {
         &mut self.extents
+    }
+
+    /// Bytes of its dirty extents that are not being flushed.
+    pub(super) fn dirty_bytes(&self) -> u64 {
+        let dirty = self.extents.iter().filter(|extent| extent.waits_for_flush());
+        dirty.map(|extent| u64::from(extent.end - extent.start)).sum()
     }
 
     /// The extents that have bytes of `part`, which is in this region and not empty.
@@ -246,7 +263,7 @@ mod tests {
     #[test]
     fn regions_are_found_by_file_and_number() {
         let keys = (0..300_u32).flat_map(|file| {
-            [0, 1, 7, ARRAY_MAX - 1, ARRAY_MAX, 1 << 42].map(|number| (file, number))
+            [0, 1, 7, ARRAY_MAX as u64 - 1, ARRAY_MAX as u64, 1 << 42].map(|number| (file, number))
         });
         let keys: Vec<RegionKey> = keys.collect();
         let mut regions = Regions::default();

@@ -113,7 +113,8 @@ impl Script {
     }
 }
 
-fn check(request: &Request) -> Result<(), String> {
+/// Refuses a request that is too long to be played.
+pub(super) fn check(request: &Request) -> Result<(), String> {
     if request.length > REQUEST_BYTES_MAX {
         return Err(format!(
             "a request of {} bytes: at most {REQUEST_BYTES_MAX} can be played",

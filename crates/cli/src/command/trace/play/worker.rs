@@ -15,7 +15,7 @@ use halocline_trace::{Op, Reader, Request};
 use serde::{Deserialize, Serialize};
 
 use super::files::{Files, content_of};
-use super::script::relative;
+use super::script::{check, relative};
 use crate::command::bench::content::Content;
 use crate::command::bench::worker::{Done, Word, Wrong, await_start, nanoseconds, say};
 use crate::failure::{Failure, Outcome};
@@ -100,6 +100,8 @@ fn requests_of(job: &Job) -> Result<(Vec<(Duration, Request)>, HashMap<u32, Path
         let first_ns = block.first().map_or(0, |first| first.start_ns);
         let mut ready = *ready_ns.get_or_insert(first_ns);
         for request in block.iter().filter(|request| request.process == job.process) {
+            // The file may be another one by now.
+            check(request).map_err(|what| failed(&what))?;
             let pause_ns = request.start_ns.saturating_sub(ready);
             // Without durations nobody knows how long it computed.
             ready = request.duration_ns.map_or(u64::MAX, |took| request.start_ns + took);
