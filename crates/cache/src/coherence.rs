@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use halocline_api::control::TokenCounts;
+use halocline_model::background::{Share, Use};
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 
@@ -150,6 +151,11 @@ pub trait Coherence: Debug + Send + Sync {
         false
     }
 
+    /// What this node's low-priority work may use of the origin, now that the node does this with it. Asks nobody.
+    fn share(&self, _own: Use) -> Share {
+        Share::WHOLE
+    }
+
     /// Whether this node may change the origin and serve what it has cached (I12).
     ///
     /// # Errors
@@ -165,9 +171,20 @@ pub trait FileTokens: Debug + Send + Sync {
     /// `EIO`, after a bounded time, if a failed node may have newer bytes there or if there is no valid lease.
     fn begin(&self, want: Want) -> Result<Grant>;
 
+    /// The same, but asks nobody and does not wait: `None` unless the node holds the token already.
+    fn begin_at_once(&self, _want: Want) -> Option<Grant> {
+        None
+    }
+
     /// The same for background work, which is postponed or left out rather than made to wait: `None` unless the node
     /// already holds the token and no other node wants it.
     fn try_begin(&self, want: Want) -> Option<Grant>;
+
+    /// Whether this node holds all of `range` exclusively and knows its newest bytes, although it is giving it up. For
+    /// the [`LocalCache`], which may write again what it has not changed there, until it returns.
+    fn gives_alone(&self, _range: ByteRange) -> bool {
+        false
+    }
 
     /// Ends a permit.
     fn end(&self, grant: Grant);
@@ -201,9 +218,6 @@ pub trait LocalCache: Send + Sync {
     fn cached(&self, _file: SharedFile, _range: ByteRange) -> Option<Cached> {
         None
     }
-
-    /// The dirty ranges of all files: what a node claims again after the store lost its tokens.
-    fn dirty(&self) -> Vec<(SharedFile, ByteRange)>;
 }
 
 /// A permit, ended when it is dropped.
@@ -221,6 +235,11 @@ impl<'a> Permit<'a> {
     /// As [`FileTokens::begin`].
     pub fn wait(tokens: &'a dyn FileTokens, want: Want) -> Result<Self> {
         Ok(Self { tokens, grant: tokens.begin(want)?, looked: false })
+    }
+
+    /// Takes a permit under a token that the node holds already.
+    pub(crate) fn at_once(tokens: &'a dyn FileTokens, want: Want) -> Option<Self> {
+        Some(Self { tokens, grant: tokens.begin_at_once(want)?, looked: false })
     }
 
     /// Takes a permit if that needs no waiting.

@@ -101,7 +101,15 @@ impl ExternalChanges {
             let evidence =
                 if sick { Evidence::Behind(i64::MAX) } else { *self.own.evidence.lock() };
             match evidence.judge(record.stamp, found) {
-                _ if self.shared => {}
+                // What is dirty is under an exclusive token, so no other node has made the file shorter: the origin
+                // has lost its end.
+                _ if self.shared => {
+                    let was_longer =
+                        matches!(record.stamp, Stamp::Closed { size, .. } if size > file.size());
+                    if was_longer || self.store.dmt.promised(id, tail(file.size())) {
+                        self.save_lost_end(file, id)?;
+                    }
+                }
                 Verdict::Same => {}
                 Verdict::Ours if sick || record.stamp == Stamp::Writing => {}
                 Verdict::Ours | Verdict::Attributes => {

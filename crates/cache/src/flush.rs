@@ -17,6 +17,7 @@ use halocline_model::request::ByteRange;
 use halocline_model::sieve::OriginCost;
 
 pub(crate) use self::choosing::Which;
+use self::snapshot::Snapshot;
 pub(crate) use self::snapshot::Snapshots;
 pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept};
 use crate::backpressure::Backpressure;
@@ -63,6 +64,26 @@ pub(crate) enum WhenBusy {
     Wait,
 }
 
+/// How a flush deals with programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manners {
+    /// Requests in its way.
+    pub(crate) when_busy: WhenBusy,
+    /// Who waits for it.
+    pub(crate) waits: Waits,
+}
+
+/// Who waits for a flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// No one: it rests while programs use the origin.
+    NoOne,
+    /// Somebody who asked for it. It rests, too.
+    Caller,
+    /// A program of another node, for this range, which is given up when the flush is done.
+    Node(ByteRange),
+}
+
 /// Writes dirty regions to the origin.
 #[derive(Debug, Builder)]
 pub(crate) struct Flusher {
@@ -95,14 +116,14 @@ impl Flusher {
         file: &CachedFile,
         id: FileId,
         region: ByteRange,
-        when_busy: WhenBusy,
+        manners: Manners,
         all: &mut Flushed,
     ) -> Result<()> {
         // Without a lease other nodes may have taken the bytes that are dirty here (I12).
         self.permits.coherence().map_or(Ok(()), |coherence| coherence.check_lease())?;
         let mut from = region.start;
         while let Some(next) =
-            self.flush_some(file, id, ByteRange::new(from, region.end), when_busy, all)?
+            self.flush_some(file, id, ByteRange::new(from, region.end), manners, all)?
         {
             from = next;
         }
@@ -116,7 +137,7 @@ impl Flusher {
         file: &CachedFile,
         id: FileId,
         region: ByteRange,
-        when_busy: WhenBusy,
+        Manners { when_busy, waits }: Manners,
         all: &mut Flushed,
     ) -> Result<Option<u64>> {
         let (mut dirty, mut rest) = self.dirty_in(id, region);
@@ -144,7 +165,9 @@ impl Flusher {
                 return Ok(None);
             }
             // What lies between is written again as it was read: only where no other node can write meanwhile (I11).
-            let unshared = self.permits.try_to_rewrite(file, span);
+            let given =
+                matches!(waits, Waits::Node(given) if self.owns_gaps(file, &snapshot, given));
+            let unshared = if given { None } else { self.permits.try_to_rewrite(file, span) };
             // Writing across gaps allocates blocks in the origin's holes: only if that space is not promised
             // elsewhere.
             let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
@@ -153,10 +176,9 @@ impl Flusher {
                 snapshot.extents.iter().all(is_held),
                 "I3: only what is locked goes to the origin"
             );
-            let gaps = match &unshared {
-                Some(_) => self.space.take_gaps(&flush_handle, span, bytes),
-                None => None,
-            };
+            let gaps = (given || unshared.is_some())
+                .then(|| self.space.take_gaps(&flush_handle, span, bytes))
+                .flatten();
             let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
             file.streams.lock().flushed(origin.striping(), span);
             flush_handle.rewrite(snapshot.runs(), &|runs| match gaps {
@@ -173,6 +195,14 @@ impl Flusher {
             }
         }
         Ok(rest)
+    }
+
+    /// Whether what lies between the dirty runs is this node's alone until it has given up the range `given`.
+    fn owns_gaps(&self, file: &CachedFile, snapshot: &Snapshot, given: ByteRange) -> bool {
+        let runs = snapshot.runs().runs;
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return false };
+        let gaps = ByteRange { start: first.end, end: last.start };
+        runs.len() > 1 && given.contains(gaps) && self.permits.gives_alone(file, gaps)
     }
 
     /// At most [`EXTENTS_PER_REGION`] dirty extents that begin in `region`, and where the rest begins, if there

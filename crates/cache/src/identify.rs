@@ -63,10 +63,11 @@ impl Identifier {
     ) -> Identified {
         let process = self.processes.of_thread(tid);
         let striping = self.setting.origin.striping();
-        let (pattern, continues_origin) = {
+        let (pattern, continues_origin, origin_serves_reads) = {
             let mut streams = file.streams.lock();
-            let pattern = streams.note(process.pid, range, now_ms);
-            (pattern, streams.continues_origin(striping, range, pattern, direction))
+            let pattern = streams.note(striping, process.pid, range, now_ms);
+            let continues = streams.continues_origin(striping, range, pattern, direction);
+            (pattern, continues, streams.origin_serves_reads())
         };
         let hint = file.hint.read();
         let query = Query {
@@ -80,6 +81,7 @@ impl Identifier {
             orderly: pattern.orderly,
             continues_origin,
             in_step: pattern.in_step,
+            origin_serves_reads,
             cache_pressure: pressure,
         };
         let named = hint.policy.as_deref().and_then(|name| self.named(name));
@@ -93,7 +95,7 @@ impl Identifier {
         }
     }
 
-    /// The terms that lead to the answer process `pid` would get with `processes` others.
+    /// The terms of the answer for a process that jumps to `range`, with `processes` processes on the file.
     pub(crate) fn explain(
         &self,
         file: Option<&CachedFile>,
@@ -106,7 +108,7 @@ impl Identifier {
         let striping = self.setting.origin.striping();
         let (pattern, continues_origin) = file.map_or((None, false), |file| {
             let streams = file.streams.lock();
-            let pattern = streams.peek(process.pid, range);
+            let pattern = streams.peek(striping, process.pid, range);
             (Some(pattern), streams.continues_origin(striping, range, pattern, direction))
         });
         self.default.explain(&Query {
@@ -120,6 +122,7 @@ impl Identifier {
             orderly: false,
             continues_origin,
             in_step: false,
+            origin_serves_reads: false,
             cache_pressure: 0.0,
         })
     }
@@ -206,11 +209,7 @@ impl Identifier {
 
 fn policy_by_name(name: &str, setting: &Setting) -> Result<Arc<dyn Admission>> {
     let policy = admit::by_name(name, setting).map_err(|unknown| {
-        let known: Vec<_> = admit::POLICIES.iter().map(|row| row.name).collect();
-        Error::invalid(
-            unknown.to_string(),
-            format!("choose one of the admission policies {}", known.join(", ")),
-        )
+        Error::invalid(unknown.to_string(), "choose one of them with --policy")
     })?;
     Ok(Arc::from(policy))
 }

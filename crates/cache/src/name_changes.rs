@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use bon::Builder;
 
-use crate::degraded_mode::Relief;
-use crate::extent::file::WHOLE;
+use crate::degraded_mode::DegradedMode;
+use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::flush::Sweeper;
@@ -19,7 +19,7 @@ use crate::origin_access::OriginAccess;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::path_lookup::origin_key;
-use crate::permits::Permits;
+use crate::permits::{HeldPermit, Permits};
 use halocline_meta::OriginKey;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{Namespace, Node, Removed};
@@ -37,7 +37,7 @@ pub(crate) struct NameChanges {
     permits: Arc<Permits>,
     known: Arc<KnownFiles>,
     space: Arc<OriginSpace>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     sweeper: Arc<Sweeper>,
     lifecycle: Arc<Lifecycle>,
 }
@@ -65,7 +65,8 @@ impl NameChanges {
 
     /// Removes a name.
     pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
-        self.take_from_others(parent, name)?;
+        let taken = self.known_to_others(parent, name)?;
+        let _held = self.take_from_others(taken.as_ref())?;
         self.before_name_goes(parent, name)?;
         let _naming = self.own.name_change();
         let removed = self.namespace.unlink(parent, name)?;
@@ -79,7 +80,8 @@ impl NameChanges {
         to: (&Node, &OsStr),
         flags: u32,
     ) -> Result<()> {
-        self.take_from_others(to.0, to.1)?;
+        let taken = self.known_to_others(to.0, to.1)?;
+        let _held = self.take_from_others(taken.as_ref())?;
         self.before_name_goes(to.0, to.1)?;
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
         let _naming = self.own.name_change();
@@ -117,10 +119,13 @@ impl NameChanges {
         if let Some(file) = file {
             file.unlinked.store(true, Ordering::SeqCst);
             if file.is_open() {
+                self.bring_home_the_nameless(&file);
                 return Ok(());
             }
             let forgotten = match file.id() {
-                Some(id) => self.relief.relieved(|| self.lifecycle.forget_file(&file, id)),
+                Some(id) => self
+                    .degraded_mode
+                    .retry_after_giving_up(|| self.lifecycle.forget_file(&file, id)),
                 None => self.lifecycle.forget_data(&file),
             };
             self.known.forget_idle(&file);
@@ -129,18 +134,48 @@ impl NameChanges {
         self.lifecycle.forget_key(key, removed)
     }
 
-    /// Before a name of a file is removed that other nodes may have cached: makes them flush their dirty bytes of it.
-    fn take_from_others(&self, parent: &Node, name: &OsStr) -> Result<()> {
+    /// The regular file with this name, which other nodes may have cached; `None` if no other nodes use the origin.
+    fn known_to_others(&self, parent: &Node, name: &OsStr) -> Result<Option<Arc<CachedFile>>> {
         if !self.permits.are_needed() {
-            return Ok(());
+            return Ok(None);
         }
         match self.namespace.lookup(parent, name) {
-            Ok((node, stat)) if is_regular(&stat) => {
-                let file = self.known.file_of(&node)?;
-                self.permits.to_resize(&file, 0).map(drop)
-            }
+            Ok((node, stat)) if is_regular(&stat) => self.known.file_of(&node).map(Some),
             // The removal itself will report why it is impossible.
-            _ => Ok(()),
+            _ => Ok(None),
+        }
+    }
+
+    /// Before a name of a file is removed that other nodes may have cached: makes them flush their dirty bytes of it.
+    /// The permit is held until the name is gone: a node that gets the file's tokens after that finds that it has no
+    /// name ([`Permits`]), so that none keeps dirty bytes of a file that nobody can find again.
+    fn take_from_others<'f>(
+        &self,
+        file: Option<&'f Arc<CachedFile>>,
+    ) -> Result<Option<HeldPermit<'f>>> {
+        let Some(file) = file else { return Ok(None) };
+        match self.permits.to_resize(file, 0) {
+            // Another node was faster, which the removal itself will find.
+            Err(error) if error.errno() == libc::ESTALE => Ok(None),
+            held => held.map(Some),
+        }
+    }
+
+    /// A file without names that a program has open, where other nodes use the origin, too: its dirty bytes go to the
+    /// origin, and nothing more is cached. After a kill its record would lead to whatever has its inode by then, because
+    /// tokens and not looks say what may be flushed (I11).
+    fn bring_home_the_nameless(&self, file: &Arc<CachedFile>) {
+        if !self.permits.are_needed() {
+            return;
+        }
+        let brought = self.sweeper.flush_whole(file, &|_| true).and_then(|_| {
+            let Some(id) = file.id() else { return Ok(()) };
+            let _range = file.range.exclusive(WHOLE);
+            self.mappings.let_clean_go(id, WHOLE)
+        });
+        if let Err(error) = brought {
+            // The name is gone all the same; the cache has the bytes, and the rebuilder tries again.
+            tracing::warn!("a removed file that is still open cannot be flushed now: {error}");
         }
     }
 

@@ -10,16 +10,14 @@ use halocline_model::request::ByteRange;
 
 use super::path_lookup;
 use halocline_meta::{FileRecord, OriginKey};
+use halocline_os::client_pages::ClientPages;
 use halocline_os::clock::{Clock, age_ms};
 use halocline_os::error::{Error, Result};
+use halocline_storage::volume::Server;
 use halocline_storage::volume::origin::{Origin, OriginFile};
 use halocline_vfs::namespace::{Namespace, Node};
-use rustix::fs::Advice;
-
-/// Types of file systems (`statfs`) whose clients keep pages of what others may change: FUSE (`GlusterFS`, sshfs), NFS,
-/// SMB (three numbers) and 9P.
-const KEEPING_PAGES: [u64; 6] =
-    [0x6573_5546, 0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
 
 /// The origin counts as idle when no program has used it for this long.
 const IDLE_MS: u64 = 200;
@@ -37,17 +35,19 @@ pub(crate) struct OriginAccess {
     used_ms: AtomicU64,
     /// Requests of programs in progress.
     busy: AtomicU64,
-    /// Its file system keeps pages here that other nodes' changes do not drop.
-    keeps_pages: bool,
+    /// The worst of what the file systems' clients of a striped origin's servers do.
+    servers_pages: ClientPages,
+    /// What those of its files do, by device: others may be mounted below its root.
+    pages: RwLock<FxHashMap<u64, ClientPages>>,
 }
 
 impl OriginAccess {
     /// An origin that was not used yet; `namespace` is its tree.
     pub(crate) fn new(namespace: Arc<Namespace>, data: Origin, dir: &Path, clock: Clock) -> Self {
         let (used_ms, busy) = (AtomicU64::new(0), AtomicU64::new(0));
-        let keeps_pages = rustix::fs::statfs(dir)
-            .is_ok_and(|stat| KEEPING_PAGES.contains(&stat.f_type.cast_unsigned()));
-        Self { namespace, data, dir: dir.to_owned(), clock, used_ms, busy, keeps_pages }
+        let servers_pages = pages_of_servers(&data);
+        let (dir, pages) = (dir.to_owned(), RwLock::default());
+        Self { namespace, data, dir, clock, used_ms, busy, servers_pages, pages }
     }
 
     /// Identity of `node` on the origin.
@@ -62,20 +62,38 @@ impl OriginAccess {
         Ok(self.data.open_data(descriptor.as_fd(), flags)?)
     }
 
-    /// Whether its file system's client keeps what others may change, or what they have not seen yet.
-    pub(crate) const fn keeps_pages(&self) -> bool {
-        self.keeps_pages
+    /// What the clients of the file systems that a file's bytes are on do with pages; the worst, where that is unknown.
+    pub(crate) fn pages_of(&self, node: &Node) -> ClientPages {
+        let (device, _) = node.key();
+        let known = self.pages.read().get(&device).copied();
+        let own = known.unwrap_or_else(|| {
+            let found = self.namespace.descriptor(node);
+            match found.and_then(|descriptor| Ok(ClientPages::of(&*descriptor)?)) {
+                Ok(found) => {
+                    self.pages.write().insert(device, found);
+                    found
+                }
+                Err(error) => {
+                    tracing::debug!("a file does not say what it lies on: {error}");
+                    ClientPages::Kept
+                }
+            }
+        });
+        own.max(self.servers_pages)
     }
 
-    /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones. Called when a token is new,
-    /// or allows no caching: what is read later under the same token may be kept. A file that cannot be read has none.
-    pub(crate) fn forget_pages(&self, node: &Node) -> Result<()> {
-        if !self.keeps_pages {
-            return Ok(());
-        }
+    /// Whether a client keeps what others may change, or what they have not seen yet.
+    pub(crate) fn keeps_pages(&self, node: &Node) -> bool {
+        self.pages_of(node) > ClientPages::Coherent
+    }
+
+    /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones. `false` if it still has some
+    /// of `range`.
+    pub(crate) fn forget_pages(&self, node: &Node, range: ByteRange) -> Result<bool> {
         match self.open(node, libc::O_RDONLY) {
-            Ok(file) => Ok(rustix::fs::fadvise(file.node(), 0, None, Advice::DontNeed)?),
-            Err(error) if error.errno() == libc::EACCES => Ok(()),
+            Ok(file) => Ok(file.forget_pages(range)?),
+            // What cannot be read has none.
+            Err(error) if error.errno() == libc::EACCES => Ok(true),
             Err(error) => Err(error),
         }
     }
@@ -128,4 +146,17 @@ impl OriginAccess {
         buf[got..].fill(0);
         Ok(got == buf.len())
     }
+}
+
+/// What the clients of the file systems do that a striped origin's servers lie on.
+fn pages_of_servers(data: &Origin) -> ClientPages {
+    if !data.is_striped() {
+        return ClientPages::Coherent;
+    }
+    let pages = |server: &Arc<Server>| {
+        let dir = std::fs::File::open(server.dir())?;
+        ClientPages::of(dir)
+    };
+    let all = data.servers().iter().map(|server| pages(server).unwrap_or(ClientPages::Kept));
+    all.max().unwrap_or(ClientPages::Coherent)
 }

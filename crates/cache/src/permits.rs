@@ -2,23 +2,36 @@
 //!
 //! A permit is taken before any lock of the file. What must hold for the remembered size, once it is right: a permit
 //! over its last byte keeps it from shrinking; a permit over everything after its last byte keeps it from growing. So
-//! a request within the file needs a permit over its own bytes, and one that reaches past its end needs one without
-//! an end. Other nodes may have extended the file meanwhile: the size is read again under the first permit before the
-//! second is requested, which would take from them what they write there.
+//! a request within the file needs a permit over its own bytes, and one whose result depends on where the file ends (a
+//! read past the end, an append, a change of the size) needs one without an end. Other nodes may have extended the file
+//! meanwhile: the size is read again under the first permit before the second is requested, which would take from them
+//! what they write there.
+//!
+//! A write past the end makes the file longer, but its result does not depend on where the file ended: a permit over
+//! its own bytes is enough if the file can only become longer by it, so that it undoes nothing that others do behind it
+//! at the same time. Writing on the origin does that. Setting the size there does not, and is left to a node that
+//! holds everything from the write on. Whoever relies on the size holds everything from there on, so such a write
+//! takes that away first, as any other write does. (Else the nodes that begin parts of one file would take its end from
+//! each other again and again.)
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::mappings::Mappings;
 use super::origin_access::OriginAccess;
 use crate::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile, Want};
-use crate::extent::file::{CachedFile, tail};
+use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::store::ExtentStore;
+use crate::open_file::OpenFile;
+use halocline_os::client_pages::ClientPages;
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_storage::volume::origin::OriginFile;
 
 /// Asks the node's agent, if there are other nodes.
 #[derive(Debug, Builder)]
@@ -28,6 +41,7 @@ pub(crate) struct Permits {
     origin: Arc<OriginAccess>,
     store: Arc<ExtentStore>,
     mappings: Arc<Mappings>,
+    clock: Clock,
 }
 
 /// A permit in use by a request; empty if there are no other nodes.
@@ -35,12 +49,18 @@ pub(crate) struct Permits {
 #[must_use = "the bytes are others' again when it is dropped"]
 pub(crate) struct HeldPermit<'f> {
     _permit: Option<Permit<'f>>,
+    /// Where the kernel may have old pages of the file, and they are only dropped while nobody uses them.
+    _pages: Option<RwLockReadGuard<'f, ()>>,
     /// Whether bytes may be cached.
     pub(crate) caches: bool,
+    /// From where on no other node can have or get any byte of the file, so that the size may be set to anything
+    /// beyond; `None` if others may make the file longer now.
+    pub(crate) alone_from: Option<u64>,
 }
 
 impl HeldPermit<'_> {
-    const ALONE: Self = HeldPermit { _permit: None, caches: true };
+    const ALONE: Self =
+        HeldPermit { _permit: None, _pages: None, caches: true, alone_from: Some(0) };
 }
 
 impl Permits {
@@ -50,17 +70,17 @@ impl Permits {
     }
 
     /// Whether a write that went past the cache is seen by other nodes only once it was synced.
-    pub(crate) fn needs_sync(&self, held: &HeldPermit<'_>) -> bool {
-        self.are_needed() && !held.caches && self.origin.keeps_pages()
+    pub(crate) fn needs_sync(&self, file: &CachedFile, held: &HeldPermit<'_>) -> bool {
+        self.are_needed() && !held.caches && self.origin.keeps_pages(&file.node.read())
     }
 
     /// Makes the origin's file end at `end`, with the last byte of `data`. Where a client may remember too small a size, the
     /// file is not given one, which would cut off what lies behind it.
-    pub(crate) fn grow(&self, origin: &OriginFile, end: u64, data: &[u8]) -> io::Result<()> {
-        if self.are_needed() && self.origin.keeps_pages() {
-            return origin.write_at(end - 1, &data[data.len() - 1..]);
+    pub(crate) fn grow(&self, handle: &OpenFile, end: u64, data: &[u8]) -> io::Result<()> {
+        if self.are_needed() && self.origin.keeps_pages(&handle.file.node.read()) {
+            return handle.origin.write_at(end - 1, &data[data.len() - 1..]);
         }
-        origin.truncate(end)
+        handle.origin.truncate(end)
     }
 
     /// The agent, if there are other nodes.
@@ -108,20 +128,48 @@ impl Permits {
         appends: bool,
     ) -> Result<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.check_writable(file)?;
         if !appends {
             let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
             if self.lies_within(file, range)? {
                 return Ok(held);
             }
+            // It may keep the file's pages, which the next permit may have to drop.
+            drop(held);
+            if let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? {
+                return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
+            }
+            let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+            self.lies_within(file, range)?;
+            return Ok(held);
         }
         // Where an append writes is known only once no other node can change the file.
-        let (start, touches) = if appends { (u64::MAX, NOTHING) } else { (range.start, range) };
-        self.alone_from(tokens, file, start, touches)
+        self.alone_from(tokens, file, u64::MAX, NOTHING)
+    }
+
+    /// To punch, reserve or zero `range`, which sets the size of a striped file.
+    pub(crate) fn to_allocate<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+    ) -> Result<HeldPermit<'f>> {
+        if !self.origin.data.is_striped() {
+            return self.to_write(file, range, false);
+        }
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.check_writable(file)?;
+        let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+        if self.lies_within(file, range)? {
+            return Ok(held);
+        }
+        drop(held);
+        self.alone_from(tokens, file, range.start, range)
     }
 
     /// To change the size to `size`: exclusively from there or from the end on.
     pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.check_writable(file)?;
         self.alone_from(tokens, file, size, NOTHING)
     }
 
@@ -147,14 +195,24 @@ impl Permits {
         )
     }
 
+    /// The same for a range that is being given up, by the thread that does that: the node has the token until it is
+    /// done.
+    pub(crate) fn gives_alone(&self, file: &CachedFile, range: ByteRange) -> bool {
+        self.tokens(file).is_ok_and(|tokens| tokens.is_some_and(|held| held.gives_alone(range)))
+    }
+
     /// A permit for background work, if it is there to have and may be cached. If this node got the token only now, others
     /// may have changed what it knows, and its client of a network file system may still have old pages.
     fn try_take<'f>(&self, file: &'f CachedFile, want: Want) -> Option<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file).ok()? else { return Some(HeldPermit::ALONE) };
         let permit = Permit::try_take(tokens, want)?;
         let grant = permit.grant();
-        (grant.caches && !grant.renewed)
-            .then_some(HeldPermit { _permit: Some(permit), caches: true })
+        if !grant.caches || grant.renewed {
+            return None;
+        }
+        let keeps_pages = self.origin.keeps_pages(&file.node.read());
+        let pages = if keeps_pages { Some(file.pages.try_read()?) } else { None };
+        Some(HeldPermit { _permit: Some(permit), _pages: pages, caches: true, alone_from: None })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.
@@ -175,40 +233,115 @@ impl Permits {
     fn alone_from<'f>(
         &self,
         tokens: &'f dyn FileTokens,
-        file: &CachedFile,
+        file: &'f CachedFile,
         start: u64,
         touches: ByteRange,
     ) -> Result<HeldPermit<'f>> {
         loop {
             let from = start.min(file.size());
-            let (direction, range) = (Direction::Write, tail(from));
-            let held = self.wait(tokens, file, Want { direction, range, touches, alone: true })?;
+            let held = self.wait(tokens, file, alone(from, touches))?;
             // Another node may have shortened it before it gave up its token.
             if start.min(file.size()) >= from {
-                return Ok(held);
+                return Ok(HeldPermit { alone_from: Some(from), ..held });
             }
         }
+    }
+
+    /// A permit under a token that this node holds already; `None` if it does not.
+    fn at_once<'f>(
+        &self,
+        tokens: &'f dyn FileTokens,
+        file: &'f CachedFile,
+        want: Want,
+    ) -> Result<Option<HeldPermit<'f>>> {
+        let permit = Permit::at_once(tokens, want);
+        permit.map(|permit| self.begun(permit, file, want)).transpose()
     }
 
     fn wait<'f>(
         &self,
         tokens: &'f dyn FileTokens,
-        file: &CachedFile,
+        file: &'f CachedFile,
         want: Want,
     ) -> Result<HeldPermit<'f>> {
-        let mut permit = Permit::wait(tokens, want)?;
+        self.begun(Permit::wait(tokens, want)?, file, want)
+    }
+
+    /// Brings what this node knows of a file up to date under a permit that begins.
+    fn begun<'f>(
+        &self,
+        mut permit: Permit<'f>,
+        file: &'f CachedFile,
+        want: Want,
+    ) -> Result<HeldPermit<'f>> {
         let grant = permit.grant();
         // Other nodes' copies of what this node is about to change become stale.
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
             file.peer_copies.drop_range(want.range);
         }
+        let mut pages = self.use_pages(file);
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
             self.drop_clean(file, want.range)?;
-            self.origin.forget_pages(&file.node.read())?;
+            // What is read under a new token later is not looked at again, wherever it lies.
+            let range = if grant.renewed && grant.caches { WHOLE } else { want.range };
+            pages = pages.map(|guard| self.forget_pages(file, range, guard)).transpose()?;
             permit.looked();
         }
-        Ok(HeldPermit { _permit: Some(permit), caches: grant.caches })
+        let caches = grant.caches && !file.unlinked.load(Ordering::SeqCst);
+        Ok(HeldPermit { _permit: Some(permit), _pages: pages, caches, alone_from: None })
+    }
+
+    /// Keeps the kernel's pages of a file from being dropped, where they may be old.
+    fn use_pages<'f>(&self, file: &'f CachedFile) -> Option<RwLockReadGuard<'f, ()>> {
+        self.origin.keeps_pages(&file.node.read()).then(|| file.pages.read())
+    }
+
+    /// Makes sure that nothing of a range is read from pages of before this call. A page that a request is using, or
+    /// that is being read ahead of one, cannot be dropped: then no further request begins before it is.
+    fn forget_pages<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+        pages: RwLockReadGuard<'f, ()>,
+    ) -> Result<RwLockReadGuard<'f, ()>> {
+        let node = file.node.read().clone();
+        if self.origin.forget_pages(&node, range)? {
+            return Ok(pages);
+        }
+        drop(pages);
+        let alone = file.pages.write();
+        let begun = self.clock.instant();
+        while !self.origin.forget_pages(&node, range)? {
+            if self.clock.elapsed(begun) >= PAGES_LIMIT {
+                return Err(Error::Cluster {
+                    what: format!(
+                        "pages of the file of inode {} cannot be dropped, and may be older than what other nodes wrote",
+                        file.key.inode
+                    ),
+                    remedy: "see that no program has it open or mapped past the mount".to_owned(),
+                });
+            }
+            self.clock.sleep(PAGES_PAUSE);
+        }
+        Ok(RwLockWriteGuard::downgrade(alone))
+    }
+
+    /// Refuses to change a file below the origin whose client would write whole pages, as that of the origin itself is
+    /// refused at mount: bytes that other nodes write beside would be undone.
+    fn check_writable(&self, file: &CachedFile) -> Result<()> {
+        if self.origin.pages_of(&file.node.read()) < ClientPages::WrittenWhole {
+            return Ok(());
+        }
+        Err(Error::Cluster {
+            what: format!(
+                "the file of inode {} lies on NFS or SMB below the origin, whose clients write whole pages: what another \
+                 node wrote beside could be lost",
+                file.key.inode
+            ),
+            remedy: "mount a file system there that keeps its clients coherent, or change such files past the mounts"
+                .to_owned(),
+        })
     }
 
     /// Whether the file extends to the end of `range`. The caller has a permit over it, so no other node can shorten
@@ -220,10 +353,11 @@ impl Permits {
         Ok(range.end <= file.size())
     }
 
-    /// Called before the file is made longer. If its remembered size is not exact, bytes by which another node has made
-    /// it longer would be cut off. The tokens ensure that it is; a defect in them must not cost another node its bytes
-    /// (I11). The caller holds `growth`.
-    pub(crate) fn check_size(&self, file: &CachedFile) -> Result<()> {
+    /// Called before the file is made longer under `held`, to bring its remembered size up to date. If that is not exact,
+    /// bytes by which another node has made the file longer would be cut off. The tokens ensure that it is, but for
+    /// what others may write before the bytes held alone; a defect in them must not cost another node its bytes (I11).
+    /// The caller holds `growth`.
+    pub(crate) fn check_size(&self, file: &CachedFile, held: &HeldPermit<'_>) -> Result<()> {
         if !self.are_needed() {
             return Ok(());
         }
@@ -242,19 +376,31 @@ impl Permits {
         if size < file.size() {
             return Err(Error::invalid(what, "use no program that changes files past the mounts"));
         }
-        tracing::error!("{what}; this is a fault of the program");
+        if held.alone_from.is_some_and(|from| size > from) {
+            tracing::error!("{what}; this is a fault of the program");
+        }
         file.set_size(size);
         Ok(())
     }
 
-    /// Adopts the current size of the origin's file. A change of the size on this node holds `growth` from before the
-    /// origin's file has its new size.
+    /// Adopts the current size of the origin's file, and whether it still has a name: a node that removes the last one
+    /// holds all tokens of the file meanwhile, so that this node looks after that. A change of the size on this node
+    /// holds `growth` from before the origin's file has its new size.
+    ///
+    /// # Errors
+    /// `ESTALE` if another node removed the file from a striped origin, with the objects that have its data.
     fn look_again(&self, file: &CachedFile) -> Result<()> {
         let node = file.node.read().clone();
         let _growth = file.growth.lock();
         let (_, raw) = self.origin.key_of(&node)?;
         #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
         file.set_size(raw.st_size as u64);
+        if raw.st_nlink == 0 && !file.unlinked.load(Ordering::SeqCst) {
+            if self.origin.data.is_striped() {
+                return Err(rustix::io::Errno::STALE.into());
+            }
+            file.unlinked.store(true, Ordering::SeqCst);
+        }
         Ok(())
     }
 }
@@ -269,12 +415,22 @@ impl Permits {
     }
 }
 
+/// How long a request waits for pages that are in use: as long as for a token.
+const PAGES_LIMIT: Duration = Duration::from_mins(2);
+/// How long it pauses in between.
+const PAGES_PAUSE: Duration = Duration::from_micros(200);
+
 /// No bytes.
 const NOTHING: ByteRange = ByteRange::new(0, 0);
 
 /// The needs of a request that uses all bytes of `range`, and no others.
 const fn to_use(direction: Direction, range: ByteRange) -> Want {
     Want { direction, range, touches: range, alone: false }
+}
+
+/// The needs of a request that changes the file's end: everything from `start` on, of which it uses `touches`.
+const fn alone(start: u64, touches: ByteRange) -> Want {
+    Want { direction: Direction::Write, range: tail(start), touches, alone: true }
 }
 
 /// The file's identity on all nodes.

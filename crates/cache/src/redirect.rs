@@ -4,11 +4,11 @@
 //! A request is identified first, then redirected. Every path keeps I1: a read returns the newest bytes of either side,
 //! because reads and writes hold the file's range lock during lookup and transfer.
 
-mod missing;
+mod missing_bytes;
 
 use std::sync::Arc;
 
-use self::missing::{Missing, Read};
+use self::missing_bytes::{MissingBytes, Read};
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 
@@ -101,23 +101,29 @@ impl Redirector {
             (asked, file.range.exclusive(asked))
         };
         let mut identified = self.identify(file, Direction::Write, range, tid);
-        identified.verdict.critical &= held.caches;
         let grows = (range.end > file.size()).then(|| file.growth.lock());
-        grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file))?;
+        grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file, &held))?;
         let growing = grows.is_some() && range.end > file.size();
+        // Where other nodes may make the file longer at the same time, a write on the origin does so beside them.
+        let beside_others = growing && held.alone_from.is_none();
+        identified.verdict.critical &= held.caches && !beside_others;
         let cached = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
-            self.write_segments(handle, &identified, range, data, segments, growing)
+            if beside_others {
+                self.resizer.grow_beside_others(handle, range.end)?;
+            }
+            let sets_size = growing && !beside_others;
+            self.write_segments(handle, &identified, range, data, segments, sets_size)
         })
         .inspect_err(|_| {
-            if growing {
-                self.resizer.undo_growth(handle);
+            if let Some(from) = held.alone_from.filter(|_| growing) {
+                self.resizer.undo_growth(handle, from);
             }
         })?;
         if growing {
             file.set_size(range.end);
         }
-        if self.permits.needs_sync(&held) {
+        if self.permits.needs_sync(file, &held) {
             handle.origin.sync(true)?;
         }
         let now_ns = self.clock.now_ns();
@@ -212,10 +218,10 @@ impl Redirector {
         range: ByteRange,
         data: &[u8],
         segments: &[Segment],
-        growing: bool,
+        set_size: bool,
     ) -> Result<u64> {
         let mut cached = 0;
-        let mut grown = !growing;
+        let mut grown = !set_size;
         let mut rest = segments;
         while !rest.is_empty() {
             let (segment, behind) = self.next_to_write(handle, rest);
@@ -226,7 +232,7 @@ impl Redirector {
             let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
                     let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
-                    self.origin.serve(|| self.permits.grow(&handle.origin, range.end, data))?;
+                    self.origin.serve(|| self.permits.grow(handle, range.end, data))?;
                 }
                 Ok(())
             };
@@ -444,7 +450,7 @@ impl Redirector {
     ) -> Result<Served> {
         // First what is missing, in few large pieces that may include cached ranges; then the cached bytes over them,
         // which are at least as new.
-        let Missing { peers, mut whole } =
+        let MissingBytes { peers, mut whole } =
             self.read_missing(handle, identified, range, buf, segments)?;
         let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, peers, whole }) };
         let (mut cached, mut rest) = (0, segments);

@@ -57,10 +57,27 @@ impl Resizer {
         Ok(())
     }
 
+    /// Prepares a write on the origin that makes the file longer, up to `end`, while other nodes may do so, too. The caller
+    /// holds `growth` and the written range.
+    pub(crate) fn grow_beside_others(&self, handle: &OpenFile, end: u64) -> Result<()> {
+        let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
+        Ok(handle.origin.prepare_growth(end)?)
+    }
+
     /// After a failed write that extended the file: restores its size, so that it does not end in zeros that nobody
-    /// wrote. The caller holds `growth` and the written range.
-    pub(crate) fn undo_growth(&self, handle: &OpenFile) {
+    /// wrote. Only what this node has alone, from `alone_from` on, is cut off: other nodes may have written before that
+    /// since the file became longer. The caller holds `growth` and the written range.
+    pub(crate) fn undo_growth(&self, handle: &OpenFile, alone_from: u64) {
         let file = &handle.file;
+        let before = file.size();
+        if before < alone_from {
+            // Where it ends now is looked up before it is cut: others may not have made it this long.
+            match handle.origin.node().metadata() {
+                Ok(found) if found.len() > alone_from => file.set_size(alone_from),
+                Ok(found) => return file.set_size(found.len()),
+                Err(_) => return,
+            }
+        }
         let before = file.size();
         let _writeback = file.writeback.exclusive(tail(before));
         let Ok(_changing) = self.own.changing(file, Some(&handle.origin)) else { return };

@@ -53,7 +53,7 @@ impl LocalCache for Revocation {
         if let Some(id) = file.id()
             && self.is_dirty(id, range)
         {
-            let flushed = self.sweeper.flush_range(&file, range)?;
+            let flushed = self.sweeper.flush_given(&file, range)?;
             if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
                 return Err(Error::invalid(
                     "bytes that another node wants could not all be brought to the origin",
@@ -122,16 +122,5 @@ impl LocalCache for Revocation {
         // Another node is about to use them.
         self.store.dmt.touch(id, range);
         Some(Cached { geometry: self.store.geometry, blocks })
-    }
-
-    fn dirty(&self) -> Vec<(SharedFile, ByteRange)> {
-        let mut dirty = Vec::new();
-        for (id, _) in self.store.dmt.dirty_files() {
-            let Some(record) = self.store.dmt.file(id) else { continue };
-            let (inode, born_ns) = (record.key.inode, record.key.born_ns.cast_signed());
-            let extents = self.store.dmt.extents(id).into_iter().filter(|extent| extent.dirty);
-            dirty.extend(extents.map(|extent| (SharedFile { inode, born_ns }, extent.range)));
-        }
-        dirty
     }
 }

@@ -1,5 +1,6 @@
 //! Takes part in a cluster: several mounts that cache one origin (docs/CLUSTER.md).
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -16,8 +17,9 @@ use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, REGISTRY};
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::alone::Alone;
+use halocline_cluster::glusterfs::Client;
 use halocline_cluster::inner_origins;
-use halocline_cluster::registry::Registry;
+use halocline_cluster::registry::{Registry, Seen};
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::Store;
 use halocline_cluster::store::redis;
@@ -125,6 +127,7 @@ pub(crate) fn begin(
     (origin, cache): (&Path, &Path),
     config: &Config,
 ) -> Result<Agent> {
+    Client::of(origin)?.check(origin)?;
     let (store, registry) = open(origin, (url, password))?;
     inner_origins::note_above(origin);
     let cache_id = settle((&*store, &registry), (origin, cache), config)?;
@@ -196,9 +199,11 @@ fn settle(
         return Ok(cache_id);
     }
     let boot = boot_id()?;
-    // The process of such a session had held the lock that was just taken.
+    let here = File::open(cache).and_then(Seen::of).map_err(Error::at(cache, "look at"))?;
+    // The process of such a session had held the lock that was just taken. Two containers of one machine may have
+    // different directories under one path, one of them a copy: it is the directory that counts.
     let ended_here =
-        |node: &Node| node.boot_id.as_ref() == Some(&boot) && node.cache.as_deref() == Some(cache);
+        |node: &Node| node.boot_id.as_ref() == Some(&boot) && node.cache_seen == Some(here);
     // A copy of a live node's cache has stale bytes, and no right to write them. This is found out before anything is
     // written.
     for node in earlier.iter().filter(|node| !ended_here(node)) {
@@ -279,11 +284,15 @@ impl Left {
         }
     }
 
-    /// Closes it; returns the number of bytes that are not on the origin.
+    /// Closes it; returns the number of bytes that are not on the origin. Nobody else will be told what it found out:
+    /// what a power loss took, and what was saved because the origin could not have it.
     fn close(self) -> Result<u64> {
-        let dirty_bytes = self.engine.status().dirty_bytes;
+        let status = self.engine.status();
+        for note in &status.notes {
+            tracing::warn!("{}: {note}", self.cache.display());
+        }
         self.engine.close()?;
-        Ok(dirty_bytes)
+        Ok(status.dirty_bytes)
     }
 }
 

@@ -9,34 +9,42 @@
 //! - A change of the members is computed from members that are no older than the tokens they are used with. A node that
 //!   is wrongly taken for live only keeps its tokens too long.
 
+mod background;
 mod file;
+mod lease;
 mod lease_renewal;
 mod peer_queries;
 mod pieces;
+mod roll;
 mod yielding;
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, SharedFile};
-use halocline_model::token::{Epoch, Session, Tokens};
+use halocline_model::background::{Share, Use};
+use halocline_model::token::{Session, Tokens};
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
-use crate::registry::{Entry, Registry};
-use crate::store::{Roll, Store, StoreError};
+use crate::registry::{Entry, Registry, Seen};
+use crate::store::{Store, StoreError};
+use background::Background;
 use file::File;
+use lease::OwnLease;
+use lease_renewal::Upkeep;
 pub(crate) use lease_renewal::remove;
 use peer_queries::PeerQueries;
+use roll::LatestRoll;
 use yielding::Queue;
 
 /// How an agent works.
@@ -59,6 +67,9 @@ pub struct Options {
     pub poll: Duration,
     /// The node's clock, which leases run by.
     pub clock: Clock,
+    /// What waits for others are measured by, and end by: programs' for tokens, threads' for messages. It is the machine's
+    /// clock even where a test sets the node's one, since what is waited for happens in other threads' own time.
+    pub wait_clock: Clock,
     /// Where this node reaches the caches of other nodes, if it does: the caches' paths, with `{node}` in place of a
     /// node's name and `{cache}` in place of the path that the other node itself uses.
     pub peers: Option<String>,
@@ -77,6 +88,7 @@ impl Options {
             wait_limit: Duration::from_mins(2),
             poll: Duration::from_millis(500),
             clock: Clock::MACHINE,
+            wait_clock: Clock::MACHINE,
             peers: None,
         }
     }
@@ -97,56 +109,21 @@ pub(crate) struct Shared {
     session: Session,
     local_cache: OnceLock<Weak<dyn LocalCache>>,
     files: Mutex<FxHashMap<SharedFile, Arc<File>>>,
-    lease: Lease,
-    /// The roll that was read last, and when; the store may have a newer one.
-    roll: Mutex<(Arc<Roll>, Instant)>,
-    /// The last epoch in which this session asserted what it holds.
-    asserted: Mutex<Epoch>,
+    lease: OwnLease,
+    roll: LatestRoll,
+    upkeep: Upkeep,
     /// Held shared by changes of tokens, and exclusively while the node asserts what it holds.
     changes: RwLock<()>,
-    /// Why nothing is granted, if nothing is.
-    obstacle: Mutex<Option<String>>,
     queue: Queue,
     stop: AtomicBool,
-    /// Wakes the thread that renews the lease.
-    woken: (Mutex<bool>, Condvar),
     counters: Counters,
     peer_queries: PeerQueries,
+    background: Background,
 }
 
 impl Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("node", &self.options.node).finish_non_exhaustive()
-    }
-}
-
-/// The lease by the node's own clock.
-#[derive(Debug)]
-struct Lease {
-    begun: Instant,
-    /// When it ends, with the margin subtracted, in nanoseconds since `begun`.
-    until_ns: AtomicU64,
-    /// Number of lapses.
-    lapses: AtomicU64,
-    /// Another node recovered the session or gave it up.
-    ended: AtomicBool,
-}
-
-impl Lease {
-    fn runs_at(&self, now: Instant) -> bool {
-        let now_ns = now.saturating_duration_since(self.begun).as_nanos();
-        now_ns < u128::from(self.until_ns.load(Ordering::Acquire))
-            && !self.ended.load(Ordering::Acquire)
-    }
-
-    /// No lease was ever granted.
-    fn until_is_unknown(&self) -> bool {
-        self.until_ns.load(Ordering::Acquire) == 0 && self.lapses.load(Ordering::Acquire) == 0
-    }
-
-    fn left(&self, now: Instant) -> Duration {
-        let until = Duration::from_nanos(self.until_ns.load(Ordering::Acquire));
-        until.saturating_sub(now.saturating_duration_since(self.begun))
     }
 }
 
@@ -160,7 +137,7 @@ impl Agent {
             return Err(Error::invalid("the margin is as long as the lease", "make it shorter"));
         }
         let session = new_session().map_err(Error::at("/dev/urandom", "read"))?;
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = options.clock.now_ms() / 1000;
         let entry = Entry {
             session,
             node: options.node.clone(),
@@ -168,19 +145,21 @@ impl Agent {
             cache_id: options.cache_id.clone(),
             boot_id: boot_id()?,
             since,
+            cache_seen: seen(&options.cache),
+            seen: None,
         };
         // Done before anything is written, so that a store that cannot be used leaves no entry.
-        let roll = Arc::new(store.roll().map_err(told)?);
+        let roll = store.roll().map_err(told)?;
         registry.enter(&entry)?;
+        // Before the first token. It has none yet, so it can go at once.
+        if let Err(error) = registry.check_views(session) {
+            registry.leave(session)?;
+            return Err(error);
+        }
         let shared = Arc::new(Shared {
-            asserted: Mutex::new(roll.epoch),
-            roll: Mutex::new((roll, options.clock.instant())),
-            lease: Lease {
-                begun: options.clock.instant(),
-                until_ns: AtomicU64::new(0),
-                lapses: AtomicU64::new(0),
-                ended: AtomicBool::new(false),
-            },
+            upkeep: Upkeep::new(roll.epoch),
+            roll: LatestRoll::new(&store, &options.clock, roll),
+            lease: OwnLease::new(&options),
             options,
             store,
             registry,
@@ -188,12 +167,11 @@ impl Agent {
             local_cache: OnceLock::new(),
             files: Mutex::default(),
             changes: RwLock::new(()),
-            obstacle: Mutex::new(None),
             queue: Queue::default(),
             stop: AtomicBool::new(false),
-            woken: (Mutex::new(false), Condvar::new()),
             counters: Counters::default(),
             peer_queries: PeerQueries::default(),
+            background: Background::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
         if let Err(error) = agent.start() {
@@ -222,7 +200,7 @@ impl Agent {
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
         let files: Vec<_> = shared.files.lock().values().cloned().collect();
-        let left = shared.lease.left(shared.options.clock.instant());
+        let left = shared.lease.left();
         let mut counts = shared.counters.counts();
         for file in files {
             let holding = file.holding();
@@ -231,7 +209,10 @@ impl Agent {
             counts.contended_files += u64::from(holding.is_contended);
             counts.waiting += holding.waiting;
         }
+        let share = shared.known_share();
         Counts {
+            share_parts: u64::from(share.parts),
+            others_use_origin: u64::from(share.others_serve),
             round_trips: shared.store.round_trips(),
             lease_left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
             ..counts
@@ -244,7 +225,9 @@ impl Agent {
     /// # Errors
     /// If the store does not answer, or others must do something first.
     pub fn keep(&self) -> Result<(), StoreError> {
-        self.shared.keep()
+        self.shared.keep()?;
+        self.shared.tell_use();
+        Ok(())
     }
 
     /// Gives everything up and ends the session. The mount has ended: no more permits are requested.
@@ -257,13 +240,14 @@ impl Agent {
             file.give_all_up()?;
         }
         self.stop();
+        self.shared.end_use();
         self.shared.end_session().map_err(told)?;
         self.shared.registry.leave(self.shared.session)
     }
 
     fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.upkeep.wake();
         self.shared.queue.wake();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
@@ -275,7 +259,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.stop();
         // What is left serves no more requests.
-        self.shared.lease.ended.store(true, Ordering::Release);
+        self.shared.lease.end();
         self.shared.files.lock().clear();
     }
 }
@@ -291,6 +275,10 @@ impl Coherence for Agent {
 
     fn check_lease(&self) -> Result<()> {
         self.shared.check_lease()
+    }
+
+    fn share(&self, own: Use) -> Share {
+        self.shared.note_use(own)
     }
 
     fn reads_peers(&self) -> bool {
@@ -317,49 +305,19 @@ impl Shared {
     }
 
     fn check_lease(&self) -> Result<()> {
-        if self.lease.ended.load(Ordering::Acquire) {
+        if self.lease.has_ended() {
             return Err(Error::Cluster {
                 what: format!("node {} was recovered or given up by others", self.options.node),
                 remedy: "unmount it and mount again".to_owned(),
             });
         }
-        if self.lease.runs_at(self.options.clock.instant()) {
+        if self.lease.runs() {
             return Ok(());
         }
         Err(Error::Cluster {
-            what: format!("the lease of node {} is over: {}", self.options.node, self.why()),
+            what: format!("the lease of node {} is over: {}", self.options.node, self.upkeep.why()),
             remedy: "it goes on by itself when the store answers again".to_owned(),
         })
-    }
-
-    /// Why requests do not proceed.
-    fn why(&self) -> String {
-        self.obstacle.lock().clone().unwrap_or_else(|| "it could not be renewed in time".to_owned())
-    }
-
-    /// Reads a roll that is at least as new as this call.
-    fn refresh(&self) -> Result<Arc<Roll>, StoreError> {
-        // The lock is held during the read, so that an older roll never replaces a newer one.
-        let mut known = self.roll.lock();
-        let at = self.options.clock.instant();
-        let roll = Arc::new(self.store.roll()?);
-        *known = (Arc::clone(&roll), at);
-        Ok(roll)
-    }
-
-    /// The roll that was read last.
-    fn known(&self) -> Arc<Roll> {
-        Arc::clone(&self.roll.lock().0)
-    }
-
-    /// The store's clock, approximately.
-    fn now_ms(&self) -> u64 {
-        let (now_ms, at) = {
-            let known = self.roll.lock();
-            (known.0.now_ms, known.1)
-        };
-        let since = self.options.clock.elapsed(at).as_millis();
-        now_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
     /// The versions of a value that the store does not have, or no longer has, begin at a number that nobody can have
@@ -388,6 +346,11 @@ pub(crate) fn told(error: StoreError) -> Error {
         StoreError::Unusable(_) => "change its settings, or name another one",
     };
     Error::Cluster { what: error.to_string(), remedy: remedy.to_owned() }
+}
+
+/// Which directory a path leads to, if that can be seen.
+fn seen(path: &Path) -> Option<Seen> {
+    std::fs::File::open(path).and_then(Seen::of).ok()
 }
 
 /// A number that was never used before.

@@ -6,24 +6,60 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use halocline_model::token::Session;
+use halocline_os::client_pages::ClientPages;
 use halocline_os::error::{Error, Result};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstatfs};
-use rustix::fs::{fstat, fsync, mkdir, open, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{fstat, fsync, makedev, mkdir, open, openat, renameat, statx, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// Sessions that can be listed.
 const SESSIONS_MAX: usize = 100_000;
 /// The largest entry that is read, in bytes.
-const ENTRY_MAX: u64 = 4096;
+const ENTRY_MAX: u64 = 32 << 10;
 /// Prefix of the names of entries, followed by the session's number in hexadecimal digits.
 const PREFIX: &str = "session-";
 /// The longest name of a node, in bytes.
 const NAME_MAX: usize = 255;
+
+/// A file as a node identifies it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Device, where that is meant.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Birth time in nanoseconds since the epoch; 0 if the node's file system reports none.
+    pub born_ns: u64,
+}
+
+impl Seen {
+    /// As the system now shows an open file or directory here, whatever its client remembers.
+    ///
+    /// # Errors
+    /// As of `statx(2)`.
+    pub fn of(file: impl AsFd) -> io::Result<Self> {
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        let found = statx(file, "", how, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let born_ns = i128::from(found.stx_btime.tv_sec) * 1_000_000_000
+            + i128::from(found.stx_btime.tv_nsec);
+        Ok(Self {
+            device: makedev(found.stx_dev_major, found.stx_dev_minor),
+            inode: found.stx_ino,
+            born_ns: u64::try_from(born_ns).ok().filter(|_| has_birth).unwrap_or(0),
+        })
+    }
+
+    /// Whether two nodes identify a file alike; each has its own number for the device.
+    const fn is_alike(self, other: Self) -> bool {
+        self.inode == other.inode && self.born_ns == other.born_ns
+    }
+}
 
 /// The entry of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,11 +76,13 @@ pub struct Entry {
     pub boot_id: String,
     /// When it began, in seconds since 1970.
     pub since: u64,
+    /// Which directory its cache is on its machine; two containers may have different ones under one path.
+    #[serde(default)]
+    pub cache_seen: Option<Seen>,
+    /// The file of this entry itself, as its node identifies it; set when it is entered.
+    #[serde(default)]
+    pub seen: Option<Seen>,
 }
-
-/// Types of file systems (`statfs`) whose clients write more than a program did, up to whole pages: NFS and SMB (three
-/// numbers). Tokens are of bytes.
-const WRITING_PAGES: [u64; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
 
 /// The directory.
 #[derive(Debug)]
@@ -66,7 +104,9 @@ impl Registry {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = open(path, flags, Mode::empty())
             .map_err(|error| Error::at(path, "open the directory")(error.into()))?;
-        if WRITING_PAGES.contains(&fstatfs(&dir)?.f_type.cast_unsigned()) {
+        // Tokens are of bytes.
+        let pages = ClientPages::of(&dir).map_err(Error::at(path, "see what it lies on"))?;
+        if pages == ClientPages::WrittenWhole {
             return Err(Error::invalid(
                 format!(
                     "{} lies on NFS or SMB, whose clients write whole pages: what another node wrote beside could be lost",
@@ -102,12 +142,43 @@ impl Registry {
             let mode = Mode::RUSR | Mode::WUSR;
             let file = openat(&self.dir, &temporary, flags | OFlags::CLOEXEC, mode)?;
             let mut file = File::from(file);
-            file.write_all(&serde_json::to_vec(entry)?)?;
+            let entry = Entry { seen: Some(Seen::of(&file)?), ..entry.clone() };
+            file.write_all(&serde_json::to_vec(&entry)?)?;
             file.sync_all()?;
             renameat(&self.dir, &temporary, &self.dir, &name)?;
             Ok(fsync(&self.dir)?)
         };
         write().map_err(Error::at(self.path.join(&name), "write the entry"))
+    }
+
+    /// Checks that this node identifies the files of all other sessions as their nodes do: tokens belong to files by
+    /// inode number and birth time, which some file systems' clients make up, or report on some machines only. To be
+    /// called after the own session has entered, so that of two that begin at once one sees the other.
+    ///
+    /// # Errors
+    /// Names a node that sees a file otherwise.
+    pub fn check_views(&self, own: Session) -> Result<()> {
+        for session in self.sessions()?.into_iter().filter(|session| *session != own) {
+            // One that cannot be read, or of an earlier version, says nothing.
+            let Some((entry, here)) = self.read_entry(session) else { continue };
+            let Some(there) = entry.seen.filter(|there| !there.is_alike(here)) else { continue };
+            let shown = |seen: Seen| format!("inode {}, born {} ns", seen.inode, seen.born_ns);
+            let file = self.path.join(name_of(session));
+            return Err(Error::Cluster {
+                what: format!(
+                    "{} is {} here and {} on node {}: tokens of one node would not be those of the other",
+                    file.display(),
+                    shown(here),
+                    shown(there),
+                    entry.node,
+                ),
+                remedy: "have all nodes mount the origin with the same version and options of its file system's client, \
+                         so that inode numbers and birth times are the server's; a node that is gone is ended with \
+                         `halocline cluster recover` or `forget`"
+                    .to_owned(),
+            });
+        }
+        Ok(())
     }
 
     /// Removes a session, if it is there.
@@ -146,6 +217,11 @@ impl Registry {
 
     /// A session's entry, as far as it can be read and trusted.
     pub fn entry(&self, session: Session) -> Option<Entry> {
+        self.read_entry(session).map(|(entry, _)| entry)
+    }
+
+    /// The same, with its file as this node sees it.
+    fn read_entry(&self, session: Session) -> Option<(Entry, Seen)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.dir, name_of(session), flags, Mode::empty()).ok()?;
         let stat = fstat(&file).ok()?;
@@ -153,11 +229,12 @@ impl Registry {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own {
             return None;
         }
+        let seen = Seen::of(&file).ok()?;
         let mut bytes = Vec::new();
         File::from(file).take(ENTRY_MAX).read_to_end(&mut bytes).ok()?;
         let entry: Entry = serde_json::from_slice(&bytes).ok()?;
         let is_sound = entry.session == session && !entry.node.chars().any(char::is_control);
-        is_sound.then_some(entry)
+        is_sound.then_some((entry, seen))
     }
 
     /// The name of a session's node alone; the session's number if its entry cannot be read.
@@ -199,7 +276,13 @@ mod tests {
             cache_id: "id".to_owned(),
             boot_id: "boot".to_owned(),
             since: 1,
+            cache_seen: None,
+            seen: None,
         }
+    }
+
+    fn without_look(entry: Entry) -> Entry {
+        Entry { seen: None, ..entry }
     }
 
     #[test]
@@ -211,11 +294,44 @@ mod tests {
         let mut sessions = registry.sessions().unwrap();
         sessions.sort();
         assert_eq!(sessions, [Session(5), Session(u64::MAX)]);
-        assert_eq!(registry.entry(Session(5)), Some(entry(5)));
+        assert_eq!(registry.entry(Session(5)).map(without_look), Some(entry(5)));
         assert_eq!(registry.name(Session(5)), "node n1 (session 0000000000000005)");
         registry.leave(Session(5)).unwrap();
         registry.leave(Session(5)).unwrap();
         assert_eq!(registry.sessions().unwrap(), [Session(u64::MAX)]);
+    }
+
+    /// Regression: nodes whose clients show the same file with different numbers had tokens of their own each, and
+    /// cached the same bytes.
+    #[test]
+    fn i11_nodes_that_identify_files_differently_do_not_share_them() {
+        let place = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&place.path().join("r")).unwrap();
+        let [own, other] = [1, 2].map(Session);
+        for session in [1, 2] {
+            registry.enter(&entry(session)).unwrap();
+        }
+        registry.check_views(own).unwrap();
+        let path = place.path().join("r").join(name_of(other));
+        let right = registry.entry(other).unwrap();
+        let seen = right.seen.unwrap();
+        let write = |seen| {
+            let entry = Entry { node: "far".to_owned(), seen, ..right.clone() };
+            fs::write(&path, serde_json::to_vec(&entry).unwrap()).unwrap();
+        };
+        for wrong in [
+            Seen { inode: seen.inode + 1, ..seen },
+            Seen { born_ns: u64::from(seen.born_ns == 0), ..seen },
+        ] {
+            write(Some(wrong));
+            let refused = registry.check_views(own).unwrap_err().to_string();
+            assert!(refused.contains("on node far"), "{refused}");
+            registry.check_views(other).unwrap();
+        }
+        for right in [None, Some(seen), Some(Seen { device: 0, ..seen })] {
+            write(right);
+            registry.check_views(own).unwrap();
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use halocline_os::error::{Error, Result};
 use serde::Serialize;
 
 use crate::agent::{remove, told};
-use crate::registry::Registry;
+use crate::registry::{Registry, Seen};
 use crate::store::{self, Lease, Reading, Roll, Store};
 
 /// How many files are examined to find what a session holds.
@@ -27,6 +27,9 @@ pub struct Node {
     pub cache_id: Option<String>,
     /// The boot of the machine that its process runs, or ran, on.
     pub boot_id: Option<String>,
+    /// Which directory its cache is on that machine.
+    #[serde(skip)]
+    pub cache_seen: Option<Seen>,
     /// Whether it is alive; `None` if the store does not know it.
     pub life: Option<Life>,
     /// How long its lease may still run by the store's clock, in milliseconds: while the store may have forgotten
@@ -57,6 +60,7 @@ pub(crate) fn nodes_of(roll: &Roll, listed: Vec<Session>, registry: &Registry) -
             node: entry.as_ref().map(|entry| entry.node.clone()),
             cache: entry.as_ref().map(|entry| entry.cache.clone()),
             cache_id: entry.as_ref().map(|entry| entry.cache_id.clone()),
+            cache_seen: entry.as_ref().and_then(|entry| entry.cache_seen),
             boot_id: entry.map(|entry| entry.boot_id),
             life: roll.members.life(session),
             lease_ms: roll.lease_ms(session),

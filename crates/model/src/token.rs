@@ -18,6 +18,7 @@
 //! - A node uses no token without a valid lease. After a lease has lapsed, only the exclusive ones of its tokens are
 //!   left.
 
+mod border;
 mod heat;
 mod members;
 mod table;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::request::{ByteRange, Direction};
 
+pub use border::border;
 pub use heat::{Heat, REGION};
 pub use members::{Life, Members};
 pub use table::{Answer, Tokens};

@@ -25,6 +25,8 @@ const TTL: Duration = Duration::ZERO;
 pub enum Stalled {
     /// Looking a name up.
     Lookup,
+    /// Reading from a file: answered later with what it had at the time of the request.
+    Read,
     /// Writing to a file: done when the server goes on.
     Write,
 }
@@ -44,10 +46,23 @@ impl StallingServer {
     /// Where no file system can be mounted: only root may, or who has `fusermount3`.
     #[must_use]
     pub fn mount(dir: &Path, mountpoint: &Path) -> Self {
+        Self::mount_with(dir, mountpoint, FopenFlags::FOPEN_DIRECT_IO)
+    }
+
+    /// The same, but the kernel keeps pages of files until it is told to drop them.
+    ///
+    /// # Panics
+    /// As [`Self::mount`].
+    #[must_use]
+    pub fn mount_with_pages(dir: &Path, mountpoint: &Path) -> Self {
+        Self::mount_with(dir, mountpoint, FopenFlags::FOPEN_KEEP_CACHE)
+    }
+
+    fn mount_with(dir: &Path, mountpoint: &Path, open: FopenFlags) -> Self {
         fs::create_dir(mountpoint).unwrap();
         let stall = Arc::<Stall>::default();
         let files =
-            Files { dir: dir.to_owned(), stall: Arc::clone(&stall), names: Mutex::default() };
+            Files { dir: dir.to_owned(), stall: Arc::clone(&stall), open, names: Mutex::default() };
         let mut config = Config::default();
         config.n_threads = Some(4);
         let session = fuser::spawn_mount(files, mountpoint, &config).unwrap();
@@ -112,6 +127,7 @@ impl Stall {
 struct Files {
     dir: PathBuf,
     stall: Arc<Stall>,
+    open: FopenFlags,
     names: Mutex<HashMap<u64, OsString>>,
 }
 
@@ -187,7 +203,7 @@ impl Filesystem for Files {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+        reply.opened(FileHandle(0), self.open);
     }
 
     fn read(
@@ -202,7 +218,9 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let mut bytes = vec![0; size as usize];
-        match self.opened(number).and_then(|file| file.read_at(&mut bytes, offset)) {
+        let found = self.opened(number).and_then(|file| file.read_at(&mut bytes, offset));
+        self.stall.wait(Stalled::Read);
+        match found {
             Ok(count) => reply.data(&bytes[..count]),
             Err(error) => reply.error(error.into()),
         }

@@ -104,6 +104,9 @@ pub(crate) struct CachedFile {
     pub(crate) tokens: OnceLock<Arc<dyn FileTokens>>,
     /// What other nodes have said that their caches have of it.
     pub(crate) peer_copies: PeerCopies,
+    /// Shared by requests that use the kernel's pages of the origin's file where they may be old, and held alone while
+    /// these are dropped. Taken after a permit and before `range`.
+    pub(crate) pages: RwLock<()>,
 }
 
 impl CachedFile {
@@ -113,6 +116,7 @@ impl CachedFile {
         id: Option<FileId>,
         (size, look): (u64, Stamp),
         node: Node,
+        peer_copies: PeerCopies,
     ) -> Self {
         let known = OnceLock::new();
         if let Some(id) = id {
@@ -141,7 +145,8 @@ impl CachedFile {
             times: Mutex::default(),
             flushing: Mutex::default(),
             tokens: OnceLock::new(),
-            peer_copies: PeerCopies::default(),
+            peer_copies,
+            pages: RwLock::default(),
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Regions go to the origin in offset order, so that disks sweep instead of seeking. Pressed for room, a sweep takes
 //! only the densest regions: a region's cost depends little on how many of its bytes are dirty, so the densest free
-//! the most room per disk time (ours; the papers flush in the order of the records).
+//! the most room per disk time; of equally dense ones it takes the latest written
+//! (`crates/model/src/flush_order.rs`; ours; the papers flush in the order of the records).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,16 +12,17 @@ use std::thread;
 use std::time::Duration;
 
 use bon::Builder;
+use halocline_model::background::Share;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::choosing::{DirtyRegion, Which, chosen};
-use super::{Flushed, Flusher, WhenBusy};
+use super::{Flushed, Flusher, Manners, Waits, WhenBusy};
 use crate::backpressure::Backpressure;
 use crate::damage::Damage;
 use crate::defects::Defects;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::dirty_pressure::DirtyPressure;
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::store::ExtentStore;
@@ -29,6 +31,7 @@ use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use crate::modification_times::ModificationTimes;
 use crate::origin_access::OriginAccess;
+use crate::origin_share::OriginShare;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::settings::Settings;
@@ -44,11 +47,9 @@ const LOOK: usize = 4096;
 const SYNC_BYTES: u64 = 64 << 20;
 const SYNC_BYTES_PRESSED: u64 = 8 << 20;
 
-/// While programs use the origin, the rebuilder rests this many times as long as it worked.
-const COURTESY: u32 = 3;
-
-/// Longest rest, and how often a resting worker checks whether it is needed.
+/// The longest rest for `rebuild_rate`.
 const REST_MAX: Duration = Duration::from_secs(2);
+/// How often a resting worker checks whether it is needed.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
 /// A flush of a whole file gives up after this many sweeps in a row that flush nothing of what it still owes,
@@ -78,14 +79,14 @@ pub(crate) enum FlushedWhole {
     Removed,
 }
 
-/// Callbacks of a running sweep, called from several threads, and how it deals with requests in its way.
+/// Callbacks of a running sweep, called from several threads, and how it deals with programs.
 #[derive(Clone, Copy)]
 struct Watcher<'a> {
     /// Called with the bytes of each region flushed; ends the sweep by returning `false`.
     go_on: &'a (dyn Fn(u64) -> bool + Sync),
     /// Called with each range that is now durable on the origin: as it was when the sweep began, or newer.
     flushed: &'a (dyn Fn(ByteRange) + Sync),
-    when_busy: WhenBusy,
+    manners: Manners,
 }
 
 /// Flushes whole files, region by region.
@@ -104,9 +105,10 @@ pub(crate) struct Sweeper {
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
     space: Arc<OriginSpace>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     defects: Arc<Defects>,
     flusher: Arc<Flusher>,
+    share: Arc<OriginShare>,
     clock: Clock,
 }
 
@@ -120,12 +122,8 @@ impl Sweeper {
         which: Which,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<Swept> {
-        self.sweep_watched(
-            file,
-            id,
-            which,
-            Watcher { go_on, flushed: &|_| (), when_busy: WhenBusy::PassOver },
-        )
+        let manners = Manners { when_busy: WhenBusy::PassOver, waits: Waits::NoOne };
+        self.sweep_watched(file, id, which, Watcher { go_on, flushed: &|_| (), manners })
     }
 
     fn sweep_watched(
@@ -164,7 +162,9 @@ impl Sweeper {
                 done => return done,
             }
         }
-        let bytes = self.relief.relieved(|| self.relief.bring_to_origin(file, id))?;
+        let bytes = self
+            .degraded_mode
+            .retry_after_giving_up(|| self.degraded_mode.bring_to_origin(file, id))?;
         (watcher.flushed)(WHOLE);
         self.times.settle(file, id).map(|()| bytes)
     }
@@ -260,7 +260,7 @@ impl Sweeper {
             let begun = self.clock.instant();
             let Some(region) = regions.lock().pop_front() else { break };
             let before = flushed.bytes;
-            self.flusher.flush_region(file, id, region, watcher.when_busy, &mut flushed)?;
+            self.flusher.flush_region(file, id, region, watcher.manners, &mut flushed)?;
             let bytes = flushed.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
             if flushed.bytes >= limit || self.backpressure.has_waiters() {
@@ -270,7 +270,7 @@ impl Sweeper {
                 regions.lock().clear();
                 break;
             }
-            self.be_courteous(self.clock.elapsed(begun), bytes, workers);
+            self.be_courteous(watcher.manners.waits, self.clock.elapsed(begun), bytes, workers);
         }
         Ok(total + self.finish(file, id, &flushed, watcher)?)
     }
@@ -301,11 +301,13 @@ impl Sweeper {
                     Some(last) if last.range.start == begin => {
                         last.dirty += extent.range.len();
                         last.end = extent.range.end;
+                        last.generation = last.generation.max(extent.generation);
                     }
                     _ => regions.push(DirtyRegion {
                         range: ByteRange::new(begin, begin.saturating_add(bytes)),
                         dirty: extent.range.len(),
                         end: extent.range.end,
+                        generation: extent.generation,
                     }),
                 }
             }
@@ -316,26 +318,35 @@ impl Sweeper {
         }
     }
 
-    /// Rests after work while programs use the origin and there is no pressure. The `workers` of a sweep rest so long
-    /// that together they rest [`COURTESY`] times as long as one works.
-    fn be_courteous(&self, worked: Duration, bytes: u64, workers: u32) {
-        if self.pressure.is_pressed() || self.origin.is_idle() {
+    /// Rests after work while there is no pressure, so long that the `workers` of a sweep take no more of the origin
+    /// together than is this node's share. A flush that was asked for rests only while programs of this node use the
+    /// origin, and one that another node waits for never does.
+    fn be_courteous(&self, waits: Waits, worked: Duration, bytes: u64, workers: u32) {
+        let is_done = || match waits {
+            Waits::Node(_) => true,
+            Waits::Caller => self.origin.is_idle(),
+            Waits::NoOne => false,
+        };
+        if self.pressure.is_pressed() || is_done() {
             return;
         }
-        let mut rest = worked * (COURTESY * workers + workers - 1);
+        let mut rest = match waits {
+            Waits::NoOne => self.share.rest(worked, workers),
+            Waits::Caller | Waits::Node(_) => Share::WHOLE.rest(worked, workers, true),
+        };
         let limit = self.settings.config.rebuild_rate;
-        if limit > 0 {
+        if limit > 0 && !self.share.is_idle() {
             #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
             let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
-            rest = rest.max(due.saturating_sub(worked));
+            rest = rest.max(due.saturating_sub(worked).min(REST_MAX));
         }
-        let until = self.clock.instant() + rest.min(REST_MAX);
-        // No need to rest once programs are done with the origin.
-        while !self.pressure.is_pressed()
-            && !self.backpressure.has_waiters()
-            && !self.origin.is_idle()
-        {
-            let left = until.saturating_duration_since(self.clock.instant());
+        let begun = self.clock.instant();
+        while !self.pressure.is_pressed() && !self.backpressure.has_waiters() && !is_done() {
+            // No need to rest so long once programs are done with the origin, or other nodes with their work.
+            if waits == Waits::NoOne && (limit == 0 || self.share.is_idle()) {
+                rest = rest.min(self.share.rest(worked, workers));
+            }
+            let left = rest.saturating_sub(self.clock.elapsed(begun));
             if left.is_zero() {
                 break;
             }
@@ -352,32 +363,43 @@ impl Sweeper {
         file: &Arc<CachedFile>,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
-        self.flush_of((file, WHOLE), Which::All, go_on)
+        self.flush_of((file, WHOLE), Waits::Caller, go_on)
     }
 
-    /// The same for all that is dirty now in a range, and for what else lies in the regions of that range.
-    pub(crate) fn flush_range(
+    /// The same for all that is dirty now in a range that another node waits for, without rest.
+    pub(crate) fn flush_given(
         &self,
         file: &Arc<CachedFile>,
         range: ByteRange,
     ) -> Result<FlushedWhole> {
-        self.flush_of((file, range), Which::Of(range), &|_| true)
+        self.flush_of((file, range), Waits::Node(range), &|_| true)
     }
 
     fn flush_of(
         &self,
         (file, range): (&Arc<CachedFile>, ByteRange),
-        which: Which,
+        waits: Waits,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<FlushedWhole> {
         let Some(id) = file.id() else { return Ok(FlushedWhole::Complete) };
+        let which = || {
+            if range == WHOLE {
+                return Which::All;
+            }
+            // An extent that begins before the range may reach into it.
+            let first = self.store.dmt.dirty(id, range, 1);
+            let start = first.first().map_or(range.start, |extent| extent.range.start);
+            Which::Of(ByteRange { start: start.min(range.start), ..range })
+        };
         let stopped = AtomicBool::new(false);
         let go_on = |bytes| {
             let goes_on = go_on(bytes);
             stopped.fetch_or(!goes_on, Ordering::Relaxed);
             goes_on
         };
-        if self.sweep(file, id, which, &go_on)? == Swept::Removed {
+        let manners = Manners { when_busy: WhenBusy::PassOver, waits };
+        let watcher = Watcher { go_on: &go_on, flushed: &|_| (), manners };
+        if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
             return Ok(FlushedWhole::Removed);
         }
         // If programs write, this may be more than was dirty at the beginning, never less than remains of that.
@@ -395,8 +417,9 @@ impl Sweeper {
                 return Ok(FlushedWhole::Busy(left));
             }
             let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
-            let watcher = Watcher { go_on: &go_on, flushed: &flushed, when_busy: WhenBusy::Wait };
-            if self.sweep_watched(file, id, which, watcher)? == Swept::Removed {
+            let manners = Manners { when_busy: WhenBusy::Wait, waits };
+            let watcher = Watcher { go_on: &go_on, flushed: &flushed, manners };
+            if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);
             }
             let progress = self.still_owed(id, &owed) < left;

@@ -27,8 +27,8 @@ pub(super) struct File {
     pub(super) id: SharedFile,
     pub(super) shared: Arc<Shared>,
     pub(super) state: Mutex<State>,
-    /// Notified when a permit that somebody waits for ends, when a closed range opens, or when a message reports a
-    /// change.
+    /// Notified when a permit that somebody waits for ends, when a closed range opens, when a message reports a change, or
+    /// when a look at the store found one.
     pub(super) changed: Condvar,
     /// Held during a change of the file's tokens in the store, so that there is only one at a time.
     pub(super) change: Mutex<()>,
@@ -45,9 +45,54 @@ pub(super) struct State {
     pub(super) active: Vec<(Direction, ByteRange)>,
     /// The value that this node last wrote or read.
     pub(super) last: Option<Tokens>,
+    /// How requests that wait look at the store, one for all.
+    pub(super) looks: Looks,
     /// The request that waited last.
     last_wait: Option<LastWait>,
 }
+
+/// The looks of this file's waiting requests at the store. One of them looks when a message has come or the next look is
+/// due, because messages may be lost; the others use what it found.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    /// Counts what was found: a different value, or tokens granted.
+    pub(super) found: u64,
+    /// Looks since the last request began to wait.
+    count: u32,
+    /// The number of messages before the last look.
+    told: u64,
+    /// When the next look is due.
+    pub(super) due: Option<Instant>,
+    pause: Duration,
+    /// Why the last look found nothing, if it did not.
+    pub(super) failure: Option<String>,
+}
+
+impl Looks {
+    /// A request begins to wait, queued in the store when `told` messages had come.
+    pub(super) fn begin(&mut self, told: u64, now: Instant) {
+        let pause = FIRST_PAUSE;
+        let due = Some(now + pause);
+        *self = Self { found: self.found + 1, count: 0, told, due, pause, failure: None };
+    }
+
+    /// Whether a look is due after `told` messages.
+    pub(super) fn are_due(&self, told: u64, now: Instant) -> bool {
+        told != self.told || self.due.is_none_or(|due| due <= now)
+    }
+
+    /// A look begins after `told` messages; the next one is due at most `longest` later. Returns its number.
+    pub(super) fn look(&mut self, told: u64, now: Instant, longest: Duration) -> u32 {
+        let pause = (self.pause * 2).clamp(FIRST_PAUSE, longest.max(FIRST_PAUSE));
+        self.count = self.count.wrapping_add(1);
+        (self.told, self.pause, self.due) = (told, pause, Some(now + pause));
+        self.failure = None;
+        self.count
+    }
+}
+
+/// How long a request waits before it looks again, at first.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// A request that waited.
 #[derive(Debug, Clone)]
@@ -123,15 +168,24 @@ impl File {
 
     /// Waits until no permit is in progress in a closed range; `false` if that takes too long.
     pub(super) fn wait_unused(&self, range: ByteRange) -> bool {
-        let deadline = Instant::now() + self.shared.options.wait_limit;
+        let clock = &self.shared.options.wait_clock;
+        let deadline = clock.instant() + self.shared.options.wait_limit;
         let mut state = self.state.lock();
-        while state.pieces.is_used(range) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() || self.shared.is_stopped()
-            {
-                return !state.pieces.is_used(range);
-            }
+        let is_used = |state: &mut State| state.pieces.is_used(range) && !self.shared.is_stopped();
+        clock.wait_while(&self.changed, &mut state, is_used, deadline);
+        !state.pieces.is_used(range)
+    }
+
+    /// Keeps a value that was read or written, and lets other requests of this node that wait evaluate it.
+    pub(super) fn note_value(&self, value: Tokens) {
+        let mut state = self.state.lock();
+        let is_new = state.last.as_ref().is_none_or(|last| last.version != value.version);
+        state.looks.found += u64::from(is_new);
+        state.last = Some(value);
+        drop(state);
+        if is_new {
+            self.changed.notify_all();
         }
-        true
     }
 
     /// The value seen last. It is a guess, which the store accepts if it is right. A value from another epoch of the

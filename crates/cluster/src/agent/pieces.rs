@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
-use halocline_model::token::{Held, Mode, REGION};
+use halocline_model::token::{Held, Mode, REGION, border};
 
 /// How long a contended range is used directly before the store is asked whether it is still contended.
 const DIRECT_FOR: Duration = Duration::from_secs(5);
@@ -105,6 +105,15 @@ impl Pieces {
     /// Whether permits are in progress in a range.
     pub(super) fn is_used(&self, range: ByteRange) -> bool {
         self.permits.iter().any(|permit| permit.range.overlaps(range))
+    }
+
+    /// Whether all of a range is held exclusively, by a node that has looked at it since.
+    pub(super) fn is_alone(&self, range: ByteRange) -> bool {
+        let known = self.held.iter();
+        let known =
+            known.filter(|piece| piece.mode == Mode::Exclusive && piece.new_since.is_none());
+        let known: Vec<ByteRange> = known.map(|piece| piece.range).collect();
+        uncovered(range, &known).is_none()
     }
 
     /// What to give up if others want `wanted`: more than that where this node does not use it, so that it is not asked
@@ -258,18 +267,6 @@ fn uncovered(range: ByteRange, parts: &[ByteRange]) -> Option<ByteRange> {
     (at < range.end).then(|| ByteRange::new(at, range.end))
 }
 
-/// The probable border, between `low` and `high`, between one node's part of a file and the next node's: the roundest
-/// number. A node that guesses wrong is asked again, and then at most half as much is left to guess from.
-const fn border(low: u64, high: u64) -> u64 {
-    let below = low.saturating_sub(1);
-    if low == 0 || below >= high {
-        return low;
-    }
-    // The highest bit in which they differ is set in `high`; the bits above it are the same in both.
-    let bit = u64::BITS - 1 - (below ^ high).leading_zeros();
-    high >> bit << bit
-}
-
 /// The smallest range that contains both.
 fn hull(one: Option<ByteRange>, other: Option<ByteRange>) -> Option<ByteRange> {
     match (one, other) {
@@ -318,6 +315,22 @@ mod tests {
         assert!(pieces.end(first) && pieces.end(beside));
         pieces.open(ByteRange::new(19, 30));
         assert!(!pieces.permit(read(5, 20), now).unwrap().renewed);
+    }
+
+    #[test]
+    fn what_others_may_have_changed_is_not_written_again() {
+        let now = Instant::now();
+        let mut pieces = Pieces::default();
+        pieces.install(&[held(Mode::Exclusive, 0, 10), held(Mode::Shared, 10, 20)], now);
+        assert!(!pieces.is_alone(ByteRange::new(0, 10)), "nobody has looked yet");
+        let grant = pieces.permit(write(0, 5), now).unwrap();
+        pieces.end(grant);
+        pieces.close(ByteRange::new(0, 10));
+        assert!(pieces.is_alone(ByteRange::new(0, 10)), "also while it is given up");
+        assert!(!pieces.is_alone(ByteRange::new(0, 11)), "others read there");
+        pieces.remove(ByteRange::new(4, 6), None);
+        assert!(pieces.is_alone(ByteRange::new(0, 4)));
+        assert!(!pieces.is_alone(ByteRange::new(0, 10)));
     }
 
     #[test]
@@ -376,22 +389,6 @@ mod tests {
             ]
         );
         assert_eq!(pieces.unsure(), [ByteRange::new(150, 160)]);
-    }
-
-    /// Segments of shared files usually begin at round numbers.
-    #[test]
-    fn two_nodes_part_at_the_roundest_number_between_them() {
-        for (low, high, expected) in [
-            (60 << 20, 70 << 20, 64 << 20),
-            (180 << 20, 200 << 20, 192 << 20),
-            (200, 500, 256),
-            (64, 70, 64),
-            (64, 64, 64),
-            (0, 70, 0),
-            (u64::MAX - 1, u64::MAX, u64::MAX - 1),
-        ] {
-            assert_eq!(border(low, high), expected, "{low} to {high}");
-        }
     }
 
     /// Regression: a node that had just extended the file was asked for all of it, and brought its first block to the

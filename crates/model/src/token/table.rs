@@ -1,8 +1,10 @@
 //! The tokens of one file: who holds which bytes, and who waits for which.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
-use super::{Demand, Epoch, Heat, Held, Life, Members, Mode, REGION, Session};
+use super::{Demand, Epoch, Heat, Held, Life, Members, Mode, REGION, Session, border};
 use crate::request::{ByteRange, Direction};
 
 /// With more tokens and waiters than this, a file is treated as contended, whatever their ranges.
@@ -234,6 +236,25 @@ impl Tokens {
         self.waiting.iter().map(|waiting| waiting.session)
     }
 
+    /// The sessions that have what `session` waits for, or wait for the same and came earlier.
+    #[must_use]
+    pub fn in_the_way_of(&self, session: Session) -> BTreeSet<Session> {
+        let mine = self.waiting.iter().enumerate().filter(|(_, own)| own.session == session);
+        mine.flat_map(|(at, own)| {
+            let holds = self
+                .conflicting(session, own.mode)
+                .filter(|held| held.range.overlaps(own.range))
+                .map(|held| held.session);
+            let ahead = self.waiting[..at].iter().filter(|other| {
+                other.session != session
+                    && other.range.overlaps(own.range)
+                    && other.mode.conflicts(own.mode)
+            });
+            holds.chain(ahead.map(|other| other.session))
+        })
+        .collect()
+    }
+
     /// The life of the store to which this belongs.
     #[must_use]
     pub const fn epoch(&self) -> Epoch {
@@ -350,7 +371,9 @@ impl Tokens {
         self.waiting.retain(|waiting| !waiting.is(session, direction, range));
     }
 
-    /// As much of `desired` around `required` as no one else holds or waits for.
+    /// As much of `desired` around `required` as no one else holds or waits for. Whoever waits for something beyond
+    /// probably uses more around it, so the border between the two is left free: what were given beyond it would be taken
+    /// away at once.
     fn widened(
         &self,
         session: Session,
@@ -360,7 +383,22 @@ impl Tokens {
     ) -> ByteRange {
         let held = self.conflicting(session, mode).map(|held| held.range);
         let others = self.waiting.iter().filter(|waiting| waiting.session != session);
-        let limits = held.chain(others.map(|waiting| waiting.range));
+        let waiting = others.map(|waiting| {
+            let wanted = waiting.range;
+            ByteRange {
+                start: if wanted.start >= required.end {
+                    border(required.end, wanted.start)
+                } else {
+                    wanted.start
+                },
+                end: if wanted.end <= required.start {
+                    border(wanted.end, required.start)
+                } else {
+                    wanted.end
+                },
+            }
+        });
+        let limits = held.chain(waiting);
         let wide = ByteRange {
             start: desired.start.min(required.start),
             end: desired.end.max(required.end),

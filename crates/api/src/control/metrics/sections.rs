@@ -17,7 +17,7 @@ use super::table::{
     CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
 };
 use super::tokens::TOKENS;
-use super::trace::TRACE;
+use super::trace::{CURVE, PLAYED, TRACE};
 
 /// Every key that commands give.
 pub static SECTIONS: &[Section] = &[
@@ -35,9 +35,9 @@ pub static SECTIONS: &[Section] = &[
     },
     Section {
         commands: "`halocline run --report FILE`",
-        about: "What was served and by whom, written when the command has ended and everything is flushed. In the status of a file tier, whose files the kernel may serve by itself, all is 0 but `policy` and `elapsed_s`.",
+        about: "What was served and by whom, written when the command has ended and everything is flushed; with `--trace` also `curve`, unless the trace failed. In the status of a file tier, whose files the kernel may serve by itself, all is 0 but `policy` and `elapsed_s`.",
         metrics: REPORT,
-        within: &[("cluster.", TOKENS)],
+        within: &[("cluster.", TOKENS), ("curve.", CURVE)],
     },
     Section {
         commands: "`cluster` of a report, with `--cluster`",
@@ -155,8 +155,20 @@ pub static SECTIONS: &[Section] = &[
     },
     Section {
         commands: "`halocline trace show FILE --json`",
-        about: "What is in a trace; [TRACES.md](TRACES.md) says what a trace is, ALGORITHMS.md in section 9 how patterns, phases and regions are told.",
+        about: "What is in a trace; [TRACES.md](TRACES.md) says what a trace is, ALGORITHMS.md in section 9 how patterns, phases and regions are told. `curve` is null without `--cache-sizes` and `--plot`.",
         metrics: TRACE,
+        within: &[("curve.", CURVE)],
+    },
+    Section {
+        commands: "`curve` of `trace show`, and of a report with `--trace`",
+        about: "What caches would have missed of the trace; [ALGORITHMS.md](ALGORITHMS.md), section 10.",
+        metrics: CURVE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline trace play FILE DIR --json`",
+        about: "The requests of a trace, issued by real processes; [TRACES.md](TRACES.md) says how.",
+        metrics: PLAYED,
         within: &[],
     },
     Section {
@@ -269,13 +281,14 @@ pub static SECTIONS: &[Section] = &[
             ("policies[].of_never.", RATIOS),
             ("policies[].of_best.", RATIOS),
             ("cases[].seconds.", SECONDS),
+            ("cases[].adaptive.", SERVED),
             ("engine[].policies[].engine.", SERVED),
             ("engine[].policies[].simulated.", SERVED),
         ],
     },
     Section {
-        commands: "`engine` and `simulated` of `bench admission`",
-        about: "A workload under one policy: on the engine itself, on emulated devices in simulated time, and by the simulator.",
+        commands: "`adaptive`, `engine` and `simulated` of `bench admission`",
+        about: "A workload under one policy: by the simulator (of each case, under `adaptive`), and on the engine itself, on emulated devices in simulated time.",
         metrics: SERVED,
         within: &[],
     },

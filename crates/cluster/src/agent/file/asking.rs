@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use halocline_cache::coherence::{Grant, Want};
@@ -17,8 +16,8 @@ use crate::store::{Lease, Reading, Roll, StoreError, Swap};
 
 /// Lost races after which a request pauses.
 const RACES: u32 = 16;
-/// Every this many attempts, a waiting request checks whether the holders in its way are still alive.
-const LOOK_EVERY: u32 = 4;
+/// At every so many looks at the store, it is checked whether the holders in the way are still alive.
+const CHECK_EVERY: u32 = 4;
 /// All of a file: desired in addition to what is required, as far as it is free.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
@@ -37,11 +36,11 @@ impl File {
         let waits = |what: &str| Ok(Attempt::Waits(what.to_owned()));
         let now = shared.options.clock.instant();
         if !shared.lease.runs_at(now) {
-            if shared.lease.ended.load(Ordering::Acquire) {
+            if shared.lease.has_ended() {
                 shared.check_lease()?;
             }
-            shared.wake();
-            return Ok(Attempt::Waits(format!("a lease: {}", shared.why())));
+            shared.upkeep.wake();
+            return Ok(Attempt::Waits(format!("a lease: {}", shared.upkeep.why())));
         }
         let (closed, expired) = {
             let pieces = &self.state.lock().pieces;
@@ -82,7 +81,9 @@ impl File {
             Ok(Asked::Lost(held)) => Err(self.lost(held)),
             Err(error @ StoreError::NoAnswer(_)) => {
                 // The request may have been executed.
-                self.state.lock().last = None;
+                let mut state = self.state.lock();
+                state.last = None;
+                state.looks.failure = Some(error.to_string());
                 Ok(Attempt::Waits(error.to_string()))
             }
             Err(error) => Err(told(error)),
@@ -102,37 +103,49 @@ impl File {
 
     fn ask(&self, want: Want, attempts: u32) -> Result<Asked, StoreError> {
         let (shared, session) = (&self.shared, self.shared.session);
-        let lapses = shared.lease.lapses.load(Ordering::Acquire);
+        let lapses = shared.lease.lapses();
         let part = shared.store.part(self.id);
         let Want { direction, range: required, alone, .. } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
-        // The last known value is a guess, which the store accepts if it is right. A request that waits must read.
-        let guess = self.guess(roll.parts[part]).filter(|_| attempts == 0);
-        let mut is_read = attempts > 0;
-        let mut value = match guess {
-            _ if is_read => shared.store.read(self.id)?.tokens,
+        // A request that waits looks at the store, unless another one of this node has just done so.
+        let (told, look) = {
+            let now = shared.options.wait_clock.instant();
+            let mut state = self.state.lock();
+            let told = state.told;
+            if attempts > 0 && !state.looks.are_due(told, now) && state.last.is_none() {
+                let failure = state.looks.failure.clone();
+                return Ok(Asked::Waits(failure.unwrap_or_else(|| "the store".to_owned())));
+            }
+            let looks = attempts > 0 && state.looks.are_due(told, now);
+            (told, looks.then(|| state.looks.look(told, now, shared.options.poll)))
+        };
+        // The last known value is a guess, which the store accepts if it is right.
+        let mut value = match self.guess(roll.parts[part]) {
+            _ if look.is_some() => shared.store.read(self.id)?.tokens,
             Some(tokens) => tokens,
             None => Tokens::new(roll.parts[part]),
         };
-        if attempts % LOOK_EVERY == LOOK_EVERY - 1 {
+        if look.is_some_and(|look| look % CHECK_EVERY == 0) {
             roll = shared.declare_gone(&value)?;
         }
         for _ in 0..RACES {
             roll = shared.knowing(roll, &value)?;
             if !roll.members.grants(roll.epoch) {
-                return Ok(Asked::Waits(shared.why()));
+                return Ok(Asked::Waits(shared.upkeep.why()));
             }
             let mut new = value.clone();
             let active = self.state.lock().active.clone();
             new.forget_vain(session, &active, roll.parts[part]);
             let epoch = (roll.parts[part], &roll.members);
-            let answer = new.ask(session, demand, epoch, shared.now_ms());
-            let stays = is_read && value.has_same_queue(&new);
-            if let (Answer::Waits(on), true) = (&answer, stays) {
-                let waits = self.waits(on, &value);
-                self.state.lock().last = Some(value);
-                return Ok(waits);
+            let answer = new.ask(session, demand, epoch, shared.roll.now_ms());
+            if let (Answer::Waits(on), true) = (&answer, value.has_same_queue(&new)) {
+                if look.is_some() {
+                    // For all requests of this node, because their messages may have been lost.
+                    self.tell(value.in_the_way_of(session));
+                }
+                self.note_value(value);
+                return Ok(self.waits(on));
             }
             shared.begin_versions(&value, &mut new);
             if let Answer::Granted(held) = &answer
@@ -142,31 +155,40 @@ impl File {
             }
             add(&shared.counters.asked);
             match shared.store.swap(self.id, value.version, &new)? {
-                Swap::Taken => return Ok(self.answered(want, &answer, new, lapses)),
+                Swap::Taken => return Ok(self.answered(want, &answer, new, (lapses, told))),
                 Swap::Other(Reading { epoch, .. }) if epoch != roll.parts[part] => {
-                    shared.wake();
+                    shared.upkeep.wake();
                     return Ok(Asked::Waits("the nodes to say what they hold".to_owned()));
                 }
-                Swap::Other(reading) => (value, is_read) = (reading.tokens, true),
+                Swap::Other(reading) => value = reading.tokens,
             }
         }
-        self.state.lock().last = Some(value);
+        self.note_value(value);
         Ok(Asked::Waits("the store, which others change at the same time".to_owned()))
     }
 
     /// The store accepted a change with this answer.
-    fn answered(&self, want: Want, answer: &Answer, new: Tokens, lapses: u64) -> Asked {
+    fn answered(
+        &self,
+        want: Want,
+        answer: &Answer,
+        new: Tokens,
+        (lapses, told): (u64, u64),
+    ) -> Asked {
         let shared = &self.shared;
         let asked = match answer {
-            Answer::Waits(on) => self.waits(on, &new),
+            Answer::Waits(on) => {
+                self.state.lock().looks.begin(told, shared.options.wait_clock.instant());
+                self.tell(new.in_the_way_of(shared.session));
+                self.waits(on)
+            }
             Answer::Lost(held) => Asked::Lost(*held),
             Answer::Granted(held) => {
                 let now = shared.options.clock.instant();
                 let mut state = self.state.lock();
                 // If the lease lapsed since the request, only the store knows of the token: this node gives it up when
                 // others want it, or is granted it again.
-                let is_sure = shared.lease.runs_at(now)
-                    && shared.lease.lapses.load(Ordering::Acquire) == lapses;
+                let is_sure = shared.lease.runs_at(now) && shared.lease.lapses() == lapses;
                 if is_sure {
                     state.pieces.install(held, now);
                 }
@@ -183,22 +205,23 @@ impl File {
         if state.wanted {
             shared.queue.push(self.id);
         }
-        state.last = Some(new);
+        drop(state);
+        self.note_value(new);
         asked
     }
 
-    /// Notifies the holders in the way.
-    fn waits(&self, on: &[Held], tokens: &Tokens) -> Asked {
-        let own = self.shared.session;
-        let sessions: BTreeSet<Session> = on.iter().map(|held| held.session).collect();
-        let ahead = tokens.waiters().take_while(|waiter| *waiter != own);
-        let all: BTreeSet<Session> = sessions.iter().copied().chain(ahead).collect();
-        for session in all {
+    /// Notifies sessions that are in the way.
+    fn tell(&self, sessions: BTreeSet<Session>) {
+        for session in sessions {
             self.shared.store.tell(session, self.id);
         }
-        Asked::Waits(sessions.first().map_or_else(
+    }
+
+    fn waits(&self, on: &[Held]) -> Asked {
+        let first = on.iter().map(|held| held.session).min();
+        Asked::Waits(first.map_or_else(
             || "others that came earlier".to_owned(),
-            |first| self.shared.registry.name(*first),
+            |first| self.shared.registry.name(first),
         ))
     }
 }
@@ -215,17 +238,17 @@ enum Asked {
 impl Shared {
     /// A roll under which tokens are granted, if there is one.
     fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
-        let roll = self.known();
+        let roll = self.roll.known();
         if roll.members.grants(roll.epoch) {
             return Ok(roll);
         }
-        let roll = self.refresh()?;
-        if roll.epoch != *self.asserted.lock() {
-            self.wake();
+        let roll = self.roll.refresh()?;
+        if roll.epoch != *self.upkeep.asserted.lock() {
+            self.upkeep.wake();
         } else if !roll.members.grants(roll.epoch) {
             self.confirm()?;
         }
-        Ok(self.known())
+        Ok(self.roll.known())
     }
 
     /// A roll that is not older than the tokens if that matters, that is, if they name a session that is not known to
@@ -233,12 +256,12 @@ impl Shared {
     fn knowing(&self, roll: Arc<Roll>, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
         let mut others = tokens.all().iter().map(|held| held.session).chain(tokens.waiters());
         let is_live = |session: Session| roll.members.life(session) == Some(Life::Live);
-        if others.all(is_live) { Ok(roll) } else { self.refresh() }
+        if others.all(is_live) { Ok(roll) } else { self.roll.refresh() }
     }
 
     /// Checks whether the sessions that have or want tokens of a file are still alive.
     fn declare_gone(&self, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
-        let mut roll = self.refresh()?;
+        let mut roll = self.roll.refresh()?;
         let held = tokens.all().iter().map(|held| held.session);
         let sessions: BTreeSet<Session> = held.chain(tokens.waiters()).collect();
         for session in sessions {
@@ -251,7 +274,7 @@ impl Shared {
             if self.store.swap_members(&roll, &members, Lease::IsOver(session))? {
                 tracing::warn!("{} is gone: its lease is over", self.registry.name(session));
             }
-            roll = self.refresh()?;
+            roll = self.roll.refresh()?;
         }
         Ok(roll)
     }

@@ -1,14 +1,13 @@
 //! Gives up what others want of a file.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use halocline_model::request::ByteRange;
 use halocline_model::token::{Epoch, Mode, Tokens};
 use halocline_os::error::{Error, Result};
 
 use super::super::told;
-use super::File;
+use super::{File, State};
 use crate::counters::add;
 use crate::store::{Reading, StoreError, Swap};
 
@@ -31,7 +30,7 @@ impl File {
             if tokens.epoch() == epoch && tokens.waits_in_vain(shared.session, &active) {
                 self.leave_queue().map_err(told)?;
             }
-            let now_ms = shared.now_ms();
+            let now_ms = shared.roll.now_ms();
             let wanted = (tokens.epoch() == epoch).then(|| tokens.wanted_from(shared.session));
             let Some((wanted, keep)) = wanted.flatten() else {
                 self.state.lock().wanted = false;
@@ -71,16 +70,18 @@ impl File {
     /// Gives up everything that is held.
     pub(in crate::agent) fn give_all_up(&self) -> Result<()> {
         let all = ByteRange::new(0, u64::MAX);
-        let deadline = Instant::now() + self.shared.options.wait_limit;
+        let clock = &self.shared.options.wait_clock;
+        let deadline = clock.instant() + self.shared.options.wait_limit;
         let mut failures = 0;
-        while failures < TRIES && Instant::now() < deadline {
+        while failures < TRIES && clock.instant() < deadline {
             if self.all().is_empty() || self.give(all, None) {
                 return Ok(());
             }
             let mut state = self.state.lock();
             if state.pieces.is_closed(all) {
                 // Some of it is currently being given to others.
-                let _ = self.changed.wait_until(&mut state, deadline);
+                let is_closed = |state: &mut State| state.pieces.is_closed(all);
+                clock.wait_while(&self.changed, &mut state, is_closed, deadline);
             } else {
                 failures += 1;
             }
@@ -94,39 +95,31 @@ impl File {
     /// Gives up a range, or keeps `keep` of exclusive tokens there. `false` if that is already in progress, or must be
     /// tried again.
     pub(in crate::agent) fn give(&self, range: ByteRange, keep: Option<Mode>) -> bool {
-        {
-            let mut state = self.state.lock();
-            if state.pieces.is_closed(range) {
-                return false;
-            }
-            state.pieces.close(range);
-        }
-        let given = self.wait_unused(range) && self.bring_to_origin(range, keep.is_some());
-        let given = given && self.tell_given(range, keep);
-        self.state.lock().pieces.open(range);
-        self.changed.notify_all();
-        given
+        let Some(_closed) = self.close(range) else { return false };
+        self.wait_unused(range)
+            && self.bring_to_origin(range, keep.is_some())
+            && self.tell_given(range, keep)
     }
 
     /// Drops a range from the caches, and from the tokens that the node believes to hold, because its lease lapsed.
     /// `false` if it must be tried again.
     pub(in crate::agent) fn drop_range(&self, range: ByteRange) -> bool {
-        {
-            let mut state = self.state.lock();
-            if state.pieces.is_closed(range) {
-                return false;
-            }
-            state.pieces.close(range);
-        }
+        let Some(_closed) = self.close(range) else { return false };
         let dropped = self.wait_unused(range) && self.bring_to_origin(range, false);
-        let mut state = self.state.lock();
         if dropped {
-            state.pieces.remove(range, None);
+            self.state.lock().pieces.remove(range, None);
         }
-        state.pieces.open(range);
-        drop(state);
-        self.changed.notify_all();
         dropped
+    }
+
+    /// Lets no permit begin in a range until the result is dropped; `None` if part of it is closed already.
+    fn close(&self, range: ByteRange) -> Option<Closed<'_>> {
+        let pieces = &mut self.state.lock().pieces;
+        if pieces.is_closed(range) {
+            return None;
+        }
+        pieces.close(range);
+        Some(Closed { file: self, range })
     }
 
     /// Lets the engine flush a closed range to the origin and drop it.
@@ -181,7 +174,7 @@ impl File {
         change: impl Fn(&mut Tokens, Epoch),
     ) -> Result<Option<Tokens>, StoreError> {
         let shared = &self.shared;
-        let epoch = shared.known().parts[shared.store.part(self.id)];
+        let epoch = shared.roll.known().parts[shared.store.part(self.id)];
         let mut value = self.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
         for _ in 0..RACES {
             let mut new = value.clone();
@@ -193,12 +186,25 @@ impl File {
                     return Ok(Some(new));
                 }
                 Swap::Other(reading) if reading.epoch != epoch => {
-                    shared.wake();
+                    shared.upkeep.wake();
                     return Ok(None);
                 }
                 Swap::Other(reading) => value = reading.tokens,
             }
         }
         Err(StoreError::NoAnswer("others change the same tokens all the time".to_owned()))
+    }
+}
+
+/// A range that is being given up. It opens again also if that ends by a panic.
+struct Closed<'f> {
+    file: &'f File,
+    range: ByteRange,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.file.state.lock().pieces.open(self.range);
+        self.file.changed.notify_all();
     }
 }

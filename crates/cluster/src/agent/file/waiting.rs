@@ -1,63 +1,56 @@
 //! Requests that need a token: granted immediately if the node holds it; otherwise they wait for the store and for
 //! other nodes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halocline_cache::coherence::{Copies, FileTokens, Grant, Want};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
 
 use super::copying;
-use super::{Attempt, File, LastWait, filled};
+use super::{Attempt, FIRST_PAUSE, File, LastWait, State, filled};
 use crate::counters::add;
-
-/// How long a request waits before it looks again, at first.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 impl File {
     /// Waits for a token, queued in the store meanwhile.
     fn wait(&self, want: Want) -> Result<Grant> {
-        let stands_for = (queued_as(want), want.range);
-        self.state.lock().active.push(stands_for);
-        let granted = self.wait_actively(want);
-        let active = &mut self.state.lock().active;
-        if let Some(at) = active.iter().position(|one| *one == stands_for) {
-            active.swap_remove(at);
-        }
-        granted
+        let _active = Active::new(self, (queued_as(want), want.range));
+        self.wait_actively(want)
     }
 
     fn wait_actively(&self, want: Want) -> Result<Grant> {
-        let began = Instant::now();
+        let clock = &self.shared.options.wait_clock;
+        let began = clock.instant();
         let mut pause = FIRST_PAUSE;
         let mut attempts = 0;
         let mut waited_for = None;
         let waits_for = loop {
-            let told = self.state.lock().told;
+            let seen = self.seen();
             match self.attempt(want, attempts, began + self.shared.options.wait_limit)? {
                 Attempt::Granted(grant) => {
                     if attempts > 0 {
-                        self.note_wait(began.elapsed(), waited_for);
+                        self.note_wait(clock.elapsed(began), waited_for);
                     }
                     return Ok(grant);
                 }
-                Attempt::Waits(what) if began.elapsed() >= self.shared.options.wait_limit => {
+                Attempt::Waits(what) if clock.elapsed(began) >= self.shared.options.wait_limit => {
                     break what;
                 }
                 Attempt::Waits(what) => waited_for = Some(what),
-                Attempt::Again => {
+                Attempt::Again if clock.elapsed(began) < self.shared.options.wait_limit => {
                     attempts += 1;
                     continue;
                 }
+                Attempt::Again => break "what this node had to give up first".to_owned(),
             }
             if self.shared.is_stopped() {
                 break "this mount to end".to_owned();
             }
             attempts += 1;
-            self.wait_for_change(want.range, told, Instant::now() + pause);
+            self.wait_for_change(want.range, seen, pause);
             pause = (pause * 2).min(self.shared.options.poll);
         };
-        self.note_wait(began.elapsed(), Some(waits_for.clone()));
+        self.note_wait(clock.elapsed(began), Some(waits_for.clone()));
         // Its entry in the queue goes when a request behind it sends a message.
         Err(Error::Cluster {
             what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
@@ -65,14 +58,30 @@ impl File {
         })
     }
 
-    /// Waits until a message has come since `told` of them were counted, or until `range` is no longer being given up,
-    /// but at most until `deadline`. Each permit that ends wakes this thread too, because others wait for that.
-    fn wait_for_change(&self, range: ByteRange, told: u64, deadline: Instant) {
+    /// How many messages have come, and how much was found in the store.
+    fn seen(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.told, state.looks.found)
+    }
+
+    /// Waits until a message has come or something was found in the store since `seen`, or until `range` is no longer
+    /// being given up, but at most until the next look at the store is due, and at least `pause` then. Each permit that
+    /// ends wakes this thread too, because others wait for that.
+    fn wait_for_change(&self, range: ByteRange, seen: (u64, u64), pause: Duration) {
+        let clock = &self.shared.options.wait_clock;
+        let earliest = clock.instant() + pause;
         let mut state = self.state.lock();
         let was_closed = state.pieces.is_closed(range);
-        while state.told == told && (!was_closed || state.pieces.is_closed(range)) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() || self.shared.is_stopped()
-            {
+        let is_unchanged = |state: &State| {
+            (state.told, state.looks.found) == seen
+                && (!was_closed || state.pieces.is_closed(range))
+                && !self.shared.is_stopped()
+        };
+        while is_unchanged(&state) {
+            let due = state.looks.due;
+            let until = due.map_or(earliest, |due| due.max(earliest));
+            let goes_on = |state: &mut State| is_unchanged(state) && state.looks.due == due;
+            if clock.wait_while(&self.changed, &mut state, goes_on, until) {
                 return;
             }
         }
@@ -83,6 +92,28 @@ impl File {
         let (at, on) =
             (self.shared.options.clock.instant(), on.unwrap_or_else(|| "the store".to_owned()));
         self.state.lock().last_wait = Some(LastWait { at, lasted, on });
+    }
+}
+
+/// A request that stands in the queue: its place there is in vain once this is dropped.
+struct Active<'f> {
+    file: &'f File,
+    stands_for: (Direction, ByteRange),
+}
+
+impl<'f> Active<'f> {
+    fn new(file: &'f File, stands_for: (Direction, ByteRange)) -> Self {
+        file.state.lock().active.push(stands_for);
+        Self { file, stands_for }
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        let active = &mut self.file.state.lock().active;
+        if let Some(at) = active.iter().position(|one| *one == self.stands_for) {
+            active.swap_remove(at);
+        }
     }
 }
 
@@ -104,8 +135,16 @@ impl FileTokens for File {
         granted
     }
 
+    fn begin_at_once(&self, want: Want) -> Option<Grant> {
+        self.permit(filled(want))
+    }
+
     fn try_begin(&self, want: Want) -> Option<Grant> {
         if self.state.lock().wanted { None } else { self.permit(filled(want)) }
+    }
+
+    fn gives_alone(&self, range: ByteRange) -> bool {
+        self.state.lock().pieces.is_alone(range)
     }
 
     fn explain(&self, want: Want) -> Option<String> {

@@ -59,6 +59,29 @@ fn the_first_gets_the_whole_file_and_the_next_its_part() {
     assert_eq!(file.tokens.all().len(), 2);
 }
 
+/// Regression: who was served first got everything up to the byte that the next one waited for, and gave most of that
+/// away again.
+#[test]
+fn who_is_served_first_leaves_the_next_ones_part_free() {
+    let mut file = File::new();
+    file.write(A, (10, 20));
+    assert!(matches!(file.write(B, (700, 710)), Answer::Waits(_)));
+    assert!(matches!(file.write(C, (1100, 1110)), Answer::Waits(_)));
+    file.give_up(A, (512, u64::MAX), None);
+    let granted = file.write(B, (700, 710));
+    assert_eq!(granted, Answer::Granted(vec![held(B, Mode::Exclusive, 512, 1024)]));
+    let granted = file.write(C, (1100, 1110));
+    assert_eq!(granted, Answer::Granted(vec![held(C, Mode::Exclusive, 1024, u64::MAX)]));
+    // Likewise of what lies before it.
+    let mut file = File::new();
+    file.write(A, (0, 10));
+    assert!(matches!(file.write(C, (100, 110)), Answer::Waits(_)));
+    assert!(matches!(file.write(B, (600, 610)), Answer::Waits(_)));
+    file.give_up(A, (0, u64::MAX), None);
+    let granted = file.write(B, (600, 610));
+    assert_eq!(granted, Answer::Granted(vec![held(B, Mode::Exclusive, 512, u64::MAX)]));
+}
+
 #[test]
 fn readers_share_and_a_writer_takes_it_from_all_of_them() {
     let mut file = File::new();

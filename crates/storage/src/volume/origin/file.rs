@@ -7,12 +7,13 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
 use halocline_model::request::ByteRange;
 use halocline_model::striping::Striping;
 use parking_lot::Mutex;
-use rustix::fs::{Timespec, Timestamps, XattrFlags};
+use rustix::fs::{FallocateFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::identity::ObjectId;
@@ -20,11 +21,15 @@ use super::layouts;
 use crate::device::{SECTOR, ServerFile};
 use crate::volume::run_writes::{Plan, Runs, write_runs};
 use crate::volume::{Distribution, Server, Volume, VolumeFile};
+use halocline_os::client_pages;
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
 
 /// Locks that guard sizes, each shared by many objects: they are held only for a system call or two.
 pub(super) type SizeLocks = [Mutex<()>; 64];
+
+/// What is freed of a namespace file's blocks: whole ones of any file system.
+const FREED_BYTES: u64 = 64 << 10;
 
 /// The data of an open origin file.
 ///
@@ -94,6 +99,15 @@ impl OriginFile {
         }
     }
 
+    /// Prepares a write that makes the file longer, up to `end`, while others do so through any descriptor on any node:
+    /// neither makes it shorter. (Writing a plain file never does.)
+    pub fn prepare_growth(&self, end: u64) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { .. } => Ok(()),
+            Data::Striped(striped) => striped.extend(end),
+        }
+    }
+
     /// Writes `runs`, all inside the file, as [`VolumeFile::rewrite`] does.
     pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
         match &self.0 {
@@ -153,6 +167,21 @@ impl OriginFile {
 }
 
 impl OriginFile {
+    /// Makes the kernel drop its pages of the file, on all servers. `false` if it still has some of `range`, because
+    /// requests are using them.
+    pub fn forget_pages(&self, range: ByteRange) -> io::Result<bool> {
+        let file = match &self.0 {
+            Data::Plain { file, .. } => file.file()?,
+            Data::Striped(striped) => {
+                return striped.existing()?.map_or(Ok(true), VolumeFile::forget_pages);
+            }
+        };
+        client_pages::drop_all(file)?;
+        let are_gone = client_pages::are_gone(file, range.start, range.len().max(1))?;
+        // Where the kernel cannot say, nothing else can.
+        Ok(are_gone.unwrap_or(true))
+    }
+
     /// How the file is distributed over the servers of a striped origin.
     pub(super) fn distribution(&self) -> io::Result<Distribution> {
         match &self.0 {
@@ -227,7 +256,7 @@ impl Striped {
 
     /// The object `id` in its layout; `None` if the layout is missing.
     fn object(&self, id: ObjectId) -> io::Result<Option<VolumeFile>> {
-        let distribution = layouts::spread_of(id, &self.volume, self.striping)?;
+        let distribution = layouts::distribution_of(id, &self.volume, self.striping)?;
         Ok(distribution
             .map(|distribution| VolumeFile::lazy(&self.volume, 0, distribution, &id.path())))
     }
@@ -282,6 +311,22 @@ impl Striped {
             self.touch()?;
         }
         Ok(before)
+    }
+
+    /// Makes the size at least `end`, without setting it, which would undo what others have made longer since it was
+    /// read. A byte of the namespace file, which has no data, is written, and its block is freed again if that is
+    /// possible.
+    fn extend(&self, end: u64) -> io::Result<()> {
+        let _size = self.size_lock().lock();
+        if self.size()? >= end {
+            return Ok(());
+        }
+        let file = self.node.file()?;
+        file.write_all_at(&[0], end - 1)?;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ =
+            rustix::fs::fallocate(file, how, (end - 1) / FREED_BYTES * FREED_BYTES, FREED_BYTES);
+        Ok(())
     }
 
     /// Undoes the growth of a failed write, unless another write extended the file further. Only the write's own range

@@ -1,0 +1,193 @@
+//! Files that lose their last name while several nodes use them (I11, I13).
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use halocline_api::config::{CacheSize, Config};
+use halocline_api::control::Controlled;
+use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
+use halocline_cache::{Decorations, ExtentEngine};
+use halocline_cluster::agent::{Agent, Options};
+use halocline_cluster::registry::Registry;
+use halocline_cluster::store::Store;
+use halocline_cluster::store::memory::MemoryStore;
+use halocline_os::error::Result;
+use halocline_vfs::{Caller, Engine};
+
+const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+const NAME: &str = "file";
+
+fn config() -> Config {
+    Config {
+        size: CacheSize::Bytes(64 << 20),
+        policy: "always".to_owned(),
+        rebuild: false,
+        ..Config::default()
+    }
+}
+
+fn engine(origin: &Path, cache: &Path, coherence: &Arc<dyn Coherence>) -> ExtentEngine {
+    let around = Decorations { coherence: Some(coherence), ..Decorations::NONE };
+    ExtentEngine::open_decorated(origin, cache, &config(), around).unwrap()
+}
+
+fn open(engine: &ExtentEngine, name: &str) -> <ExtentEngine as Engine>::Handle {
+    let (node, _) = engine.lookup(&engine.root(), OsStr::new(name)).unwrap();
+    engine.open(&node, libc::O_RDWR, ME).unwrap()
+}
+
+fn read(engine: &ExtentEngine, handle: &<ExtentEngine as Engine>::Handle) -> Vec<u8> {
+    let mut bytes = vec![0xee; 20_000];
+    let count = engine.read(handle, 0, &mut bytes, ME).unwrap();
+    bytes.truncate(count);
+    bytes
+}
+
+/// Grants everything, and notes what the file has when a permit over all of it ends.
+#[derive(Debug)]
+struct Watching {
+    path: PathBuf,
+    at_end: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
+}
+
+impl Watching {
+    fn again(&self) -> Self {
+        Self { path: self.path.clone(), at_end: Arc::clone(&self.at_end) }
+    }
+}
+
+impl Coherence for Watching {
+    fn attach(&self, _: Weak<dyn LocalCache>) {}
+
+    fn tokens(&self, _: SharedFile) -> Result<Arc<dyn FileTokens>> {
+        Ok(Arc::new(self.again()))
+    }
+
+    fn leave(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn check_lease(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl FileTokens for Watching {
+    fn begin(&self, want: Want) -> Result<Grant> {
+        let is_whole = want.alone && want.range.start == 0;
+        Ok(Grant { caches: true, renewed: false, ticket: u64::from(is_whole) })
+    }
+
+    fn begin_at_once(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
+    }
+
+    fn try_begin(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
+    }
+
+    fn end(&self, grant: Grant) {
+        if grant.ticket == 1 {
+            self.at_end.lock().unwrap().push(fs::read(&self.path).ok());
+        }
+    }
+}
+
+/// Regression: the permit ended before the name was gone, so that another node could make the file dirty again in
+/// between, and had dirty bytes of a file that nobody could find any more.
+#[test]
+fn i11_others_get_a_file_back_only_after_its_name_is_gone() {
+    let [origin, cache] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    fs::write(origin.path().join(NAME), "old").unwrap();
+    fs::write(origin.path().join("other"), "new").unwrap();
+    let at_end = Arc::default();
+    let watching = Watching { path: origin.path().join(NAME), at_end: Arc::clone(&at_end) };
+    let coherence: Arc<dyn Coherence> = Arc::new(watching);
+    let engine = engine(origin.path(), cache.path(), &coherence);
+    let root = engine.root();
+    let (from, to) = (OsStr::new("other"), OsStr::new(NAME));
+    engine.rename((&root, from), (&root, to), 0).unwrap();
+    assert_eq!(std::mem::take(&mut *at_end.lock().unwrap()), [Some(b"new".to_vec())]);
+    engine.unlink(&root, to).unwrap();
+    assert_eq!(*at_end.lock().unwrap(), [None]);
+}
+
+struct Node {
+    engine: ExtentEngine,
+    agent: Arc<Agent>,
+    _cache: tempfile::TempDir,
+}
+
+fn nodes(origin: &Path, registry: &Path) -> [Node; 2] {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
+    [0, 1].map(|number| {
+        let cache = tempfile::tempdir().unwrap();
+        let mut options =
+            Options::new(format!("n{number}"), cache.path().to_owned(), format!("cache {number}"));
+        options.poll = Duration::from_millis(20);
+        let registry = Registry::open(registry).unwrap();
+        let agent = Arc::new(Agent::begin(options, Arc::clone(&store), registry).unwrap());
+        let coherence: Arc<dyn Coherence> = Arc::clone(&agent) as _;
+        let engine = engine(origin, cache.path(), &coherence);
+        Node { engine, agent, _cache: cache }
+    })
+}
+
+/// What programs have open without a name they can go on to read and write, on all nodes; none of it stays dirty on a
+/// cache, where it would be found again after a kill as whatever has its inode by then, and none of it gets into the
+/// file that has the name now.
+#[test]
+fn i11_removed_files_that_are_open_on_several_nodes_mix_with_no_others() {
+    let [origin, registry] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    fs::write(origin.path().join(NAME), "").unwrap();
+    let nodes = nodes(origin.path(), registry.path());
+    let [one, other] = &nodes;
+    let dirty = || nodes.each_ref().map(|node| node.engine.status().dirty_bytes);
+    let [kept, also] = nodes.each_ref().map(|node| open(&node.engine, NAME));
+    one.engine.write(&kept, 0, &[1; 10_000], ME).unwrap();
+    assert_eq!(dirty(), [10_000, 0]);
+    other.engine.unlink(&other.engine.root(), OsStr::new(NAME)).unwrap();
+    assert_eq!(dirty(), [0, 0], "it was brought to the origin before the name went");
+    fs::write(origin.path().join(NAME), "").unwrap();
+    let [news, new] = nodes.each_ref().map(|node| open(&node.engine, NAME));
+    for step in 2_u8..6 {
+        let (node, old) = if step % 2 == 0 { (one, &kept) } else { (other, &also) };
+        node.engine.write(old, 0, &[step; 10_000], ME).unwrap();
+        node.engine.write(old, 10_000 + u64::from(step), &[step; 100], ME).unwrap();
+        assert_eq!(dirty(), [0, 0], "step {step}");
+        assert_eq!(read(&one.engine, &kept)[..10_000], [step; 10_000]);
+        assert_eq!(read(&other.engine, &also), read(&one.engine, &kept));
+        assert_eq!(read(&other.engine, &new), b"");
+    }
+    one.engine.write(&news, 0, b"of the new one", ME).unwrap();
+    assert_eq!(read(&other.engine, &new), b"of the new one");
+    drop((kept, also, news, new));
+    for node in &nodes {
+        assert_eq!(node.engine.status().notes, Vec::<String>::new());
+        node.agent.leave().unwrap();
+    }
+    assert_eq!(fs::read(origin.path().join(NAME)).unwrap(), b"of the new one");
+}
+
+/// Who removes the name of what it has open itself keeps no dirty bytes of it either.
+#[test]
+fn i11_a_removed_file_that_is_open_goes_to_the_origin() {
+    let [origin, registry] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    fs::write(origin.path().join(NAME), "").unwrap();
+    let nodes = nodes(origin.path(), registry.path());
+    let engine = &nodes[0].engine;
+    let kept = open(engine, NAME);
+    engine.write(&kept, 0, &[1; 10_000], ME).unwrap();
+    engine.unlink(&engine.root(), OsStr::new(NAME)).unwrap();
+    assert_eq!(engine.status().dirty_bytes, 0);
+    engine.write(&kept, 5_000, &[2; 10_000], ME).unwrap();
+    assert_eq!(engine.status().dirty_bytes, 0);
+    assert_eq!(read(engine, &kept), [vec![1; 5_000], vec![2; 10_000]].concat());
+    drop(kept);
+    for node in &nodes {
+        node.agent.leave().unwrap();
+    }
+}
