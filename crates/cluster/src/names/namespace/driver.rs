@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
@@ -11,6 +10,7 @@ use halocline_model::namespace::{
     Operation, Refusal, Script,
 };
 use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
@@ -75,6 +75,8 @@ pub(super) struct Driver {
     store: Arc<dyn NameStore>,
     session: Session,
     patience: Patience,
+    /// What waits are measured by, and end by.
+    clock: Clock,
     /// The next number of an intent.
     intents: AtomicU64,
     /// Numbers for inodes that are reserved: the next one, and their end.
@@ -91,7 +93,8 @@ impl Driver {
     pub(super) fn new(store: Arc<dyn NameStore>, session: Session, patience: Patience) -> Self {
         let [intents, sent, completed, waits] = [const { AtomicU64::new(0) }; 4];
         let (numbers, epochs) = (Mutex::new((0, 0)), RwLock::new(0));
-        Self { store, session, patience, intents, numbers, epochs, sent, completed, waits }
+        let clock = Clock::MACHINE;
+        Self { store, session, patience, clock, intents, numbers, epochs, sent, completed, waits }
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -135,11 +138,11 @@ impl Driver {
         if *epochs != epoch {
             return Ok(());
         }
-        let begun = Instant::now();
+        let begun = self.clock.instant();
         loop {
             match self.store.refresh()? {
                 State::Confirmed => break,
-                State::Held if begun.elapsed() < HELD_MAX => thread::sleep(HELD_PAUSE),
+                State::Held if self.clock.elapsed(begun) < HELD_MAX => self.clock.sleep(HELD_PAUSE),
                 state => return Err(state.refusal()),
             }
         }
@@ -175,15 +178,15 @@ impl Driver {
             let Answer::Busy(intent) = &answer else { return Ok(answer) };
             let since = match first {
                 Some((id, since)) if id == intent.id => since,
-                _ => Instant::now(),
+                _ => self.clock.instant(),
             };
             first = Some((intent.id, since));
-            if since.elapsed() >= self.patience.limit {
+            if self.clock.elapsed(since) >= self.patience.limit {
                 self.completed.fetch_add(1, Ordering::Relaxed);
                 return Ok(answer);
             }
             self.waits.fetch_add(1, Ordering::Relaxed);
-            thread::sleep(self.patience.pause);
+            self.clock.sleep(self.patience.pause);
         }
     }
 
