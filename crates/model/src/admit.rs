@@ -90,6 +90,8 @@ pub struct Query {
     pub continues_origin: bool,
     /// Whether processes take turns, and their requests have been in file order for a while.
     pub in_step: bool,
+    /// Whether the origin serves reads of the file besides: they come between the writes of a flush.
+    pub origin_serves_reads: bool,
     /// From 0 for an empty cache to 1 for one full of dirty data.
     pub cache_pressure: f32,
 }

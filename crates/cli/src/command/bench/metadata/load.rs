@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::encode_attributes;
-use halocline_cluster::names::namespace::{Failure as Refused, Namespace, Patience};
+use halocline_cluster::names::namespace::{Failure as Refused, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, PAGE_ENTRIES_MAX};
 use halocline_model::namespace::{EntryName, Flags, Inode, ROOT};
@@ -117,7 +117,7 @@ impl Clients {
         let open = |session: u32| {
             let store = Arc::new(connect(server)?);
             let session = Session(u64::from(session) + 1);
-            Namespace::open(store, session, Patience::default()).map_err(failed)
+            Namespace::open(store, session, WaitLimit::default()).map_err(failed)
         };
         let store = Arc::new(connect(server)?);
         store.refresh().map_err(failed)?;
