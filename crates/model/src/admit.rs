@@ -67,6 +67,7 @@ pub struct Setting {
 }
 
 /// A request and its context, as seen by the engine.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the request")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Query {
     /// Read or write.

@@ -156,7 +156,8 @@ fn a_fresh_intent_of_another_node_is_waited_for() {
     let stores: [Arc<dyn NameStore>; 2] = [Arc::new(first.for_another_node()), Arc::new(first)];
     Namespace::format(&*stores[0], &directory()).unwrap();
     let patient = WaitLimit { limit: std::time::Duration::from_mins(1), ..WaitLimit::default() };
-    let nodes = [0, 1].map(|number| node(Arc::clone(&stores[number]), 1 + number as u64, patient.clone()));
+    let nodes =
+        [0, 1].map(|number| node(Arc::clone(&stores[number]), 1 + number as u64, patient.clone()));
     let make = |name| nodes[0].make_directory(&at(ROOT, name), &directory()).unwrap().inode;
     let dirs = [make("a"), make("b")];
     nodes[0].create(&at(dirs[0], "f"), &file()).unwrap();

@@ -24,7 +24,8 @@ pub(crate) fn at(directory: Inode, name: &str) -> EntryName {
 }
 
 /// Does not wait for others: what is in the way is completed at once.
-pub(crate) const HASTE: WaitLimit = WaitLimit { limit: Duration::ZERO, pause: Duration::ZERO, clock: Clock::MACHINE };
+pub(crate) const HASTE: WaitLimit =
+    WaitLimit { limit: Duration::ZERO, pause: Duration::ZERO, clock: Clock::MACHINE };
 
 /// A node on a store.
 pub(crate) fn node(store: Arc<dyn NameStore>, session: u64, wait: WaitLimit) -> Namespace {

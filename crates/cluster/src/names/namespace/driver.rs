@@ -44,7 +44,11 @@ pub struct WaitLimit {
 
 impl Default for WaitLimit {
     fn default() -> Self {
-        Self { limit: Duration::from_millis(100), pause: Duration::from_millis(1), clock: Clock::MACHINE }
+        Self {
+            limit: Duration::from_millis(100),
+            pause: Duration::from_millis(1),
+            clock: Clock::MACHINE,
+        }
     }
 }
 
