@@ -1,5 +1,5 @@
 //! Random workloads on which `adaptive` was far below the origin alone or the best policy, by the seed and number of
-//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md and 0045-which-order-the-disks-see.md). Simulated, so the numbers are exact.
+//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md and docs/decisions/0045-which-order-the-disks-see.md). Simulated, so the numbers are exact.
 
 use halocline_sim::study::Case;
 
