@@ -269,9 +269,10 @@ fn adaptive_tries_the_origin_for_processes_in_step_where_the_disks_are_busy() {
 #[test]
 fn adaptive_leaves_long_writes_at_random_places_beside_reads_on_the_origin() {
     let policy = make("adaptive", &setting(1, 1));
-    let alone = Query { processes: 1, ..random(MB) };
+    let alone = Query { processes: 1, ..random(2 * MB) };
     let beside = Query { origin_serves_reads: true, ..alone };
-    assert!(policy.judge(&alone).critical && !policy.judge(&beside).critical);
+    assert!(policy.judge(&alone).critical, "{}", policy.explain(&alone).reason);
+    assert!(!policy.judge(&beside).critical, "{}", policy.explain(&beside).reason);
     assert!(policy.judge(&Query { processes: 2, ..beside }).critical);
     assert!(policy.judge(&Query { range: ByteRange::at(77 * MB, 64 * KB), ..beside }).critical);
 }
