@@ -11,7 +11,6 @@ use halocline_model::background::{Share, Use, Users};
 use parking_lot::Mutex;
 
 use super::Shared;
-use crate::store::StoreError;
 
 /// What changes meanwhile is told at most this often.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
@@ -108,7 +107,6 @@ impl Shared {
                 state.nodes = users.nodes;
                 state.is_refused = false;
             }
-            Err(StoreError::NoAnswer(_)) => state.others = None,
             Err(error) => {
                 state.others = None;
                 if !std::mem::replace(&mut state.is_refused, true) {
