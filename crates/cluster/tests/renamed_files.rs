@@ -32,7 +32,7 @@ struct Node {
 /// Two nodes over an origin, each of which may keep few files open.
 struct Nodes {
     origin: tempfile::TempDir,
-    nodes: [Node; 2],
+    both: [Node; 2],
     _registry: tempfile::TempDir,
 }
 
@@ -45,7 +45,7 @@ impl Nodes {
         });
         let [origin, registry] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
-        let nodes = [0, 1].map(|number| {
+        let both = [0, 1].map(|number| {
             let cache = tempfile::tempdir().unwrap();
             let mut options =
                 Options::new(format!("n{number}"), cache.path().to_owned(), format!("c{number}"));
@@ -64,16 +64,16 @@ impl Nodes {
                 ExtentEngine::open_decorated(origin.path(), cache.path(), &config, around).unwrap();
             Node { engine, agent, _cache: cache }
         });
-        Self { origin, nodes, _registry: registry }
+        Self { origin, both, _registry: registry }
     }
 
     fn dirty(&self) -> [u64; 2] {
-        self.nodes.each_ref().map(|node| node.engine.status().dirty_bytes)
+        self.both.each_ref().map(|node| node.engine.status().dirty_bytes)
     }
 
     /// Everything is on the origin, and nobody has anything to say.
     fn leave(self) {
-        for node in &self.nodes {
+        for node in &self.both {
             flush(node);
             assert_eq!(node.engine.status().dirty_bytes, 0);
             assert_eq!(node.engine.status().notes, Vec::<String>::new());
@@ -92,7 +92,7 @@ fn open(node: &Node, path: &str) -> Handle {
 
 /// As a program that writes and closes.
 fn write(node: &Node, path: &str, byte: u8) {
-    node.engine.write(&open(node, path), 0, &[byte; LENGTH], ME).unwrap();
+    node.engine.write(&open(node, path), 0, &vec![byte; LENGTH], ME).unwrap();
 }
 
 /// As a program that reads in two requests, and closes; the bytes that are there.
@@ -131,7 +131,7 @@ fn use_others(nodes: &Nodes, node: &Node) {
 #[test]
 fn i11_clean_bytes_of_a_file_that_another_node_renamed_are_dropped() {
     let nodes = Nodes::new();
-    let [one, other] = &nodes.nodes;
+    let [one, other] = &nodes.both;
     fs::write(nodes.origin.path().join("old"), "").unwrap();
     write(one, "old", 1);
     flush(one);
@@ -151,7 +151,7 @@ fn i11_clean_bytes_of_a_file_that_another_node_renamed_are_dropped() {
 #[test]
 fn i11_dirty_bytes_of_a_file_below_a_directory_that_another_node_renamed_are_flushed() {
     let nodes = Nodes::new();
-    let [one, other] = &nodes.nodes;
+    let [one, other] = &nodes.both;
     fs::create_dir(nodes.origin.path().join("d")).unwrap();
     fs::write(nodes.origin.path().join("d/h"), "").unwrap();
     write(one, "d/h", 1);
@@ -164,7 +164,7 @@ fn i11_dirty_bytes_of_a_file_below_a_directory_that_another_node_renamed_are_flu
     write(other, "e/h", 3);
     flush(one);
     flush(other);
-    assert!(fs::read(nodes.origin.path().join("e/h")).unwrap() == [3; LENGTH]);
+    assert!(fs::read(nodes.origin.path().join("e/h")).unwrap() == vec![3; LENGTH]);
     assert_eq!([read(one, "e/h"), read(other, "e/h")], [[3], [3]]);
     nodes.leave();
 }
@@ -175,7 +175,7 @@ fn i11_dirty_bytes_of_a_file_below_a_directory_that_another_node_renamed_are_flu
 fn i11_dirty_bytes_are_flushed_although_no_name_that_the_node_knows_leads_to_them() {
     const FILES: usize = 8;
     let nodes = Nodes::new();
-    let [one, other] = &nodes.nodes;
+    let [one, other] = &nodes.both;
     fs::create_dir(nodes.origin.path().join("d")).unwrap();
     for number in 0..FILES {
         fs::write(nodes.origin.path().join(format!("d/{number}")), "").unwrap();
@@ -203,7 +203,7 @@ fn i11_dirty_bytes_are_flushed_although_no_name_that_the_node_knows_leads_to_the
 fn i11_no_more_files_are_dirty_than_are_kept_open() {
     const FILES: usize = 100;
     let nodes = Nodes::new();
-    let [one, other] = &nodes.nodes;
+    let [one, other] = &nodes.both;
     fs::create_dir(nodes.origin.path().join("d")).unwrap();
     let name = |dir: &str, number: usize| format!("{dir}/{number}");
     for number in 0..FILES {
