@@ -64,6 +64,9 @@ pub struct Grant {
     /// Whether others may have changed the file's bytes in the range, or its size, since this node last looked. Whoever
     /// ends the permit leaves this set only after looking: this node then knows the current state.
     pub renewed: bool,
+    /// The tokens under which bytes may be cached that are new to this node, whole, from the first to the last of those
+    /// that the permit is under: all that counts as known once somebody has looked. Empty if there are none.
+    pub fresh: ByteRange,
     /// Identifies this permit among those of the file; for the agent.
     pub ticket: u64,
 }

@@ -197,7 +197,7 @@ impl Components {
         let share = wire!(OriginShare: base { origin, coherence });
         let peers = wire!(Peers: base { coherence, store, settings, clock });
         let (lease, evidence) = lease;
-        let own = wire!(OwnChanges: base { namespace, store, files, clock, shared }; mappings => lease = lease,
+        let own = wire!(OwnChanges: base { namespace, store, files, clock, coherence, shared }; mappings => lease = lease,
             evidence = Mutex::new(evidence));
         let repair = wire!(Repair: base { store, files, damage, origin, namespace, counters, notes, settings };
             mappings);
@@ -207,26 +207,26 @@ impl Components {
             = RwLock::new(globs));
         let space = wire!(OriginSpace: base { health, store, files, origin, namespace, notes, settings, clock });
         let times = wire!(ModificationTimes: base { namespace, store }; own);
-        let degraded_mode = wire!(DegradedMode: base { store, damage, counters, notes, settings, coherence }; mappings, repair, own,
+        let degraded_mode = wire!(DegradedMode: base { store, damage, counters, notes, settings }; mappings, repair, own,
             external, known, times);
         let snapshots = wire!(Snapshots: base { store, damage, clock });
         let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, backpressure }; permits,
             known, times, own, space, repair, mappings, snapshots);
-        let sweeper = wire!(Sweeper: base { store, damage, namespace, pressure, origin, backpressure, settings,
+        let sweeper = wire!(Sweeper: base { store, damage, pressure, origin, backpressure, settings,
             defects, clock }; mappings, own, external, known, times, space, degraded_mode, flusher, share);
         let discards = wire!(Discards: base { store, files });
         let barriers = wire!(Barriers: base { store, counters, namespace }; mappings, known, degraded_mode, sweeper,
             discards);
-        let revocation = wire!(Revocation: base { store, files }; known, times, sweeper, mappings);
         let fetcher = wire!(Fetcher: base { store, files, counters, namespace }; permits, known, times, mappings);
         let fills = wire!(Fills: base { store, counters, health, defects, namespace, clock }; known, fetcher =>
             enabled = base.settings.config.fill);
-        let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes, clock }; known, times,
-            own, external, mappings);
+        let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes, clock, shared };
+            known, times, own, external, mappings);
+        let revocation = wire!(Revocation: base { store, files, clock }; known, times, sweeper, mappings, recoverer);
         let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, backpressure,
             damage, health, counters, notes, defects, settings, clock }; known, own, external, repair, space, degraded_mode,
             sweeper, discards, barriers, fetcher, recoverer, share);
-        let resizer = wire!(Resizer: base { store, origin, clock }; own, mappings, space);
+        let resizer = wire!(Resizer: base { store, origin, clock }; own, known, mappings, space);
         let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure,
             backpressure, settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits,
             peers);

@@ -16,7 +16,6 @@ use bon::Builder;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
-use crate::coherence::Coherence;
 use crate::counters::Counters;
 use crate::damage::Damage;
 use crate::extent::file::{CachedFile, WHOLE};
@@ -47,8 +46,6 @@ pub(crate) struct DegradedMode {
     external: Arc<ExternalChanges>,
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
-    #[builder(required)]
-    coherence: Option<Arc<dyn Coherence>>,
     /// Removed files for which no invalidation could be recorded.
     #[builder(skip)]
     pub(crate) removed: Mutex<HashSet<FileId>>,
@@ -104,11 +101,9 @@ impl DegradedMode {
         if dirty.is_empty() {
             return Ok(0);
         }
-        // Without a lease other nodes may have taken these bytes (I12).
-        self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
         let flush_handle = self.known.flush_handle_of(file)?;
         self.times.hold_origin_time(file)?;
-        let changing = self.own.changing(file, Some(&flush_handle))?;
+        let changing = self.own.changing_bytes(file, &flush_handle)?;
         if changing.external {
             drop(changing);
             let _growth = file.growth.lock();

@@ -119,8 +119,6 @@ impl Flusher {
         manners: Manners,
         all: &mut Flushed,
     ) -> Result<()> {
-        // Without a lease other nodes may have taken the bytes that are dirty here (I12).
-        self.permits.coherence().map_or(Ok(()), |coherence| coherence.check_lease())?;
         let mut from = region.start;
         while let Some(next) =
             self.flush_some(file, id, ByteRange::new(from, region.end), manners, all)?
@@ -159,7 +157,7 @@ impl Flusher {
         if let Some(snapshot) = self.snapshots.take(file, id, &dirty, alone.as_ref())? {
             let origin = &self.settings.setting.origin;
             let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
-            let changing = self.own.changing(file, Some(&flush_handle))?;
+            let changing = self.own.changing_bytes(file, &flush_handle)?;
             if changing.external {
                 // The sweep resolves it.
                 return Ok(None);
@@ -240,7 +238,7 @@ impl Flusher {
         // A clean extent may be evicted, so the origin's copy must be durable first (I4).
         if let Err(error) = flush_handle.sync(true) {
             file.syncs_failed.fetch_add(1, Ordering::AcqRel);
-            *file.flush_handle.lock() = None;
+            self.known.renew_flush_handle(file);
             return Err(error.into());
         }
         if file.syncs_failed.load(Ordering::Acquire) != flushed.syncs_failed {

@@ -1,5 +1,6 @@
 //! Files that are open or known to the cache: found by name or record, given an identity, forgotten again.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -154,7 +155,17 @@ impl KnownFiles {
         Ok(open)
     }
 
-    /// Whether the file may become dirty: it can be flushed, and so can all dirty files.
+    /// Replaces the descriptor for flushing after a failed sync, whatever the file's name is by now.
+    pub(crate) fn renew_flush_handle(&self, file: &CachedFile) {
+        let mut flush_handle = file.flush_handle.lock();
+        let Some(open) = flush_handle.take() else { return };
+        if let Ok(again) = self.origin.data.open_data(open.origin.node().as_fd(), libc::O_RDWR) {
+            *flush_handle = Some(self.flush_handles.keep(Arc::new(again)));
+        }
+    }
+
+    /// Whether the file may become dirty: it can be flushed, and so can all dirty files. Then it has a descriptor, by
+    /// which it is found under whatever name others give it.
     pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
         let refused = self.flush_handles.are_all_kept() && file.flush_handle.lock().is_none();
         !refused && self.flush_handle_of(file).is_ok()
@@ -177,6 +188,14 @@ impl KnownFiles {
         }
         let node = file.node.read().clone();
         Ok(Arc::new(self.origin.open(&node, libc::O_RDONLY)?))
+    }
+
+    /// A descriptor by which the origin's file can be synced.
+    pub(crate) fn syncer_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
+        self.reader_of(file).or_else(|_| {
+            let node = file.node.read().clone();
+            Ok(Arc::new(self.origin.open(&node, libc::O_WRONLY)?))
+        })
     }
 
     /// The record of a dirty file that was not found; `None` if it is no longer dirty.

@@ -12,6 +12,7 @@ use halocline_meta::FileId;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::Node;
+use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::{SetAttr, SetTime, Stat};
 
 /// Holds modification times back while dirty bytes are flushed, and sets them on the origin.
@@ -50,11 +51,11 @@ impl ModificationTimes {
     /// Before the first flush write: saves the origin's time, which programs must keep seeing.
     pub(crate) fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
         while file.held_mtime_ns().is_none() {
-            let node = file.node.read().clone();
-            let before = mtime_ns(&self.namespace.stat(&node)?.raw);
+            // By the descriptor that the flush uses: others may have renamed the file.
+            let before = mtime_ns(&self.own.origin_stat(file, None)?);
             file.hold_mtime(before);
             // A write that went to the origin meanwhile found no held time, and may be newer.
-            let now = mtime_ns(&self.namespace.stat(&node)?.raw);
+            let now = mtime_ns(&self.own.origin_stat(file, None)?);
             if now != before {
                 file.let_mtime_go(Some(before));
             }
@@ -77,22 +78,31 @@ impl ModificationTimes {
             if changing.external {
                 return Ok(());
             }
-            let node = file.node.read().clone();
             let time = Some(SetTime::At(system_time_ns(held)));
-            let given =
-                self.namespace.set_attr(&node, &SetAttr { mtime: time, ..SetAttr::default() });
+            let given = self.set(file, &SetAttr { mtime: time, ..SetAttr::default() });
             match given {
                 // Another user's file that we may write: we may set the time that a write would set, and no other.
                 Err(error) if error.errno() == libc::EPERM => {
                     let now = Some(SetTime::Now);
                     let now = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
-                    self.namespace.set_attr(&node, &now)?;
+                    self.set(file, &now)?;
                 }
                 given => drop(given?),
             }
             file.let_mtime_go(Some(held));
         }
         Ok(())
+    }
+
+    /// Sets attributes of the origin's file: by the descriptor for flushing, if there is one, because others may have
+    /// renamed the file.
+    fn set(&self, file: &CachedFile, change: &SetAttr) -> Result<Stat> {
+        let open = file.flush_handle.lock().as_ref().map(|open| Arc::clone(&open.origin));
+        if let Some(open) = open {
+            return set_attr_on(open.node(), change);
+        }
+        let node = file.node.read().clone();
+        self.namespace.set_attr(&node, change)
     }
 
     /// Sets the modification time as a program requests. It is the file's time from then on: later flush writes must

@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::changes_under_way::ChangesUnderWay;
 use super::mappings::Mappings;
+use crate::coherence::Coherence;
 use crate::extent::file::CachedFile;
 use crate::extent::last_seen::{LastSeen, Since};
 use crate::extent::store::ExtentStore;
@@ -56,6 +57,8 @@ pub(crate) struct OwnChanges {
     pub(crate) names_changing: AtomicU64,
     #[builder(skip)]
     names_changed: AtomicU64,
+    #[builder(required)]
+    coherence: Option<Arc<dyn Coherence>>,
     /// Whether other nodes use the origin.
     shared: bool,
 }
@@ -94,6 +97,17 @@ impl Drop for Naming<'_> {
 }
 
 impl OwnChanges {
+    /// As [`Self::changing`], before we change bytes or the size, after all that the change waits for: without a lease
+    /// other nodes may have taken the bytes meanwhile (I12).
+    pub(crate) fn changing_bytes<'a>(
+        &'a self,
+        file: &'a CachedFile,
+        via: &OriginFile,
+    ) -> Result<Changing<'a>> {
+        self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
+        self.changing(file, Some(via))
+    }
+
     /// Must be called before we change the origin's file, which may be open as `via`. On an error the change could not
     /// be recorded, and the file must not be changed.
     pub(crate) fn changing<'a>(

@@ -124,8 +124,11 @@ impl Peers {
         served
     }
 
-    /// Counts a request for which other nodes' caches served some bytes.
+    /// Counts a request for which other nodes' caches served so many bytes.
     pub(crate) fn served(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }

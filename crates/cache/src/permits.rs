@@ -273,16 +273,17 @@ impl Permits {
         want: Want,
     ) -> Result<HeldPermit<'f>> {
         let grant = permit.grant();
+        // All of the new tokens counts as known afterwards, not only what is wanted now.
+        let unknown = hull(want.range, grant.fresh);
         // Other nodes' copies of what this node is about to change become stale.
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
-            file.peer_copies.drop_range(want.range);
+            file.peer_copies.drop_range(unknown);
         }
         let mut pages = self.use_pages(file);
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
-            self.drop_clean(file, want.range)?;
-            // What is read under a new token later is not looked at again, wherever it lies.
-            let range = if grant.renewed && grant.caches { WHOLE } else { want.range };
+            self.drop_clean(file, unknown)?;
+            let range = if grant.fresh.is_empty() { want.range } else { WHOLE };
             pages = pages.map(|guard| self.forget_pages(file, range, guard)).transpose()?;
             permit.looked();
         }
@@ -417,6 +418,14 @@ impl Permits {
 const PAGES_LIMIT: Duration = Duration::from_mins(2);
 /// How long it pauses in between.
 const PAGES_PAUSE: Duration = Duration::from_micros(200);
+
+/// The smallest range that contains both, of which the second may be empty.
+fn hull(one: ByteRange, other: ByteRange) -> ByteRange {
+    if other.is_empty() {
+        return one;
+    }
+    ByteRange::new(one.start.min(other.start), one.end.max(other.end))
+}
 
 /// No bytes.
 const NOTHING: ByteRange = ByteRange::new(0, 0);

@@ -2,6 +2,7 @@
 //! those that cannot be found are saved (I4, I9).
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use bon::Builder;
 use parking_lot::Mutex;
+use rustc_hash::FxHasher;
 
 use super::path_lookup::origin_key;
 use super::path_lookup::says_not_there;
@@ -26,14 +28,19 @@ use halocline_meta::{FileId, FileRecord, Stamp};
 use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::counted::counted_with;
 use halocline_os::error::{Error, Result};
-use halocline_vfs::DirEntry;
 use halocline_vfs::namespace::Namespace;
 use halocline_vfs::namespace::Node;
+use halocline_vfs::{DirEntry, Stat};
 
 /// Files whose origin is synced at once at the end of a session.
 const SYNCS_AT_ONCE: usize = 16;
 /// After this time no further one is: half of what the end of a mount that leaves dirty data may take.
 const SYNC_LIMIT: Duration = Duration::from_mins(1);
+
+/// Walks of one search where other nodes change names.
+const WALKS: u32 = 4;
+/// Longer than a tick of a file system's clock.
+const TICK: Duration = Duration::from_millis(20);
 
 /// What a search of the whole origin did not find.
 #[derive(Debug, Default)]
@@ -42,6 +49,8 @@ pub(crate) struct Unfound {
     files: Vec<FileRecord>,
     /// The first error that kept it from looking everywhere. If there is one, no file counts as gone.
     obstacle: Option<Error>,
+    /// A sum over all directories, each with the time of its last change before it was read.
+    directories: u64,
 }
 
 /// Finds dirty files that are not under their names.
@@ -58,6 +67,8 @@ pub(crate) struct Recoverer {
     external: Arc<ExternalChanges>,
     mappings: Arc<Mappings>,
     clock: Clock,
+    /// Whether other nodes use the origin, and change names.
+    shared: bool,
 }
 
 impl Recoverer {
@@ -75,7 +86,7 @@ impl Recoverer {
                 (_, None) => {}
             }
         }
-        let unfound = self.search(missing, &|| true)?;
+        let unfound = self.search_settled(missing, &|| true)?;
         for record in unfound.files {
             let left = match &unfound.obstacle {
                 Some(obstacle) => self.leave_dirty(&record, &Self::perhaps_elsewhere(obstacle)),
@@ -101,7 +112,7 @@ impl Recoverer {
             || !self.own.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
         let is_missing = |id: &&FileId| matches!(self.known.file_by_id(**id), Ok(None));
         let missing = ids.iter().filter(is_missing).filter_map(|id| self.store.dmt.file(*id));
-        let unfound = self.search(missing.collect(), go_on)?;
+        let unfound = self.search_settled(missing.collect(), go_on)?;
         if let Some(obstacle) = unfound.obstacle {
             return Ok(Some(Self::perhaps_elsewhere(&obstacle)));
         }
@@ -120,7 +131,7 @@ impl Recoverer {
     fn perhaps_elsewhere(obstacle: &Error) -> Error {
         Error::invalid(
             format!("it is not under its name, and may be where nobody could look: {obstacle}"),
-            "make that readable, then flush or mount again",
+            "see to that, then flush or mount again",
         )
     }
 
@@ -160,6 +171,30 @@ impl Recoverer {
         }
     }
 
+    /// As [`Self::search`]. Where other nodes change names, a file can escape a walk: it moves to where that has been
+    /// already. So none counts as gone unless two walks in a row found the same directories, unchanged in between: when
+    /// the first ended, the file was in none of them.
+    fn search_settled(
+        &self,
+        mut missing: Vec<FileRecord>,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Unfound> {
+        let mut before = None;
+        for _ in 0..WALKS {
+            let unfound = self.search(missing, go_on)?;
+            let settled = !self.shared || before == Some(unfound.directories);
+            if settled || unfound.files.is_empty() || unfound.obstacle.is_some() || !go_on() {
+                return Ok(unfound);
+            }
+            before = Some(unfound.directories);
+            missing = unfound.files;
+            // Two changes of a directory within one tick of the file system's clock look like one.
+            self.clock.sleep(TICK);
+        }
+        let obstacle = Error::invalid("names on the origin change all the time", "");
+        Ok(Unfound { files: missing, obstacle: Some(obstacle), directories: 0 })
+    }
+
     /// Walks the whole tree, skipping what cannot be read, until every file in `missing` was seen or `go_on` returns
     /// `false`. Without recursion: trees may be arbitrarily deep.
     fn search(&self, missing: Vec<FileRecord>, go_on: &dyn Fn() -> bool) -> Result<Unfound> {
@@ -170,9 +205,14 @@ impl Recoverer {
             let files = counted_with(missing.len(), "cached file", ("is", "are"));
             tracing::warn!("{files} not where expected; searching");
         }
+        let mut directories = 0_u64;
         let mut left = vec![self.namespace.root()];
         while let Some(dir) = left.pop().filter(|_| !missing.is_empty() && go_on()) {
-            let entries = match self.namespace.entries(&dir) {
+            let read = self.namespace.stat(&dir).and_then(|stat| {
+                directories = directories.wrapping_add(fingerprint(&stat));
+                self.namespace.entries(&dir)
+            });
+            let entries = match read {
                 Ok(entries) => entries,
                 // It was removed, and its contents with it or before.
                 Err(error) if says_not_there(&error) => continue,
@@ -205,7 +245,7 @@ impl Recoverer {
                 }
             }
         }
-        Ok(Unfound { files: missing.into_values().collect(), obstacle })
+        Ok(Unfound { files: missing.into_values().collect(), obstacle, directories })
     }
 
     fn found_again(&self, record: &FileRecord, node: &Node) -> Result<()> {
@@ -315,4 +355,11 @@ impl Recoverer {
         self.store.dmt.critical().drop_range(record.id, WHOLE);
         self.store.dmt.forget(record.id)
     }
+}
+
+/// Of a directory and the time of its last change.
+fn fingerprint(stat: &Stat) -> u64 {
+    let mut hasher = FxHasher::default();
+    (stat.key(), stat.raw.st_ctime, stat.raw.st_ctime_nsec).hash(&mut hasher);
+    hasher.finish()
 }

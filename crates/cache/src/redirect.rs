@@ -26,7 +26,7 @@ use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use crate::open_file::OpenFile;
 use crate::origin_access::OriginAccess;
-use crate::origin_space::OriginSpace;
+use crate::origin_space::{OriginSpace, Taken};
 use crate::own_changes::OwnChanges;
 use crate::peers::Peers;
 use crate::permits::Permits;
@@ -189,9 +189,7 @@ impl Redirector {
         if identified.verdict.critical && cached + peers < range.len() && whole {
             self.mappings.advisory(self.fills.missed(file, identified.placement, range, buf))?;
         }
-        if peers > 0 {
-            self.peers.served(peers);
-        }
+        self.peers.served(peers);
         self.counters.request(Direction::Read, range.len(), cached);
         Ok(Read::Done(buf.len()))
     }
@@ -231,7 +229,7 @@ impl Redirector {
             // stat and reads never depend on the cache alone.
             let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
-                    let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
+                    let _changing = self.own.changing_bytes(&handle.file, &handle.origin)?;
                     self.origin.serve(|| self.permits.grow(handle, range.end, data))?;
                 }
                 Ok(())
@@ -273,13 +271,18 @@ impl Redirector {
             // Dirty segments already have their space. If there is too little, each is written by itself.
             let is_dirty = |s: &Segment| s.extent.is_some_and(|extent| extent.dirty);
             let all_taken = segments[..count].iter().all(is_dirty);
-            let space = if all_taken { None } else { self.space.take_dirty(handle, range) };
+            let space = if all_taken { None } else { self.take_dirty(handle, range) };
             if (all_taken || space.is_some()) && self.store.dmt.mark_dirty(id, range).is_ok() {
                 let extent = Some(Extent { dirty: true, ..extent });
                 return (Segment { range, extent }, &segments[count..]);
             }
         }
         (first, &segments[1..])
+    }
+
+    /// What bytes need to become dirty: space, and a descriptor for the flush, whatever name the file has by then.
+    fn take_dirty(&self, handle: &OpenFile, part: ByteRange) -> Option<Taken<'_>> {
+        self.known.may_become_dirty(&handle.file).then(|| self.space.take_dirty(handle, part))?
     }
 
     /// Writes over a mapped extent. `false`: the part is unmapped now and must go to the origin.
@@ -303,7 +306,7 @@ impl Redirector {
             return Ok(false);
         }
         // A clean extent may cover a hole of the origin.
-        let space = if extent.dirty { None } else { self.space.take_dirty(handle, part) };
+        let space = if extent.dirty { None } else { self.take_dirty(handle, part) };
         if !extent.dirty && space.is_none() {
             self.mappings.let_go(id, part)?;
             return Ok(false);
@@ -345,17 +348,13 @@ impl Redirector {
         data: &[u8],
     ) -> Result<bool> {
         let file = &handle.file;
-        if !self.known.may_become_dirty(file) {
-            self.counters.no_room(part.len());
-            return Ok(false);
-        }
         let through = self.settings.config.mode == Mode::WriteThrough;
         let space = if through {
             Some(self.space.take_for_origin(handle, part)?)
         } else {
             self.space.take_dirty(handle, part)
         };
-        let Some(_space) = space else {
+        let Some(_space) = space.filter(|_| self.known.may_become_dirty(file)) else {
             self.counters.no_room(part.len());
             return Ok(false);
         };
@@ -435,7 +434,7 @@ impl Redirector {
     /// Writes to the origin, excluding flushes of the region.
     fn write_origin(&self, handle: &OpenFile, part: ByteRange, data: &[u8]) -> Result<()> {
         let _writeback = handle.file.writeback.shared(part);
-        let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
+        let _changing = self.own.changing_bytes(&handle.file, &handle.origin)?;
         Ok(self.origin.serve(|| handle.origin.write_at(part.start, data))?)
     }
 

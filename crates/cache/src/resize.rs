@@ -8,6 +8,7 @@ use halocline_model::request::ByteRange;
 use super::open_file::OpenFile;
 use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
+use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use crate::origin_access::OriginAccess;
 use crate::origin_space::OriginSpace;
@@ -29,6 +30,7 @@ pub(crate) struct Resizer {
     origin: Arc<OriginAccess>,
     clock: Clock,
     own: Arc<OwnChanges>,
+    known: Arc<KnownFiles>,
     mappings: Arc<Mappings>,
     space: Arc<OriginSpace>,
 }
@@ -44,7 +46,7 @@ impl Resizer {
         let _range = file.range.exclusive(tail(size.min(file.size())));
         let _growth = file.growth.lock();
         let _writeback = file.writeback.exclusive(tail(size.min(file.size())));
-        let _changing = self.own.changing(file, Some(origin))?;
+        let _changing = self.own.changing_bytes(file, origin)?;
         // The origin first: a crash before the records leaves extents past the file's end, which are dropped before the
         // file is next read. The other order would lose acknowledged bytes of a truncate that did not happen.
         self.origin.serve(|| origin.truncate(size))?;
@@ -60,7 +62,7 @@ impl Resizer {
     /// Prepares a write on the origin that makes the file longer, up to `end`, while other nodes may do so, too. The caller
     /// holds `growth` and the written range.
     pub(crate) fn grow_beside_others(&self, handle: &OpenFile, end: u64) -> Result<()> {
-        let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
+        let _changing = self.own.changing_bytes(&handle.file, &handle.origin)?;
         Ok(handle.origin.prepare_growth(end)?)
     }
 
@@ -80,7 +82,7 @@ impl Resizer {
         }
         let before = file.size();
         let _writeback = file.writeback.exclusive(tail(before));
-        let Ok(_changing) = self.own.changing(file, Some(&handle.origin)) else { return };
+        let Ok(_changing) = self.own.changing_bytes(file, &handle.origin) else { return };
         let undone = self.origin.serve(|| handle.origin.truncate(before)).map_err(Error::from);
         let undone = undone.and_then(|()| match file.id() {
             Some(id) => self.mappings.let_go(id, tail(before)),
@@ -115,12 +117,16 @@ impl Resizer {
                 Some(self.space.take_reserved(handle, range)?)
             }
         };
-        let _changing = self.own.changing(file, Some(&handle.origin))?;
+        let _changing = self.own.changing_bytes(file, &handle.origin)?;
         let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
         if clears && let Some(id) = file.id() {
             // Until the records are gone the cache's bytes belong to the file: a crash in between must not show old
             // bytes now and zeros after an eviction.
-            self.mappings.claim_for_cache(id, range)?;
+            if self.known.may_become_dirty(file) {
+                self.mappings.claim_for_cache(id, range)?;
+            } else {
+                self.mappings.let_clean_go(id, range)?;
+            }
         }
         self.origin.serve(|| handle.origin.allocate(range, how))?;
         if clears && let Some(id) = file.id() {

@@ -1,21 +1,31 @@
 //! Gives up what other nodes want: brings bytes to the origin, durably, and drops what is cached of them.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bon::Builder;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
 
 use super::flush::{FlushedWhole, Sweeper};
 use super::known_files::KnownFiles;
 use super::mappings::Mappings;
 use super::modification_times::ModificationTimes;
 use crate::coherence::{Blocks, Cached, LocalCache, SharedFile};
-use crate::extent::file::CachedFile;
+use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
+use crate::recover::Recoverer;
 use halocline_meta::{FileId, OriginKey};
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+
+/// Errors of a file that has nothing dirty, cannot be opened, and will not be soon.
+const UNREACHABLE: [i32; 4] = [libc::ENOENT, libc::ESTALE, libc::EACCES, libc::EPERM];
+
+/// A search for files under other names is not repeated sooner.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The engine as seen by the agent of its node.
 #[derive(Debug, Builder)]
@@ -26,19 +36,89 @@ pub(crate) struct Revocation {
     times: Arc<ModificationTimes>,
     sweeper: Arc<Sweeper>,
     mappings: Arc<Mappings>,
+    recoverer: Arc<Recoverer>,
+    clock: Clock,
+    /// Held during a search for files under other names; when the last one ended, and how long it took.
+    #[builder(skip)]
+    searched: Mutex<Option<(Instant, Duration)>>,
 }
 
 impl Revocation {
-    /// The file, whether it is open or only known to the cache.
-    fn file(&self, shared: SharedFile) -> Result<Option<Arc<CachedFile>>> {
-        let key = OriginKey { inode: shared.inode, born_ns: shared.born_ns.cast_unsigned() };
-        if let Some(file) = self.files.by_key(key) {
-            return Ok(Some(file));
+    /// The file, if something of it is to be given up through its descriptors. Clean bytes of one that is not in memory
+    /// and cannot be reached by its name are dropped here.
+    ///
+    /// # Errors
+    /// If it has dirty bytes in `range` and is not found.
+    fn reached(
+        &self,
+        key: OriginKey,
+        range: ByteRange,
+        keeps_clean: bool,
+    ) -> Result<Option<Arc<CachedFile>>> {
+        loop {
+            if let Some(file) = self.files.by_key(key) {
+                return Ok(Some(file));
+            }
+            let Some(id) = self.store.dmt.find(key) else { return Ok(None) };
+            // Other nodes rename files, of which the record does not know.
+            if let Ok(Some(file)) = self.known.file_by_id(id) {
+                return Ok(Some(file));
+            }
+            if self.is_dirty(id, range) {
+                self.search(id)?;
+            } else if keeps_clean || self.drop_unopened(key, id, range)? {
+                return Ok(None);
+            }
         }
-        match self.store.dmt.find(key) {
-            Some(id) => self.known.file_by_id(id),
-            None => Ok(None),
+    }
+
+    /// Drops what is clean in a range of a file that is not in memory; `false` if it is by now.
+    fn drop_unopened(&self, key: OriginKey, id: FileId, range: ByteRange) -> Result<bool> {
+        let _alone = self.store.forgetting.lock();
+        // While frozen no file enters the table, so nobody gets locks of this one's bytes.
+        let frozen = self.files.freeze();
+        if frozen.by_key(key).is_some() {
+            return Ok(false);
         }
+        self.mappings.let_clean_go(id, range).map(|()| true)
+    }
+
+    /// Searches the origin for dirty files that are not in memory and not under their names: those that an earlier
+    /// session left, beyond the number of files that may be open for flushing. One search finds all of them; the next
+    /// one begins some time later, because each walks the whole tree while other nodes wait.
+    ///
+    /// # Errors
+    /// If `id` is not found.
+    fn search(&self, id: FileId) -> Result<()> {
+        let mut last = self.searched.lock();
+        let is_found = || self.files.by_id(id).is_some() || !self.is_dirty(id, WHOLE);
+        if is_found() {
+            return Ok(());
+        }
+        let is_due =
+            |(ended, took): (Instant, Duration)| self.clock.elapsed(ended) >= AGAIN.max(took * 4);
+        let mut obstacle = None;
+        if last.is_none_or(is_due) {
+            let begun = self.clock.instant();
+            let dirty = self.store.dmt.dirty_files().into_iter().map(|(id, _)| id);
+            let missing: Vec<_> = dirty.filter(|id| self.files.by_id(*id).is_none()).collect();
+            let searched = self.recoverer.search_missing(&missing, &|| true);
+            *last = Some((self.clock.instant(), self.clock.elapsed(begun)));
+            obstacle = searched?;
+            if is_found() {
+                return Ok(());
+            }
+        }
+        Err(obstacle.unwrap_or_else(|| {
+            let path = self.store.dmt.file(id).map(|record| record.path).unwrap_or_default();
+            Error::invalid(
+                format!(
+                    "{} has dirty bytes that another node wants, and is not found on the origin",
+                    path.display()
+                ),
+                "it is searched for again; `halocline flush` says why it is not found",
+            )
+        }))
     }
 
     /// Whether bytes of `range` are dirty.
@@ -49,26 +129,33 @@ impl Revocation {
 
 impl LocalCache for Revocation {
     fn give_up(&self, shared: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
-        let Some(file) = self.file(shared)? else { return Ok(()) };
-        if let Some(id) = file.id()
-            && self.is_dirty(id, range)
-        {
+        let key = key_of(shared);
+        let mut is_first = true;
+        let file = loop {
+            let Some(file) = self.reached(key, range, keeps_clean)? else { return Ok(()) };
+            let Some(id) = file.id().filter(|id| self.is_dirty(*id, range)) else { break file };
+            // What is dirty is nowhere else, whatever happened to the file's names.
             let flushed = self.sweeper.flush_given(&file, range)?;
-            if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
+            if !self.is_dirty(id, range) {
+                break file;
+            }
+            if flushed != FlushedWhole::Removed || !std::mem::take(&mut is_first) {
                 return Err(Error::invalid(
                     "bytes that another node wants could not all be brought to the origin",
                     "`halocline flush` says why",
                 ));
             }
-        }
+            // It was no longer under its name, and not open for flushing: it is searched for.
+            self.known.forget_idle(&file);
+        };
         // Other nodes must see the modification time together with the bytes.
         self.times.give_time(&file)?;
         // Bytes that bypassed the cache may so far be only in the memory of the origin's file system.
-        let open = self.known.flush_handle_of(&file).or_else(|_| self.known.reader_of(&file));
-        match open {
+        match self.known.syncer_of(&file) {
             Ok(origin) => origin.sync(true)?,
-            // The file is gone, for everybody.
-            Err(error) if [libc::ENOENT, libc::ESTALE].contains(&error.errno()) => {}
+            // It is gone, or other nodes renamed it while nobody here had it open, or its mode forbids it by now. What was
+            // dirty is synced, and others must not wait for a file that stays like that.
+            Err(error) if UNREACHABLE.contains(&error.errno()) => {}
             Err(error) => return Err(error),
         }
         if !keeps_clean {
@@ -84,8 +171,7 @@ impl LocalCache for Revocation {
     }
 
     fn cached(&self, shared: SharedFile, range: ByteRange) -> Option<Cached> {
-        let key = OriginKey { inode: shared.inode, born_ns: shared.born_ns.cast_unsigned() };
-        let id = self.store.dmt.find(key)?;
+        let id = self.store.dmt.find(key_of(shared))?;
         let mut segments = Vec::new();
         self.store.dmt.lookup(id, range, &mut segments);
         let clean = segments.into_iter().filter_map(|segment| {
@@ -124,3 +210,11 @@ impl LocalCache for Revocation {
         Some(Cached { geometry: self.store.geometry, blocks })
     }
 }
+
+/// The file's identity on the origin.
+fn key_of(shared: SharedFile) -> OriginKey {
+    OriginKey { inode: shared.inode, born_ns: shared.born_ns.cast_unsigned() }
+}
+
+#[cfg(test)]
+mod tests;

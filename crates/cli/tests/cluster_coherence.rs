@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
@@ -93,6 +94,53 @@ fn i11_nodes_that_write_between_each_others_blocks_lose_none() {
             file.read_exact_at(&mut found, (block * BLOCK) as u64).unwrap();
             assert!(found == content(round, block), "round {round}: block {block} is {}", found[0]);
         }
+    }
+}
+
+/// Regression: what a node gave up was looked for by the name that it knew. Another one had renamed the directory: nothing
+/// was flushed or dropped, it read old bytes, and its own were overwritten later.
+#[test]
+fn i11_a_file_below_a_directory_that_another_node_renamed_has_its_newest_bytes() {
+    const LENGTH: usize = 1 << 20;
+    let Some(nodes) = two_nodes() else { return };
+    let at = |node: &str, dir: &str| nodes.path(node).join(dir).join("file");
+    // Closed after each, so that the node finds the file by what it has recorded.
+    let write = |path: &Path, byte: u8| {
+        let file = File::options().write(true).create(true).truncate(false).open(path).unwrap();
+        file.write_all_at(&vec![byte; LENGTH], 0).unwrap();
+    };
+    let has = |path: &Path, byte: u8| {
+        let file = File::open(path).unwrap();
+        let mut found = vec![0; LENGTH];
+        let (first, rest) = found.split_at_mut(4096);
+        file.read_exact_at(first, 0).unwrap();
+        file.read_exact_at(rest, 4096).unwrap();
+        found.dedup();
+        assert_eq!(found, [byte], "{}", path.display());
+    };
+    fs::create_dir(nodes.path("one/a")).unwrap();
+    write(&at("one", "a"), 1);
+    nodes.succeed(&["flush", "one"]);
+    for (round, (old, new)) in [("a", "b"), ("b", "c"), ("c", "d")].into_iter().enumerate() {
+        let byte = 10 * u8::try_from(round).unwrap();
+        // Over clean bytes, which become dirty.
+        write(&at("one", old), byte + 2);
+        fs::rename(nodes.path("other").join(old), nodes.path("other").join(new)).unwrap();
+        has(&at("other", new), byte + 2);
+        write(&at("other", new), byte + 3);
+        NODES.iter().for_each(|node| drop(nodes.succeed(&["flush", node])));
+        has(&nodes.path("origin").join(new).join("file"), byte + 3);
+        has(&at("one", new), byte + 3);
+        // Clean on one node.
+        write(&at("one", new), byte + 4);
+        nodes.succeed(&["flush", "one"]);
+        has(&at("one", new), byte + 4);
+        fs::rename(nodes.path("other").join(new), nodes.path("other/moved")).unwrap();
+        write(&at("other", "moved"), byte + 5);
+        has(&at("one", "moved"), byte + 5);
+        nodes.succeed(&["flush", "one"]);
+        fs::rename(nodes.path("one/moved"), nodes.path("one").join(new)).unwrap();
+        has(&at("other", new), byte + 5);
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Weak};
 
 use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
+use halocline_model::request::ByteRange;
 use halocline_os::error::Result;
 
 /// Grants everything that is requested in the foreground. The caller holds the lock of the dead session's cache, and
@@ -29,7 +30,7 @@ impl Coherence for Alone {
 
 impl FileTokens for Alone {
     fn begin(&self, _want: Want) -> Result<Grant> {
-        Ok(Grant { caches: true, renewed: false, ticket: 0 })
+        Ok(Grant { caches: true, renewed: false, fresh: ByteRange::new(0, 0), ticket: 0 })
     }
 
     /// Beside what the dead session left, live nodes write: there is nothing to fetch there, nor to write over.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use halocline_api::config::{CacheSize, Config};
 use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
 use halocline_cache::{Decorations, ExtentEngine};
+use halocline_model::request::ByteRange;
 use halocline_os::client_pages;
 use halocline_os::error::Result;
 use halocline_testkit::fuse_device;
@@ -46,8 +47,13 @@ impl Coherence for New {
 }
 
 impl FileTokens for New {
-    fn begin(&self, _: Want) -> Result<Grant> {
-        Ok(Grant { caches: self.caches, renewed: true, ticket: 0 })
+    fn begin(&self, want: Want) -> Result<Grant> {
+        Ok(Grant {
+            caches: self.caches,
+            renewed: true,
+            fresh: if self.caches { want.range } else { ByteRange::new(0, 0) },
+            ticket: 0,
+        })
     }
 
     fn begin_at_once(&self, want: Want) -> Option<Grant> {

@@ -14,6 +14,7 @@ use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::Store;
 use halocline_cluster::store::memory::MemoryStore;
+use halocline_model::request::ByteRange;
 use halocline_os::error::Result;
 use halocline_vfs::{Caller, Engine};
 
@@ -78,7 +79,12 @@ impl Coherence for Watching {
 impl FileTokens for Watching {
     fn begin(&self, want: Want) -> Result<Grant> {
         let is_whole = want.alone && want.range.start == 0;
-        Ok(Grant { caches: true, renewed: false, ticket: u64::from(is_whole) })
+        Ok(Grant {
+            caches: true,
+            renewed: false,
+            fresh: ByteRange::new(0, 0),
+            ticket: u64::from(is_whole),
+        })
     }
 
     fn begin_at_once(&self, want: Want) -> Option<Grant> {

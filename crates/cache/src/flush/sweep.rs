@@ -38,7 +38,6 @@ use crate::settings::Settings;
 use halocline_meta::FileId;
 use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::error::Result;
-use halocline_vfs::namespace::Namespace;
 
 /// Dirty extents looked up at once.
 const LOOK: usize = 4096;
@@ -61,8 +60,8 @@ const FRUITLESS_SWEEPS: u32 = 16;
 pub(crate) enum Swept {
     /// This many bytes became clean.
     Flushed(u64),
-    /// It could not go on because the file's last name is gone: nothing remains to be flushed, or there is no file to
-    /// flush it to.
+    /// It could not go on because the file cannot be reached: its last name is gone, and nothing remains to be flushed,
+    /// or there is no file to flush it to; or others renamed it while it was not open.
     Removed,
 }
 
@@ -75,7 +74,7 @@ pub(crate) enum FlushedWhole {
     Busy(u64),
     /// All but this many bytes: the caller ended it.
     Stopped(u64),
-    /// The file's last name is gone, see [`Swept::Removed`].
+    /// The file cannot be reached, see [`Swept::Removed`]: what is dirty of it stays that.
     Removed,
 }
 
@@ -94,7 +93,6 @@ struct Watcher<'a> {
 pub(crate) struct Sweeper {
     store: Arc<ExtentStore>,
     damage: Arc<Damage>,
-    namespace: Arc<Namespace>,
     pressure: Arc<DirtyPressure>,
     origin: Arc<OriginAccess>,
     backpressure: Arc<Backpressure>,
@@ -216,7 +214,7 @@ impl Sweeper {
         Ok(swept)
     }
 
-    /// Whether a file's last name is gone, and with it what a sweep needs.
+    /// Whether a file cannot be reached any more: its last name is gone, or none leads to it and it is not open.
     fn is_removed(&self, file: &CachedFile, id: FileId) -> bool {
         let is_forgotten = || self.store.dmt.file(id).is_none();
         // A file that a program has open stays intact until it is closed.
@@ -228,10 +226,10 @@ impl Sweeper {
         if is_forgotten() {
             return true;
         }
-        // A name may be removed while its record still exists.
-        let node = file.node.read().clone();
-        match self.namespace.stat(&node) {
-            Ok(stat) => stat.raw.st_nlink == 0,
+        // A name may be removed while its record still exists. A file that is open for flushing has lost its last name
+        // only if it says so itself: others may have renamed it.
+        match self.own.origin_stat(file, None) {
+            Ok(raw) => raw.st_nlink == 0,
             Err(error) => [libc::ENOENT, libc::ESTALE].contains(&error.errno()),
         }
     }

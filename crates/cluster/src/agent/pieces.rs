@@ -46,6 +46,7 @@ impl Pieces {
             return None;
         }
         let (mut at, mut caches, mut renewed) = (want.range.start, true, false);
+        let mut fresh = None;
         let first = self.held.partition_point(|piece| piece.range.end <= at);
         let mut end = first;
         while at < want.range.end {
@@ -58,6 +59,9 @@ impl Pieces {
             }
             caches &= piece.mode.caches();
             renewed |= piece.new_since.is_some() || !piece.mode.caches();
+            if piece.new_since.is_some() && piece.mode.caches() {
+                fresh = hull(fresh, Some(piece.range));
+            }
             at = piece.range.end;
             end += 1;
         }
@@ -67,7 +71,8 @@ impl Pieces {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.permits.push(Permit { ticket, range: want.range });
-        Some(Grant { caches, renewed, ticket })
+        let fresh = fresh.unwrap_or(ByteRange::new(0, 0));
+        Some(Grant { caches, renewed, fresh, ticket })
     }
 
     /// Ends a permit. Returns whether somebody may be waiting for that.
@@ -307,6 +312,7 @@ mod tests {
         assert!(pieces.permit(read(5, 21), now).is_none());
         let first = pieces.permit(read(5, 20), now).unwrap();
         assert!(first.caches && first.renewed);
+        assert_eq!(first.fresh, ByteRange::new(0, 20), "whole tokens");
         let beside = pieces.permit(read(5, 20), now).unwrap();
         assert!(beside.renewed, "nobody has looked yet");
         pieces.close(ByteRange::new(19, 30));

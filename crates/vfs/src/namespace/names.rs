@@ -93,6 +93,7 @@ impl Namespace {
         let dir = self.descriptor(parent)?;
         unlinkat(&dir, name, how)?;
         self.forget_name(&mut removed, parent, name);
+        self.count_names(&mut removed);
         Ok(removed)
     }
 
@@ -120,6 +121,9 @@ impl Namespace {
                 node.add_link(from.0, from.1, is_directory(&target.stat));
             }
             self.forget_name(target, to.0, to.1);
+            if !exchange {
+                self.count_names(target);
+            }
         }
         if let Some(node) = self.find(moved.key()) {
             node.add_link(to.0, to.1, is_directory(&moved));
@@ -163,6 +167,18 @@ impl Namespace {
         });
         let last = is_directory(&stat) || stat.raw.st_nlink <= 1;
         Ok(Removed { key: stat.key(), last, node, stat, fd, seen })
+    }
+
+    /// Looks, after a name was removed, whether it was the last one: others may have given the inode another name since
+    /// it was examined.
+    fn count_names(&self, removed: &mut Removed) {
+        if is_directory(&removed.stat) {
+            return;
+        }
+        // A network file system may no longer answer for a file without names: then it is as it was before.
+        if let Ok(now) = statx::stat_descriptor_as(removed.seen.as_fd(), self.freshness) {
+            removed.last = now.raw.st_nlink == 0;
+        }
     }
 
     /// Removes the name from the node; if it was the last one, the descriptor stays with the node.

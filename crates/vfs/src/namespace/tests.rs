@@ -194,3 +194,20 @@ fn xattrs_and_links_of_any_length() {
     let errno = namespace.get_xattr(&file, name("user.long")).unwrap_err().errno();
     assert_eq!(errno, libc::ENODATA);
 }
+
+/// Regression: another node gave the file a name between the count of its names and the removal of one, and its cached
+/// bytes were forgotten.
+#[test]
+fn a_name_that_others_give_meanwhile_keeps_the_file() {
+    let (dir, namespace) = tree();
+    let root = namespace.root();
+    for (old, new, last) in [("a", Some("b"), false), ("c", None, true)] {
+        fs::write(dir.path().join(old), "").unwrap();
+        let seen = namespace.before_removal(&root, name(old)).unwrap();
+        assert!(seen.last);
+        if let Some(new) = new {
+            fs::hard_link(dir.path().join(old), dir.path().join(new)).unwrap();
+        }
+        assert_eq!(namespace.unlink_seen(seen, &root, name(old)).unwrap().last, last);
+    }
+}

@@ -1,0 +1,181 @@
+//! Files that are not where the records say, with dirty bytes that no descriptor leads to: as after a mount that found
+//! more dirty files than may be open for flushing.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::Decorations;
+use crate::coherence::{Coherence, FileTokens, Grant, Want};
+use crate::engine::ExtentEngine;
+use halocline_api::config::Config;
+use halocline_api::control::Controlled;
+use halocline_vfs::{Caller, Engine, Maker};
+
+const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+const NAME: &str = "file";
+
+/// Grants everything.
+#[derive(Debug)]
+struct Granting;
+
+impl Coherence for Granting {
+    fn attach(&self, _: Weak<dyn LocalCache>) {}
+
+    fn tokens(&self, _: SharedFile) -> Result<Arc<dyn FileTokens>> {
+        Ok(Arc::new(Self))
+    }
+
+    fn leave(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn check_lease(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl FileTokens for Granting {
+    fn begin(&self, _: Want) -> Result<Grant> {
+        let fresh = ByteRange::new(0, 0);
+        Ok(Grant { caches: true, renewed: false, fresh, ticket: 0 })
+    }
+
+    fn begin_at_once(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
+    }
+
+    fn try_begin(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
+    }
+
+    fn end(&self, _: Grant) {}
+}
+
+/// A node with 4 KiB of dirty bytes of a file in one of two directories, which it must look up by name.
+struct Node {
+    engine: ExtentEngine,
+    id: FileId,
+    file: SharedFile,
+    dirs: [TempDir; 2],
+}
+
+impl Node {
+    fn new() -> Self {
+        let dirs = [(); 2].map(|()| TempDir::new().unwrap());
+        for dir in ["a", "b"] {
+            fs::create_dir(dirs[0].path().join(dir)).unwrap();
+        }
+        let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
+        let coherence: Arc<dyn Coherence> = Arc::new(Granting);
+        let around = Decorations {
+            data_bytes: Some(1 << 20),
+            coherence: Some(&coherence),
+            ..Decorations::NONE
+        };
+        let [origin, cache] = dirs.each_ref().map(TempDir::path);
+        let engine = ExtentEngine::open_decorated(origin, cache, &config, around).unwrap();
+        let (root, by) = (engine.root(), Maker { caller: ME, umask: 0 });
+        let made = engine.create((&root, OsStr::new(NAME)), 0o644, libc::O_RDWR, by);
+        let (node, _, handle) = made.unwrap();
+        engine.write(&handle, 0, &[7; 4096], ME).unwrap();
+        let file = Arc::clone(&handle.file);
+        drop((node, handle));
+        *file.flush_handle.lock() = None;
+        file.let_mtime_go(None);
+        engine.components.known.forget_idle(&file);
+        let id = file.id().unwrap();
+        assert!(engine.base.files.by_id(id).is_none());
+        let file = crate::permits::shared(&file);
+        Self { engine, id, file, dirs }
+    }
+
+    fn path(&self, below: &str) -> std::path::PathBuf {
+        self.dirs[0].path().join(below)
+    }
+
+    fn give_up(&self) -> Result<()> {
+        self.engine.components.revocation.give_up(self.file, WHOLE, false)
+    }
+
+    fn dirty(&self) -> u64 {
+        self.engine.status().dirty_bytes
+    }
+}
+
+#[test]
+fn i11_dirty_bytes_of_a_renamed_file_that_is_not_open_are_searched_for() {
+    let node = Node::new();
+    fs::rename(node.path(NAME), node.path("b/other")).unwrap();
+    node.give_up().unwrap();
+    assert_eq!(node.dirty(), 0);
+    assert_eq!(fs::read(node.path("b/other")).unwrap(), [7; 4096]);
+    assert!(node.engine.base.store.dmt.extents(node.id).is_empty());
+}
+
+/// It may be on its way from one directory to another, or where nobody can look.
+#[test]
+fn i11_dirty_bytes_that_cannot_be_flushed_are_not_given_up() {
+    let node = Node::new();
+    let elsewhere = TempDir::new_in(node.dirs[0].path().parent().unwrap()).unwrap();
+    let kept = elsewhere.path().join("kept");
+    fs::rename(node.path(NAME), &kept).unwrap();
+    // Nothing rests long enough to be judged gone.
+    let changes = AtomicU32::new(0);
+    let all = [node.id];
+    let look = || {
+        let number = changes.fetch_add(1, Ordering::Relaxed);
+        fs::write(node.path(&format!("new-{number}")), "").unwrap();
+        true
+    };
+    let obstacle = node.engine.components.recoverer.search_missing(&all, &look).unwrap();
+    assert!(obstacle.unwrap().to_string().contains("change all the time"));
+    assert_eq!(node.dirty(), 4096);
+    fs::rename(&kept, node.path("a/back")).unwrap();
+    node.give_up().unwrap();
+    assert_eq!(fs::read(node.path("a/back")).unwrap(), [7; 4096]);
+}
+
+/// Regression: a file that another node moved from where a search had not been to where it had been was judged gone.
+#[test]
+fn i11_a_file_that_others_move_during_a_search_is_not_judged_gone() {
+    let node = Node::new();
+    // The walk goes into the last directory that it found first.
+    let names: Vec<_> = fs::read_dir(node.dirs[0].path()).unwrap().collect();
+    let dirs = names.into_iter().map(|entry| entry.unwrap().path());
+    let dirs: Vec<_> = dirs.filter(|path| path.is_dir()).collect();
+    let [last, first] = &dirs[..] else { panic!("two directories: {dirs:?}") };
+    let inode = fs::metadata(node.path(NAME)).unwrap().ino();
+    let at = |dir: &Path| dir.join("moved");
+    fs::rename(node.path(NAME), at(last)).unwrap();
+    // Asked before each directory and each entry: the root and its two directories, then the first, then the last.
+    let looks = AtomicU32::new(0);
+    let look = || {
+        if looks.fetch_add(1, Ordering::Relaxed) == 4 {
+            fs::rename(at(last), at(first)).unwrap();
+        }
+        true
+    };
+    let searched = node.engine.components.recoverer.search_missing(&[node.id], &look);
+    assert!(searched.unwrap().is_none());
+    assert!(looks.into_inner() > 5, "one walk did not find it");
+    assert_eq!((node.dirty(), node.engine.status().report.conflicts), (4096, 0));
+    node.give_up().unwrap();
+    assert_eq!(fs::metadata(at(first)).unwrap().ino(), inode);
+    assert_eq!(fs::read(at(first)).unwrap(), [7; 4096]);
+}
+
+/// What nothing changes any more, and no directory has, is gone: its bytes are saved, and others go on.
+#[test]
+fn i9_dirty_bytes_of_a_file_that_is_gone_are_saved() {
+    let node = Node::new();
+    fs::remove_file(node.path(NAME)).unwrap();
+    node.give_up().unwrap();
+    assert_eq!((node.dirty(), node.engine.status().report.conflicts), (0, 1));
+}
