@@ -64,13 +64,7 @@ impl LocalCache for Revocation {
         // Other nodes must see the modification time together with the bytes.
         self.times.give_time(&file)?;
         // Bytes that bypassed the cache may so far be only in the memory of the origin's file system.
-        let open = self.known.flush_handle_of(&file).or_else(|_| self.known.reader_of(&file));
-        match open {
-            Ok(origin) => origin.sync(true)?,
-            // The file is gone, for everybody.
-            Err(error) if [libc::ENOENT, libc::ESTALE].contains(&error.errno()) => {}
-            Err(error) => return Err(error),
-        }
+        self.known.sync(&file)?;
         if !keeps_clean {
             file.peer_copies.drop_range(range);
         }

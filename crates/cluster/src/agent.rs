@@ -133,6 +133,8 @@ struct Lease {
     lapses: AtomicU64,
     /// Another node recovered the session or gave it up.
     ended: AtomicBool,
+    /// The list of sessions is not where it was: others may not see this node any more.
+    unlisted: AtomicBool,
 }
 
 impl Lease {
@@ -140,6 +142,7 @@ impl Lease {
         let now_ns = now.saturating_duration_since(self.begun).as_nanos();
         now_ns < u128::from(self.until_ns.load(Ordering::Acquire))
             && !self.ended.load(Ordering::Acquire)
+            && !self.unlisted.load(Ordering::Acquire)
     }
 
     /// No lease was ever granted.
@@ -173,7 +176,9 @@ impl Agent {
             since,
             cache_seen: seen(&options.cache),
             seen: None,
+            list_id: None,
         };
+        registry.check_version()?;
         // Done before anything is written, so that a store that cannot be used leaves no entry.
         let roll = Arc::new(store.roll().map_err(told)?);
         registry.enter(&entry)?;
@@ -184,12 +189,13 @@ impl Agent {
         }
         let shared = Arc::new(Shared {
             asserted: Mutex::new(roll.epoch),
-            roll: Mutex::new((roll, options.clock.instant())),
+            roll: Mutex::new((roll, options.clock.boot_instant())),
             lease: Lease {
-                begun: options.clock.instant(),
+                begun: options.clock.boot_instant(),
                 until_ns: AtomicU64::new(0),
                 lapses: AtomicU64::new(0),
                 ended: AtomicBool::new(false),
+                unlisted: AtomicBool::new(false),
             },
             options,
             store,
@@ -233,7 +239,7 @@ impl Agent {
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
         let files: Vec<_> = shared.files.lock().values().cloned().collect();
-        let left = shared.lease.left(shared.options.clock.instant());
+        let left = shared.lease.left(shared.options.clock.boot_instant());
         let mut counts = shared.counters.counts();
         for file in files {
             let holding = file.holding();
@@ -334,8 +340,19 @@ impl Shared {
                 remedy: "unmount it and mount again".to_owned(),
             });
         }
-        if self.lease.runs_at(self.options.clock.instant()) {
+        if self.lease.runs_at(self.options.clock.boot_instant()) {
             return Ok(());
+        }
+        if self.lease.unlisted.load(Ordering::Acquire) {
+            return Err(Error::Cluster {
+                what: format!(
+                    "node {} has stopped: {}",
+                    self.options.node,
+                    self.registry.what_is_elsewhere()
+                ),
+                remedy: "it goes on by itself when the list is back; until then other nodes may not see this one"
+                    .to_owned(),
+            });
         }
         Err(Error::Cluster {
             what: format!("the lease of node {} is over: {}", self.options.node, self.why()),
@@ -352,7 +369,7 @@ impl Shared {
     fn refresh(&self) -> Result<Arc<Roll>, StoreError> {
         // The lock is held during the read, so that an older roll never replaces a newer one.
         let mut known = self.roll.lock();
-        let at = self.options.clock.instant();
+        let at = self.options.clock.boot_instant();
         let roll = Arc::new(self.store.roll()?);
         *known = (Arc::clone(&roll), at);
         Ok(roll)
@@ -369,7 +386,7 @@ impl Shared {
             let known = self.roll.lock();
             (known.0.now_ms, known.1)
         };
-        let since = self.options.clock.elapsed(at).as_millis();
+        let since = self.options.clock.boot_instant().saturating_duration_since(at).as_millis();
         now_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 

@@ -22,7 +22,7 @@ use joining::Found;
 use super::bulk::{conflicts, tell_left};
 use super::write_json;
 use crate::child::Signals;
-use crate::cluster::ClusterArgs;
+use crate::cluster::{self, ClusterArgs};
 use crate::failure::{Failure, Outcome};
 use crate::host::{self, Flushing, Host};
 use crate::mount_lookup;
@@ -163,6 +163,8 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
         open_engine::tell_notes(common);
     }
     let mut command = Command::new(&plan.program);
+    // Any program, and whoever sees its environment, could take other nodes' tokens.
+    command.env_remove(cluster::PASSWORD);
     command.args(&args.command[1..]);
     enter(&mut command, &plan)?;
     if plan.is_mpi {

@@ -17,6 +17,7 @@ use parking_lot::MutexGuard;
 use super::Shared;
 use super::peer_queries::PeerQueries;
 use crate::counters::add;
+use crate::registry::Place;
 use crate::store::{Lease, Result, StoreError};
 
 /// Number of threads that give up what others want.
@@ -79,9 +80,10 @@ impl Shared {
         let third = self.own_lease() / 3;
         let late = self.own_lease().saturating_sub(third + third / 4);
         while !self.is_stopped() {
-            let is_late = self.lease.left(self.options.clock.instant()) < late;
+            let is_late = self.lease.left(self.options.clock.boot_instant()) < late;
             if is_late
                 && !self.lease.ended.load(Ordering::Acquire)
+                && !self.lease.unlisted.load(Ordering::Acquire)
                 && let Some(regaining) = self.regaining.try_lock()
                 && let Err(error) = self.renew(&regaining)
             {
@@ -96,7 +98,10 @@ impl Shared {
 
     /// Renews the lease; `false` if it is over, or if the store may have forgotten it.
     fn renew(&self, _regaining: &MutexGuard<'_, ()>) -> Result<bool> {
-        let sent = self.options.clock.instant();
+        if self.lease.unlisted.load(Ordering::Acquire) {
+            return Err(StoreError::Unusable(self.registry.what_is_elsewhere()));
+        }
+        let sent = self.options.clock.boot_instant();
         let asserted = *self.asserted.lock();
         let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
         if renewed {
@@ -119,7 +124,7 @@ impl Shared {
             let roll = self.refresh()?;
             let mut members = roll.members.clone();
             members.join(self.session, roll.epoch);
-            let sent = self.options.clock.instant();
+            let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 *self.asserted.lock() = roll.epoch;
                 self.holds_since(sent);
@@ -139,8 +144,16 @@ impl Shared {
         if self.lease.ended.load(Ordering::Acquire) {
             return Ok(());
         }
+        if self.lease.unlisted.load(Ordering::Acquire) {
+            self.check_list()?;
+        }
         let asserted = *self.asserted.lock();
         let renewed = self.renew(&self.regaining.lock())?;
+        // After the renewal, because it may wait for the origin.
+        self.check_list()?;
+        if self.lease.ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
         if renewed {
             let roll = self.known();
             // The lease comes first, because this may wait for a server that does not answer. Whether it does or not,
@@ -161,10 +174,38 @@ impl Shared {
         if roll.epoch != asserted {
             add(&self.counters.epochs);
             self.assert()?;
-        } else if !self.lease.runs_at(self.options.clock.instant()) {
+        } else if !self.lease.runs_at(self.options.clock.boot_instant()) {
             self.rejoin()?;
         }
         self.confirm()
+    }
+
+    /// Checks that the list of sessions is where it was, and has this session. Whoever renames or removes that directory
+    /// lets the next node begin another list, which does not have this one's tokens; whoever ends a session removes it
+    /// from the list before the store forgets it, and so may find that it has just regained its lease.
+    fn check_list(&self) -> Result<()> {
+        match self.registry.place_of(self.session) {
+            Ok(Place::Here) => {
+                self.lease.unlisted.store(false, Ordering::Release);
+                Ok(())
+            }
+            Ok(Place::Unlisted) => {
+                self.end();
+                Ok(())
+            }
+            Ok(Place::Elsewhere) => {
+                let what = self.registry.what_is_elsewhere();
+                if !self.lease.unlisted.swap(true, Ordering::AcqRel) {
+                    tracing::error!("node {} stops: {what}", self.options.node);
+                }
+                Err(StoreError::Unusable(what))
+            }
+            // The origin does not answer just now, so nobody can have begun another list there either.
+            Err(error) => {
+                tracing::debug!("the list of sessions cannot be looked at: {error}");
+                Ok(())
+            }
+        }
     }
 
     /// Others have ended the session.
@@ -188,7 +229,7 @@ impl Shared {
                 self.end();
                 return Ok(());
             }
-            let sent = self.options.clock.instant();
+            let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 self.refresh()?;
                 self.holds_since(sent);
@@ -205,13 +246,23 @@ impl Shared {
         self.lease.lapses.fetch_add(1, Ordering::AcqRel);
         add(&self.counters.lapses);
         let files: Vec<_> = self.files.lock().values().cloned().collect();
-        for file in files {
-            if !file.drop_what_is_unsure() {
-                let what = format!("inode {} cannot be dropped from the cache yet", file.id.inode);
-                return Err(StoreError::NoAnswer(what));
+        // One file that cannot be dropped yet holds up none of the others.
+        let kept: Vec<u64> = files
+            .iter()
+            .filter(|file| !file.drop_what_is_unsure())
+            .map(|file| file.id.inode)
+            .collect();
+        match kept.first() {
+            None => Ok(()),
+            Some(inode) => {
+                let more = match kept.len() {
+                    1 => String::new(),
+                    files => format!(" and {} more", files - 1),
+                };
+                let what = format!("inode {inode}{more} cannot be dropped from the cache yet");
+                Err(StoreError::NoAnswer(what))
             }
         }
-        Ok(())
     }
 
     /// Asserts file by file what the node holds, because the store may have forgotten it.
@@ -220,7 +271,7 @@ impl Shared {
         // In the new epoch there is no lease before the registry was read at the end.
         let _regaining = self.regaining.lock();
         // If the lease was still valid when the new epoch was seen, nobody can have taken anything away.
-        if !self.lease.runs_at(self.options.clock.instant()) {
+        if !self.lease.runs_at(self.options.clock.boot_instant()) {
             self.drop_what_is_unsure()?;
         }
         let _changes = self.changes.write();
@@ -237,7 +288,7 @@ impl Shared {
             }
             let mut members = roll.members.clone();
             members.assert(self.session, roll.epoch);
-            let sent = self.options.clock.instant();
+            let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 *self.asserted.lock() = roll.epoch;
                 self.refresh()?;
@@ -255,6 +306,7 @@ impl Shared {
 
     /// Lets tokens be granted if all sessions of the registry have asserted what they hold.
     pub(super) fn confirm(&self) -> Result<()> {
+        self.check_list()?;
         for _ in 0..RACES {
             let roll = self.refresh()?;
             if roll.members.grants(roll.epoch) {
@@ -291,7 +343,7 @@ impl Shared {
         let until = since + self.own_lease();
         let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         if !self.lease.until_is_unknown() {
-            self.counters.note_left(self.lease.left(self.options.clock.instant()));
+            self.counters.note_left(self.lease.left(self.options.clock.boot_instant()));
         }
         self.lease.until_ns.fetch_max(until_ns, Ordering::AcqRel);
     }

@@ -15,7 +15,13 @@ impl File {
     pub(super) fn explained(&self, want: Want) -> Option<String> {
         let now = self.why_not_now(filled(want));
         let last = self.state.lock().last_wait.clone().map(|wait| {
-            let ago = self.shared.options.clock.elapsed(wait.at).as_secs();
+            let ago = self
+                .shared
+                .options
+                .clock
+                .boot_instant()
+                .saturating_duration_since(wait.at)
+                .as_secs();
             let (ms, on) = (wait.lasted.as_millis(), wait.on);
             format!("the last request of the file that waited did so {ago} s ago, {ms} ms for {on}")
         });
@@ -25,7 +31,7 @@ impl File {
 
     fn why_not_now(&self, want: Want) -> Option<String> {
         let shared = &self.shared;
-        if !shared.lease.runs_at(shared.options.clock.instant()) {
+        if !shared.lease.runs_at(shared.options.clock.boot_instant()) {
             return Some(format!("this node has no lease, so all waits: {}", shared.why()));
         }
         let (closed, held, last) = {
