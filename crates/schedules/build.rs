@@ -107,8 +107,8 @@ const SOURCES: [Source; 5] = [
             ),
             (
                 "a_ring_is_forgotten",
-                "                        shared.tell();\n",
-                "                        let mut state = shared.bell.state.lock();\n                        if *state == State::Rung {\n                            *state = State::Quiet;\n                        }\n                        drop(state);\n                        shared.tell();\n",
+                "                        shared.wake_waiters();\n",
+                "                        let mut state = shared.bell.state.lock();\n                        if *state == State::Rung {\n                            *state = State::Quiet;\n                        }\n                        drop(state);\n                        shared.wake_waiters();\n",
             ),
         ],
     },

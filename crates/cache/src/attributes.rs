@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bon::Builder;
 
 use crate::block_count::blocks;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::known_files::KnownFiles;
@@ -32,7 +32,7 @@ pub(crate) struct Attributes {
     permits: Arc<Permits>,
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     resizer: Arc<Resizer>,
     lifecycle: Arc<Lifecycle>,
 }
@@ -95,6 +95,6 @@ impl Attributes {
             (self.known.file_of(node)?, &opened)
         };
         let _held = self.permits.to_resize(&file, size)?;
-        self.relief.relieved(|| self.resizer.truncate(&file, origin, size))
+        self.degraded_mode.retry_after_giving_up(|| self.resizer.truncate(&file, origin, size))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bon::Builder;
 
 use crate::counters::Counters;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::discard::Discards;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
@@ -25,12 +25,12 @@ pub(crate) struct Barriers {
     namespace: Arc<Namespace>,
     mappings: Arc<Mappings>,
     known: Arc<KnownFiles>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     sweeper: Arc<Sweeper>,
     discards: Arc<Discards>,
     /// Sum of the changing counters at the last barrier.
     #[builder(skip)]
-    barrier_mark: AtomicU64,
+    counted_at_barrier: AtomicU64,
 }
 
 impl Barriers {
@@ -57,7 +57,9 @@ impl Barriers {
         match self.barrier() {
             Err(error) if self.store.dmt.usable().is_err() => {
                 self.mappings.cache_failed(&error);
-                self.relief.relieved(|| self.relief.bring_to_origin(file, id)).map(drop)
+                self.degraded_mode
+                    .retry_after_giving_up(|| self.degraded_mode.bring_to_origin(file, id))
+                    .map(drop)
             }
             done => done,
         }
@@ -96,6 +98,6 @@ impl Barriers {
     pub(crate) fn are_due(&self) -> bool {
         let counts = self.counters.snapshot();
         let now = counts.ssd_bytes_written + counts.flushed_bytes + counts.evicted_bytes;
-        self.barrier_mark.swap(now, Ordering::Relaxed) != now
+        self.counted_at_barrier.swap(now, Ordering::Relaxed) != now
     }
 }

@@ -210,9 +210,6 @@ pub trait LocalCache: Send + Sync {
     fn cached(&self, _file: SharedFile, _range: ByteRange) -> Option<Cached> {
         None
     }
-
-    /// The dirty ranges of all files: what a node claims again after the store lost its tokens.
-    fn dirty(&self) -> Vec<(SharedFile, ByteRange)>;
 }
 
 /// A permit, ended when it is dropped.

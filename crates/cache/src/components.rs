@@ -14,7 +14,7 @@ use crate::coherence::Coherence;
 use crate::counters::Counters;
 use crate::damage::Damage;
 use crate::defects::Defects;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::dirty_pressure::DirtyPressure;
 use crate::discard::Discards;
 use crate::explain::Explainer;
@@ -26,7 +26,6 @@ use crate::fetch::Fetcher;
 use crate::fill::Fills;
 use crate::flush::{Flusher, Snapshots, Sweeper};
 use crate::glob_rules::GlobRules;
-use crate::globs::Globs;
 use crate::handle::Opener;
 use crate::hang_detection::HangDetector;
 use crate::health::Health;
@@ -53,6 +52,7 @@ use crate::session::Session;
 use crate::settings::Settings;
 use crate::status::StatusReporter;
 use crate::status_notes::Notes;
+use halocline_api::globs::Globs;
 use halocline_meta::lease::{Evidence, Lease};
 use halocline_os::clock::Clock;
 use halocline_storage::volume::origin::Origin;
@@ -137,7 +137,7 @@ pub(crate) struct Components {
     pub(crate) external: Arc<ExternalChanges>,
     pub(crate) known: Arc<KnownFiles>,
     pub(crate) space: Arc<OriginSpace>,
-    pub(crate) relief: Arc<Relief>,
+    pub(crate) degraded_mode: Arc<DegradedMode>,
     pub(crate) sweeper: Arc<Sweeper>,
     pub(crate) discards: Arc<Discards>,
     pub(crate) barriers: Arc<Barriers>,
@@ -205,15 +205,15 @@ impl Components {
             = RwLock::new(globs));
         let space = wire!(OriginSpace: base { health, store, files, origin, namespace, notes, settings, clock });
         let times = wire!(ModificationTimes: base { namespace, store }; own);
-        let relief = wire!(Relief: base { store, damage, counters, notes, settings, coherence }; mappings, repair, own,
+        let degraded_mode = wire!(DegradedMode: base { store, damage, counters, notes, settings, coherence }; mappings, repair, own,
             external, known, times);
         let snapshots = wire!(Snapshots: base { store, damage, clock });
         let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, backpressure }; permits,
             known, times, own, space, repair, mappings, snapshots);
         let sweeper = wire!(Sweeper: base { store, damage, namespace, pressure, origin, backpressure, settings,
-            defects, clock }; mappings, own, external, known, times, space, relief, flusher);
+            defects, clock }; mappings, own, external, known, times, space, degraded_mode, flusher);
         let discards = wire!(Discards: base { store, files });
-        let barriers = wire!(Barriers: base { store, counters, namespace }; mappings, known, relief, sweeper,
+        let barriers = wire!(Barriers: base { store, counters, namespace }; mappings, known, degraded_mode, sweeper,
             discards);
         let revocation = wire!(Revocation: base { store, files }; known, times, sweeper, mappings);
         let fetcher = wire!(Fetcher: base { store, files, counters, namespace }; permits, known, times, mappings);
@@ -222,7 +222,7 @@ impl Components {
         let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes, clock }; known, times,
             own, external, mappings);
         let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, backpressure,
-            damage, health, counters, notes, defects, settings, clock }; known, own, external, repair, space, relief,
+            damage, health, counters, notes, defects, settings, clock }; known, own, external, repair, space, degraded_mode,
             sweeper, discards, barriers, fetcher, recoverer);
         let resizer = wire!(Resizer: base { store, origin, clock }; own, mappings, space);
         let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure,
@@ -231,17 +231,17 @@ impl Components {
         let page_cache_passthrough = wire!(PageCachePassthrough: base { store, notes, origin }; known, mappings =>
             wanted = page_cache_passthrough::is_wanted(&base.settings.config, &base.origin).into());
         let lifecycle = wire!(Lifecycle: base { namespace, origin, store, files }; own, external, known, times,
-            mappings, relief, page_cache_passthrough);
+            mappings, degraded_mode, page_cache_passthrough);
         let opener = wire!(Opener: base { namespace, origin, settings, shared }; known, page_cache_passthrough, lifecycle);
         let attributes = wire!(Attributes: base { namespace, origin, store, files }; own, permits, known, times,
-            relief, resizer, lifecycle);
+            degraded_mode, resizer, lifecycle);
         let names = wire!(NameChanges: base { namespace, origin, store, files }; mappings, own, permits, known,
-            space, relief, sweeper, lifecycle);
-        let session = wire!(Session: base { store, notes, settings }; own, permits, space, relief, discards,
+            space, degraded_mode, sweeper, lifecycle);
+        let session = wire!(Session: base { store, notes, settings }; own, permits, space, degraded_mode, discards,
             barriers, fetcher, recoverer, mappings);
         #[rustfmt::skip]
         let components = Self {
-            identifier, mappings, permits, peers, own, repair, external, known, space, relief, sweeper,
+            identifier, mappings, permits, peers, own, repair, external, known, space, degraded_mode, sweeper,
             discards, barriers, revocation, fetcher, fills, recoverer, rounds, resizer, redirector,
             page_cache_passthrough, lifecycle, opener, attributes, names, session,
         };

@@ -35,7 +35,7 @@ use halocline_storage::volume::origin::OriginFile;
 
 /// What still works while the store refuses changes, and what can no longer be recorded.
 #[derive(Debug, Builder)]
-pub(crate) struct Relief {
+pub(crate) struct DegradedMode {
     store: Arc<ExtentStore>,
     damage: Arc<Damage>,
     counters: Arc<Counters>,
@@ -60,11 +60,14 @@ pub(crate) struct Relief {
 /// Dirty extents already copied to the origin, with their generations.
 type Copied = HashSet<(FileId, ByteRange, u64)>;
 
-impl Relief {
+impl DegradedMode {
     /// Does `work`, which may have to record invalidations. If these can no longer be recorded, because there are too
     /// many or because no medium takes them, the whole cache is given up and the work repeated, so that programs see
     /// no failure (D11). The caller holds no lock of a file, and `work` can be repeated.
-    pub(crate) fn relieved<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn retry_after_giving_up<T>(
+        &self,
+        mut work: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         let before = self.mappings.unstated();
         match work() {
             Err(error) if self.mappings.unstated() != before => {
@@ -220,7 +223,7 @@ impl Relief {
             let drained = match self.known.file_by_id(*id) {
                 Err(error) => Err(error),
                 Ok(Some(file)) => self
-                    .relieved(|| self.bring_to_origin(&file, *id))
+                    .retry_after_giving_up(|| self.bring_to_origin(&file, *id))
                     .and_then(|_| self.times.give_time(&file)),
                 Ok(None) if self.removed.lock().contains(id) => Ok(()),
                 Ok(None) => self.known.record_of_missing(*id).map_or(Ok(()), |record| {

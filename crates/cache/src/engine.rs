@@ -21,8 +21,8 @@ use crate::lease_renewal::LeaseRenewal;
 use crate::rebuild::Rebuilder;
 use halocline_api::control::{SOCKET_NAME, SOCKET_XATTR};
 use halocline_os::error::Result;
-use halocline_storage::volume::origin::{hidden_xattr, shown_xattrs};
 use halocline_vfs::Allocate;
+use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
 use halocline_vfs::namespace::{Namespace, Node};
 use halocline_vfs::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 
@@ -104,8 +104,10 @@ impl Engine for ExtentEngine {
     }
 
     fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        let handle =
-            self.components.relief.relieved(|| self.components.opener.open(node, flags, caller))?;
+        let handle = self
+            .components
+            .degraded_mode
+            .retry_after_giving_up(|| self.components.opener.open(node, flags, caller))?;
         if flags & libc::O_TRUNC != 0 {
             self.components.attributes.truncate(node, Some(&handle), 0)?;
         }
@@ -140,9 +142,9 @@ impl Engine for ExtentEngine {
     }
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()> {
-        self.components
-            .relief
-            .relieved(|| self.components.redirector.write(handle, offset, data, caller.pid))?;
+        self.components.degraded_mode.retry_after_giving_up(|| {
+            self.components.redirector.write(handle, offset, data, caller.pid)
+        })?;
         self.rebuilder.maybe_wake();
         Ok(())
     }
@@ -163,7 +165,9 @@ impl Engine for ExtentEngine {
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let range = ByteRange::at(offset, len);
         let _held = self.components.permits.to_write(&handle.file, range, false)?;
-        self.components.relief.relieved(|| self.components.resizer.allocate(handle, range, how))
+        self.components
+            .degraded_mode
+            .retry_after_giving_up(|| self.components.resizer.allocate(handle, range, how))
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {

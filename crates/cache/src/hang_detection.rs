@@ -41,7 +41,6 @@ impl HangDetector {
                 for server in origin.data.servers() {
                     let _answered = server.device().space();
                 }
-                Some(())
             };
             self.origin_calls.within(ANSWER_TIMEOUT, look).is_some()
         };
@@ -51,7 +50,6 @@ impl HangDetector {
                 for server in store.objects.volume().servers() {
                     let _answered = server.device().space();
                 }
-                Some(())
             };
             self.cache_calls.within(ANSWER_TIMEOUT, look).is_some()
         };

@@ -65,7 +65,7 @@ impl Identifier {
         let striping = self.setting.origin.striping();
         let (pattern, continues_origin) = {
             let mut streams = file.streams.lock();
-            let pattern = streams.note(process.pid, range, now_ms);
+            let pattern = streams.note(striping, process.pid, range, now_ms);
             (pattern, streams.continues_origin(striping, range, pattern, direction))
         };
         let hint = file.hint.read();
@@ -93,7 +93,7 @@ impl Identifier {
         }
     }
 
-    /// The terms that lead to the answer process `pid` would get with `processes` others.
+    /// The terms of the answer for a process that jumps to `range`, with `processes` processes on the file.
     pub(crate) fn explain(
         &self,
         file: Option<&CachedFile>,
@@ -106,7 +106,7 @@ impl Identifier {
         let striping = self.setting.origin.striping();
         let (pattern, continues_origin) = file.map_or((None, false), |file| {
             let streams = file.streams.lock();
-            let pattern = streams.peek(process.pid, range);
+            let pattern = streams.peek(striping, process.pid, range);
             (Some(pattern), streams.continues_origin(striping, range, pattern, direction))
         });
         self.default.explain(&Query {
@@ -206,11 +206,7 @@ impl Identifier {
 
 fn policy_by_name(name: &str, setting: &Setting) -> Result<Arc<dyn Admission>> {
     let policy = admit::by_name(name, setting).map_err(|unknown| {
-        let known: Vec<_> = admit::POLICIES.iter().map(|row| row.name).collect();
-        Error::invalid(
-            unknown.to_string(),
-            format!("choose one of the admission policies {}", known.join(", ")),
-        )
+        Error::invalid(unknown.to_string(), "choose one of them with --policy")
     })?;
     Ok(Arc::from(policy))
 }

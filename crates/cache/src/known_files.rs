@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use bon::Builder;
 use parking_lot::RwLock;
 
-use super::globs::Globs;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
@@ -14,6 +13,7 @@ use crate::extent::table::FileTable;
 use crate::external_changes::ExternalChanges;
 use crate::origin_access::OriginAccess;
 use crate::own_changes::OwnChanges;
+use halocline_api::globs::Globs;
 use halocline_meta::{FileId, FileRecord, OriginKey, Stamp};
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
@@ -87,7 +87,7 @@ impl KnownFiles {
             let id = self.store.dmt.find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
             let look = (raw.st_size as u64, Stamp::of_stat(&raw));
-            let file = CachedFile::new(key, id, look, node.clone());
+            let file = CachedFile::new(key, id, look, node.clone(), self.files.peer_copies());
             if let Some(id) = id {
                 self.external.check(&file, id, &raw)?;
             }

@@ -30,7 +30,7 @@
 //! [`glob_rules`]; [`globs`] are pinned or excluded paths, [`page_cache_passthrough`] is kernel passthrough of files
 //! wholly in memory.
 //!
-//! It also assembles itself: [`settings`], both sides' [`servers`] with their decorators, and the [`components`] from
+//! It also assembles itself: [`settings`], both sides' [`servers`] with their [`decorators`], and the [`components`] from
 //! the bottom up; each is handed by name what it uses. [`origin_access`] is the origin's tree and data together.
 
 mod attributes;
@@ -43,6 +43,7 @@ pub mod coherence;
 mod components;
 pub mod counters;
 mod damage;
+mod decorators;
 mod defects;
 mod degraded_mode;
 mod dirty_pressure;
@@ -55,7 +56,6 @@ mod fetch;
 mod fill;
 mod flush;
 mod glob_rules;
-mod globs;
 mod handle;
 mod hang_detection;
 mod health;

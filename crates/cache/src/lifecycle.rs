@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use bon::Builder;
 
 use super::path_lookup::origin_key;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
@@ -35,7 +35,7 @@ pub(crate) struct Lifecycle {
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
     mappings: Arc<Mappings>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     page_cache_passthrough: Arc<PageCachePassthrough>,
 }
 
@@ -137,7 +137,7 @@ impl Lifecycle {
                     return Err(error);
                 }
                 // Its bytes are no longer needed, and it must not hold up other files.
-                self.relief.removed.lock().insert(id);
+                self.degraded_mode.removed.lock().insert(id);
             }
             self.mappings.advisory(self.store.dmt.forget(id))?;
             self.store.note_emptied(id);
@@ -156,7 +156,9 @@ impl Lifecycle {
     pub(crate) fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
         let unlinked = file.unlinked.load(Ordering::SeqCst);
         let done = match file.id() {
-            Some(id) if unlinked => self.relief.relieved(|| self.forget_file(file, id)),
+            Some(id) if unlinked => {
+                self.degraded_mode.retry_after_giving_up(|| self.forget_file(file, id))
+            }
             Some(id) => self
                 .times
                 .settle(file, id)

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bon::Builder;
 
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
@@ -37,7 +37,7 @@ pub(crate) struct NameChanges {
     permits: Arc<Permits>,
     known: Arc<KnownFiles>,
     space: Arc<OriginSpace>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     sweeper: Arc<Sweeper>,
     lifecycle: Arc<Lifecycle>,
 }
@@ -123,7 +123,9 @@ impl NameChanges {
                 return Ok(());
             }
             let forgotten = match file.id() {
-                Some(id) => self.relief.relieved(|| self.lifecycle.forget_file(&file, id)),
+                Some(id) => self
+                    .degraded_mode
+                    .retry_after_giving_up(|| self.lifecycle.forget_file(&file, id)),
                 None => self.lifecycle.forget_data(&file),
             };
             self.known.forget_idle(&file);

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use halocline_model::layout::CacheGeometry;
 use halocline_model::request::ByteRange;
@@ -21,8 +21,12 @@ pub(crate) const WINDOW: u64 = halocline_model::token::REGION;
 const ASKED_FOR_MS: u64 = 10_000;
 /// The same where some node could not state everything.
 const ASKED_AGAIN_MS: u64 = 100;
-/// The most blocks of one file that are remembered: 32 GiB of it.
-const BLOCKS_MAX: usize = 8 << 20;
+/// The most that is remembered of one file, in units of a block's checksum: 32 GiB of it in long copies.
+const ONE_FILE_MAX: usize = 8 << 20;
+/// The most that is remembered of all files together: about 64 MiB of memory.
+const ALL_FILES_MAX: usize = 16 << 20;
+/// What a copy takes beside its blocks' checksums, in the same units.
+const COPY_WEIGHT: usize = 32;
 /// The most windows of one file that are remembered as asked.
 const WINDOWS_MAX: usize = 1 << 16;
 
@@ -34,7 +38,16 @@ pub(crate) struct Copy {
     pub(crate) blocks: Blocks,
 }
 
+/// What the files of one engine remember together, as [`Copy::weight`] counts it.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered(AtomicUsize);
+
 impl Copy {
+    /// What it takes of memory, in units of a block's checksum.
+    const fn weight(&self) -> usize {
+        self.blocks.sums.len() + COPY_WEIGHT
+    }
+
     /// Those of its blocks that are between `from` and `to`, without `to`.
     fn cut(&self, from: u64, to: u64) -> Option<Self> {
         let Blocks { file, placement, first, sums } = &self.blocks;
@@ -63,7 +76,10 @@ pub(crate) struct PeerCopies {
 struct Known {
     /// Indexed by the first block; they do not overlap.
     copies: BTreeMap<u64, Copy>,
-    blocks: usize,
+    /// What they take together.
+    weight: usize,
+    /// What those of all files take.
+    all: Arc<Remembered>,
     /// When others are to be asked again about a window, indexed by its number.
     asked: BTreeMap<u64, u64>,
     /// What was dropped since the question in progress began; `None` if there is none.
@@ -80,6 +96,13 @@ pub(crate) struct Question<'f> {
 }
 
 impl PeerCopies {
+    /// Those of a file, which remembers no more than all files together may.
+    pub(crate) fn among(all: Arc<Remembered>) -> Self {
+        let own = Self::default();
+        own.known.lock().all = all;
+        own
+    }
+
     /// The first window of `range` that others are to be asked about.
     pub(crate) fn due(&self, range: ByteRange, now_ms: u64) -> Option<ByteRange> {
         let known = self.known.lock();
@@ -192,13 +215,32 @@ impl Known {
         due.is_none_or(|due| now_ms >= *due || now_ms.saturating_add(ASKED_FOR_MS) < *due)
     }
 
+    fn put(&mut self, copy: Copy) {
+        let weight = copy.weight();
+        self.weight += weight;
+        self.all.0.fetch_add(weight, Ordering::Relaxed);
+        self.copies.insert(copy.blocks.first, copy);
+    }
+
+    fn take(&mut self, first: u64) -> Option<Copy> {
+        let copy = self.copies.remove(&first)?;
+        self.weight -= copy.weight();
+        self.all.0.fetch_sub(copy.weight(), Ordering::Relaxed);
+        Some(copy)
+    }
+
+    /// Whether more may be remembered. What is not comes from the origin.
+    fn has_room(&self) -> bool {
+        self.weight < ONE_FILE_MAX && self.all.0.load(Ordering::Relaxed) < ALL_FILES_MAX
+    }
+
     /// Adds the parts of a copy that are not known yet, as far as they are in `window`.
     fn insert(&mut self, copy: &Copy, window: ByteRange) {
         let end = window.end / BLOCK;
         let all = copy.blocks.range();
         let (mut at, end) =
             ((window.start / BLOCK).max(all.start / BLOCK), end.min(all.end / BLOCK));
-        while at < end && self.blocks < BLOCKS_MAX {
+        while at < end && self.has_room() {
             let before = self.copies.range(..=at).next_back();
             let known_to = before.map_or(0, |(_, known)| known.blocks.range().end / BLOCK);
             if known_to > at {
@@ -207,8 +249,7 @@ impl Known {
             }
             let next = self.copies.range(at..).next().map_or(end, |(first, _)| (*first).min(end));
             if let Some(part) = copy.cut(at, next) {
-                self.blocks += part.blocks.sums.len();
-                self.copies.insert(at, part);
+                self.put(part);
             }
             at = next;
         }
@@ -226,13 +267,17 @@ impl Known {
         let overlapping: Vec<u64> =
             before.into_iter().chain(behind).map(|(first, _)| *first).collect();
         for first in overlapping {
-            let Some(copy) = self.copies.remove(&first) else { continue };
-            self.blocks -= copy.blocks.sums.len();
+            let Some(copy) = self.take(first) else { continue };
             for kept in [copy.cut(0, from), copy.cut(to, u64::MAX)].into_iter().flatten() {
-                self.blocks += kept.blocks.sums.len();
-                self.copies.insert(kept.blocks.first, kept);
+                self.put(kept);
             }
         }
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.weight, Ordering::Relaxed);
     }
 }
 

@@ -25,7 +25,7 @@ use halocline_api::control::TokenCounts;
 use halocline_meta::checksums;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_os::workers::Workers;
+use halocline_os::timed_calls::TimedCalls;
 use halocline_storage::volume::ObjectKey;
 use halocline_storage::volume::objects::CacheObjects;
 
@@ -63,7 +63,7 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct Peer {
     cache: Arc<PeerCache>,
-    readers: Workers,
+    readers: TimedCalls,
     objects: Mutex<Option<Arc<CacheObjects>>>,
     rests_until_ms: AtomicU64,
 }
@@ -177,7 +177,7 @@ impl Peers {
         }
         let peer = Arc::new(Peer {
             cache: Arc::clone(cache),
-            readers: Workers::new("other cache", READERS),
+            readers: TimedCalls::new("other cache", READERS, READERS),
             objects: Mutex::default(),
             rests_until_ms: AtomicU64::new(0),
         });

@@ -50,7 +50,7 @@ pub(crate) struct Permits {
 pub(crate) struct HeldPermit<'f> {
     _permit: Option<Permit<'f>>,
     /// Where the kernel may have old pages of the file, and they are only dropped while nobody uses them.
-    _pages: Option<RwLockReadGuard<'f, ()>>,
+    pages: Option<RwLockReadGuard<'f, ()>>,
     /// Whether bytes may be cached.
     pub(crate) caches: bool,
     /// From where on no other node can have or get any byte of the file, so that the size may be set to anything
@@ -60,7 +60,7 @@ pub(crate) struct HeldPermit<'f> {
 
 impl HeldPermit<'_> {
     const ALONE: Self =
-        HeldPermit { _permit: None, _pages: None, caches: true, alone_from: Some(0) };
+        HeldPermit { _permit: None, pages: None, caches: true, alone_from: Some(0) };
 }
 
 impl Permits {
@@ -130,13 +130,15 @@ impl Permits {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         self.check_writable(file)?;
         if !appends {
-            let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+            let mut held = self.wait(tokens, file, to_use(Direction::Write, range))?;
             if self.lies_within(file, range)? {
                 return Ok(held);
             }
             if !self.origin.data.is_striped() {
+                // For the other permit pages may have to be dropped, which nobody may use then, this thread included.
+                held.pages = None;
                 let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? else {
-                    return Ok(held);
+                    return Ok(HeldPermit { pages: self.use_pages(file), ..held });
                 };
                 return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
             }
@@ -192,7 +194,7 @@ impl Permits {
         }
         let keeps_pages = self.origin.keeps_pages(&file.node.read());
         let pages = if keeps_pages { Some(file.pages.try_read()?) } else { None };
-        Some(HeldPermit { _permit: Some(permit), _pages: pages, caches: true, alone_from: None })
+        Some(HeldPermit { _permit: Some(permit), pages, caches: true, alone_from: None })
     }
 
     /// Explains why a request waits for other nodes, or goes to the origin because of them.
@@ -259,8 +261,7 @@ impl Permits {
         if grant.renewed || !grant.caches || want.direction == Direction::Write {
             file.peer_copies.drop_range(want.range);
         }
-        let keeps_pages = self.origin.keeps_pages(&file.node.read());
-        let mut pages = keeps_pages.then(|| file.pages.read());
+        let mut pages = self.use_pages(file);
         if grant.renewed || !grant.caches {
             self.look_again(file)?;
             self.drop_clean(file, want.range)?;
@@ -270,7 +271,12 @@ impl Permits {
             permit.looked();
         }
         let caches = grant.caches && !file.unlinked.load(Ordering::SeqCst);
-        Ok(HeldPermit { _permit: Some(permit), _pages: pages, caches, alone_from: None })
+        Ok(HeldPermit { _permit: Some(permit), pages, caches, alone_from: None })
+    }
+
+    /// Keeps the kernel's pages of a file from being dropped, where they may be old.
+    fn use_pages<'f>(&self, file: &'f CachedFile) -> Option<RwLockReadGuard<'f, ()>> {
+        self.origin.keeps_pages(&file.node.read()).then(|| file.pages.read())
     }
 
     /// Makes sure that nothing of a range is read from pages of before this call. A page that a request is using, or

@@ -5,7 +5,7 @@
 //! but not indefinitely. Under pressure (dirty bytes fill too much of the cache, or are in too many files) it works
 //! without rest, because programs wait for room (docs/ALGORITHMS.md, section 5).
 
-mod missing;
+mod missing_files;
 mod signal;
 
 use std::path::Path;
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use bon::Builder;
 use parking_lot::Mutex;
 
-use self::missing::Missing;
+use self::missing_files::MissingFiles;
 use self::signal::Signal;
 use crate::backpressure::Backpressure;
 use crate::barriers::Barriers;
 use crate::counters::Counters;
 use crate::damage::Damage;
 use crate::defects::Defects;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::dirty_pressure::DirtyPressure;
 use crate::discard::Discards;
 use crate::extent::file::CachedFile;
@@ -167,7 +167,7 @@ pub(crate) struct Rounds {
     external: Arc<ExternalChanges>,
     repair: Arc<Repair>,
     space: Arc<OriginSpace>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     sweeper: Arc<Sweeper>,
     discards: Arc<Discards>,
     barriers: Arc<Barriers>,
@@ -175,7 +175,7 @@ pub(crate) struct Rounds {
     recoverer: Arc<Recoverer>,
     /// Dirty files that a flush could not find.
     #[builder(skip)]
-    missing: Missing,
+    missing: MissingFiles,
 }
 
 impl Rounds {
@@ -211,7 +211,7 @@ impl Rounds {
     fn round(&self, signal: &Signal, pace: &mut Pace) -> Result<bool> {
         if self.store.dmt.usable().is_err() {
             signal.set(Doing::Waiting);
-            return self.relief.drain().map(|()| false);
+            return self.degraded_mode.drain().map(|()| false);
         }
         self.own.record_resting(false);
         self.own.lease.keep();

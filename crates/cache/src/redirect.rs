@@ -4,11 +4,11 @@
 //! A request is identified first, then redirected. Every path keeps I1: a read returns the newest bytes of either side,
 //! because reads and writes hold the file's range lock during lookup and transfer.
 
-mod missing;
+mod missing_bytes;
 
 use std::sync::Arc;
 
-use self::missing::{Missing, Read};
+use self::missing_bytes::{MissingBytes, Read};
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
 
@@ -448,7 +448,7 @@ impl Redirector {
     ) -> Result<Served> {
         // First what is missing, in few large pieces that may include cached ranges; then the cached bytes over them,
         // which are at least as new.
-        let Missing { peers, mut whole } =
+        let MissingBytes { peers, mut whole } =
             self.read_missing(handle, identified, range, buf, segments)?;
         let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, peers, whole }) };
         let (mut cached, mut rest) = (0, segments);

@@ -117,15 +117,4 @@ impl LocalCache for Revocation {
         self.store.dmt.touch(id, range);
         Some(Cached { geometry: self.store.geometry, blocks })
     }
-
-    fn dirty(&self) -> Vec<(SharedFile, ByteRange)> {
-        let mut dirty = Vec::new();
-        for (id, _) in self.store.dmt.dirty_files() {
-            let Some(record) = self.store.dmt.file(id) else { continue };
-            let (inode, born_ns) = (record.key.inode, record.key.born_ns.cast_signed());
-            let extents = self.store.dmt.extents(id).into_iter().filter(|extent| extent.dirty);
-            dirty.extend(extents.map(|extent| (SharedFile { inode, born_ns }, extent.range)));
-        }
-        dirty
-    }
 }

@@ -1,7 +1,7 @@
 //! Opens both sides with their decorators and finds the profiles that the cost models use.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use halocline_model::admit::CacheSide;
@@ -10,7 +10,8 @@ use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
 use crate::coherence::{Coherence, PeerCache};
-use halocline_api::config::{Config, EmulatedGroup, Shares};
+use crate::decorators::{Decorated, Whose};
+use halocline_api::config::{Config, EmulatedGroup, Shares, VolumeKind};
 use halocline_api::control::{ServerStatus, Side};
 use halocline_meta::identity::identity_of;
 use halocline_meta::table::ExtentTable;
@@ -18,10 +19,9 @@ use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::private;
 use halocline_storage::calibration_drift::Drift;
-use halocline_storage::device::emulate::{self, CommonQueue, EmulatedServer};
+use halocline_storage::device::emulate::{self, CommonQueue};
 use halocline_storage::device::local::LocalDevice;
-use halocline_storage::device::meter::{Meter, MeteredDevice};
-use halocline_storage::device::piecewise::PiecewiseDevice;
+use halocline_storage::device::meter::Meter;
 use halocline_storage::device::{Device, Directory};
 use halocline_storage::volume::objects::CacheObjects;
 use halocline_storage::volume::origin::Origin;
@@ -82,29 +82,21 @@ impl fmt::Debug for Decorations<'_> {
     }
 }
 
-/// An emulated device if the configuration asks for one.
-fn emulated(
-    group: Option<&EmulatedGroup>,
-    (clock, common): (&Clock, Option<CommonQueue>),
-    below: Arc<dyn Device>,
-) -> Arc<dyn Device> {
-    let Some(group) = group else { return below };
-    let server = EmulatedServer::new(group.device, below).in_common(common);
-    Arc::new(server.timed_by(clock))
+/// The directory of each of the `count` servers of a volume in `dir`: `dir` itself if it has no servers of its own.
+fn directories(dir: &Path, count: u32, divided: bool) -> Vec<PathBuf> {
+    let of = |index| if divided { dir.join(format!("server-{index}")) } else { dir.to_owned() };
+    (0..count).map(of).collect()
 }
 
-fn metered(device: Arc<dyn Device>, meter: &Arc<Meter>) -> Arc<dyn Device> {
-    Arc::new(MeteredDevice::new(device, Arc::clone(meter)))
-}
-
-/// Meters of the `count` servers in `dir`, which detect drift if the device was calibrated.
-fn new_meters(count: u32, dir: &Path, config: &Config, clock: &Clock) -> Vec<Arc<Meter>> {
-    let calibrated = config.device(dir).filter(|_| config.emulate.is_none());
-    let meter = || match calibrated {
-        Some(profile) => Meter::with_drift(Drift::new(dir.to_owned(), *profile, clock)),
-        None => Meter::default(),
+/// Meters of the servers in `dirs`, which detect drift of those that were calibrated: each may be a device of its own
+/// kind.
+fn new_meters(dirs: Vec<PathBuf>, config: &Config, clock: &Clock) -> Vec<Arc<Meter>> {
+    let meter = |dir: PathBuf| {
+        let calibrated = config.device(&dir).filter(|_| config.emulate.is_none()).copied();
+        let drift = calibrated.map(|profile| Drift::new(dir, profile, clock));
+        Arc::new(drift.map_or_else(Meter::default, Meter::with_drift))
     };
-    (0..count).map(|_| Arc::new(meter())).collect()
+    dirs.into_iter().map(meter).collect()
 }
 
 /// Opens the origin.
@@ -115,16 +107,18 @@ pub(crate) fn open_origin(
     around: Decorations<'_>,
 ) -> Result<Origin> {
     let shape = Origin::shape_in(dir, config.origin_shape())?;
-    meters.origin = new_meters(shape.servers, dir, config, around.clock);
-    let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
-    let common = around.common_devices.filter(|_| group.is_some());
+    let dirs = directories(dir, shape.servers, shape.kind == VolumeKind::Striped);
+    meters.origin = new_meters(dirs, config, around.clock);
+    let common = around.common_devices.filter(|_| config.emulate.is_some());
     let numbers = 0..shape.servers as usize;
     let queues = |dir: &Path| numbers.map(|number| CommonQueue::open(dir, number)).collect();
     let common: Option<Vec<CommonQueue>> = common.map(queues).transpose()?;
     Origin::open_or_create(dir, shape, &|index, device| {
         let queue = common.as_ref().map(|queues| queues[index].clone());
-        let device = emulated(group, (around.clock, queue), device);
-        metered((around.origin)(index, device), &meters.origin[index])
+        let (clock, injected) = (around.clock, around.origin);
+        let meter = Some(&meters.origin[index]);
+        let whose = Whose::Origin;
+        Decorated { whose, index, config, clock, queue, injected, meter }.decorate(device)
     })
 }
 
@@ -136,12 +130,13 @@ pub(crate) fn open_cache(
     around: Decorations<'_>,
 ) -> Result<Volume> {
     let shape = config.cache_shape();
-    meters.cache = new_meters(shape.servers, dir, config, around.clock);
-    let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
+    let dirs = directories(dir, shape.servers, shape.servers > 1);
+    meters.cache = new_meters(dirs, config, around.clock);
     let decorate = |index: usize, device| {
-        let device = Arc::new(PiecewiseDevice::new(device));
-        let device = emulated(group, (around.clock, None), device);
-        metered((around.cache)(index, device), &meters.cache[index])
+        let (clock, injected) = (around.clock, around.cache);
+        let meter = Some(&meters.cache[index]);
+        let whose = Whose::Cache;
+        Decorated { whose, index, config, clock, queue: None, injected, meter }.decorate(device)
     };
     let Some(server) = around.cache_servers else {
         return Volume::in_directory(dir, shape.servers, shape.stripe, &decorate);
@@ -172,8 +167,11 @@ pub(crate) fn open_peer(
     if identity_of(dir)?.is_none_or(|found| found.cache_id != *cache_id) {
         return Err(other());
     }
-    let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
-    let decorate = |_, device| emulated(group, (clock, None), device);
+    let decorate = |index, device| {
+        let (whose, injected) = (Whose::Peer, Decorations::NONE.cache);
+        let peer = Decorated { whose, index, config, clock, queue: None, injected, meter: None };
+        peer.decorate(device)
+    };
     let volume = Volume::of_another(dir, geometry.servers(), geometry.stripe(), &decorate)?;
     if !label::unlabelled(&volume, cache_id)?.is_empty() {
         return Err(other());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bon::Builder;
 
 use crate::barriers::Barriers;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::discard::Discards;
 use crate::extent::file::WHOLE;
 use crate::extent::store::ExtentStore;
@@ -19,7 +19,7 @@ use crate::recover::Recoverer;
 use crate::settings::Settings;
 use crate::status_notes::Notes;
 use halocline_meta::lease::Evidence;
-use halocline_meta::recover::Recovery;
+use halocline_meta::load::Recovery;
 use halocline_os::error::Result;
 
 /// Begins and ends a session.
@@ -31,7 +31,7 @@ pub(crate) struct Session {
     own: Arc<OwnChanges>,
     permits: Arc<Permits>,
     space: Arc<OriginSpace>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     discards: Arc<Discards>,
     barriers: Arc<Barriers>,
     fetcher: Arc<Fetcher>,
@@ -101,7 +101,7 @@ impl Session {
     fn close_store(&self) -> Result<()> {
         if self.store.dmt.usable().is_err() {
             // Not in order, but nothing is lost: what was dirty is on the origin.
-            return self.relief.drain();
+            return self.degraded_mode.drain();
         }
         match self.leave_in_order() {
             // The next mount treats the cache as crashed.

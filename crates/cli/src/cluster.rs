@@ -17,6 +17,7 @@ use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, REGISTRY};
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::alone::Alone;
+use halocline_cluster::glusterfs::Client;
 use halocline_cluster::inner_origins;
 use halocline_cluster::registry::{Registry, Seen};
 use halocline_cluster::sessions::{self, Node};
@@ -127,6 +128,7 @@ pub(crate) fn begin(
     (origin, cache): (&Path, &Path),
     config: &Config,
 ) -> Result<Agent> {
+    Client::of(origin)?.check(origin)?;
     let (store, registry) = open(origin, (url, password))?;
     inner_origins::note_above(origin);
     let cache_id = settle((&*store, &registry), (origin, cache), config)?;

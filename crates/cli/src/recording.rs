@@ -84,6 +84,11 @@ impl Recording {
         Ok(Arc::new(Self { path, recorder: Arc::new(recorder) }))
     }
 
+    /// The file of the trace.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The recorder for requests.
     pub(crate) fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder

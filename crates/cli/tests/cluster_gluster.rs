@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::{self, NODES, Nodes};
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::{SetOnDrop, eventually};
 use rustix::fs::{FlockOperation, flock};
@@ -53,6 +55,58 @@ fn i11_nodes_over_clients_of_glusterfs_see_each_others_changes_at_once() {
     }
 }
 
+/// Who has a file open when another node removes it goes on with it, or is told that it is gone, as the client has it;
+/// nothing of it is the next file's with its name.
+#[test]
+fn i11_a_removed_file_that_is_open_mixes_with_no_other() {
+    let Some((gluster, nodes)) = nodes(&NAMES) else { return };
+    let [one, other] = nodes.open("file");
+    one.write_all_at(&[1; 10_000], 0).unwrap();
+    let mut found = [0; 10_000];
+    other.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == [1; 10_000]);
+    one.write_all_at(&[2; 10_000], 0).unwrap();
+    fs::remove_file(nodes.path("other/file")).unwrap();
+    let [_, new] = nodes.open("file");
+    new.write_all_at(b"the next one", 0).unwrap();
+    for file in [&one, &other] {
+        let mut found = [0; 10_000];
+        let read = file.read_exact_at(&mut found, 0).and_then(|()| file.write_all_at(&[3; 100], 0));
+        match read {
+            Ok(()) => assert!(found[100..] == [2; 9_900]),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}"),
+        }
+    }
+    drop((one, other, new));
+    assert_eq!(fs::read(nodes.path("one/file")).unwrap(), b"the next one");
+    for node in NODES {
+        nodes.succeed(&["umount", node]);
+    }
+    assert_eq!(fs::read(gluster.on_brick("file")).unwrap(), b"the next one");
+}
+
+/// A client's own caches, which nothing here can drop, would have kept what other nodes write over.
+#[test]
+fn i11_clients_of_glusterfs_with_caches_of_their_own_are_refused() {
+    let Some((mut gluster, nodes)) = nodes(&NAMES) else { return };
+    let origin = gluster.mount_with_caches();
+    let url = nodes.store.url();
+    fs::create_dir_all(nodes.path("third")).unwrap();
+    fs::create_dir_all(nodes.path("cache3")).unwrap();
+    let mounted =
+        nodes.halocline(&["mount", &origin, "third", "--cache", "cache3", "--cluster", &url]);
+    let what = said(&mounted);
+    assert!(!mounted.status.success() && what.contains("io-cache, write-behind"), "{what}");
+    assert!(what.contains("gluster volume set"), "{what}");
+    let told = |origin: &str| {
+        let doctor = nodes.halocline(&["doctor", "--origin", origin, "--cache", "cache3"]);
+        String::from_utf8_lossy(&doctor.stdout).into_owned()
+    };
+    assert!(told(&origin).contains("io-cache, write-behind"), "{}", told(&origin));
+    let plain = gluster.mount(&NAMES);
+    assert!(told(&plain).contains("without caches of its own"), "{}", told(&plain));
+}
+
 #[test]
 fn locks_hold_over_clients_of_glusterfs_and_waits_for_them_end() {
     let Some((_gluster, nodes)) = nodes(&NAMES) else { return };
@@ -86,6 +140,8 @@ struct Writer {
     start: usize,
     may_be: Vec<Vec<u8>>,
     refused: u32,
+    /// How many were acknowledged, also for others to see.
+    acknowledged: Arc<AtomicU64>,
 }
 
 impl Writer {
@@ -96,6 +152,7 @@ impl Writer {
             let offset = (self.start + piece) * PIECE;
             if self.file.write_all_at(&[byte; PIECE], offset as u64).is_ok() {
                 self.may_be[piece] = vec![byte];
+                self.acknowledged.fetch_add(1, Ordering::SeqCst);
             } else {
                 self.may_be[piece].push(byte);
                 self.refused += 1;
@@ -121,8 +178,12 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
     let mut start = 0;
     let mut writers = files.map(|file| {
         start += PIECES;
-        Writer { file, start: start - PIECES, may_be: vec![vec![0]; PIECES], refused: 0 }
+        let (may_be, acknowledged) = (vec![vec![0]; PIECES], Arc::default());
+        Writer { file, start: start - PIECES, may_be, refused: 0, acknowledged }
     });
+    let counts = writers.each_ref().map(|writer| Arc::clone(&writer.acknowledged));
+    let acknowledged = || counts.each_ref().map(|count| count.load(Ordering::SeqCst));
+    let mut without_brick = 0;
     for round in 0..3_u64 {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -135,9 +196,16 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
             let _over = SetOnDrop(&is_over);
             thread::sleep(Duration::from_millis(300));
             gluster.kill_brick();
+            let before = acknowledged();
             thread::sleep(Duration::from_millis(500 + 700 * round));
+            let away = acknowledged();
+            without_brick +=
+                away.iter().zip(before).map(|(away, before)| away - before).sum::<u64>();
             gluster.revive_brick();
-            thread::sleep(Duration::from_millis(300));
+            let back = acknowledged();
+            eventually("both write on when the brick is back", || {
+                acknowledged().iter().zip(back).all(|(now, back)| *now > back + 10)
+            });
         });
         for node in NODES {
             let mut all = Vec::new();
@@ -155,14 +223,18 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
     for writer in &writers {
         println!("{} writes were refused while the brick was away", writer.refused);
     }
+    println!("{without_brick} writes were acknowledged while the brick was away");
+    assert!(without_brick > 0, "nothing that could be lost was tried");
     // What it has of a file that was open when the brick died is of no use any more, as without us.
-    let ledger = writers.map(|Writer { start, may_be, refused, .. }| (start, may_be, refused));
+    let ledger = writers.map(|Writer { start, may_be, .. }| (start, may_be));
     for node in NODES {
         nodes.succeed(&["umount", node]);
     }
     let all = fs::read(gluster.on_brick("file")).unwrap();
     let empty = || File::open(gluster.on_brick("file")).unwrap();
-    for (start, may_be, refused) in ledger {
-        Writer { file: empty(), start, may_be, refused }.check(&all, "on the brick");
+    for (start, may_be) in ledger {
+        let acknowledged = Arc::default();
+        Writer { file: empty(), start, may_be, refused: 0, acknowledged }
+            .check(&all, "on the brick");
     }
 }

@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 use halocline_api::config::{Binding, Config, VolumeKind};
 use halocline_api::control::Controlled;
 use halocline_cache::ExtentEngine;
-use halocline_meta::recover::{Left, Recovery};
+use halocline_meta::load::{Left, Recovery};
 use halocline_meta::table::{self, ExtentTable};
 use halocline_meta::{FileId, OriginKey};
 use halocline_model::evict;

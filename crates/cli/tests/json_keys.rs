@@ -39,8 +39,13 @@ fn every_key_that_a_mount_prints_is_described() {
     }
     scratch.succeed(&["umount", "mnt"]);
     let run = ["run", "--origin", "origin", "--cache", "cache", "-q", "--report", "r.json"];
-    scratch.succeed(&[&run[..], &size, &["--", "cat", "origin/new"]].concat());
-    described("--report", &fs::read(scratch.path("r.json")).unwrap());
+    for trace in [&[][..], &["--trace", "t.hct"]] {
+        scratch.succeed(&[&run[..], &size, trace, &["--", "cat", "origin/new"]].concat());
+        let report = fs::read(scratch.path("r.json")).unwrap();
+        described("--report", &report);
+        let has_curve = String::from_utf8(report).unwrap().contains("\"optimum\"");
+        assert_eq!(has_curve, !trace.is_empty());
+    }
     described("halocline fsck CACHE", &scratch.halocline(&["fsck", "cache", "--json"]).stdout);
     let rescue = ["rescue", "cache", "--to", "saved", "--all", "--json"];
     described("halocline rescue", &scratch.halocline(&rescue).stdout);

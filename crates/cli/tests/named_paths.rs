@@ -61,6 +61,7 @@ const FILES: &[&[&str]] = &[
     &["trace", "show", "nowhere"],
     &["trace", "show", "nowhere", "--cache-sizes", "auto"],
     &["trace", "import", "nowhere", "-o", "out"],
+    &["trace", "play", "nowhere", "origin"],
     &["plan", "nowhere", "--servers", "nowhere"],
     &["simulate", "nowhere", "--servers", "nowhere"],
     &["jobs", "add", "nowhere"],
@@ -86,6 +87,7 @@ const OTHERS: &[&[&str]] = &[
     &["model"],
     &["bench", "admission"],
     &["bench", "advise"],
+    &["bench", "metadata"],
     &["trace", "make"],
     &["unstripe", "nowhere", "out"],
 ];

@@ -64,6 +64,53 @@ fn what_was_calibrated_is_planned_on() {
     assert_eq!(halocline(dir, &[&calibrate[..], &both].concat()).status.code(), Some(2));
 }
 
+/// What calibration finds of three equal disks and two equal SSDs differs a little: each was a kind of its own. Then a
+/// single disk was the disks of a cache and of the paper's layouts.
+#[test]
+fn what_was_measured_of_equal_servers_is_one_kind() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    trace(dir);
+    let mut text = String::new();
+    for (name, startup_us, capacity) in [
+        ("d0", 9000, "1T"),
+        ("d1", 9400, "1T"),
+        ("s0", 60, "1M"),
+        ("d2", 8800, "1T"),
+        ("s1", 63, "1M"),
+    ] {
+        let times = format!(
+            "startup_sequential_ps = 60000000, startup_random_ps = {startup_us}000000, per_byte_ps = 2000"
+        );
+        writeln!(
+            text,
+            "[[server]]\nname = \"{name}\"\nprofile = \"{name}\"\ncapacity = \"{capacity}\""
+        )
+        .unwrap();
+        writeln!(text, "[profile.{name}]\nread = {{ {times} }}\nwrite = {{ {times} }}").unwrap();
+    }
+    fs::write(dir.join("servers.toml"), text).unwrap();
+    let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
+    assert!(
+        written(&output).contains("5 servers of 2 kinds"),
+        "{}{}",
+        written(&output),
+        said(&output)
+    );
+    let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in ["pa", "psa"] {
+        let widths = &json["layouts"][name]["stripes"][0]["parts"][0]["widths"];
+        assert_eq!((&widths[0], &widths[0]), (&widths[1], &widths[3]), "{name}: {json}");
+        assert_eq!(widths[2], widths[4], "{name}: {json}");
+    }
+    // The fast side has what the two SSDs hold, and no byte more.
+    let cache = ["simulate", "t.hct", "--servers", "servers.toml", "--cache-size"];
+    let output = halocline(dir, &[&cache[..], &["3M"]].concat());
+    assert!(said(&output).contains("hold 2097152 bytes, not 3145728"), "{}", said(&output));
+    assert!(halocline(dir, &[&cache[..], &["2M"]].concat()).status.success());
+}
+
 #[test]
 fn a_plan_is_told_and_written_and_the_same_each_time() {
     let scratch = tempfile::tempdir().unwrap();

@@ -105,6 +105,34 @@ fn a_command_is_recorded_with_a_cache_and_without() {
     assert!(said(&output).contains("0 requests recorded"), "{}", said(&output));
 }
 
+/// Three passes over 8 MiB behind a cache of 16 MiB, about: only the first pass must miss.
+#[test]
+fn a_report_says_what_caches_of_this_and_other_sizes_would_have_missed() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    fs::write(scratch.path("origin/in"), vec![7; 8 << 20]).unwrap();
+    let pass = "dd if=origin/in of=/dev/null bs=64k;";
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--size", "48M", "--direct"];
+    let wanted = ["--trace", "t.hct", "--report", "r.json", "--", "sh", "-c"];
+    let output = scratch.halocline(&[&run[..], &wanted, &[&pass.repeat(3)]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    for part in ["What caches would have missed", "LRU", "S3-FIFO", "ours (", "optimum"] {
+        assert!(said(&output).contains(part), "{part}: {}", said(&output));
+    }
+    let report: Value = serde_json::from_slice(&fs::read(scratch.path("r.json")).unwrap()).unwrap();
+    let curve = &report["curve"];
+    assert_eq!((&curve["accesses"], &curve["footprint_bytes"]), (&6144.into(), &(8 << 20).into()));
+    assert_eq!(curve["sampled_share"], 1.0);
+    let points = curve["points"].as_array().unwrap();
+    let sizes: Vec<u64> = points.iter().map(|it| it["cache_bytes"].as_u64().unwrap()).collect();
+    assert_eq!((sizes.len(), sizes[2] / sizes[0], sizes[4] / sizes[2]), (5, 4, 4), "{sizes:?}");
+    assert!((16 << 20..48 << 20).contains(&sizes[2]), "what the cache has for data: {sizes:?}");
+    for policy in ["lru", "s3fifo", "ours", "optimum"] {
+        let missed = points[2][policy].as_f64().unwrap();
+        assert!((missed - 1.0 / 3.0).abs() < 1e-9, "{policy}: {missed}");
+    }
+    assert!(points[0]["lru"].as_f64() >= points[0]["optimum"].as_f64());
+}
+
 #[test]
 fn a_file_tier_is_recorded_at_the_same_place() {
     let Some(scratch) = Scratch::new(program!()) else { return };

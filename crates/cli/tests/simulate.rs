@@ -88,6 +88,7 @@ fn what_cannot_be_simulated_is_refused() {
     refused(&[&simulate[..], &["--width", "tape=4K"]].concat(), 2, "tape");
     refused(&[&simulate[..], &["--stripe", "0"]].concat(), 2, "all 0");
     refused(&["trace", "make", "btio", "-p", "5", "-o", "x.hct"], 2, "square");
+    refused(&["trace", "make", "ior", "-p", "4294967295", "-o", "x.hct"], 2, "at most 4194304");
     assert!(!dir.join("x.hct").exists());
 }
 

@@ -96,8 +96,35 @@ fn python() -> Option<PathBuf> {
     })
 }
 
+/// Simulates the trace `t.hct` of `count` requests, plans for it, and simulates it under the plan.
+#[track_caller]
+fn simulated_and_planned(dir: &Path, count: u64) {
+    let server = |name: &str, profile: &str| {
+        format!("[[server]]\nname = \"{name}\"\nprofile = \"{profile}\"\ncapacity = \"1T\"\n")
+    };
+    let servers = [("d0", "hdd"), ("d1", "hdd"), ("s0", "ssd")].map(|(name, it)| server(name, it));
+    fs::write(dir.join("servers.toml"), servers.concat()).unwrap();
+    let answer = |args: &[&str]| -> Value {
+        let args = [args, &["t.hct", "--servers", "servers.toml", "--json"]].concat();
+        let output = Command::new(program!()).args(&args).current_dir(dir).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let bare = answer(&["simulate"]);
+    assert_eq!(bare["requests"], count);
+    assert!(bare["seconds"].as_f64() > Some(0.0), "{bare}");
+    let plan = answer(&["plan", "-o", "plan.toml"]);
+    assert_eq!(plan["requests"], count);
+    let seconds = |name: &str| plan["layouts"][name]["simulated_seconds"].as_f64().unwrap();
+    assert!(seconds("ours") <= seconds("def") * 1.02, "{plan}");
+    let planned = answer(&["simulate", "--plan", "plan.toml"]);
+    assert_eq!(planned["plan"]["default"]["seconds"], bare["seconds"]);
+    let cached = answer(&["simulate", "--cache-size", "64M"]);
+    assert!(cached.to_string().contains("adaptive"), "{cached}");
+}
+
 #[test]
-fn real_logs_of_darshan_are_imported() {
+fn real_logs_of_darshan_are_imported_simulated_and_planned_for() {
     let Some(python) = python() else {
         return skip(
             "no Python with the package darshan; scripts/dependencies.sh test installs it",
@@ -122,6 +149,7 @@ fn real_logs_of_darshan_are_imported() {
         let output = trace(dir, &["show", "t.hct"]);
         assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
         fits(&written(&output));
+        simulated_and_planned(dir, count);
     }
     // What is no log is not taken for an empty one, and the library's own words are passed on.
     let broken = fs::read(data("dxt.darshan")).unwrap();
@@ -212,8 +240,12 @@ fn what_is_in_a_trace_is_shown() {
     assert!(output.status.success(), "{}", said(&output));
     let answer = shown(dir, "t.hct");
     let section = Section::find("halocline trace show").unwrap();
-    for metric in section.metrics.iter().filter(|metric| metric.key != "notes[]") {
-        assert!(has(&answer, metric.key), "{} is described and not printed", metric.key);
+    let within = section.within.iter();
+    let within = within
+        .flat_map(|(prefix, metrics)| metrics.iter().map(move |it| [*prefix, it.key].concat()));
+    let own = section.metrics.iter().map(|metric| metric.key.to_owned());
+    for key in own.chain(within).filter(|key| key != "notes[]") {
+        assert!(has(&answer, &key), "{key} is described and not printed");
     }
     assert_eq!((&answer["requests"], &answer["processes"]), (&300.into(), &3.into()));
     assert_eq!(answer["streams"]["strided"], 2);

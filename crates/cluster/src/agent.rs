@@ -10,33 +10,38 @@
 //!   is wrongly taken for live only keeps its tokens too long.
 
 mod file;
+mod lease;
 mod lease_renewal;
 mod peer_queries;
 mod pieces;
+mod roll;
 mod yielding;
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, SharedFile};
-use halocline_model::token::{Epoch, Session, Tokens};
+use halocline_model::token::{Session, Tokens};
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
 use crate::registry::{Entry, Registry, Seen};
-use crate::store::{Roll, Store, StoreError};
+use crate::store::{Store, StoreError};
 use file::File;
+use lease::OwnLease;
+use lease_renewal::Upkeep;
 pub(crate) use lease_renewal::remove;
 use peer_queries::PeerQueries;
+use roll::LatestRoll;
 use yielding::Queue;
 
 /// How an agent works.
@@ -59,6 +64,9 @@ pub struct Options {
     pub poll: Duration,
     /// The node's clock, which leases run by.
     pub clock: Clock,
+    /// What waits for others are measured by, and end by: programs' for tokens, threads' for messages. It is the machine's
+    /// clock even where a test sets the node's one, since what is waited for happens in other threads' own time.
+    pub wait_clock: Clock,
     /// Where this node reaches the caches of other nodes, if it does: the caches' paths, with `{node}` in place of a
     /// node's name and `{cache}` in place of the path that the other node itself uses.
     pub peers: Option<String>,
@@ -77,6 +85,7 @@ impl Options {
             wait_limit: Duration::from_mins(2),
             poll: Duration::from_millis(500),
             clock: Clock::MACHINE,
+            wait_clock: Clock::MACHINE,
             peers: None,
         }
     }
@@ -97,22 +106,13 @@ pub(crate) struct Shared {
     session: Session,
     local_cache: OnceLock<Weak<dyn LocalCache>>,
     files: Mutex<FxHashMap<SharedFile, Arc<File>>>,
-    lease: Lease,
-    /// The roll that was read last, and when; the store may have a newer one.
-    roll: Mutex<(Arc<Roll>, Instant)>,
-    /// The last epoch in which this session asserted what it holds.
-    asserted: Mutex<Epoch>,
-    /// Held while the lease is renewed, and all the time while it is regained after the store or this node had lost it:
-    /// it must not begin before everything that was uncertain is dropped.
-    regaining: Mutex<()>,
+    lease: OwnLease,
+    roll: LatestRoll,
+    upkeep: Upkeep,
     /// Held shared by changes of tokens, and exclusively while the node asserts what it holds.
     changes: RwLock<()>,
-    /// Why nothing is granted, if nothing is.
-    obstacle: Mutex<Option<String>>,
     queue: Queue,
     stop: AtomicBool,
-    /// Wakes the thread that renews the lease.
-    woken: (Mutex<bool>, Condvar),
     counters: Counters,
     peer_queries: PeerQueries,
 }
@@ -120,39 +120,6 @@ pub(crate) struct Shared {
 impl Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("node", &self.options.node).finish_non_exhaustive()
-    }
-}
-
-/// The lease by the node's own clock.
-#[derive(Debug)]
-struct Lease {
-    begun: Instant,
-    /// When it ends, with the margin subtracted, in nanoseconds since `begun`.
-    until_ns: AtomicU64,
-    /// Number of lapses.
-    lapses: AtomicU64,
-    /// Another node recovered the session or gave it up.
-    ended: AtomicBool,
-    /// The list of sessions is not where it was: others may not see this node any more.
-    unlisted: AtomicBool,
-}
-
-impl Lease {
-    fn runs_at(&self, now: Instant) -> bool {
-        let now_ns = now.saturating_duration_since(self.begun).as_nanos();
-        now_ns < u128::from(self.until_ns.load(Ordering::Acquire))
-            && !self.ended.load(Ordering::Acquire)
-            && !self.unlisted.load(Ordering::Acquire)
-    }
-
-    /// No lease was ever granted.
-    fn until_is_unknown(&self) -> bool {
-        self.until_ns.load(Ordering::Acquire) == 0 && self.lapses.load(Ordering::Acquire) == 0
-    }
-
-    fn left(&self, now: Instant) -> Duration {
-        let until = Duration::from_nanos(self.until_ns.load(Ordering::Acquire));
-        until.saturating_sub(now.saturating_duration_since(self.begun))
     }
 }
 
@@ -166,7 +133,7 @@ impl Agent {
             return Err(Error::invalid("the margin is as long as the lease", "make it shorter"));
         }
         let session = new_session().map_err(Error::at("/dev/urandom", "read"))?;
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = options.clock.now_ms() / 1000;
         let entry = Entry {
             session,
             node: options.node.clone(),
@@ -180,7 +147,7 @@ impl Agent {
         };
         registry.check_version()?;
         // Done before anything is written, so that a store that cannot be used leaves no entry.
-        let roll = Arc::new(store.roll().map_err(told)?);
+        let roll = store.roll().map_err(told)?;
         registry.enter(&entry)?;
         // Before the first token. It has none yet, so it can go at once.
         if let Err(error) = registry.check_views(session) {
@@ -188,27 +155,18 @@ impl Agent {
             return Err(error);
         }
         let shared = Arc::new(Shared {
-            asserted: Mutex::new(roll.epoch),
-            roll: Mutex::new((roll, options.clock.boot_instant())),
-            lease: Lease {
-                begun: options.clock.boot_instant(),
-                until_ns: AtomicU64::new(0),
-                lapses: AtomicU64::new(0),
-                ended: AtomicBool::new(false),
-                unlisted: AtomicBool::new(false),
-            },
+            upkeep: Upkeep::new(roll.epoch),
+            roll: LatestRoll::new(&store, &options.clock, roll),
+            lease: OwnLease::new(&options),
             options,
             store,
             registry,
             session,
             local_cache: OnceLock::new(),
             files: Mutex::default(),
-            regaining: Mutex::new(()),
             changes: RwLock::new(()),
-            obstacle: Mutex::new(None),
             queue: Queue::default(),
             stop: AtomicBool::new(false),
-            woken: (Mutex::new(false), Condvar::new()),
             counters: Counters::default(),
             peer_queries: PeerQueries::default(),
         });
@@ -239,7 +197,7 @@ impl Agent {
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
         let files: Vec<_> = shared.files.lock().values().cloned().collect();
-        let left = shared.lease.left(shared.options.clock.boot_instant());
+        let left = shared.lease.left();
         let mut counts = shared.counters.counts();
         for file in files {
             let holding = file.holding();
@@ -280,7 +238,7 @@ impl Agent {
 
     fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.upkeep.wake();
         self.shared.queue.wake();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
@@ -292,7 +250,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.stop();
         // What is left serves no more requests.
-        self.shared.lease.ended.store(true, Ordering::Release);
+        self.shared.lease.end();
         self.shared.files.lock().clear();
     }
 }
@@ -334,16 +292,16 @@ impl Shared {
     }
 
     fn check_lease(&self) -> Result<()> {
-        if self.lease.ended.load(Ordering::Acquire) {
+        if self.lease.has_ended() {
             return Err(Error::Cluster {
                 what: format!("node {} was recovered or given up by others", self.options.node),
                 remedy: "unmount it and mount again".to_owned(),
             });
         }
-        if self.lease.runs_at(self.options.clock.boot_instant()) {
+        if self.lease.runs() {
             return Ok(());
         }
-        if self.lease.unlisted.load(Ordering::Acquire) {
+        if self.lease.is_unlisted() {
             return Err(Error::Cluster {
                 what: format!(
                     "node {} has stopped: {}",
@@ -355,39 +313,9 @@ impl Shared {
             });
         }
         Err(Error::Cluster {
-            what: format!("the lease of node {} is over: {}", self.options.node, self.why()),
+            what: format!("the lease of node {} is over: {}", self.options.node, self.upkeep.why()),
             remedy: "it goes on by itself when the store answers again".to_owned(),
         })
-    }
-
-    /// Why requests do not proceed.
-    fn why(&self) -> String {
-        self.obstacle.lock().clone().unwrap_or_else(|| "it could not be renewed in time".to_owned())
-    }
-
-    /// Reads a roll that is at least as new as this call.
-    fn refresh(&self) -> Result<Arc<Roll>, StoreError> {
-        // The lock is held during the read, so that an older roll never replaces a newer one.
-        let mut known = self.roll.lock();
-        let at = self.options.clock.boot_instant();
-        let roll = Arc::new(self.store.roll()?);
-        *known = (Arc::clone(&roll), at);
-        Ok(roll)
-    }
-
-    /// The roll that was read last.
-    fn known(&self) -> Arc<Roll> {
-        Arc::clone(&self.roll.lock().0)
-    }
-
-    /// The store's clock, approximately.
-    fn now_ms(&self) -> u64 {
-        let (now_ms, at) = {
-            let known = self.roll.lock();
-            (known.0.now_ms, known.1)
-        };
-        let since = self.options.clock.boot_instant().saturating_duration_since(at).as_millis();
-        now_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
     /// The versions of a value that the store does not have, or no longer has, begin at a number that nobody can have

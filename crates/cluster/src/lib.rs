@@ -2,7 +2,8 @@
 //!
 //! [`store`] is what all nodes share: the tokens of each file, and the members. [`registry`] lists the nodes' sessions
 //! on the origin, where no store can forget them. [`agent`] is between an engine ([`halocline_cache::coherence`]) and
-//! both; its decisions are computed by [`halocline_model::token`].
+//! both; its decisions are computed by [`halocline_model::token`]. [`glusterfs`] says whether an origin's client has caches
+//! that no token reaches. [`names`] are those of a file tier that nodes share.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +12,9 @@ pub mod alone;
 pub mod counters;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod glusterfs;
 pub mod inner_origins;
+pub mod names;
 pub mod overview;
 pub mod registry;
 pub mod sessions;

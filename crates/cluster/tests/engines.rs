@@ -165,7 +165,7 @@ fn what_lies_beside_what_is_given_up_stays() {
     // The last block that it wants begins in what is given up, or reaches into it.
     other.engine.write(&second, 8 * BLOCK as u64 + 100, &[2; 100], ME).unwrap();
     assert_eq!(dirty(), 15 * BLOCK as u64);
-    let mut read = [0; 3 * BLOCK];
+    let mut read = vec![0; 3 * BLOCK];
     one.engine.read(&first, 7 * BLOCK as u64, &mut read, ME).unwrap();
     let expected = |at: usize| match at {
         at if (BLOCK + 100..BLOCK + 200).contains(&at) => 2,

@@ -187,5 +187,7 @@ fn i11_a_removed_file_that_is_open_goes_to_the_origin() {
     assert_eq!(engine.status().dirty_bytes, 0);
     assert_eq!(read(engine, &kept), [vec![1; 5_000], vec![2; 10_000]].concat());
     drop(kept);
-    nodes.iter().for_each(|node| node.agent.leave().unwrap());
+    for node in &nodes {
+        node.agent.leave().unwrap();
+    }
 }

@@ -15,7 +15,6 @@
 pub(crate) mod attributes;
 pub(crate) mod backing;
 pub(crate) mod directories;
-mod fair;
 pub(crate) mod files;
 mod handles;
 mod inode_table;
@@ -25,13 +24,14 @@ pub(crate) mod locking;
 pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod open_files;
-mod plain;
 pub(crate) mod privileges;
 mod recording;
 mod served_by;
+mod set_id_check;
 mod share;
 pub(crate) mod stale_pages;
 mod timeouts;
+mod user_limits;
 pub(crate) mod xattrs;
 
 use std::sync::Arc;
@@ -45,7 +45,6 @@ use halocline_vfs::Engine;
 use attributes::Attributes;
 use backing::Connection;
 use directories::Directories;
-use fair::UserLimits;
 use files::Files;
 use inodes::Inodes;
 use locking::Locking;
@@ -54,7 +53,8 @@ use names::Names;
 use open_files::OpenFiles;
 use privileges::Privileges;
 use recording::Recording;
-use stale_pages::Dropper;
+use stale_pages::StalePages;
+use user_limits::UserLimits;
 use xattrs::Xattrs;
 
 /// How a front end serves its engine.
@@ -76,7 +76,7 @@ pub(crate) struct Front<E: Engine> {
     pub(crate) locking: Locking<E>,
     pub(crate) files: Files<E>,
     pub(crate) open: Arc<OpenFiles<E>>,
-    pub(crate) stale_pages: Arc<Dropper>,
+    pub(crate) stale_pages: Arc<StalePages>,
     pub(crate) connection: Arc<Connection>,
 }
 
@@ -122,7 +122,7 @@ impl<E: Engine> Front<E> {
     ) -> Self {
         // Built from the bottom up: each component is given what it uses, and knows only components made before it.
         let connection = Arc::new(Connection::default());
-        let stale_pages = Arc::new(Dropper::default());
+        let stale_pages = Arc::new(StalePages::default());
         let limits = Arc::new(UserLimits::new(&connection));
         let inodes = Arc::new(Inodes::new(&engine, options.attr_timeout));
         let privileges = Arc::new(Privileges { engine: engine.clone() });

@@ -221,7 +221,7 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let start = || -> Result<MountThreads> {
         let at = |error| Error::at(&mountpoint, "start serving the mount")(error);
         let connection = Arc::new(session.as_fd().try_clone_to_owned().map_err(at)?);
-        front.connection.is(&connection);
+        front.connection.set_device(&connection);
         let device = mounting::with_priority(|| session.spawn()).map_err(at)?;
         front.stale_pages.start(device.notifier()).map_err(at)?;
         let rings = rings.filter(|_| agreed.rings());
@@ -250,7 +250,7 @@ fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<uring::Prepared<E>
     }
     let between = match options {
         MountOptions { bound: true, .. } => Between::Bound,
-        MountOptions { busy_poll: true, .. } => Between::Look,
+        MountOptions { busy_poll: true, .. } => Between::Poll,
         _ => Between::Sleep,
     };
     let prepared = uring::Prepared::new(options.threads, between);

@@ -11,7 +11,7 @@ use super::{FileId, Wanted};
 type Key = (FileId, u64, u64);
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct CriticalEntry {
     placement: Placement,
     used: u64,
     /// Position of its `C_flag` in the order in which flags were set.
@@ -32,7 +32,7 @@ pub(crate) enum Durable {
 pub(crate) struct Cdt {
     capacity: usize,
     next: u64,
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<Key, CriticalEntry>,
     /// Uses of entries, those without `C_flag` first.
     uses: BTreeMap<(bool, u64), Key>,
     flags: BTreeMap<u64, Key>,
@@ -76,7 +76,7 @@ impl Cdt {
         if let (None, Some(order)) = (before, flagged) {
             changes.push(Durable::Keep(note, order));
         }
-        self.put(key, Entry { placement: note.placement, used, flagged });
+        self.put(key, CriticalEntry { placement: note.placement, used, flagged });
     }
 
     /// Restores an entry with `C_flag`.
@@ -84,7 +84,7 @@ impl Cdt {
         if self.entries.len() < self.capacity {
             self.next = self.next.max(order.saturating_add(1));
             let used = self.tick();
-            let entry = Entry { placement: note.placement, used, flagged: Some(order) };
+            let entry = CriticalEntry { placement: note.placement, used, flagged: Some(order) };
             self.put(key(note.file, note.range), entry);
         }
     }
@@ -102,7 +102,7 @@ impl Cdt {
             if entry.flagged.is_some() {
                 changes.push(Durable::Drop(file, range));
             }
-            self.put(key, Entry { flagged: None, ..entry });
+            self.put(key, CriticalEntry { flagged: None, ..entry });
         }
     }
 
@@ -140,7 +140,7 @@ impl Cdt {
         }
     }
 
-    fn put(&mut self, key: Key, entry: Entry) {
+    fn put(&mut self, key: Key, entry: CriticalEntry) {
         self.uses.insert((entry.flagged.is_some(), entry.used), key);
         if let Some(order) = entry.flagged {
             self.flags.insert(order, key);
@@ -151,7 +151,7 @@ impl Cdt {
         debug_assert_eq!(self.entries.len(), self.uses.len(), "each entry is in the use order");
     }
 
-    fn take(&mut self, key: Key) -> Option<Entry> {
+    fn take(&mut self, key: Key) -> Option<CriticalEntry> {
         let entry = self.entries.remove(&key)?;
         self.uses.remove(&(entry.flagged.is_some(), entry.used));
         if let Some(order) = entry.flagged {

@@ -32,7 +32,7 @@ pub(crate) use self::slot::fuzzing;
 
 use self::arena::Arena;
 use self::slot::{Key, Slot, Sum, Words};
-use super::recover::Left;
+use super::load::Left;
 use super::{BLOCK, FileId};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};

@@ -9,13 +9,13 @@ use super::FileId;
 
 /// The extent of a slot, in 16 bytes, because there is one for each extent.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct QueuedExtent {
     start: u64,
     /// Twice the file's id, plus one while the slot is parked.
     file_parked: u64,
 }
 
-impl Slot {
+impl QueuedExtent {
     fn new(file: FileId, start: u64) -> Self {
         Self { start, file_parked: file.0 << 1 }
     }
@@ -31,7 +31,7 @@ impl Slot {
 
 /// What a search does with an extent offered to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Offered {
     /// Not now.
     Skip,
     /// Not until it is put back, because it is dirty or pinned.
@@ -54,7 +54,7 @@ pub(crate) struct LoadedUse {
 #[derive(Debug)]
 pub(crate) struct EvictionQueue {
     policy: Box<dyn Eviction>,
-    slots: Vec<Slot>,
+    slots: Vec<QueuedExtent>,
     free: Vec<u32>,
 }
 
@@ -66,7 +66,7 @@ impl EvictionQueue {
 
     /// Adds an extent as just used.
     pub(crate) fn insert(&mut self, file: FileId, start: u64, bytes: u64) -> u32 {
-        let entry = Slot::new(file, start);
+        let entry = QueuedExtent::new(file, start);
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = entry;
             slot
@@ -80,7 +80,7 @@ impl EvictionQueue {
 
     /// Adds an extent whose place [`EvictionQueue::start`] will set.
     pub(crate) fn load(&mut self, file: FileId, start: u64) -> u32 {
-        self.slots.push(Slot::new(file, start));
+        self.slots.push(QueuedExtent::new(file, start));
         slot_number(self.slots.len() - 1)
     }
 
@@ -122,7 +122,7 @@ impl EvictionQueue {
     }
 
     /// Offers extents in the policy's order to `judge` until it has enough.
-    pub(crate) fn search(&mut self, mut judge: impl FnMut(FileId, u64) -> Verdict) {
+    pub(crate) fn search(&mut self, mut judge: impl FnMut(FileId, u64) -> Offered) {
         let mut park = Vec::new();
         let mut enough = false;
         let Self { policy, slots, .. } = self;
@@ -132,13 +132,13 @@ impl EvictionQueue {
             }
             let entry = slots[slot as usize];
             match judge(entry.file(), entry.start) {
-                Verdict::Skip => Walk::Skip,
-                Verdict::Take => Walk::Take,
-                Verdict::Park => {
+                Offered::Skip => Walk::Skip,
+                Offered::Take => Walk::Take,
+                Offered::Park => {
                     park.push(slot);
                     Walk::Skip
                 }
-                Verdict::TakeLast => {
+                Offered::TakeLast => {
                     enough = true;
                     Walk::Take
                 }

@@ -17,11 +17,11 @@ use crate::eviction_queue::EvictionQueue;
 use crate::fuzz_input::{memory_file, pieces, scratch};
 use crate::identity::{CACHE_FILE, FORMAT, FORMAT_NOW, identity_in, write_identity};
 use crate::invalidations::{HEADER_BYTES, Invalidation, InvalidationList};
+use crate::load::{self, Source};
 use crate::log::fuzzing::rebuilt;
 use crate::owner::{LOCK_FILE, Owner};
 use crate::record;
 use crate::records::{RecordStore, Visit};
-use crate::recover::{self, Source};
 
 pub use crate::checksums::fuzzing::checksum_slot;
 pub use crate::lease::fuzzing::lease;
@@ -120,7 +120,7 @@ fn load(records: &dyn RecordStore) {
     let space = Space::new(1 << 40, nothing, 1 << 20);
     let eviction_queue = EvictionQueue::new((evict::POLICIES[0].make)());
     let source = Source { records, path: Path::new("records"), space: &space };
-    let Ok(loaded) = recover::load(source, eviction_queue, Cdt::new(64), "boot") else { return };
+    let Ok(loaded) = load::load(source, eviction_queue, Cdt::new(64), "boot") else { return };
     let (mut extents, mut bytes, mut dirty) = (0, 0, 0);
     for state in loaded.files.all() {
         let mut end = 0;

@@ -25,8 +25,9 @@ pub mod fuzzing;
 pub mod identity;
 mod invalidations;
 pub mod lease;
+pub mod load;
 mod log;
-mod mapping;
+mod mapped_file;
 mod migrate;
 mod origin_attribute;
 pub mod origin_mark;
@@ -34,7 +35,6 @@ pub mod owner;
 mod rangemap;
 mod record;
 mod records;
-pub mod recover;
 pub mod table;
 mod write_intent;
 

@@ -14,10 +14,10 @@ mod background;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
+mod log_file;
 mod merge;
 mod recover;
 mod salvage;
-mod segment;
 mod snapshot;
 mod sync_point;
 mod tail;
@@ -41,9 +41,9 @@ use halocline_os::private::PrivateDir;
 use background::{Background, Bell};
 use files::{FRESH, keep_spare, log_name, make, snapshot_name, write_snapshot};
 pub(super) use files::{is_in, is_name, write_first};
+use log_file::{HEAD, LogFile};
 use recover::Found;
 pub(super) use salvage::salvage;
-use segment::{HEAD, Segment};
 use snapshot::Head;
 use sync_point::Synced;
 use tail::{Sealed, Tail};
@@ -151,7 +151,7 @@ impl Log {
 
     /// Opens the log in `dir`. `torn` says that a power loss may have dropped anything that was not synced.
     pub(crate) fn open(dir: PrivateDir, torn: bool, pace: Pace) -> Result<Self> {
-        Self::open_with(dir, torn, pace, Shared::keep)
+        Self::open_with(dir, torn, pace, Shared::background_work)
     }
 
     /// The same with other work for the background thread.
@@ -211,7 +211,7 @@ impl Shared {
         if batch.is_empty() {
             return Ok(());
         }
-        let size = segment::size_of(batch.bytes().len());
+        let size = log_file::size_of(batch.bytes().len());
         while tail.segment.room() < size {
             self.make_room(tail, size)?;
         }
@@ -263,13 +263,13 @@ impl Shared {
     }
 
     /// The work of the background thread.
-    fn keep(&self) {
-        self.prepare();
+    fn background_work(&self) {
+        self.make_next_file();
         self.keep_small();
     }
 
-    /// Has the next file ready.
-    fn prepare(&self) {
+    /// Makes the next file before it is needed.
+    fn make_next_file(&self) {
         let mut tail = self.tail.lock();
         if tail.next.is_some() || tail.making.is_some() || self.check().is_err() {
             return;
@@ -318,7 +318,7 @@ impl Shared {
     /// Replaces the snapshot and the files since, except for what is committed meanwhile, by a new snapshot.
     fn rewrite(&self) -> Result<()> {
         let _alone = self.rewriting.lock();
-        self.prepare();
+        self.make_next_file();
         let (files, before, after) = {
             let mut tail = self.tail.lock();
             if tail.segment.end() > HEAD {
@@ -351,13 +351,13 @@ impl Shared {
     }
 
     /// Wakes the threads that wait. They ring before they wait, and hold the lock in between.
-    fn tell(&self) {
+    fn wake_waiters(&self) {
         let _tail = self.tail.lock();
         self.changed.notify_all();
     }
 
     /// The background thread has ended: no thread is left to make room.
-    fn leave_alone(&self) {
+    fn background_ended(&self) {
         self.tail.lock().alone = true;
         self.changed.notify_all();
     }
@@ -470,11 +470,11 @@ impl RecordStore for Log {
 }
 
 /// Goes on in the last file that was found, where there is room: this takes no inode.
-fn go_on(found: &mut Found, pace: Pace) -> Option<Segment> {
+fn go_on(found: &mut Found, pace: Pace) -> Option<LogFile> {
     let bytes = usize::try_from(pace.segment_bytes).ok()?;
     let (last, file) = found.files.pop_if(|(last, _)| last.end <= bytes / 2)?;
     let number = (last.number, found.snapshot.generation);
-    match Segment::go_on(Arc::clone(&file), number, last.end, bytes) {
+    match LogFile::go_on(Arc::clone(&file), number, last.end, bytes) {
         Ok(segment) => Some(segment),
         Err(error) => {
             tracing::debug!(%error, "the last file of the log does not grow");

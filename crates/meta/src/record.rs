@@ -307,7 +307,7 @@ fn decode_placement(bytes: &[u8]) -> Result<Placement, Malformed> {
 }
 
 fn put48(into: &mut [u8], value: u64) {
-    debug_assert!(value < 1 << 48, "a 48-bit field overflows");
+    assert!(value < 1 << 48, "a 48-bit field overflows");
     into.copy_from_slice(&value.to_be_bytes()[2..]);
 }
 

@@ -36,12 +36,12 @@ use super::eviction_queue::EvictionQueue;
 use super::files::Busy;
 use super::identity::CacheIdentity;
 use super::invalidations::Invalidation;
+use super::load::{self, Left, Recovery, Source};
 use super::log::Pace;
 use super::owner::Owner;
 use super::record::State;
 use super::records::RecordStore;
 use super::records::unrecorded::Unrecorded;
-use super::recover::{self, Left, Recovery, Source};
 use super::{Extent, FileId, FileRecord, OriginKey, Segment, Stamp, Usage, record};
 use halocline_os::error::{Error, Result};
 
@@ -153,7 +153,7 @@ impl ExtentTable {
         let cdt = Cdt::new(options.cdt_entries);
         let path = &owner.dir().join(STORE_DIR);
         let source = Source { records: &*records, path, space: &space };
-        let loaded = recover::load(source, eviction_queue, cdt, boot_id)?;
+        let loaded = load::load(source, eviction_queue, cdt, boot_id)?;
         if loaded.recovery.left == Left::PowerLost {
             tracing::warn!(
                 files = loaded.recovery.dropped.len(),

@@ -77,7 +77,7 @@ impl WriteIntents {
     /// Removes an intent.
     pub(crate) fn remove(&mut self, intent: WriteIntent) {
         let was = self.0.remove(&intent.range.start);
-        debug_assert_eq!(was, Some(intent), "only intents that are there are taken out");
+        assert_eq!(was, Some(intent), "only intents that are there are taken out");
     }
 
     /// Removes `range` from the intents. The rests on both sides stay intents.

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use halocline_meta::load::{Left, Recovery};
 use halocline_meta::owner::{LOCK_FILE, Owner};
-use halocline_meta::recover::{Left, Recovery};
 use halocline_meta::table::{ExtentTable, Options};
 use halocline_meta::{FileId, FileRecord, OriginKey, Stamp, Wanted};
 use halocline_model::evict::Lru;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use halocline_meta::recover::Left;
+use halocline_meta::load::Left;
 use halocline_meta::table::{ExtentTable, Options, STORE_DIR};
 use halocline_meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
-use halocline_meta::recover::Left;
+use halocline_meta::load::Left;
 use halocline_meta::table::{ExtentTable, Options};
 use halocline_meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_meta::recover::Left;
+use halocline_meta::load::Left;
 use halocline_meta::table::{ExtentTable, Options};
 use halocline_meta::{BLOCK, FileId, OriginKey, Stamp, Wanted};
 use halocline_model::evict::Lru;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_meta::recover::Left;
+use halocline_meta::load::Left;
 use halocline_meta::table::{ExtentTable, Options, STORE_DIR};
 use halocline_meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;

@@ -1,6 +1,6 @@
-//! The pure part of Halocline: what a request is, which servers it touches, what it costs on
-//! either side, whether it deserves the SSD, and which extent leaves first. No files, no clocks,
-//! no threads: time and seeds are arguments.
+//! The pure part of Halocline: what a request is, which servers it touches, what it costs on either side, whether it
+//! deserves the SSD, and which extent or file leaves first; the stripes of PSA, miss-ratio curves, and the protocols of
+//! many nodes (tokens, names). No files, no clocks, no threads: time and seeds are arguments.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod evict;
 pub mod exact;
 pub mod file_layout;
 pub mod fill;
+pub mod flush_order;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod heads;

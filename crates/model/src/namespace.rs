@@ -28,6 +28,7 @@
 //!
 //! Explored by `tests/namespace_protocol`.
 
+mod name;
 mod operation;
 mod plan;
 mod shard;
@@ -35,6 +36,7 @@ mod transaction;
 
 use crate::token::Session;
 
+pub use name::{Name, Opaque};
 pub use operation::{Attempt, Failure, Next, Operation};
 pub use plan::{EntryName, Flags, Found, Plan, Refusal};
 pub use shard::{Body, Shard, Shards};
@@ -48,12 +50,13 @@ pub struct Inode(pub u64);
 pub const ROOT: Inode = Inode(1);
 
 /// What a name leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Entry {
     /// Something with this name only: a file, a symbolic link, a device. Its attributes lie beside the name.
-    Single(Inode),
-    /// Something that has had several names. Their number, and its attributes, lie in a shard of its own.
-    Linked(Inode),
+    Single(Inode, Opaque),
+    /// Something that has had several names. Their number, and its attributes, lie in a shard of its own, the second
+    /// number. That is another one each time, so that what is left of an attempt that was given up is in nobody's way.
+    Linked(Inode, Inode),
     /// A directory, which is a shard.
     Directory(Inode),
 }
@@ -61,22 +64,40 @@ pub enum Entry {
 impl Entry {
     /// What it leads to.
     #[must_use]
-    pub const fn inode(self) -> Inode {
+    pub const fn inode(&self) -> Inode {
         match self {
-            Self::Single(inode) | Self::Linked(inode) | Self::Directory(inode) => inode,
+            Self::Single(inode, _) | Self::Linked(inode, _) | Self::Directory(inode) => *inode,
         }
     }
+}
+
+/// What all names of a file with several share.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Links {
+    /// How many there are.
+    pub count: u32,
+    /// The file's attributes.
+    pub attributes: Opaque,
 }
 
 /// A change of one slot of a shard, which is made only if the slot is what it was computed from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Change {
     /// What a name of a directory leads to, before and after.
-    Name(String, Option<Entry>, Option<Entry>),
+    Name(Name, Option<Entry>, Option<Entry>),
     /// In which directory a directory is, before and after.
     Parent(Inode, Inode),
-    /// How many names a file has, before and after. With none, its shard ends.
-    Count(u32, u32),
+    /// A directory's attributes, before and after.
+    Attributes {
+        /// Before.
+        from: Opaque,
+        /// After.
+        to: Opaque,
+        /// Whether they say when its names last changed; otherwise that stays as it is.
+        sets_changed: bool,
+    },
+    /// How many names a file has, and its attributes, before and after. With none, its shard ends.
+    Links(Links, Links),
     /// An empty directory ends.
     End,
 }
@@ -85,9 +106,11 @@ pub enum Change {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Slot {
     /// A name.
-    Name(String),
+    Name(Name),
     /// In which directory a directory is.
     Parent,
+    /// A directory's attributes.
+    Attributes,
     /// All of the shard: excludes every other lock and change.
     Whole,
 }
@@ -99,8 +122,16 @@ impl Change {
         match self {
             Self::Name(name, ..) => Slot::Name(name.clone()),
             Self::Parent(..) => Slot::Parent,
-            Self::Count(..) | Self::End => Slot::Whole,
+            Self::Attributes { .. } => Slot::Attributes,
+            Self::Links(..) | Self::End => Slot::Whole,
         }
+    }
+
+    /// Whether a name comes, goes, or leads to something else: what the time of a directory's last change is about.
+    #[must_use]
+    pub fn changes_names(&self) -> bool {
+        let inode = |entry: &Option<Entry>| entry.as_ref().map(Entry::inode);
+        matches!(self, Self::Name(_, from, to) if inode(from) != inode(to))
     }
 }
 
@@ -140,6 +171,8 @@ pub enum Script {
     Make(Body),
     /// What is there, of a slot that no intent has locked, and the number of settlements.
     Read(Slot),
+    /// A directory's entries behind a place in the order in which their names came, at most so many.
+    List(u64, usize),
     /// Change slots that no intent has locked.
     Alone(Vec<Change>),
     /// Lock a slot for an intent, if the change could be made now.
@@ -165,8 +198,18 @@ pub enum Answer {
     Name(Option<Entry>, u64),
     /// In which directory the directory is.
     Parent(Inode),
-    /// How many names the file has.
-    Count(u32),
+    /// A directory's attributes, and when its names last changed since those were set, or 0.
+    Attributes(Opaque, u64),
+    /// How many names the file has, and its attributes.
+    Links(Links),
+    /// Entries, in the order in which their names came, each with its place in it. A name keeps its place as long as
+    /// it is there, whatever it leads to. Fewer than were asked for are the last ones if `is_last`.
+    Entries {
+        /// The entries.
+        entries: Vec<(u64, Name, Entry)>,
+        /// Whether there are no more.
+        is_last: bool,
+    },
     /// What became of the intent.
     Settled(Outcome),
     /// Nothing was done: this intent is in the way.

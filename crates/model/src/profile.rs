@@ -62,6 +62,21 @@ impl DeviceProfile {
         Ok(())
     }
 
+    /// Whether random requests of 4 KiB and of 1 MiB take as long as on `other`, give or take a quarter: measurements of
+    /// two devices of one kind never agree exactly.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let times = |profile: &Self| {
+            [profile.read, profile.write].map(|service| {
+                [1 << 12, 1 << 20].map(|bytes| {
+                    let transfer_ps = u128::from(service.per_byte_ps) * bytes;
+                    u128::from(service.startup_random_ps) + transfer_ps
+                })
+            })
+        };
+        let pairs = times(self).into_iter().flatten().zip(times(other).into_iter().flatten());
+        pairs.into_iter().all(|(one, two)| one.max(two) * 4 <= one.min(two) * 5)
+    }
+
     /// Service times of `direction`.
     pub const fn of(&self, direction: Direction) -> &ServiceProfile {
         match direction {
@@ -139,5 +154,23 @@ mod tests {
             assert_eq!(serde_json::from_str::<DeviceProfile>(&json).expect("the same"), *profile);
         }
         assert_eq!(DeviceProfile::by_name("drum"), None);
+    }
+
+    #[test]
+    fn measurements_of_one_kind_are_alike_and_other_kinds_are_not() {
+        for (name, profile) in PROFILES {
+            let mut other = *profile;
+            other.read.startup_random_ps = other.read.startup_random_ps / 10 * 11;
+            other.write.per_byte_ps = other.write.per_byte_ps / 10 * 9;
+            assert!(profile.is_like(&other) && other.is_like(profile), "{name}");
+            other.write.per_byte_ps *= 2;
+            assert!(!profile.is_like(&other) && !other.is_like(profile), "{name}");
+            let alike = PROFILES.iter().filter(|(_, it)| it.is_like(profile)).count();
+            assert_eq!(alike, 1, "{name}");
+        }
+        let none =
+            ServiceProfile { startup_sequential_ps: 0, startup_random_ps: 0, per_byte_ps: 0 };
+        let none = DeviceProfile { read: none, write: none };
+        assert!(none.is_like(&none));
     }
 }

@@ -83,9 +83,9 @@ pub struct Pattern {
 
 impl Streams {
     /// Notes a request; returns how it continues its process's stream.
-    pub fn note(&mut self, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
-        let pattern = self.peek(pid, range);
-        self.turns.note(range);
+    pub fn note(&mut self, striping: Striping, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
+        let pattern = self.peek(striping, pid, range);
+        self.turns.note(striping, range);
         let last = self.by_process.get(&pid);
         self.active += u32::from(last.is_none());
         let Pattern { run_bytes, last_run_bytes, .. } = pattern;
@@ -101,12 +101,12 @@ impl Streams {
         {
             self.recount(now_ms);
         }
-        let in_step = self.active > 1 && self.turns.in_step();
+        let in_step = self.in_step(striping, range);
         Pattern { in_step, processes: self.active.max(1), ..pattern }
     }
 
     /// What [`Streams::note`] would return, without noting anything: for `explain`.
-    pub fn peek(&self, pid: u32, range: ByteRange) -> Pattern {
+    pub fn peek(&self, striping: Striping, pid: u32, range: ByteRange) -> Pattern {
         let last = self.by_process.get(&pid);
         let orderly = last.is_none_or(|stream| stream.in_order.count_ones() >= IN_ORDER_MIN);
         let at_an_end = self.ends.contains(&range.start);
@@ -123,9 +123,18 @@ impl Streams {
             last_run_bytes,
             orderly,
             in_turn: shared && last.is_none_or(|stream| stream.end != range.start),
-            in_step: self.active > 1 && self.turns.in_step(),
+            in_step: self.in_step(striping, range),
             processes: self.active.max(1),
         }
+    }
+
+    /// Whether processes are in step, and `range` would keep them so. On several servers that takes requests of whole
+    /// stripes, because those that share a stripe need an order in it, too, and a file that is only written: a read
+    /// comes from wherever its bytes are, and changes the order.
+    fn in_step(&self, striping: Striping, range: ByteRange) -> bool {
+        let kept = striping.servers() == 1
+            || (range.len() >= striping.stripe() && !self.heads.serve_reads());
+        self.active > 1 && kept && self.turns.in_step()
     }
 
     /// Notes that `range` goes to an origin with this striping.
@@ -174,6 +183,8 @@ impl Streams {
 mod tests {
     use super::*;
 
+    const ONE: Striping = Striping::new(1, 100);
+
     fn pattern(distance: Option<u64>, run_bytes: u64, last_run_bytes: u64) -> Pattern {
         Pattern {
             distance,
@@ -189,10 +200,10 @@ mod tests {
     #[test]
     fn a_stream_is_told_from_jumps() {
         let mut streams = Streams::default();
-        assert_eq!(streams.note(1, ByteRange::at(0, 100), 0), pattern(None, 100, 0));
-        assert_eq!(streams.note(1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 0));
-        assert_eq!(streams.note(1, ByteRange::at(10, 5), 2), pattern(Some(140), 5, 150));
-        assert_eq!(streams.note(1, ByteRange::at(30, 5), 3), pattern(Some(15), 5, 5));
+        assert_eq!(streams.note(ONE, 1, ByteRange::at(0, 100), 0), pattern(None, 100, 0));
+        assert_eq!(streams.note(ONE, 1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 0));
+        assert_eq!(streams.note(ONE, 1, ByteRange::at(10, 5), 2), pattern(Some(140), 5, 150));
+        assert_eq!(streams.note(ONE, 1, ByteRange::at(30, 5), 3), pattern(Some(15), 5, 5));
     }
 
     #[test]
@@ -201,7 +212,7 @@ mod tests {
         for turn in 0..8 {
             for pid in 0..4 {
                 let seen =
-                    streams.note(pid, ByteRange::at((turn * 4 + u64::from(pid)) * 64, 64), 0);
+                    streams.note(ONE, pid, ByteRange::at((turn * 4 + u64::from(pid)) * 64, 64), 0);
                 assert!(turn == 0 || seen.distance == Some(0), "turn {turn} of {pid}: {seen:?}");
             }
         }
@@ -211,47 +222,45 @@ mod tests {
     fn p_counts_processes_that_were_active_lately() {
         let mut streams = Streams::default();
         for pid in 0..16 {
-            streams.note(pid, ByteRange::at(0, 1), 0);
+            streams.note(ONE, pid, ByteRange::at(0, 1), 0);
         }
-        assert_eq!(streams.note(0, ByteRange::at(1, 1), 1).processes, 16);
-        assert_eq!(streams.note(0, ByteRange::at(2, 1), 2 * WINDOW_MS).processes, 1);
+        assert_eq!(streams.note(ONE, 0, ByteRange::at(1, 1), 1).processes, 16);
+        assert_eq!(streams.note(ONE, 0, ByteRange::at(2, 1), 2 * WINDOW_MS).processes, 1);
     }
 
     #[test]
     fn a_jump_that_ends_where_another_began_is_no_turn() {
         let mut streams = Streams::default();
         for at in 0..32 {
-            streams.note(1, ByteRange::at(at * 1000, 10), 0);
-            streams.note(2, ByteRange::at(at * 1000 + 500, 10), 0);
+            streams.note(ONE, 1, ByteRange::at(at * 1000, 10), 0);
+            streams.note(ONE, 2, ByteRange::at(at * 1000 + 500, 10), 0);
         }
-        let seen = streams.note(2, ByteRange::at(31_010, 10), 0);
+        let seen = streams.note(ONE, 2, ByteRange::at(31_010, 10), 0);
         assert!(!seen.orderly && !seen.in_turn && seen.distance == Some(500), "{seen:?}");
     }
 
     #[test]
     fn a_turn_continues_what_went_to_the_origin() {
-        let one = Striping::new(1, 100);
         let mut streams = Streams::default();
         let (a, b) = (ByteRange::at(0, 10), ByteRange::at(10, 10));
-        streams.note(1, a, 0);
-        streams.goes_to_origin(one, a, Direction::Write);
-        let seen = streams.note(2, b, 0);
-        assert!(seen.in_turn && streams.continues_origin(one, b, seen, Direction::Write));
-        streams.flushed(one, ByteRange::at(0, 1));
-        assert!(!streams.continues_origin(one, b, seen, Direction::Write), "the head has moved");
+        streams.note(ONE, 1, a, 0);
+        streams.goes_to_origin(ONE, a, Direction::Write);
+        let seen = streams.note(ONE, 2, b, 0);
+        assert!(seen.in_turn && streams.continues_origin(ONE, b, seen, Direction::Write));
+        streams.flushed(ONE, ByteRange::at(0, 1));
+        assert!(!streams.continues_origin(ONE, b, seen, Direction::Write), "the head has moved");
     }
 
     #[test]
     fn one_of_several_writers_continues_its_own_stream_where_the_origin_reads() {
-        let one = Striping::new(1, 100);
         let mut streams = Streams::default();
-        streams.note(1, ByteRange::at(0, 10), 0);
-        streams.note(2, ByteRange::at(5000, 10), 0);
-        streams.goes_to_origin(one, ByteRange::at(0, 10), Direction::Write);
+        streams.note(ONE, 1, ByteRange::at(0, 10), 0);
+        streams.note(ONE, 2, ByteRange::at(5000, 10), 0);
+        streams.goes_to_origin(ONE, ByteRange::at(0, 10), Direction::Write);
         let next = ByteRange::at(10, 10);
-        let seen = streams.note(1, next, 0);
-        assert!(!streams.continues_origin(one, next, seen, Direction::Write));
-        streams.goes_to_origin(one, ByteRange::at(0, 10), Direction::Read);
-        assert!(streams.continues_origin(one, next, seen, Direction::Write));
+        let seen = streams.note(ONE, 1, next, 0);
+        assert!(!streams.continues_origin(ONE, next, seen, Direction::Write));
+        streams.goes_to_origin(ONE, ByteRange::at(0, 10), Direction::Read);
+        assert!(streams.continues_origin(ONE, next, seen, Direction::Write));
     }
 }

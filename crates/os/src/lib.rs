@@ -21,5 +21,4 @@ pub mod private;
 pub mod rename_new;
 pub mod root_reserve;
 pub mod timed_calls;
-pub mod workers;
 pub mod write_lease;

@@ -23,7 +23,7 @@ pub mod layout;
 pub mod paper;
 pub mod plan_file;
 pub mod planner;
-pub mod predict;
+mod predict;
 pub mod search;
 pub mod servers;
 pub mod workload;

@@ -1,11 +1,10 @@
 //! Computes DEF, PA, PSA and ours, and chooses among them.
 
-use rustc_hash::FxHashMap;
-
 use halocline_trace::Request;
 
 use crate::Error;
 use crate::judge::{Judge, Layouts};
+use crate::layout::{Layout, Part};
 use crate::paper::{self, Scheme, Ties};
 use crate::predict::Cost;
 use crate::search::Search;
@@ -28,7 +27,7 @@ pub struct Judged {
     pub simulated_seconds: f64,
     /// Bytes of the files on servers that are not of the slowest class.
     pub ssd_bytes: u64,
-    /// Seconds in the trace until a request goes beyond the capacity of the SSDs; `None` if none does, or none is used.
+    /// Seconds by the replay until the SSDs are full; `None` if they have room for everything, or are not used.
     pub full_after_seconds: Option<f64>,
 }
 
@@ -185,27 +184,47 @@ fn measured(
         let on_ssds: u64 = servers.fast().map(|server| bytes[server]).sum();
         ssd_bytes = ssd_bytes.saturating_add(on_ssds);
     }
-    let full_after_seconds = full_after(servers, sample, &layouts);
     let simulated_seconds = judge.seconds(sample, &layouts) * workload.scale();
+    let full_after = full_after(servers, (sample, workload.scale()), &layouts, ssd_bytes);
+    let full_after_seconds = full_after.map(|share| share * simulated_seconds);
     let predicted_seconds = cost.seconds(processes);
     Judged { layouts, predicted_seconds, simulated_seconds, ssd_bytes, full_after_seconds }
 }
 
-/// When the first request touches a part without SSDs of a file that has an earlier part with SSDs.
+/// The share of the requests after which as many bytes as the SSDs hold of the files were read or written there; `None` if
+/// all files are on them to their ends. Times of a trace are those of other servers, and of a made one they are none.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
-fn full_after(servers: &Servers, sample: &[Request], layouts: &Layouts) -> Option<f64> {
-    let border = |layout: &crate::layout::Layout| {
-        let uses = |widths: &[u64]| servers.fast().any(|server| widths[server] > 0);
-        let mut parts = layout.parts().iter().skip_while(|part| !uses(&part.widths));
-        parts.find(|part| !uses(&part.widths)).map(|part| part.begin)
+fn full_after(
+    servers: &Servers,
+    (sample, scale): (&[Request], f64),
+    layouts: &Layouts,
+    ssd_bytes: u64,
+) -> Option<f64> {
+    let fast: Vec<usize> = servers.fast().collect();
+    let uses = |part: &Part| fast.iter().any(|server| part.widths[*server] > 0);
+    let ends_early = |layout: &Layout| {
+        let mut parts = layout.parts().iter().skip_while(|part| !uses(part));
+        parts.any(|part| !uses(part))
     };
-    let borders: FxHashMap<u32, u64> =
-        layouts.files.iter().filter_map(|(file, layout)| Some((*file, border(layout)?))).collect();
-    let begin = sample.first()?.start_ns;
-    let past =
-        |request: &&Request| borders.get(&request.file).is_some_and(|at| request.end() > *at);
-    let first = sample.iter().find(past)?;
-    Some((first.start_ns - begin) as f64 * 1e-9)
+    if !layouts.files.values().any(ends_early) {
+        return None;
+    }
+    let mut is_fast = vec![false; servers.count()];
+    for server in &fast {
+        is_fast[*server] = true;
+    }
+    let mut there = 0_u64;
+    for (index, request) in sample.iter().enumerate() {
+        let Some(layout) = layouts.files.get(&request.file) else { continue };
+        layout.pieces(request.offset, request.end(), |piece| {
+            there = there.saturating_add(if is_fast[piece.server] { piece.length } else { 0 });
+        });
+        // A sample may miss some of them.
+        if there as f64 * scale >= ssd_bytes as f64 * 0.98 {
+            return Some((index + 1) as f64 / sample.len() as f64);
+        }
+    }
+    None
 }
 
 /// How much gains differ between parts of the sample.

@@ -7,7 +7,7 @@ use crate::workload::Weighted;
 
 /// The cost of requests.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// Picoseconds of work for each server.
     pub load_ps: Vec<f64>,
     /// Time of each request on idle servers, summed up, in picoseconds.
@@ -16,13 +16,13 @@ pub struct Cost {
 
 impl Cost {
     /// No requests yet, on `servers` servers.
-    pub fn none(servers: usize) -> Self {
+    pub(crate) fn none(servers: usize) -> Self {
         Self { load_ps: vec![0.0; servers], latency_ps: 0.0 }
     }
 
     /// Adds the cost of `requests` under `layout`.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    pub fn add<'a>(
+    pub(crate) fn add<'a>(
         &mut self,
         servers: &Servers,
         layout: &Layout,
@@ -46,7 +46,7 @@ impl Cost {
 
     /// Time in seconds, if `processes` processes issue their requests one after another.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    pub fn seconds(&self, processes: u64) -> f64 {
+    pub(crate) fn seconds(&self, processes: u64) -> f64 {
         let busiest = self.load_ps.iter().copied().fold(0.0, f64::max);
         busiest.max(self.latency_ps / processes.max(1) as f64) * 1e-12
     }

@@ -7,6 +7,8 @@
 
 mod candidates;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use rustc_hash::FxHashMap;
 
 use halocline_trace::Request;
@@ -53,6 +55,15 @@ struct Choice {
     rest: Vec<Vec<u64>>,
 }
 
+impl Choice {
+    /// The same in each run; a few thousand choices do not meet by chance.
+    fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        Hash::hash(self, &mut hasher);
+        hasher.finish()
+    }
+}
+
 /// Searches for one workload.
 pub struct Search<'a> {
     servers: &'a Servers,
@@ -63,7 +74,8 @@ pub struct Search<'a> {
     replays: usize,
     replays_max: usize,
     tried: usize,
-    known: FxHashMap<Choice, f64>,
+    /// Seconds of the choices that were replayed, by their hash: with many files and servers, a choice takes megabytes.
+    known: FxHashMap<u64, f64>,
 }
 
 impl std::fmt::Debug for Search<'_> {
@@ -241,7 +253,8 @@ impl<'a> Search<'a> {
 
     /// Seconds that a choice takes; infinite if the files do not fit or the search has made enough replays.
     fn replay(&mut self, judge: &mut dyn Judge, choice: &Choice) -> f64 {
-        if let Some(seconds) = self.known.get(choice) {
+        let hash = choice.hash();
+        if let Some(seconds) = self.known.get(&hash) {
             return *seconds;
         }
         if self.replays >= self.replays_max {
@@ -250,7 +263,7 @@ impl<'a> Search<'a> {
         let Some(layouts) = self.realise(choice) else { return f64::INFINITY };
         self.replays += 1;
         let seconds = judge.seconds(&self.requests, &layouts);
-        self.known.insert(choice.clone(), seconds);
+        self.known.insert(hash, seconds);
         seconds
     }
 

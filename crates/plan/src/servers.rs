@@ -46,10 +46,30 @@ pub struct Network {
 pub struct Class {
     /// Indices of its servers.
     pub members: Vec<usize>,
-    /// The service times seen by one caller.
+    /// The service times seen by one caller, the longest of any of them.
     pub profile: DeviceProfile,
     /// Requests that each server serves concurrently.
     pub channels: u32,
+}
+
+impl Class {
+    /// The class of `members`, of which there is one at least. A request waits for the slowest server, so times are the
+    /// longest of any.
+    fn of(all: &[Server], members: Vec<usize>) -> Self {
+        let servers = || members.iter().map(|member| &all[*member]);
+        let slower = |a: ServiceProfile, b: ServiceProfile| ServiceProfile {
+            startup_sequential_ps: a.startup_sequential_ps.max(b.startup_sequential_ps),
+            startup_random_ps: a.startup_random_ps.max(b.startup_random_ps),
+            per_byte_ps: a.per_byte_ps.max(b.per_byte_ps),
+        };
+        let profiles = servers().map(|server| server.profile);
+        let profile = profiles.reduce(|a, b| DeviceProfile {
+            read: slower(a.read, b.read),
+            write: slower(a.write, b.write),
+        });
+        let channels = servers().map(|server| server.channels.max(1)).min().unwrap_or(1);
+        Self { profile: profile.expect("a class has members"), channels, members }
+    }
 }
 
 /// The servers, by class from the slowest to the fastest.
@@ -79,23 +99,33 @@ pub const fn direction(op: Op) -> Direction {
 }
 
 impl Servers {
-    /// Validates these servers. Refused: no servers, and servers without any space.
+    /// Servers of which those with equal service times are a class. Refused: none.
     pub fn new(all: Vec<Server>, network: Network) -> Result<Self, Error> {
+        let mut classes: Vec<Vec<usize>> = Vec::new();
+        for (index, server) in all.iter().enumerate() {
+            let same = |class: &&mut Vec<usize>| {
+                let first = &all[class[0]];
+                (first.profile, first.channels.max(1)) == (server.profile, server.channels.max(1))
+            };
+            match classes.iter_mut().find(same) {
+                Some(class) => class.push(index),
+                None => classes.push(vec![index]),
+            }
+        }
+        Self::in_classes(all, classes, network)
+    }
+
+    /// Servers in these classes: each server's index is in exactly one. Refused: none.
+    pub fn in_classes(
+        all: Vec<Server>,
+        classes: Vec<Vec<usize>>,
+        network: Network,
+    ) -> Result<Self, Error> {
         if all.is_empty() {
             return Err(Error::NoServers);
         }
-        let mut classes: Vec<Class> = Vec::new();
-        for (index, server) in all.iter().enumerate() {
-            let channels = server.channels.max(1);
-            let same =
-                |class: &&mut Class| class.profile == server.profile && class.channels == channels;
-            match classes.iter_mut().find(same) {
-                Some(class) => class.members.push(index),
-                None => {
-                    classes.push(Class { members: vec![index], profile: server.profile, channels });
-                }
-            }
-        }
+        let mut classes: Vec<Class> =
+            classes.into_iter().map(|members| Class::of(&all, members)).collect();
         let slowness = |class: &Class| {
             let one = |service| service_ps(service, false, TYPICAL);
             one(&class.profile.read).saturating_add(one(&class.profile.write))

@@ -112,6 +112,22 @@ fn a_file_that_fits_goes_to_the_ssd_and_half_a_file_gets_two_parts() {
     assert!(gains.0 > gains.1, "{gains:?}");
 }
 
+/// It was when the first request went past what fits, in the times of the trace: at once, where requests are at random, and
+/// after microseconds where the trace was made.
+#[test]
+fn ssds_are_full_when_as_many_bytes_as_they_hold_went_there() {
+    let servers = hybrid(2, 2, 4 << 20);
+    for (order, least, most) in [(0, 0.1, 0.6), (1, 0.8, 1.0)] {
+        let offset = |n: u64| if order == 0 { n } else { n * 151 % 512 };
+        let (_, outcome) = planned(&servers, &requests(512, 4, 64 * K, Op::Write, offset));
+        let def = outcome.of(Name::Def).expect("def");
+        let share = def.full_after_seconds.expect("8 of 32 MiB fit") / def.simulated_seconds;
+        assert!((least..=most).contains(&share), "{order}: {share}");
+    }
+    let (_, roomy) = planned(&hybrid(2, 2, 1 << 30), &requests(64, 4, 64 * K, Op::Write, |n| n));
+    assert_eq!(roomy.of(Name::Def).expect("def").full_after_seconds, None);
+}
+
 #[test]
 fn default_layouts_stay_where_servers_are_equal_and_requests_are_theirs() {
     let equal = servers(&[(4, DeviceProfile::ssd_generic(), None)]);

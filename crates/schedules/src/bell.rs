@@ -28,11 +28,11 @@ macro_rules! stories {
                     panic!("{what:?}");
                 }
 
-                fn tell(&self) {
+                fn wake_waiters(&self) {
                     self.changed.notify_all();
                 }
 
-                fn leave_alone(&self) {
+                fn background_ended(&self) {
                     self.changed.notify_all();
                 }
             }

@@ -1,5 +1,7 @@
 //! The servers of a file system, as `servers.toml` describes them.
 
+mod alike;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,8 @@ use halocline_model::profile::{DeviceProfile, whole};
 use halocline_model::units::parse_bytes;
 use serde::Deserialize;
 use toml::Spanned;
+
+use alike::alike;
 
 /// Limit of the servers in a file.
 pub const SERVERS_MAX: usize = 4096;
@@ -122,14 +126,14 @@ pub struct Server {
     pub network: Network,
 }
 
-/// Servers that are equal except for name, directory and capacity.
+/// Servers that are equal, or as measured nearly so, except for name, directory and capacity.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Class {
     /// Name of the first one's profile.
     pub name: String,
-    /// Their device.
+    /// The device of the first.
     pub profile: Profile,
-    /// The network path to them.
+    /// The network path to the first.
     pub network: Network,
     /// Their indices in the set, ascending.
     pub servers: Vec<usize>,
@@ -247,9 +251,7 @@ impl ServerSet {
     pub fn classes(&self) -> Vec<Class> {
         let mut classes: Vec<Class> = Vec::new();
         for (index, server) in self.servers.iter().enumerate() {
-            let same = |class: &&mut Class| {
-                class.profile == server.profile && class.network == server.network
-            };
+            let same = |class: &&mut Class| alike(&self.servers[class.servers[0]], server);
             match classes.iter_mut().find(same) {
                 Some(class) => class.servers.push(index),
                 None => classes.push(Class {

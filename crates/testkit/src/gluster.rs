@@ -45,6 +45,18 @@ volume client
 end-volume
 ";
 
+/// What a client with two of those caches runs in addition.
+const CACHES: &str = "
+volume behind
+  type performance/write-behind
+  subvolumes client
+end-volume
+volume kept
+  type performance/io-cache
+  subvolumes behind
+end-volume
+";
+
 /// The volume. Dropping it ends its clients and its brick.
 #[derive(Debug)]
 pub struct Gluster {
@@ -78,7 +90,9 @@ impl Gluster {
         // Somebody may get the port before the brick has it: then the clients find none.
         let port =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        for (name, text) in [("brick.vol", BRICK), ("client.vol", CLIENT)] {
+        let caching = format!("{CLIENT}{CACHES}");
+        let volumes = [("brick.vol", BRICK), ("client.vol", CLIENT), ("caching.vol", &caching)];
+        for (name, text) in volumes {
             let text = text.replace("PLACE", &place.path().display().to_string());
             let text = text.replace("PORT", &port.to_string());
             fs::write(place.path().join(name), text).unwrap();
@@ -89,9 +103,18 @@ impl Gluster {
 
     /// Mounts it once more: where, which goes with the volume.
     pub fn mount(&mut self, options: &[&str]) -> String {
+        self.mount_volume("client.vol", options)
+    }
+
+    /// The same by a client with caches that do not hear of other clients.
+    pub fn mount_with_caches(&mut self) -> String {
+        self.mount_volume("caching.vol", &[])
+    }
+
+    fn mount_volume(&mut self, volume: &str, options: &[&str]) -> String {
         let at = self.place.path().join(format!("client-{}", self.clients.len()));
         fs::create_dir(&at).unwrap();
-        let mut command = program("glusterfs", self.place.path(), "client.vol");
+        let mut command = program("glusterfs", self.place.path(), volume);
         let client = command.args(options).arg(&at).spawn().unwrap();
         self.clients.push((at.clone(), client));
         let own = fs::metadata(self.place.path()).unwrap();

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use self::direct::Direct;
 use super::steps::Steps;
 use halocline_os::error::{Error, Result};
-use halocline_storage::volume::origin::hidden_xattr;
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
+use halocline_vfs::namespace::xattr::hidden_xattr;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 

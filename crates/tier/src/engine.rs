@@ -16,8 +16,8 @@ use super::statfs;
 use super::tier_links::Target;
 use halocline_api::control::SOCKET_XATTR;
 use halocline_os::error::Result;
-use halocline_storage::volume::origin::{hidden_xattr, shown_xattrs};
 use halocline_vfs::Allocate;
+use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
 use halocline_vfs::namespace::{self, Directory, Namespace, contents, xattr};
 use halocline_vfs::{Caller, DirEntry, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 

@@ -98,9 +98,9 @@ impl Executor {
         if !room.enough {
             let missing = self.residents.missing(bytes);
             let first = self.planner.plan_room(missing, except, self.catalog.view());
-            let in_peace = self.carry_out(&first, bytes, &mut room);
+            let gave_up = self.carry_out(&first, bytes, &mut room);
             // Some of them may have been in use.
-            if !room.enough && !in_peace {
+            if !room.enough && !gave_up {
                 self.carry_out(
                     &self.planner.plan_all(except, self.catalog.view()),
                     bytes,
@@ -111,7 +111,7 @@ impl Executor {
         room
     }
 
-    /// Demotes files as planned until `bytes` are free. Returns whether the tiers below are left in peace for now.
+    /// Demotes files as planned until `bytes` are free. Returns whether it gave up because copies keep failing.
     fn carry_out(&self, plan: &Plan, bytes: u64, room: &mut Room) -> bool {
         let (mut left, mut failures) = (&plan.demote[..], 0);
         while !left.is_empty() && failures < FAILURES_MAX && !self.is_free(bytes) {

@@ -96,7 +96,7 @@ impl Place {
     ) -> Option<T> {
         match &self.resident {
             Some(resident) => {
-                debug_assert!(self.away.is_none(), "I5: only files on the SSD are counted");
+                assert!(self.away.is_none(), "I5: only files on the SSD are counted");
                 resident.growing(file, at, len, change)
             }
             None => Some(change()),

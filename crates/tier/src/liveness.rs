@@ -58,6 +58,6 @@ impl Liveness {
         &self,
         look: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.calls.within(MEMORY_TIMEOUT, || Some(look()))
+        self.calls.within(MEMORY_TIMEOUT, look)
     }
 }

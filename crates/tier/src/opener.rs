@@ -58,7 +58,7 @@ impl Openers {
         {
             return opener.clone();
         }
-        let job = self.calls.within(LOOK_TIMEOUT, move || job_of(tid));
+        let job = self.calls.within(LOOK_TIMEOUT, move || job_of(tid)).flatten();
         let opener = Opener { job, group: group_of(tid).unwrap_or(0) };
         let mut known = self.known.lock();
         if known.len() >= KNOWN_MAX {

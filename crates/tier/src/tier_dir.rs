@@ -292,7 +292,6 @@ impl TierDir {
         let look = move || {
             // An error is an answer.
             let _answered = statfs(root.as_fd());
-            Some(())
         };
         self.calls.within(ANSWER_TIMEOUT, look).ok_or_else(|| Error::Refused {
             message: format!(
@@ -336,7 +335,8 @@ impl TierDir {
     /// [`ANSWER_TIMEOUT`].
     pub(super) fn room_in_time(&self) -> Option<u64> {
         let root = self.root.try_clone().ok()?;
-        let totals = self.calls.within(ANSWER_TIMEOUT, move || statfs(root.as_fd()).ok())?;
+        let totals =
+            self.calls.within(ANSWER_TIMEOUT, move || statfs(root.as_fd()).ok()).flatten()?;
         Some(room_of(&self.steps.room(totals)))
     }
 

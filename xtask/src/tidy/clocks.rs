@@ -1,24 +1,39 @@
-//! Time is handed in: in both engines nothing reads the machine's clock or waits for it, so that a simulated
-//! clock (`crates/os/src/clock.rs`) can stand in its place.
+//! Time is handed in: in both engines, in what they stand on and in a node's agent nothing reads the machine's clock or
+//! waits for it, so that a simulated clock (`crates/os/src/clock.rs`) can stand in its place.
 
 use super::calls::{self, Calls};
-use super::{Finding, Source};
+use super::{Finding, Source, needless_exceptions};
 
 /// Where the rule holds.
-const SCOPES: [&str; 4] =
-    ["crates/cache/src/", "crates/meta/src/", "crates/storage/src/", "crates/tier/src/"];
-/// Waits for another process, or measures a real device, which live in the machine's time.
-const EXEMPT: [&str; 2] = ["crates/meta/src/owner.rs", "crates/storage/src/calibrate.rs"];
+const SCOPES: [&str; 5] = [
+    "crates/cache/src/",
+    "crates/cluster/src/",
+    "crates/meta/src/",
+    "crates/storage/src/",
+    "crates/tier/src/",
+];
+/// Where this list stands.
+const LIST: &str = "xtask/src/tidy/clocks.rs";
+/// Wait for another process or for a server on the network, or measure a real device, which live in the machine's time.
+const EXEMPT: [&str; 5] = [
+    "crates/cluster/src/store/redis.rs",
+    "crates/cluster/src/store/redis/cluster.rs",
+    "crates/cluster/src/store/redis/routes.rs",
+    "crates/meta/src/owner.rs",
+    "crates/storage/src/calibrate.rs",
+];
 
 /// Functions of the standard library, by the last two parts of their paths.
 const FUNCTIONS: [[&str; 2]; 3] = [["Instant", "now"], ["SystemTime", "now"], ["thread", "sleep"]];
 /// Methods, and how many arguments they take.
-const METHODS: [(&str, usize); 5] = [
+const METHODS: [(&str, usize); 7] = [
     ("elapsed", 0),
     ("recv_timeout", 1),
     ("wait_for", 2),
     ("wait_while_for", 3),
     ("wait_timeout", 2),
+    ("wait_until", 2),
+    ("wait_while_until", 3),
 ];
 
 /// Finds uses of the machine's clock.
@@ -28,15 +43,17 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
             && !EXEMPT.contains(&source.path.as_str())
             && !source.path.contains("/tests")
     };
-    let mut findings = Vec::new();
-    for source in sources.iter().filter(in_scope) {
-        let mut uses = Uses { source, findings: Vec::new() };
-        if let Some(tree) = &source.tree {
-            calls::outside_tests(tree, &mut uses);
-        }
-        findings.extend(uses.findings);
-    }
+    let mut findings: Vec<_> = sources.iter().filter(in_scope).flat_map(uses_in).collect();
+    findings.extend(needless_exceptions(sources, LIST, &EXEMPT, uses_in));
     findings
+}
+
+fn uses_in(source: &Source) -> Vec<Finding> {
+    let mut uses = Uses { source, findings: Vec::new() };
+    if let Some(tree) = &source.tree {
+        calls::outside_tests(tree, &mut uses);
+    }
+    uses.findings
 }
 
 struct Uses<'a> {
@@ -81,6 +98,8 @@ mod tests {
         assert_eq!(findings(path, "fn f() { x.map_or_else(Instant::now, g); }"), 1);
         assert_eq!(findings(path, "fn f() { thread::sleep(a); changed.wait_for(&mut b, a); }"), 2);
         assert_eq!(findings(path, "fn f() { if begun.elapsed() > LIMIT { } }"), 1);
+        assert_eq!(findings(path, "fn f() { changed.wait_until(&mut b, deadline); }"), 1);
+        assert_eq!(findings("crates/cluster/src/agent.rs", "fn f() { Instant::now(); }"), 1);
         assert_eq!(findings("crates/api/src/control/a.rs", "fn f() { Instant::now(); }"), 0);
     }
 

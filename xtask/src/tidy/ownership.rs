@@ -18,7 +18,7 @@ struct Spread {
     /// The file that defines it.
     defined_in: &'static str,
     name: &'static str,
-    /// Files that have its methods, at most.
+    /// Files that have its methods: no more, and where there are fewer, this says so.
     files: usize,
     /// What they share. Shown where a file too many has some.
     shares: &'static str,
@@ -47,13 +47,13 @@ const SPREAD: &[Spread] = &[
     Spread {
         defined_in: "crates/cluster/src/agent/file.rs",
         name: "File",
-        files: 7,
+        files: 6,
         shares: "the tokens of one file are under one lock",
     },
     Spread {
         defined_in: "crates/cluster/src/agent.rs",
         name: "Shared",
-        files: 5,
+        files: 4,
         shares: "the agent's threads and its files share one session in the store",
     },
 ];
@@ -135,6 +135,9 @@ fn too_many(file: &Source, name: &str, files: usize, spread: &[Spread]) -> Optio
         ),
         Some(_) if files <= FILES_MAX => {
             format!("methods of {name} stand in {files} files: take it off the list of this rule")
+        }
+        Some(listed) if files < listed.files => {
+            format!("methods of {name} stand in {files} files: write that in the list of this rule")
         }
         _ => return None,
     };
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_listed_type_may_not_grow_and_leaves_the_list_when_it_can() {
-        assert_eq!([2, 3, 4, 5].map(|files| in_files(files, Some(4))), [1, 0, 0, 1]);
+        assert_eq!([2, 3, 4, 5].map(|files| in_files(files, Some(4))), [1, 1, 0, 1]);
     }
 
     /// Regression: a type that was renamed stayed on the list, and nobody saw that the exception was for nothing.

@@ -8,6 +8,7 @@ mod admission;
 mod advise;
 mod benched_advice;
 mod benched_cluster;
+mod benched_metadata;
 mod offline;
 mod placement;
 mod plan;

@@ -13,15 +13,15 @@ use crate::components::{Base, Components, Controls};
 use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::fill::Filler;
-use crate::globs::Globs;
 use crate::identify::Identifier;
 use crate::lease_renewal::LeaseRenewal;
 use crate::rebuild::Rebuilder;
 use crate::servers::{self, Decorations, Meters};
 use crate::settings::Settings;
 use halocline_api::config::{Binding, Config, Mode, Shares};
+use halocline_api::globs::Globs;
 use halocline_meta::lease::Lease;
-use halocline_meta::recover::Recovery;
+use halocline_meta::load::Recovery;
 use halocline_meta::table::{self, ExtentTable};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -199,10 +199,6 @@ fn open_tables(
 
 fn eviction(name: &str) -> Result<Box<dyn evict::Eviction>> {
     evict::by_name(name).map_err(|unknown| {
-        let known: Vec<_> = evict::POLICIES.iter().map(|row| row.name).collect();
-        Error::invalid(
-            unknown.to_string(),
-            format!("choose one of the eviction policies {}", known.join(", ")),
-        )
+        Error::invalid(unknown.to_string(), "choose one of them with --eviction")
     })
 }

@@ -116,6 +116,7 @@ impl CachedFile {
         id: Option<FileId>,
         (size, look): (u64, Stamp),
         node: Node,
+        peer_copies: PeerCopies,
     ) -> Self {
         let known = OnceLock::new();
         if let Some(id) = id {
@@ -144,7 +145,7 @@ impl CachedFile {
             times: Mutex::default(),
             flushing: Mutex::default(),
             tokens: OnceLock::new(),
-            peer_copies: PeerCopies::default(),
+            peer_copies,
             pages: RwLock::default(),
         }
     }

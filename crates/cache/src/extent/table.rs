@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::extent::file::CachedFile;
+use crate::peer_copies::{PeerCopies, Remembered};
 use halocline_meta::{FileId, OriginKey};
 
 /// The files that are open or have something that the engine must remember.
@@ -14,6 +15,8 @@ use halocline_meta::{FileId, OriginKey};
 pub(crate) struct FileTable {
     maps: RwLock<Maps>,
     unwatched: AtomicU64,
+    /// What is remembered of the caches of other nodes, for all files together.
+    remembered: Arc<Remembered>,
 }
 
 #[derive(Debug, Default)]
@@ -23,6 +26,11 @@ struct Maps {
 }
 
 impl FileTable {
+    /// What other nodes have of a file that is made for this table.
+    pub(crate) fn peer_copies(&self) -> PeerCopies {
+        PeerCopies::among(Arc::clone(&self.remembered))
+    }
+
     /// The file with this origin identity.
     pub(crate) fn by_key(&self, key: OriginKey) -> Option<Arc<CachedFile>> {
         self.maps.read().by_key.get(&key).cloned()

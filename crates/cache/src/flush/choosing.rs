@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use halocline_model::flush_order;
 use halocline_model::request::ByteRange;
 
 /// A region with dirty extents that begin in it.
@@ -11,6 +12,8 @@ pub(super) struct DirtyRegion {
     pub(super) dirty: u64,
     /// Where the last of them ends, which may lie in a later region.
     pub(super) end: u64,
+    /// The latest generation of them: it grows with each write.
+    pub(super) generation: u64,
 }
 
 /// Which of a file's dirty regions a sweep flushes.
@@ -20,7 +23,8 @@ pub(crate) enum Which {
     All,
     /// What begins in this range.
     Of(ByteRange),
-    /// The densest ones, as many as it takes to hold this many dirty bytes.
+    /// The densest ones, and of equally dense ones the latest written, as many as it takes to hold this many dirty
+    /// bytes.
     Densest(u64),
 }
 
@@ -35,16 +39,12 @@ pub(super) fn chosen(mut regions: Vec<DirtyRegion>, which: Which) -> VecDeque<By
         regions.retain(|region| !region.range.is_empty());
     }
     if let Which::Densest(enough) = which {
-        regions.sort_by_key(|region| std::cmp::Reverse(region.dirty));
-        let mut sum = 0;
-        let wanted = regions.iter().take_while(|region| {
-            let more = sum < enough;
-            sum += region.dirty;
-            more
-        });
-        let count = wanted.count();
-        regions.truncate(count);
-        regions.sort_by_key(|region| region.range.start);
+        let of = |region: &DirtyRegion| flush_order::DirtyRegion {
+            range: region.range,
+            dirty: region.dirty,
+            written: region.generation,
+        };
+        regions = flush_order::densest(regions, of, enough);
     }
     regions.into_iter().map(|region| region.range).collect()
 }
@@ -55,7 +55,7 @@ mod tests {
 
     fn region(at: u64, dirty: u64) -> DirtyRegion {
         let range = ByteRange::at(at * 100, 100);
-        DirtyRegion { range, dirty, end: range.start + dirty }
+        DirtyRegion { range, dirty, end: range.start + dirty, generation: 0 }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Regions go to the origin in offset order, so that disks sweep instead of seeking. Pressed for room, a sweep takes
 //! only the densest regions: a region's cost depends little on how many of its bytes are dirty, so the densest free
-//! the most room per disk time (ours; the papers flush in the order of the records).
+//! the most room per disk time; of equally dense ones it takes the latest written
+//! (`crates/model/src/flush_order.rs`; ours; the papers flush in the order of the records).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::{Flushed, Flusher, Manners, Waits, WhenBusy};
 use crate::backpressure::Backpressure;
 use crate::damage::Damage;
 use crate::defects::Defects;
-use crate::degraded_mode::Relief;
+use crate::degraded_mode::DegradedMode;
 use crate::dirty_pressure::DirtyPressure;
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::store::ExtentStore;
@@ -104,7 +105,7 @@ pub(crate) struct Sweeper {
     known: Arc<KnownFiles>,
     times: Arc<ModificationTimes>,
     space: Arc<OriginSpace>,
-    relief: Arc<Relief>,
+    degraded_mode: Arc<DegradedMode>,
     defects: Arc<Defects>,
     flusher: Arc<Flusher>,
     clock: Clock,
@@ -160,7 +161,9 @@ impl Sweeper {
                 done => return done,
             }
         }
-        let bytes = self.relief.relieved(|| self.relief.bring_to_origin(file, id))?;
+        let bytes = self
+            .degraded_mode
+            .retry_after_giving_up(|| self.degraded_mode.bring_to_origin(file, id))?;
         (watcher.flushed)(WHOLE);
         self.times.settle(file, id).map(|()| bytes)
     }
@@ -299,11 +302,13 @@ impl Sweeper {
                     Some(last) if last.range.start == begin => {
                         last.dirty += extent.range.len();
                         last.end = extent.range.end;
+                        last.generation = last.generation.max(extent.generation);
                     }
                     _ => regions.push(DirtyRegion {
                         range: ByteRange::new(begin, begin.saturating_add(bytes)),
                         dirty: extent.range.len(),
                         end: extent.range.end,
+                        generation: extent.generation,
                     }),
                 }
             }

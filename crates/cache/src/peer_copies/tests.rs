@@ -100,5 +100,31 @@ fn of_two_nodes_with_a_block_one_is_asked_for_it_and_nothing_beside_the_window_c
     let huge = copies("n1", &[(u64::MAX / BLOCK, &[1])]);
     known.ask(ByteRange::at(2 * WINDOW, WINDOW), 0).unwrap().answered(huge);
     assert_eq!(found(&known, ALL).len(), 3);
-    assert_eq!(known.known.lock().blocks, 3);
+    assert_eq!(known.known.lock().weight, 3 * (1 + COPY_WEIGHT));
+}
+
+/// Regression: each file had a bound, and all files together had none.
+#[test]
+fn what_all_files_remember_is_bounded() {
+    let all = Arc::<Remembered>::default();
+    let taken = || all.0.load(Ordering::Relaxed);
+    let sums = vec![7; usize::try_from(WINDOW / BLOCK).unwrap()];
+    let file = |windows: u64| {
+        let file = PeerCopies::among(Arc::clone(&all));
+        for number in 0..windows {
+            let asked = window(number);
+            let stated = copies("n1", &[(asked.start / BLOCK, &sums)]);
+            file.ask(asked, 0).unwrap().answered(stated);
+        }
+        file
+    };
+    let files: Vec<_> = (0..5).map(|_| file(1000)).collect();
+    assert!((ALL_FILES_MAX..ALL_FILES_MAX + 2 * sums.len()).contains(&taken()), "{}", taken());
+    assert!(found(&files[4], window(999)).is_empty(), "it comes from the origin");
+    assert_eq!(found(&files[0], window(999)).len(), sums.len());
+    let before = taken();
+    files[0].drop_range(blocks(1..2));
+    assert_eq!(taken(), before - 1 + COPY_WEIGHT, "in two copies now");
+    drop(files);
+    assert_eq!(taken(), 0);
 }

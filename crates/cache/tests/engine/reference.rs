@@ -250,7 +250,7 @@ proptest! {
     }
 }
 
-/// A second of an emulated disk takes no second: a hundred writes that seek.
+/// A second of an emulated disk takes no second: a thousand writes that seek.
 #[test]
 fn simulated_devices_take_their_time_and_no_real_time() {
     let fixture = Fixture::simulated(still(64 << 20, "never"), "hdd+ssd");

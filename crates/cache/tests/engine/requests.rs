@@ -1,5 +1,6 @@
 //! How many requests the cache's device gets for one of a program's.
 
+use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_api::control::{Controlled, Health, Side};
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
 use halocline_storage::device::fault::{Effect, Operation, When};
@@ -61,6 +62,34 @@ fn a_device_that_takes_longer_than_calibrated_is_told() {
     };
     assert!(slower(1).is_some_and(|ratio| ratio > 1.5), "a request takes a picosecond at most");
     assert_eq!(slower(3_600_000_000_000_000), None, "it takes an hour at most");
+}
+
+/// Servers of a striped origin may be devices of several kinds, each with its own calibration: only that of the volume's
+/// directory was looked at, which no device has.
+#[test]
+fn each_server_of_a_striped_origin_is_compared_with_its_own_calibration() {
+    let profile = |startup_random_ps| {
+        let startup_sequential_ps = 0;
+        let service = ServiceProfile { startup_sequential_ps, startup_random_ps, per_byte_ps: 0 };
+        DeviceProfile { read: service, write: service }
+    };
+    let mut config = still(4 << 20, "never");
+    config.origin = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 512 };
+    let mut fixture = Fixture::new(config);
+    fixture.close();
+    let server = |index| fixture.origin.path().join(format!("server-{index}"));
+    // A picosecond at most, an hour at most, and nothing that anybody measured.
+    let calibrated = [(server(0), profile(1)), (server(1), profile(3_600_000_000_000_000))];
+    fixture.config.devices.extend(calibrated);
+    fixture.open();
+    for at in 0..3 * 4096 {
+        fixture.write("file", at * 512, &[1; 512]);
+    }
+    let status = fixture.engine().status();
+    let origin = status.servers.iter().filter(|server| server.side == Side::Origin);
+    let slower: Vec<_> = origin.map(|server| server.slower).collect();
+    assert!(slower[0].is_some_and(|ratio| ratio > 1.5), "{slower:?}");
+    assert_eq!(slower[1..], [None, None]);
 }
 
 /// Neither is the cache's fault, but it took a rest for ten seconds each time: files that are longer

@@ -60,12 +60,18 @@ fn i5_what_is_saved_of_conflicts_is_within_the_size_and_what_does_not_fit_stays(
     fixture.close();
     fixture.open();
     assert_eq!(fixture.engine().status().dirty_bytes, left.dirty_bytes);
-    for entry in fs::read_dir(&conflicts).unwrap() {
-        fs::remove_file(entry.unwrap().path()).unwrap();
-    }
+    remove_all_in(&conflicts);
     let report = fixture.flush();
     assert!(!report.conflicts.is_empty() && blocks(&conflicts) >= FILE, "{report:?}");
     assert_eq!(fixture.read("file2", 0, 64), b"theirs");
+}
+
+/// Removes the files in a directory, which were all found before: what goes while the directory is read may hide others.
+fn remove_all_in(dir: &Path) {
+    let entries: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for path in entries {
+        fs::remove_file(path).unwrap();
+    }
 }
 
 /// A cache whose conflicts take all that they may, and `file2` with one that did not fit.
@@ -120,9 +126,7 @@ fn what_does_not_fit_holds_nothing_up_and_is_saved_once_there_is_room() {
     let fetched = || fixture.engine().cached(Path::new("wanted")).unwrap().cached_bytes > 0;
     eventually("a fetch", fetched);
     let conflicts = fixture.cache.path().join("conflicts");
-    for entry in fs::read_dir(&conflicts).unwrap() {
-        fs::remove_file(entry.unwrap().path()).unwrap();
-    }
+    remove_all_in(&conflicts);
     eventually("the conflict is saved", || fixture.engine().status().dirty_bytes == 0);
     assert_eq!(fixture.read("file2", 0, 64), b"theirs");
     assert_eq!(fs::read_dir(&conflicts).unwrap().count(), 2);

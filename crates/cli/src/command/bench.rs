@@ -15,6 +15,8 @@
 //!   kinds;
 //! - [`admission`]: the admission policies on random workloads, simulated; [`timed_engine`]: the engine itself in
 //!   simulated time, [`timed_tier`] the file tier; [`advise`]: what `advise` recommends compared with what they do;
+//! - [`metadata`]: the names of a shared file tier in their store;
+//! - [`store_server`]: the store, a server that the benchmark starts or one that runs;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
 mod admission;
@@ -23,20 +25,22 @@ mod attention;
 mod bare_origin;
 mod case;
 mod cluster;
-mod content;
+pub(super) mod content;
 mod ior;
 mod layout;
+mod metadata;
 mod mount_processes;
 pub(super) mod plot;
 mod record;
 mod scratch;
 mod scratch_dir;
+mod store_server;
 mod table;
 mod tier;
 mod timed_engine;
 mod timed_tier;
-mod worker;
-mod worker_processes;
+pub(super) mod worker;
+pub(super) mod worker_processes;
 mod workload;
 
 use clap::{Args, Subcommand};
@@ -58,6 +62,7 @@ enum What {
     Admission(admission::AdmissionArgs),
     Advise(advise::AdviseArgs),
     Layout(Box<layout::LayoutArgs>),
+    Metadata(metadata::MetadataArgs),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
 }
@@ -71,6 +76,7 @@ pub(crate) fn execute(args: &BenchArgs) -> Outcome {
         What::Admission(args) => admission::execute(args),
         What::Advise(args) => advise::execute(args),
         What::Layout(args) => layout::execute(args),
+        What::Metadata(args) => metadata::execute(args),
         What::Worker(args) => worker::execute(args),
     }
 }

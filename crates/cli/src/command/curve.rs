@@ -1,15 +1,18 @@
 //! Miss-ratio curves of a trace: for people, for scripts, and as a picture.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use halocline_api::config::parse_bytes;
 use halocline_model::curve::{Point, Sampler, curve};
 use halocline_model::evict::POLICIES;
-use halocline_trace::Request;
+use halocline_trace::{Reader, Request};
 use plotters::prelude::*;
 use serde::Serialize;
 
 use crate::command::bench::plot::{Drawn, colour, count};
+use crate::failure::Failure;
+use crate::reading;
 use crate::text;
 
 /// Bytes of a block: the unit of the extent cache.
@@ -28,6 +31,8 @@ const HALVINGS: u32 = 8;
 pub(crate) enum Sizes {
     /// Fractions of the bytes that the trace touches.
     Footprint,
+    /// A cache of so many bytes, and such of a quarter, half, twice and four times as many.
+    Around(u64),
     /// These, in bytes.
     Given(Vec<u64>),
 }
@@ -105,6 +110,15 @@ impl Curves {
         let footprint_bytes = accesses.footprint() * BLOCK;
         let sizes = match sizes {
             Sizes::Given(sizes) => sizes.clone(),
+            Sizes::Around(bytes) => {
+                let mut sizes = [bytes / 4, bytes / 2, *bytes]
+                    .into_iter()
+                    .chain([2, 4].map(|times| bytes.saturating_mul(times)))
+                    .map(|bytes| bytes.max(BLOCK))
+                    .collect::<Vec<_>>();
+                sizes.dedup();
+                sizes
+            }
             Sizes::Footprint => {
                 let halves = (0..=HALVINGS).rev().map(|times| footprint_bytes >> times);
                 halves.filter(|bytes| *bytes >= BLOCK).collect()
@@ -128,6 +142,18 @@ impl Curves {
             points: sizes.iter().zip(curve(&accesses, &blocks)).map(report).collect(),
         })
     }
+}
+
+/// The curve of the whole trace at `path`.
+pub(crate) fn of_trace(path: &Path, sizes: &Sizes) -> Result<Curve, Failure> {
+    let name = text::path(path);
+    let failed = |error| Failure::failed(format!("{name}: {error}"));
+    let mut reader = Reader::new(reading::open(path, "reading")?).map_err(failed)?;
+    let mut curves = Curves::new();
+    while let Some(requests) = reader.next_block().map_err(failed)? {
+        requests.iter().for_each(|request| curves.push(request));
+    }
+    curves.finish(sizes).map_err(|why| Failure::failed(format!("{name}: {why}")))
 }
 
 impl Curve {
@@ -210,6 +236,28 @@ mod tests {
     use halocline_trace::Op;
 
     use super::*;
+
+    #[test]
+    fn sizes_around_a_cache_are_those_of_smaller_and_larger_ones() {
+        let request = |offset| Request {
+            start_ns: 0,
+            duration_ns: None,
+            process: 0,
+            file: 0,
+            op: Op::Write,
+            offset,
+            length: BLOCK,
+        };
+        let sizes = |bytes| {
+            let mut curves = Curves::new();
+            (0..8).for_each(|block| curves.push(&request(block * BLOCK)));
+            let curve = curves.finish(&Sizes::Around(bytes)).unwrap();
+            curve.points.iter().map(|point| point.cache_bytes / BLOCK).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(16 * BLOCK), [4, 8, 16, 32, 64]);
+        assert_eq!(sizes(2 * BLOCK), [1, 2, 4, 8]);
+        assert_eq!(sizes(0), [1]);
+    }
 
     /// Regression: each block of it would have been counted, for days.
     #[test]

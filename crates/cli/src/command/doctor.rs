@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::config::Config;
+use halocline_cluster::glusterfs::{Client, UNSEEN};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -269,10 +270,33 @@ fn directories(origin: &Path, cache: &Path, config: &Config) -> Vec<Finding> {
         findings.push(rotation(what, path, wanted));
         findings.push(calibration(path, config));
     }
+    findings.extend(client(&sides.origin));
     let space =
         rustix::fs::statvfs(&sides.cache).map_or(0, |s| s.f_bavail.saturating_mul(s.f_frsize));
     findings.push(finding("cache space", Verdict::Ok, format!("{} free", text::bytes(space))));
     findings
+}
+
+/// Whether the origin's client has caches that other nodes' changes do not reach; `None` if it is not known for any.
+fn client(origin: &Path) -> Option<Finding> {
+    let what = "origin client";
+    let of = |path: &Path| path.display().to_string();
+    match Client::of(origin) {
+        Ok(Client::Other) => None,
+        Ok(Client::Plain) => {
+            let detail = format!("{}: GlusterFS, without caches of its own", of(origin));
+            Some(finding(what, Verdict::Ok, detail))
+        }
+        Ok(Client::Unseen) => {
+            Some(finding(what, Verdict::Note, format!("{}: {UNSEEN}", of(origin))))
+        }
+        Ok(client) => {
+            let refused = client.check(origin).err()?;
+            let detail = format!("with --cluster it would be refused: {refused}");
+            Some(finding(what, Verdict::Note, detail))
+        }
+        Err(error) => Some(finding(what, Verdict::Note, error.to_string())),
+    }
 }
 
 /// Whether the device rotates, according to the kernel; `None` if it does not know.

@@ -92,7 +92,8 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
 
 impl Cache {
     fn open(dir: &Path, repair: bool) -> Result<Self> {
-        let offline = OfflineCache::open(dir, if repair { Access::Change } else { Access::Look })?;
+        let offline =
+            OfflineCache::open(dir, if repair { Access::Change } else { Access::ReadOnly })?;
         let lost = offline.recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0);
         let lost = lost.map(|dropped| Problem::LostAtPowerLoss {
             path: dropped.path.clone(),

@@ -28,7 +28,8 @@ pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error>
         connect_ps: halocline_model::profile::whole(most(|s| s.network.connect_us) * 1e6),
         per_byte_ps: halocline_model::profile::whole(most(|s| s.network.ns_per_byte) * 1e3),
     };
-    Servers::new(set.servers().iter().map(server).collect(), network)
+    let classes = set.classes().into_iter().map(|class| class.servers).collect();
+    Servers::in_classes(set.servers().iter().map(server).collect(), classes, network)
 }
 
 /// A planned layout for the simulator.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use halocline_api::config::{Binding, Config};
 use halocline_meta::identity::{self, CACHE_FILE};
 use halocline_meta::lease::{self, Evidence};
-use halocline_meta::recover::{Left, Recovery};
+use halocline_meta::load::{Left, Recovery};
 use halocline_meta::table::{self, Access, ExtentTable};
 use halocline_meta::{Extent, FileId};
 use halocline_model::evict;

@@ -141,8 +141,8 @@ pub(crate) struct PartJson {
 }
 
 /// The parts of a file with this distribution.
-pub(crate) fn parts(spread: &Distribution) -> Vec<PartJson> {
-    match spread {
+pub(crate) fn parts(distribution: &Distribution) -> Vec<PartJson> {
+    match distribution {
         Distribution::Even(striping) => {
             let widths = vec![striping.stripe(); striping.servers() as usize];
             vec![PartJson { begin: 0, widths }]
@@ -158,7 +158,7 @@ pub(crate) fn parts(spread: &Distribution) -> Vec<PartJson> {
 }
 
 /// Parts for people: widths of the servers in order, `-` for none.
-pub(crate) fn told(spread: &Distribution) -> String {
+pub(crate) fn told(distribution: &Distribution) -> String {
     let width = |width: &u64| match *width {
         0 => "-".to_owned(),
         width => text::bytes(width),
@@ -168,7 +168,7 @@ pub(crate) fn told(spread: &Distribution) -> String {
         0 => widths(&part),
         begin => format!("from {} {}", text::bytes(begin), widths(&part)),
     };
-    parts(spread).into_iter().map(part).collect::<Vec<_>>().join("; ")
+    parts(distribution).into_iter().map(part).collect::<Vec<_>>().join("; ")
 }
 
 /// The share of one server in the files of a plan.

@@ -122,7 +122,7 @@ pub(crate) fn execute(args: &RescueArgs) -> Outcome {
         if args.dry_run { None } else { Some(destination::open(&to).map_err(Failure::refused)?) };
     let access = match args {
         RescueArgs { salvage: true, .. } => Access::Salvage,
-        RescueArgs { dry_run: true, .. } => Access::Look,
+        RescueArgs { dry_run: true, .. } => Access::ReadOnly,
         _ => Access::Change,
     };
     let cache = OfflineCache::open(&dir, access).map_err(Failure::refused)?;

@@ -13,13 +13,15 @@ use std::time::Duration;
 
 use clap::Args;
 use halocline_api::config::Config;
-use halocline_api::control::{Claim, MoveReport, NAMED_MAX, Report};
+use halocline_api::control::{Claim, Controlled, MoveReport, NAMED_MAX, Report};
 use halocline_fuse::{PrivateView, private_namespace};
 use halocline_os::error::Error;
+use serde::Serialize;
 
 use joining::Found;
 
 use super::bulk::{conflicts, tell_left};
+use super::curve::{self, Curve, Sizes};
 use super::write_json;
 use crate::child::Signals;
 use crate::cluster::{self, ClusterArgs};
@@ -53,7 +55,8 @@ pub(crate) struct RunArgs {
     /// A directory on the SSD, for nothing else; at first an empty one
     #[arg(long, value_name = "DIR")]
     cache: PathBuf,
-    /// Write the report as JSON, too
+    /// Write the report as JSON, too; with --trace it says what LRU, S3-FIFO, the cache's own policy and the optimum would
+    /// have missed in caches of this and other sizes
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Go on without the newer bytes that another cache of this origin may have, which a refusal named: it is lost for good
@@ -157,6 +160,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     drop(opening);
     let engine = engine.map_err(Failure::refused)?;
     let common = open_engine::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
+    let limit_bytes = engine.status().limit_bytes;
     let host = (Arc::new(engine), claim);
     let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;
     if !args.quiet {
@@ -193,6 +197,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     });
     drop(meter);
     let status = ran?;
+    let recorded = recording.as_ref().map(|recording| recording.path().to_owned());
     if let Some(recording) = recording.filter(|_| !args.quiet || args.is_recording) {
         tell!("halocline: {}", recording.state());
     }
@@ -208,11 +213,40 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     };
     report.exit_status = Some(i32::from(status));
     name_left(&mut report, &flushed);
+    let curve = plan.report.as_ref().and(recorded).and_then(|trace| curve_of(&trace, limit_bytes));
+    let report = RunReport { report: &report, curve };
     if !args.quiet {
-        tell!("");
-        print::lines_aside(&text::report(&report));
+        report.tell();
     }
     conclude(&plan, status, &report, &flushed)
+}
+
+/// What `run --report` writes.
+#[derive(Serialize)]
+struct RunReport<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    curve: Option<Curve>,
+}
+
+impl RunReport<'_> {
+    /// For people.
+    fn tell(&self) {
+        tell!("");
+        print::lines_aside(&text::report(self.report));
+        if let Some(curve) = &self.curve {
+            tell!("");
+            print::lines_aside(&curve.table());
+        }
+    }
+}
+
+/// What caches of `limit_bytes` and of other sizes would have missed of a recorded trace; what is wrong with the trace is
+/// no failure of the run.
+fn curve_of(trace: &Path, limit_bytes: u64) -> Option<Curve> {
+    let curve = curve::of_trace(trace, &Sizes::Around(limit_bytes));
+    curve.inspect_err(|failure| tell!("halocline: {}", failure.message())).ok()
 }
 
 /// Checks everything that can be wrong before anything changes.
@@ -322,13 +356,13 @@ fn name_left(report: &mut Report, flushed: &MoveReport) {
 
 /// Writes the report and returns the command's status; a successful end that leaves dirty data does not count as
 /// success. Nothing that is to be reported waits for a report file that cannot be written.
-fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> Outcome {
+fn conclude(plan: &Plan, status: u8, report: &RunReport<'_>, flushed: &MoveReport) -> Outcome {
     tell_left(flushed);
     let written = match &plan.report {
         Some(file) => write_json(file, "write the report", report),
         None => Ok(()),
     };
-    let ended = how_it_ended(plan, status, report, flushed);
+    let ended = how_it_ended(plan, status, report.report, flushed);
     match written {
         Ok(()) => ended,
         Err(failure) if ended.is_ok() && status == 0 => Err(failure),

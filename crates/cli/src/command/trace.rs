@@ -2,6 +2,7 @@
 
 mod import;
 mod make;
+mod play;
 mod record;
 mod show;
 
@@ -9,7 +10,7 @@ use clap::{Args, Subcommand};
 
 use crate::failure::Outcome;
 
-/// Record, import and make traces of requests, and say what is in them
+/// Record, import, make and play traces of requests, and say what is in them
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
@@ -22,6 +23,9 @@ enum TraceCommand {
     Record(Box<record::RecordArgs>),
     Show(show::ShowArgs),
     Make(make::MakeArgs),
+    Play(play::PlayArgs),
+    #[command(hide = true)]
+    PlayWorker(play::worker::PlayWorkerArgs),
 }
 
 /// Executes the command.
@@ -31,5 +35,7 @@ pub(crate) fn execute(args: &TraceArgs) -> Outcome {
         TraceCommand::Record(args) => record::execute(args),
         TraceCommand::Show(args) => show::execute(args),
         TraceCommand::Make(args) => make::execute(args),
+        TraceCommand::Play(args) => play::execute(args),
+        TraceCommand::PlayWorker(args) => play::worker::execute(args),
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn hangs<E: Hosted>(engine: &Arc<E>) -> bool {
         let answered = engine.statfs(&engine.root());
         answered.err().is_none_or(|error| error.errno() != libc::ETIMEDOUT).then_some(())
     };
-    TimedCalls::default().within(ORIGIN_TIMEOUT, ask).is_none()
+    TimedCalls::default().within(ORIGIN_TIMEOUT, ask).flatten().is_none()
 }
 
 /// Messages from a flush to the thread that waits for it.

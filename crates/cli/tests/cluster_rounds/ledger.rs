@@ -29,12 +29,22 @@ struct Slot {
     writing: Mutex<()>,
 }
 
+/// What is known of an appended record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Append {
+    /// It is not answered, so it may be there.
+    Issued,
+    /// It was acknowledged, or seen when nothing was in progress: it stays.
+    There,
+    /// It was not answered, and not there when nothing was in progress: it does not come any more.
+    Missing,
+}
+
 /// What was issued and acknowledged, by programs on all nodes.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     slots: Vec<Slot>,
-    /// Of each record whether it was acknowledged.
-    appended: Mutex<BTreeMap<(u64, u64), bool>>,
+    appended: Mutex<BTreeMap<(u64, u64), Append>>,
     counts: Counts,
 }
 
@@ -74,13 +84,13 @@ impl Ledger {
         }
     }
 
-    /// Writes some words of a slot that nobody writes just now, if this one is.
-    pub(crate) fn write(&self, file: &File, random: &mut Random) -> io::Result<()> {
+    /// Writes some words of a slot, unless another program is writing it just now; returns whether it did.
+    pub(crate) fn write(&self, file: &File, random: &mut Random) -> io::Result<bool> {
         let number = random.below(SLOTS);
         let slot = &self.slots[number];
         let _writing = match slot.writing.try_lock() {
             Ok(writing) => writing,
-            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::WouldBlock) => return Ok(false),
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
         };
         let start = random.below(WORDS);
@@ -92,7 +102,7 @@ impl Ledger {
         add(if written.is_ok() { &self.counts.writes } else { &self.counts.unanswered });
         written?;
         lock(&slot.acknowledged)[start..end].fill(version);
-        Ok(())
+        Ok(true)
     }
 
     /// Reads a slot, which others may be writing (I1, I11, I13).
@@ -129,7 +139,7 @@ impl Ledger {
             let mut appended = lock(&self.appended);
             let last = appended.range((program, 0)..(program + 1, 0)).next_back();
             let number = last.map_or(1, |((_, number), _)| number + 1);
-            appended.insert((program, number), false);
+            appended.insert((program, number), Append::Issued);
             number
         };
         let record: Vec<u8> =
@@ -137,7 +147,7 @@ impl Ledger {
         let written = io::Write::write_all(&mut &*file, &record);
         add(if written.is_ok() { &self.counts.appends } else { &self.counts.unanswered });
         written?;
-        lock(&self.appended).insert((program, number), true);
+        lock(&self.appended).insert((program, number), Append::There);
         Ok(())
     }
 
@@ -165,18 +175,22 @@ impl Ledger {
             }
             assert_eq!(words[..2], words[2..], "a record is torn");
             let key = (words[0], words[1]);
-            assert!(expected.contains_key(&key), "nobody appended {key:?}");
+            let known = expected.get(&key);
+            assert!(known.is_some(), "nobody appended {key:?}");
+            assert_ne!(
+                known,
+                Some(&Append::Missing),
+                "{key:?} came after it was seen to be missing"
+            );
             assert!(found.insert(key), "{key:?} is there twice");
         }
         let mut open = 0;
-        expected.retain(|key, is_acknowledged| {
+        for (key, append) in expected.iter_mut() {
             let is_there = found.contains(key);
-            assert!(is_there || !*is_acknowledged, "the record {key:?} is lost");
-            open += usize::from(!*is_acknowledged);
-            // It is seen now, so it stays.
-            *is_acknowledged |= is_there;
-            true
-        });
+            assert!(is_there || *append != Append::There, "the record {key:?} is lost");
+            open += usize::from(*append != Append::There);
+            *append = if is_there { Append::There } else { Append::Missing };
+        }
         // The size of the file may have been there before the bytes.
         assert!(holes <= open, "{holes} holes where {open} appends were not answered");
     }
@@ -206,11 +220,6 @@ impl Ledger {
     /// Makes what all programs find at first.
     pub(crate) fn make(slots: &File) {
         slots.set_len((SLOTS * SLOT) as u64).unwrap();
-    }
-
-    /// Whether the programs did something since `before`, which is an earlier answer.
-    pub(crate) fn acknowledged(&self) -> u64 {
-        self.counts.writes.load(Ordering::Relaxed) + self.counts.appends.load(Ordering::Relaxed)
     }
 
     /// For people.
@@ -270,5 +279,18 @@ mod tests {
         records.write_all_at(&first, 0).unwrap();
         records.write_all_at(&first, 3 * RECORD as u64).unwrap();
         assert!(refuses(|| ledger.settle(&slots, &records)), "it is there twice");
+        records.set_len(3 * RECORD as u64).unwrap();
+        ledger.settle(&slots, &records);
+        // One that was not answered may come, but not after all was quiet.
+        let late: Vec<u8> = [1_u64, 3, 1, 3].into_iter().flat_map(u64::to_le_bytes).collect();
+        for may_come in [true, false] {
+            lock(&ledger.appended).insert((1, 3), Append::Issued);
+            if !may_come {
+                records.set_len(3 * RECORD as u64).unwrap();
+                ledger.settle(&slots, &records);
+            }
+            records.write_all_at(&late, 3 * RECORD as u64).unwrap();
+            assert_eq!(refuses(|| ledger.settle(&slots, &records)), !may_come);
+        }
     }
 }

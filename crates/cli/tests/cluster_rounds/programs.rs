@@ -19,6 +19,8 @@ use crate::ledger::Ledger;
 
 /// Programs on each node.
 const PROGRAMS: u64 = 2;
+/// What each of them must have acknowledged after something failed.
+const GOES_ON: u64 = 5;
 const SLOTS: &str = "slots";
 const RECORDS: &str = "records";
 /// Smaller than the files together would fill in some rounds, so that eviction and flushing run, too.
@@ -71,6 +73,8 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
         let (mut random, begun) = (Random(seed), std::time::Instant::now());
         print!("round {seed} ({what}): ");
         let is_over = AtomicBool::new(false);
+        let done: Vec<AtomicU64> =
+            (0..NODES.len() as u64 * PROGRAMS).map(|_| AtomicU64::new(0)).collect();
         let (ledger, ends) = (&self.ledger, &self.ends);
         let places = NODES.map(|node| self.nodes.path(node));
         let mut faults = Faults { nodes: &mut self.nodes, ends };
@@ -78,7 +82,8 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
             for (node, place) in places.iter().enumerate() {
                 for program in 0..PROGRAMS {
                     let number = node as u64 * PROGRAMS + program;
-                    let program = Program { ledger, end: &ends[node], place, number };
+                    let done = &done[usize::try_from(number).unwrap()];
+                    let program = Program { ledger, end: &ends[node], place, number, done };
                     let mut random = Random(random.any());
                     let is_over = &is_over;
                     scope.spawn(move || program.run(&mut random, is_over));
@@ -88,7 +93,7 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
             let _over = SetOnDrop(&is_over);
             pause(&mut random, 10, 300);
             fails(&mut faults, &mut random);
-            Faults::<S>::wait_until_all_go_on(ledger);
+            Faults::<S>::wait_until_all_go_on(&done);
         });
         for end in ends {
             end.may_lack.store(false, Ordering::SeqCst);
@@ -185,10 +190,12 @@ impl<S: TokenStore> Faults<'_, S> {
         self.ends[1 - node].may_lack.store(true, Ordering::SeqCst);
     }
 
-    fn wait_until_all_go_on(ledger: &Ledger) {
-        let before = ledger.acknowledged();
-        halocline_testkit::waiting::within(Duration::from_mins(3), "programs go on", || {
-            ledger.acknowledged() > before + 20
+    /// Each program has writes or appends acknowledged again.
+    fn wait_until_all_go_on(done: &[AtomicU64]) {
+        let now = || -> Vec<u64> { done.iter().map(|done| done.load(Ordering::SeqCst)).collect() };
+        let before = now();
+        halocline_testkit::waiting::within(Duration::from_mins(3), "all programs go on", || {
+            now().iter().zip(&before).all(|(now, before)| *now >= before + GOES_ON)
         });
     }
 }
@@ -199,6 +206,8 @@ struct Program<'a> {
     end: &'a Ends,
     place: &'a PathBuf,
     number: u64,
+    /// How many of its writes and appends were acknowledged.
+    done: &'a AtomicU64,
 }
 
 impl Program<'_> {
@@ -233,12 +242,13 @@ impl Program<'_> {
         };
         let (slots, records) = (open(SLOTS, false)?, open(RECORDS, true)?);
         while !is_over.load(Ordering::SeqCst) {
-            match random.below(100) {
-                0..2 => slots.sync_all()?,
-                2..5 => self.ledger.append(&records, self.number)?,
-                5..45 => self.ledger.read(&slots, random)?,
+            let is_acknowledged = match random.below(100) {
+                0..2 => slots.sync_all().map(|()| false)?,
+                2..5 => self.ledger.append(&records, self.number).map(|()| true)?,
+                5..45 => self.ledger.read(&slots, random).map(|()| false)?,
                 _ => self.ledger.write(&slots, random)?,
-            }
+            };
+            self.done.fetch_add(u64::from(is_acknowledged), Ordering::SeqCst);
         }
         Ok(())
     }

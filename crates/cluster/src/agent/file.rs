@@ -70,22 +70,22 @@ pub(super) struct Looks {
 
 impl Looks {
     /// A request begins to wait, queued in the store when `told` messages had come.
-    pub(super) fn begin(&mut self, told: u64) {
+    pub(super) fn begin(&mut self, told: u64, now: Instant) {
         let pause = FIRST_PAUSE;
-        let due = Some(Instant::now() + pause);
+        let due = Some(now + pause);
         *self = Self { found: self.found + 1, count: 0, told, due, pause, failure: None };
     }
 
     /// Whether a look is due after `told` messages.
-    pub(super) fn are_due(&self, told: u64) -> bool {
-        told != self.told || self.due.is_none_or(|due| due <= Instant::now())
+    pub(super) fn are_due(&self, told: u64, now: Instant) -> bool {
+        told != self.told || self.due.is_none_or(|due| due <= now)
     }
 
     /// A look begins after `told` messages; the next one is due at most `longest` later. Returns its number.
-    pub(super) fn look(&mut self, told: u64, longest: Duration) -> u32 {
+    pub(super) fn look(&mut self, told: u64, now: Instant, longest: Duration) -> u32 {
         let pause = (self.pause * 2).clamp(FIRST_PAUSE, longest.max(FIRST_PAUSE));
         self.count = self.count.wrapping_add(1);
-        (self.told, self.pause, self.due) = (told, pause, Some(Instant::now() + pause));
+        (self.told, self.pause, self.due) = (told, pause, Some(now + pause));
         self.failure = None;
         self.count
     }
@@ -168,15 +168,12 @@ impl File {
 
     /// Waits until no permit is in progress in a closed range; `false` if that takes too long.
     pub(super) fn wait_unused(&self, range: ByteRange) -> bool {
-        let deadline = Instant::now() + self.shared.options.wait_limit;
+        let clock = &self.shared.options.wait_clock;
+        let deadline = clock.instant() + self.shared.options.wait_limit;
         let mut state = self.state.lock();
-        while state.pieces.is_used(range) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() || self.shared.is_stopped()
-            {
-                return !state.pieces.is_used(range);
-            }
-        }
-        true
+        let is_used = |state: &mut State| state.pieces.is_used(range) && !self.shared.is_stopped();
+        clock.wait_while(&self.changed, &mut state, is_used, deadline);
+        !state.pieces.is_used(range)
     }
 
     /// Keeps a value that was read or written, and lets other requests of this node that wait evaluate it.

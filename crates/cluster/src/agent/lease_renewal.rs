@@ -6,13 +6,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use halocline_model::token::Session;
+use halocline_model::token::{Epoch, Session};
 use halocline_os::catch_panic::caught;
-use parking_lot::MutexGuard;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Shared;
 use super::peer_queries::PeerQueries;
@@ -26,6 +25,45 @@ const WORKERS: usize = 4;
 const RACES: u32 = 64;
 /// The most sessions that a message names.
 const NAMED: usize = 3;
+
+/// What the threads that keep the session have of it.
+#[derive(Debug)]
+pub(super) struct Upkeep {
+    /// The last epoch in which this session asserted what it holds.
+    pub(super) asserted: Mutex<Epoch>,
+    /// Held while the lease is renewed, and all the time while it is regained after the store or this node had lost it:
+    /// it must not begin before everything that was uncertain is dropped.
+    regaining: Mutex<()>,
+    /// Why nothing is granted, if nothing is.
+    obstacle: Mutex<Option<String>>,
+    /// Whether something is to be done at once.
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Upkeep {
+    /// Of a session that has nothing yet, in an epoch.
+    pub(super) fn new(epoch: Epoch) -> Self {
+        Self {
+            asserted: Mutex::new(epoch),
+            regaining: Mutex::default(),
+            obstacle: Mutex::default(),
+            woken: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Wakes the thread that renews the lease, because the lease is needed or the store's epoch has changed.
+    pub(super) fn wake(&self) {
+        *self.woken.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Why requests do not proceed.
+    pub(super) fn why(&self) -> String {
+        self.obstacle.lock().clone().unwrap_or_else(|| "it could not be renewed in time".to_owned())
+    }
+}
 
 impl Shared {
     /// Starts the agent's threads.
@@ -53,56 +91,56 @@ impl Shared {
             if caught(|| run(self)).is_ok() {
                 return;
             }
-            thread::sleep(self.options.poll);
+            self.options.wait_clock.sleep(self.options.poll);
         }
     }
 
     /// Keeps the session until the agent stops.
     fn run(&self) {
-        let third = self.own_lease() / 3;
+        let third = self.lease.lasts() / 3;
         while !self.is_stopped() {
             let kept = self.keep();
             let pause = if kept.is_ok() { third } else { third.min(self.options.poll) };
             if let Err(error) = kept {
                 tracing::debug!("node {}: {error}", self.options.node);
-                *self.obstacle.lock() = Some(error.to_string());
+                *self.upkeep.obstacle.lock() = Some(error.to_string());
             }
-            let mut woken = self.woken.0.lock();
-            if !*woken {
-                let _ = self.woken.1.wait_for(&mut woken, pause);
-            }
+            let clock = &self.options.wait_clock;
+            let until = clock.instant() + pause;
+            let mut woken = self.upkeep.woken.lock();
+            clock.wait_while(&self.upkeep.changed, &mut woken, |woken| !*woken, until);
             *woken = false;
         }
     }
 
     /// Renews the lease whenever the thread that keeps the session is late with that, until the agent stops.
     fn renew_in_time(&self) {
-        let third = self.own_lease() / 3;
-        let late = self.own_lease().saturating_sub(third + third / 4);
+        let third = self.lease.lasts() / 3;
+        let late = self.lease.lasts().saturating_sub(third + third / 4);
         while !self.is_stopped() {
-            let is_late = self.lease.left(self.options.clock.boot_instant()) < late;
+            let is_late = self.lease.left() < late;
             if is_late
-                && !self.lease.ended.load(Ordering::Acquire)
-                && !self.lease.unlisted.load(Ordering::Acquire)
-                && let Some(regaining) = self.regaining.try_lock()
+                && !self.lease.has_ended()
+                && !self.lease.is_unlisted()
+                && let Some(regaining) = self.upkeep.regaining.try_lock()
                 && let Err(error) = self.renew(&regaining)
             {
                 tracing::debug!("node {}: its lease is not renewed: {error}", self.options.node);
             }
-            let mut woken = self.woken.0.lock();
-            if !self.is_stopped() {
-                let _ = self.woken.1.wait_for(&mut woken, (third / 4).min(self.options.poll));
-            }
+            let clock = &self.options.wait_clock;
+            let until = clock.instant() + (third / 4).min(self.options.poll);
+            let goes_on = |_: &mut bool| !self.is_stopped();
+            clock.wait_while(&self.upkeep.changed, &mut self.upkeep.woken.lock(), goes_on, until);
         }
     }
 
     /// Renews the lease; `false` if it is over, or if the store may have forgotten it.
     fn renew(&self, _regaining: &MutexGuard<'_, ()>) -> Result<bool> {
-        if self.lease.unlisted.load(Ordering::Acquire) {
+        if self.lease.is_unlisted() {
             return Err(StoreError::Unusable(self.registry.what_is_elsewhere()));
         }
         let sent = self.options.clock.boot_instant();
-        let asserted = *self.asserted.lock();
+        let asserted = *self.upkeep.asserted.lock();
         let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
         if renewed {
             // The lease had not expired by the store's clock, so nobody took anything away, whatever the clock here
@@ -112,21 +150,15 @@ impl Shared {
         Ok(renewed)
     }
 
-    /// Wakes the thread that renews the lease, because the lease is needed or the store's epoch has changed.
-    pub(super) fn wake(&self) {
-        *self.woken.0.lock() = true;
-        self.woken.1.notify_all();
-    }
-
     /// Joins the members.
     pub(super) fn join(&self) -> Result<()> {
         for _ in 0..RACES {
-            let roll = self.refresh()?;
+            let roll = self.roll.refresh()?;
             let mut members = roll.members.clone();
             members.join(self.session, roll.epoch);
             let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
-                *self.asserted.lock() = roll.epoch;
+                *self.upkeep.asserted.lock() = roll.epoch;
                 self.holds_since(sent);
                 return self.confirm();
             }
@@ -141,21 +173,21 @@ impl Shared {
 
     /// Renews the lease, and does whatever else is due.
     pub(super) fn keep(&self) -> Result<()> {
-        if self.lease.ended.load(Ordering::Acquire) {
+        if self.lease.has_ended() {
             return Ok(());
         }
-        if self.lease.unlisted.load(Ordering::Acquire) {
+        if self.lease.is_unlisted() {
             self.check_list()?;
         }
-        let asserted = *self.asserted.lock();
-        let renewed = self.renew(&self.regaining.lock())?;
+        let asserted = *self.upkeep.asserted.lock();
+        let renewed = self.renew(&self.upkeep.regaining.lock())?;
         // After the renewal, because it may wait for the origin.
         self.check_list()?;
-        if self.lease.ended.load(Ordering::Acquire) {
+        if self.lease.has_ended() {
             return Ok(());
         }
         if renewed {
-            let roll = self.known();
+            let roll = self.roll.known();
             // The lease comes first, because this may wait for a server that does not answer. Whether it does or not,
             // what is known of the members may be out of date, and they may wait to be confirmed.
             let changed = self.store.note_changes().unwrap_or_else(|error| {
@@ -166,7 +198,7 @@ impl Shared {
                 return Ok(());
             }
         }
-        let roll = self.refresh()?;
+        let roll = self.roll.refresh()?;
         if roll.epoch == asserted && roll.members.life(self.session).is_none() {
             self.end();
             return Ok(());
@@ -174,7 +206,7 @@ impl Shared {
         if roll.epoch != asserted {
             add(&self.counters.epochs);
             self.assert()?;
-        } else if !self.lease.runs_at(self.options.clock.boot_instant()) {
+        } else if !self.lease.runs() {
             self.rejoin()?;
         }
         self.confirm()
@@ -186,7 +218,7 @@ impl Shared {
     fn check_list(&self) -> Result<()> {
         match self.registry.place_of(self.session) {
             Ok(Place::Here) => {
-                self.lease.unlisted.store(false, Ordering::Release);
+                self.lease.set_unlisted(false);
                 Ok(())
             }
             Ok(Place::Unlisted) => {
@@ -195,7 +227,7 @@ impl Shared {
             }
             Ok(Place::Elsewhere) => {
                 let what = self.registry.what_is_elsewhere();
-                if !self.lease.unlisted.swap(true, Ordering::AcqRel) {
+                if !self.lease.set_unlisted(true) {
                     tracing::error!("node {} stops: {what}", self.options.node);
                 }
                 Err(StoreError::Unusable(what))
@@ -211,18 +243,18 @@ impl Shared {
     /// Others have ended the session.
     fn end(&self) {
         tracing::error!("node {} was recovered or given up by others", self.options.node);
-        self.lease.ended.store(true, Ordering::Release);
+        self.lease.end();
     }
 
     /// The lease has expired by the store's clock, or may have.
     fn rejoin(&self) -> Result<()> {
-        let _regaining = self.regaining.lock();
+        let _regaining = self.upkeep.regaining.lock();
         self.drop_what_is_unsure()?;
         for _ in 0..RACES {
-            let roll = self.refresh()?;
+            let roll = self.roll.refresh()?;
             let mut members = roll.members.clone();
-            if roll.epoch != *self.asserted.lock() {
-                self.wake();
+            if roll.epoch != *self.upkeep.asserted.lock() {
+                self.upkeep.wake();
                 return Ok(());
             }
             if !members.renew(self.session, roll.epoch) {
@@ -231,7 +263,7 @@ impl Shared {
             }
             let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
-                self.refresh()?;
+                self.roll.refresh()?;
                 self.holds_since(sent);
                 return Ok(());
             }
@@ -242,8 +274,7 @@ impl Shared {
     /// The lease lapsed, so others may have changed whatever was not held exclusively.
     fn drop_what_is_unsure(&self) -> Result<()> {
         // No permit begins meanwhile, and answers to earlier requests are not believed.
-        self.lease.until_ns.store(0, Ordering::Release);
-        self.lease.lapses.fetch_add(1, Ordering::AcqRel);
+        self.lease.lapse();
         add(&self.counters.lapses);
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         // One file that cannot be dropped yet holds up none of the others.
@@ -269,14 +300,14 @@ impl Shared {
     fn assert(&self) -> Result<()> {
         tracing::warn!("node {}: the store may have forgotten tokens", self.options.node);
         // In the new epoch there is no lease before the registry was read at the end.
-        let _regaining = self.regaining.lock();
+        let _regaining = self.upkeep.regaining.lock();
         // If the lease was still valid when the new epoch was seen, nobody can have taken anything away.
-        if !self.lease.runs_at(self.options.clock.boot_instant()) {
+        if !self.lease.runs() {
             self.drop_what_is_unsure()?;
         }
         let _changes = self.changes.write();
         for _ in 0..RACES {
-            let roll = self.refresh()?;
+            let roll = self.roll.refresh()?;
             let registered = self.registry.sessions().map_err(unregistered)?;
             if !registered.contains(&self.session) {
                 self.end();
@@ -290,8 +321,8 @@ impl Shared {
             members.assert(self.session, roll.epoch);
             let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
-                *self.asserted.lock() = roll.epoch;
-                self.refresh()?;
+                *self.upkeep.asserted.lock() = roll.epoch;
+                self.roll.refresh()?;
                 // A node that gives up a session removes it from the registry first.
                 if !self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
                     self.end();
@@ -308,16 +339,16 @@ impl Shared {
     pub(super) fn confirm(&self) -> Result<()> {
         self.check_list()?;
         for _ in 0..RACES {
-            let roll = self.refresh()?;
+            let roll = self.roll.refresh()?;
             if roll.members.grants(roll.epoch) {
-                *self.obstacle.lock() = None;
+                *self.upkeep.obstacle.lock() = None;
                 return Ok(());
             }
             // Read after the members: every member is in the registry, or was.
             let registry = self.registry.sessions().map_err(unregistered)?;
             let mut members = roll.members.clone();
             if let Err(missing) = members.confirm(roll.epoch, &registry) {
-                *self.obstacle.lock() = Some(self.waits_for(&missing));
+                *self.upkeep.obstacle.lock() = Some(self.waits_for(&missing));
                 return Ok(());
             }
             self.store.swap_members(&roll, &members, Lease::Stays)?;
@@ -339,22 +370,13 @@ impl Shared {
 
     /// Notes the lease obtained by a request that was sent at that time.
     fn holds_since(&self, sent: Instant) {
-        let since = sent.saturating_duration_since(self.lease.begun);
-        let until = since + self.own_lease();
-        let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-        if !self.lease.until_is_unknown() {
-            self.counters.note_left(self.lease.left(self.options.clock.boot_instant()));
+        if let Some(left) = self.lease.hold_since(sent) {
+            self.counters.note_left(left);
         }
-        self.lease.until_ns.fetch_max(until_ns, Ordering::AcqRel);
     }
 
     fn new_lease(&self) -> Lease {
         Lease::Runs(self.session, self.lease_ms())
-    }
-
-    /// The duration of a lease by the node's own clock.
-    fn own_lease(&self) -> Duration {
-        self.options.lease.saturating_sub(self.options.margin)
     }
 
     fn lease_ms(&self) -> u64 {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ use halocline_cache::coherence::{
 use halocline_model::layout::{CacheGeometry, Layout, Placement};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{REGION, Session};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
@@ -70,8 +69,8 @@ pub(super) struct PeerQueries {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// The senders that pass answers on to those who wait for them.
-    waiting: BTreeMap<u64, Sender<Answer>>,
+    /// Where those look who wait for answers.
+    waiting: BTreeMap<u64, Arc<Inbox>>,
     /// Caches by session; `None` if it cannot be reached.
     caches: BTreeMap<Session, Option<Arc<PeerCache>>>,
     silent: BTreeMap<Session, Instant>,
@@ -80,12 +79,20 @@ struct State {
 /// Questions that are waiting for their answers.
 pub(super) struct Waiting<'s> {
     of: &'s PeerQueries,
-    answers: Receiver<Answer>,
+    inbox: Arc<Inbox>,
     open: BTreeMap<u64, Session>,
     deadline: Instant,
 }
 
+/// Where answers come for a thread that waits for them.
+#[derive(Debug, Default)]
+struct Inbox {
+    answers: Mutex<Vec<Answer>>,
+    filled: Condvar,
+}
+
 /// An answer to the question with a number.
+#[derive(Debug)]
 struct Answer {
     number: u64,
     cached: Cached,
@@ -117,11 +124,11 @@ impl PeerQueries {
                     }
                     Some(Message::Answer { number, cached, is_all }) => {
                         let Some(cached) = cached.checked() else { continue };
-                        if let Some(waiting) =
-                            shared.peer_queries.state.lock().waiting.remove(&number)
-                        {
-                            // The thread that asked may have continued without the answer.
-                            let _ = waiting.send(Answer { number, cached, is_all });
+                        let inbox = shared.peer_queries.state.lock().waiting.remove(&number);
+                        // The thread that asked may have continued without the answer.
+                        if let Some(inbox) = inbox {
+                            inbox.answers.lock().push(Answer { number, cached, is_all });
+                            inbox.filled.notify_one();
                         }
                     }
                     None => tracing::debug!("a message that no node wrote"),
@@ -202,10 +209,11 @@ impl PeerQueries {
         file: SharedFile,
         asked: &[(Session, ByteRange)],
     ) -> Waiting<'_> {
-        let (sender, answers) = mpsc::channel();
+        let inbox = Arc::<Inbox>::default();
+        let clock = &shared.options.wait_clock;
         let mut open = BTreeMap::new();
         // A store that hangs must cost no more than a node that does.
-        let deadline = Instant::now() + ANSWER_LIMIT;
+        let deadline = clock.instant() + ANSWER_LIMIT;
         for (session, range) in asked {
             let number = {
                 let state = &mut *self.state.lock();
@@ -214,7 +222,7 @@ impl PeerQueries {
                     state.next = shared.session.0 >> 1;
                 }
                 state.next = state.next.wrapping_add(1);
-                state.waiting.insert(state.next, sender.clone());
+                state.waiting.insert(state.next, Arc::clone(&inbox));
                 state.next
             };
             open.insert(number, *session);
@@ -222,21 +230,26 @@ impl PeerQueries {
             let question =
                 Message::Question { number, from: shared.session, inode, born_ns, range: *range };
             if let Ok(message) = serde_json::to_vec(&question)
-                && Instant::now() < deadline
+                && clock.instant() < deadline
             {
                 shared.store.send(*session, &message);
             }
         }
-        Waiting { of: self, answers, open, deadline }
+        Waiting { of: self, inbox, open, deadline }
     }
 
     /// What they answer in time. Those who do not answer are not asked for a while.
     pub(super) fn wait_for_answers(&self, shared: &Shared, mut waiting: Waiting<'_>) -> Answers {
-        let deadline = waiting.deadline;
+        let clock = &shared.options.wait_clock;
         let mut answers = Answers { cached: Vec::new(), are_all: true };
         while !waiting.open.is_empty() && !shared.is_stopped() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Ok(answer) = waiting.answers.recv_timeout(left) else { break };
+            let answer = {
+                let mut came = waiting.inbox.answers.lock();
+                let is_empty = |came: &mut Vec<Answer>| came.is_empty();
+                clock.wait_while(&waiting.inbox.filled, &mut came, is_empty, waiting.deadline);
+                came.pop()
+            };
+            let Some(answer) = answer else { break };
             let Some(session) = waiting.open.remove(&answer.number) else { continue };
             answers.cached.push((session, answer.cached));
             answers.are_all &= answer.is_all;

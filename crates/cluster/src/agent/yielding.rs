@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use halocline_cache::coherence::SharedFile;
 use parking_lot::{Condvar, Mutex};
@@ -25,15 +24,20 @@ impl Queue {
         }
     }
 
-    fn pop(&self, wait_limit: Duration) -> Option<SharedFile> {
+    /// The next file; `None` if none comes in time, or the agent stops.
+    fn pop(&self, shared: &Shared) -> Option<SharedFile> {
+        let clock = &shared.options.wait_clock;
+        let deadline = clock.instant() + shared.options.poll;
         let mut files = self.files.lock();
-        if files.is_empty() {
-            let _ = self.filled.wait_for(&mut files, wait_limit);
-        }
+        let is_empty = |files: &mut VecDeque<SharedFile>| files.is_empty() && !shared.is_stopped();
+        clock.wait_while(&self.filled, &mut files, is_empty, deadline);
         files.pop_front()
     }
 
+    /// Ends all waits of an agent that was stopped.
     pub(super) fn wake(&self) {
+        // A thread that has just seen that the agent goes on waits before this gets the lock, and so is woken.
+        drop(self.files.lock());
         self.filled.notify_all();
     }
 }
@@ -52,7 +56,7 @@ impl Shared {
     /// Gives up what others want.
     pub(super) fn work(self: &Arc<Self>) {
         while !self.is_stopped() {
-            let Some(file) = self.queue.pop(self.options.poll) else { continue };
+            let Some(file) = self.queue.pop(self) else { continue };
             if let Err(error) = self.file(file).give_what_is_wanted() {
                 // The node that wants it sends another message.
                 tracing::warn!("inode {} cannot be given up now: {error}", file.inode);

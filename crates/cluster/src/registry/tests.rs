@@ -57,7 +57,7 @@ fn i11_nodes_that_identify_files_differently_do_not_share_them() {
     };
     for wrong in [
         Seen { inode: seen.inode + 1, ..seen },
-        Seen { born_ns: if seen.born_ns == 0 { 1 } else { 0 }, ..seen },
+        Seen { born_ns: u64::from(seen.born_ns == 0), ..seen },
     ] {
         write(Some(wrong));
         let refused = registry.check_views(own).unwrap_err().to_string();

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halocline_cache::coherence::SharedFile;
 use halocline_model::token::{Epoch, Members, Session, Tokens};
+use halocline_os::clock::Clock;
 use parking_lot::{Condvar, Mutex};
 
 use super::coding;
@@ -41,6 +42,8 @@ pub enum Kept {
 pub struct MemoryStore {
     state: Mutex<State>,
     told: Condvar,
+    /// What waits for messages are measured by.
+    wait_clock: Clock,
     asked: AtomicU64,
 }
 
@@ -76,7 +79,8 @@ impl MemoryStore {
         let next_epoch = parts as u64;
         let parts = (0..next_epoch).map(Epoch).collect();
         let state = State { parts, next_epoch, ..State::default() };
-        Self { state: Mutex::new(state), told: Condvar::new(), asked: AtomicU64::new(0) }
+        let (told, wait_clock) = (Condvar::new(), Clock::MACHINE);
+        Self { state: Mutex::new(state), told, wait_clock, asked: AtomicU64::new(0) }
     }
 
     /// For tests: advances its clock.
@@ -249,14 +253,11 @@ impl Store for MemoryStore {
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
-        let deadline = Instant::now() + wait_limit;
+        let deadline = self.wait_clock.instant() + wait_limit;
         let mut state = self.state.lock();
-        loop {
-            let messages = state.messages.remove(&session).unwrap_or_default();
-            if !messages.is_empty() || self.told.wait_until(&mut state, deadline).timed_out() {
-                return messages;
-            }
-        }
+        let has_none = |state: &mut State| state.messages.get(&session).is_none_or(Vec::is_empty);
+        self.wait_clock.wait_while(&self.told, &mut state, has_none, deadline);
+        state.messages.remove(&session).unwrap_or_default()
     }
 
     fn send(&self, session: Session, message: &[u8]) {
@@ -268,14 +269,12 @@ impl Store for MemoryStore {
     }
 
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
-        let deadline = Instant::now() + wait_limit;
+        let deadline = self.wait_clock.instant() + wait_limit;
         let mut state = self.state.lock();
-        loop {
-            let messages = state.peer_messages.remove(&session).unwrap_or_default();
-            if !messages.is_empty() || self.told.wait_until(&mut state, deadline).timed_out() {
-                return messages;
-            }
-        }
+        let has_none =
+            |state: &mut State| state.peer_messages.get(&session).is_none_or(Vec::is_empty);
+        self.wait_clock.wait_while(&self.told, &mut state, has_none, deadline);
+        state.peer_messages.remove(&session).unwrap_or_default()
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {

@@ -7,6 +7,7 @@
 mod cluster;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+pub(crate) mod parts;
 mod routes;
 mod scripts;
 mod server;
@@ -52,19 +53,31 @@ const SEEDS_MAX: usize = 64;
 /// # Errors
 /// If it cannot be reached, or if its settings would lose tokens. No error shows a secret.
 pub fn open(urls: &str, password: Option<&str>, origin: &str) -> Result<Arc<dyn Store>> {
+    let urls = urls_of(urls)?;
+    if is_cluster(&urls, password)? {
+        return Ok(Arc::new(ClusterStore::connect(&urls, password, origin)?));
+    }
+    Ok(Arc::new(RedisStore::connect(urls[0], password, origin)?))
+}
+
+/// The URLs that one text names, at least one.
+fn urls_of(urls: &str) -> Result<Vec<&str>> {
     let urls: Vec<&str> = urls.split(',').collect();
     if urls.len() > SEEDS_MAX {
         let what =
             format!("more than {SEEDS_MAX} servers are named; some of the cluster's will do");
         return Err(StoreError::Unusable(what));
     }
+    Ok(urls)
+}
+
+/// Whether the servers at `urls` are a cluster's; otherwise there is one.
+fn is_cluster(urls: &[&str], password: Option<&str>) -> Result<bool> {
     let mut failed = None;
-    for url in &urls {
+    for url in urls {
         match is_of_cluster(&Server::new(info_of(url, password)?)?) {
-            Ok(true) => return Ok(Arc::new(ClusterStore::connect(&urls, password, origin)?)),
-            Ok(false) if urls.len() == 1 => {
-                return Ok(Arc::new(RedisStore::connect(url, password, origin)?));
-            }
+            Ok(true) => return Ok(true),
+            Ok(false) if urls.len() == 1 => return Ok(false),
             Ok(false) => {
                 let what = "several servers are named, and one is not part of a cluster";
                 return Err(StoreError::Unusable(what.to_owned()));

@@ -13,7 +13,7 @@ use halocline_cluster::store::{Lease, Reading, Roll, Store, StoreError, Swap};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use halocline_os::clock::Clock;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_testkit::waiting::eventually;
 use parking_lot::{Condvar, Mutex};
 
@@ -216,6 +216,8 @@ fn a_thread_that_panics_goes_on() {
 #[derive(Debug)]
 struct Clumsy {
     panics: AtomicU32,
+    /// Whether nothing can be brought to the origin.
+    fails: AtomicBool,
 }
 
 impl LocalCache for Clumsy {
@@ -224,27 +226,58 @@ impl LocalCache for Clumsy {
             .panics
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         assert!(left.is_err(), "a defect, made for a test");
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(Error::invalid("the origin is full", "make room"));
+        }
         Ok(())
     }
+}
 
-    fn dirty(&self) -> Vec<(SharedFile, ByteRange)> {
-        Vec::new()
-    }
+/// The agent of a node with such an engine, and the tokens of a file.
+fn clumsy(world: &World, panics: u32) -> (Agent, Arc<Clumsy>, Arc<dyn FileTokens>) {
+    let mut options = Options::new("a".to_owned(), "/ssd".into(), "cache of a".to_owned());
+    options.poll = Duration::from_millis(50);
+    options.wait_limit = Duration::from_secs(2);
+    let registry = Registry::open(&world.registry()).unwrap();
+    let agent = Agent::begin(options, world.troubled(), registry).unwrap();
+    let clumsy = Arc::new(Clumsy { panics: AtomicU32::new(panics), fails: AtomicBool::new(false) });
+    let holder: Weak<dyn LocalCache> =
+        Arc::downgrade(&(Arc::clone(&clumsy) as Arc<dyn LocalCache>));
+    agent.attach(holder);
+    let tokens = agent.tokens(file(0)).unwrap();
+    (agent, clumsy, tokens)
+}
+
+/// Regression: a request that needs something given up first which cannot be given up asked the store again at once,
+/// for ever.
+#[test]
+fn what_cannot_be_given_up_first_is_waited_for_and_not_asked_for_without_end() {
+    let world = World::new();
+    let (agent, engine, tokens) = clumsy(&world, 0);
+    let other = world.untroubled("b");
+    // The store's clock stands still, so the range becomes contended.
+    let is_direct = (0..100).any(|_| {
+        other.request(0, Node::want(WRITE, 0, false)).unwrap();
+        !Permit::wait(&*tokens, Node::want(WRITE, 0, false)).unwrap().grant().caches
+    });
+    assert!(is_direct);
+    engine.fails.store(true, Ordering::SeqCst);
+    let before = world.store.round_trips();
+    let error = Permit::wait(&*tokens, Node::want(WRITE, 0, true)).unwrap_err().to_string();
+    assert!(error.contains("waited 2 s"), "{error}");
+    let asked = world.store.round_trips() - before;
+    assert!(asked < 500, "{asked} requests");
+    engine.fails.store(false, Ordering::SeqCst);
+    assert!(Permit::wait(&*tokens, Node::want(WRITE, 0, true)).unwrap().grant().caches);
+    agent.leave().unwrap();
+    other.agent.leave().unwrap();
 }
 
 /// Regression: the range stayed closed for ever.
 #[test]
 fn what_panics_while_it_is_given_up_is_given_up_later() {
     let world = World::new();
-    let mut options = Options::new("a".to_owned(), "/ssd".into(), "cache of a".to_owned());
-    options.poll = Duration::from_millis(50);
-    let registry = Registry::open(&world.registry()).unwrap();
-    let agent = Agent::begin(options, world.troubled(), registry).unwrap();
-    let clumsy = Arc::new(Clumsy { panics: AtomicU32::new(5) });
-    let holder: Weak<dyn LocalCache> =
-        Arc::downgrade(&(Arc::clone(&clumsy) as Arc<dyn LocalCache>));
-    agent.attach(holder);
-    let tokens: Arc<dyn FileTokens> = agent.tokens(file(0)).unwrap();
+    let (agent, clumsy, tokens) = clumsy(&world, 5);
     drop(Permit::wait(&*tokens, Node::want(WRITE, 0, false)).unwrap());
     let other = world.untroubled("b");
     other.request(0, Node::want(WRITE, 0, false)).unwrap();

@@ -98,10 +98,6 @@ impl LocalCache for Cache {
         }
         Ok(())
     }
-
-    fn dirty(&self) -> Vec<(SharedFile, ByteRange)> {
-        Vec::new()
-    }
 }
 
 /// A node.

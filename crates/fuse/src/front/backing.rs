@@ -24,7 +24,7 @@ pub(crate) struct Backing {
 
 impl Connection {
     /// Sets the device that the mount is served through, before its first request.
-    pub(crate) fn is(&self, device: &Arc<OwnedFd>) {
+    pub(crate) fn set_device(&self, device: &Arc<OwnedFd>) {
         self.0.set(Arc::downgrade(device)).expect("a mount has one device");
     }
 

@@ -7,9 +7,9 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
 use halocline_vfs::namespace::Directory;
 use halocline_vfs::{Caller, Engine};
 
-use super::fair::{CountedOpen, UserLimits};
 use super::handles::Handles;
 use super::inodes::{Entry, Inodes};
+use super::user_limits::{CountedOpen, UserLimits};
 use super::{Answer, Refused, kernel_attributes};
 
 /// A name in a list.

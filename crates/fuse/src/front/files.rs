@@ -1,4 +1,4 @@
-//! Open files.
+//! Requests about files: open, create, read, write, sync, close.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use halocline_trace::Op;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker, Seek};
 
-use super::fair::UserLimits;
 use super::inodes::{Entry, EntryName, Inodes};
 use super::open_files::{OpenFiles, Opened};
 use super::privileges::Privileges;
 use super::recording::Recording;
-use super::stale_pages::Dropper;
+use super::stale_pages::StalePages;
+use super::user_limits::UserLimits;
 use super::{Answer, Refused};
 
 /// What the kernel does with the bytes that it reads.
@@ -40,7 +40,7 @@ pub(crate) struct Files<E: Engine> {
     pub(super) open: Arc<OpenFiles<E>>,
     pub(super) limits: Arc<UserLimits>,
     pub(super) privileges: Arc<Privileges<E>>,
-    pub(super) stale_pages: Arc<Dropper>,
+    pub(super) stale_pages: Arc<StalePages>,
     pub(super) recording: Arc<Recording<E>>,
 }
 

@@ -10,9 +10,9 @@ use halocline_vfs::{Caller, Engine};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
-use super::fair::CountedOpen;
 use super::inode_table::Inode;
 use super::share::Share;
+use super::user_limits::CountedOpen;
 
 /// Number of locks among which handle numbers are distributed, so that threads seldom contend.
 const SHARDS: u64 = 64;

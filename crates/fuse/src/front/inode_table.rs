@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use super::locks::Locks;
-use super::plain::Plain;
 use super::served_by::ServedBy;
+use super::set_id_check::SetIdCheck;
 use super::stale_pages::Pages;
 
 /// Number of the root.
@@ -31,7 +31,7 @@ pub(super) struct Inode<N> {
     /// Distinguishes successive uses of one number.
     pub(super) generation: u64,
     /// Whether it is known to have neither set-id bits nor file capabilities: then a write needs no check.
-    pub(super) plain: Plain,
+    pub(super) set_id_check: SetIdCheck,
     /// Whether the kernel serves, or served, handles that can map the file for writing: such a mapping changes its size
     /// and times without notice.
     pub(super) mapped: AtomicBool,
@@ -114,7 +114,7 @@ impl<N> InodeTable<N> {
             node,
             number,
             generation: self.generation.fetch_add(1, Ordering::Relaxed),
-            plain: Plain::default(),
+            set_id_check: SetIdCheck::default(),
             mapped: AtomicBool::new(false),
             served_by: ServedBy::default(),
             pages: Pages::default(),

@@ -7,11 +7,11 @@ use halocline_vfs::{Caller, Engine};
 
 use super::Answer;
 use super::backing::Connection;
-use super::fair::UserLimits;
 use super::inode_table::Inode;
 use super::inodes::Inodes;
 use super::locks::{LockKind, LockRange, LockRequest, Owner, Wait, Waiters, is_conflict, refused};
 use super::open_files::OpenFiles;
+use super::user_limits::UserLimits;
 
 /// Requests about locks.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use fuser::{Errno, FileHandle};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::fair::CountedOpen;
+use super::user_limits::CountedOpen;
 use super::{Answer, Refused};
 
 pub(crate) use range::{LockKind, LockRange};
@@ -164,7 +164,7 @@ pub(super) fn refused(error: &io::Error) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::front::fair::CountedOpen;
+    use crate::front::user_limits::CountedOpen;
 
     const OWNER: u64 = 7;
 

@@ -1,4 +1,4 @@
-//! Open files that the kernel serves by itself (FUSE passthrough, Linux 6.9).
+//! The files that programs have open, and which of them the kernel serves by itself (FUSE passthrough, Linux 6.9).
 //!
 //! What must hold, because Linux does not ensure it: while the kernel serves a file, it caches no pages of the mount's
 //! file (I1). Mappings then store into the pages of the file below, and nothing keeps the two consistent. Two kinds of
@@ -15,12 +15,12 @@ use fuser::{Errno, FileHandle, FopenFlags};
 use halocline_vfs::{Engine, OpenMode};
 
 use super::backing::{Backing, Connection};
-use super::fair::CountedOpen;
 use super::handles::{Handles, OpenFile};
 use super::inode_table::Inode;
 use super::recording::Recording;
 use super::share::Share;
-use super::stale_pages::Dropper;
+use super::stale_pages::StalePages;
+use super::user_limits::CountedOpen;
 use super::{Answer, Refused, timeouts};
 
 /// What the kernel is told about a file that was opened.
@@ -45,7 +45,7 @@ pub(crate) struct OpenFiles<E: Engine> {
     /// Whether every file bypasses the kernel's page cache, whatever the engine says.
     direct: bool,
     connection: Arc<Connection>,
-    stale_pages: Arc<Dropper>,
+    stale_pages: Arc<StalePages>,
     recording: Arc<Recording<E>>,
     files: Handles<OpenFile<E>>,
 }
@@ -55,7 +55,7 @@ impl<E: Engine> OpenFiles<E> {
     pub(super) fn new(
         (engine, direct): (&Arc<E>, bool),
         connection: &Arc<Connection>,
-        stale_pages: &Arc<Dropper>,
+        stale_pages: &Arc<StalePages>,
         recording: &Arc<Recording<E>>,
     ) -> Self {
         Self {

@@ -23,7 +23,7 @@ pub(super) fn notice<N>(inode: &Inode<N>, stat: &Stat) {
 
 /// Makes the next write check again.
 pub(super) fn forget<N>(inode: &Inode<N>) {
-    inode.plain.changed();
+    inode.set_id_check.changed();
 }
 
 /// Permission bits without those that a change of the contents removes; `None` if nothing is removed. A set-group-id
@@ -51,9 +51,9 @@ impl<E: Engine> Privileges<E> {
         handle: Option<&E::Handle>,
         caller: Caller,
     ) -> Result<()> {
-        let Some(look) = inode.plain.begin() else { return Ok(()) };
+        let Some(look) = inode.set_id_check.begin() else { return Ok(()) };
         self.look_and_drop(inode, handle, caller)?;
-        inode.plain.end(look);
+        inode.set_id_check.end(look);
         Ok(())
     }
 

@@ -14,10 +14,10 @@ use super::backing::Backing;
 
 /// Who serves a file's open handles.
 #[derive(Debug, Default)]
-pub(super) struct ServedBy(Mutex<Handles>);
+pub(super) struct ServedBy(Mutex<HandleCounts>);
 
 #[derive(Debug, Default)]
-struct Handles {
+struct HandleCounts {
     ours: usize,
     kernels: usize,
     backing: Option<Arc<Backing>>,

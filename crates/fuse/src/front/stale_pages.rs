@@ -71,9 +71,9 @@ struct Part {
 
 /// Makes the kernel drop pages and attributes.
 #[derive(Debug, Default)]
-pub(crate) struct Dropper(OnceLock<(Sender<Part>, Notifier)>);
+pub(crate) struct StalePages(OnceLock<(Sender<Part>, Notifier)>);
 
-impl Dropper {
+impl StalePages {
     /// Starts the thread, before the mount is used. It ends with the front end.
     pub(crate) fn start(&self, notifier: Notifier) -> std::io::Result<()> {
         let (parts, asked) = channel();

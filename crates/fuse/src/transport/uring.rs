@@ -51,7 +51,7 @@ pub(crate) enum Between {
     /// It sleeps.
     Sleep,
     /// Polls briefly for the next request, then sleeps.
-    Look,
+    Poll,
     /// Sleeps, and wakes on the processor of its queue, which is its program's.
     Bound,
 }
@@ -100,7 +100,7 @@ impl<E: Engine> Prepared<E> {
         // A processor that is offline may come online: virtual machines reserve hundreds.
         let of = |queue: &u16| if online.contains(queue) { each } else { 1 };
         let awake = Arc::new(match between {
-            Between::Look => Awake::on(online.len()),
+            Between::Poll => Awake::on(online.len()),
             Between::Sleep | Between::Bound => Awake::off(),
         });
         let (made, ready) = channel();

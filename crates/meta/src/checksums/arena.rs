@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 
 use super::slot::{WORDS, Words};
-use crate::mapping::Mapping;
-use crate::recover::Left;
+use crate::load::Left;
+use crate::mapped_file::Mapping;
 
 const HEAD_BYTES: usize = 4096;
 const HEAD: u64 = HEAD_BYTES as u64;
@@ -32,7 +32,7 @@ pub(super) struct Arena {
     file: File,
     mapping: Mapping,
     boot_id: String,
-    space: Mutex<Space>,
+    space: Mutex<ArenaSpace>,
     /// Whether a page could not be used: then nothing is trusted any more.
     lost: AtomicBool,
     /// Bytes on disk, or about to be allocated.
@@ -40,7 +40,7 @@ pub(super) struct Arena {
 }
 
 #[derive(Debug, Default)]
-struct Space {
+struct ArenaSpace {
     /// Slots that were given back.
     free: Vec<u32>,
     /// Slots from here on were never used.
@@ -85,7 +85,7 @@ impl Arena {
         file.set_len(end_of(next))?;
         refused.retain(|&(at, _)| at < next);
         let free = refused.iter().map(|&(at, _)| at).collect();
-        let space = Mutex::new(Space { free, next, have: next, max });
+        let space = Mutex::new(ArenaSpace { free, next, have: next, max });
         bytes.store(end_of(next).next_multiple_of(HEAD), Relaxed);
         let (boot_id, lost) = (boot_id.to_owned(), AtomicBool::new(false));
         let arena = Self { file, mapping, boot_id, space, lost, bytes };
@@ -134,7 +134,7 @@ impl Arena {
         Some(space.next - 1)
     }
 
-    fn grow(&self, space: &mut Space) -> Option<()> {
+    fn grow(&self, space: &mut ArenaSpace) -> Option<()> {
         let now = end_of(space.have).next_multiple_of(HEAD);
         let step = (now / 8).clamp(HEAD, STEP_MAX) / HEAD * HEAD;
         let more =

@@ -192,7 +192,7 @@ impl Slot {
 
     /// The slot with the sums that `newer` has for the same group. This one has none for those bytes.
     pub(super) fn with(mut self, newer: &Self) -> Self {
-        debug_assert_eq!(self.key, newer.key, "of one group");
+        assert_eq!(self.key, newer.key, "of one group");
         for (block, crc) in newer.sums.into_iter().enumerate() {
             if let Some(known) = newer.known(block) {
                 self.note_piece(block, known, crc);
@@ -245,7 +245,7 @@ impl Slot {
     /// The parts of `range`, which lies in the group, in each block.
     fn pieces(&self, range: ByteRange) -> impl Iterator<Item = (usize, u16, u16)> + use<> {
         let first = self.key.range().start;
-        debug_assert!(self.key.range().contains(range), "a range beside its group");
+        assert!(self.key.range().contains(range), "a range beside its group");
         (0..BLOCKS).filter_map(move |block| {
             let whole = ByteRange::at(first + block as u64 * BLOCK, BLOCK);
             let piece = whole.intersect(range)?;

@@ -77,7 +77,7 @@ impl Background {
                         if let Err(panicked) = caught(|| work(&shared)) {
                             shared.fail(&panicked);
                         }
-                        shared.tell();
+                        shared.wake_waiters();
                     }
                 }
             })
@@ -90,7 +90,7 @@ struct OnEnd<'a>(&'a Shared);
 
 impl Drop for OnEnd<'_> {
     fn drop(&mut self) {
-        self.0.leave_alone();
+        self.0.background_ended();
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{fsync, renameat};
 
-use super::segment::{Segment, allocate};
+use super::log_file::{LogFile, allocate};
 use super::snapshot::{Head, Writer};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
@@ -28,12 +28,12 @@ pub(super) const SPARE_BYTES: usize = 64 << 10;
 
 /// Makes file `number` of a log, durably: it gets its name when it is complete. Where the file system is full the spare
 /// file is used instead, which may be shorter.
-pub(super) fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -> Result<Segment> {
+pub(super) fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -> Result<LogFile> {
     let path = dir.path().join(log_name(number));
     let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge);
     let bytes = bytes.map_err(|kind| Error::at(&path, "make")(kind.into()))?;
     let begin = |name: &'static str, using, bytes| {
-        let segment = Segment::make(dir.file(name, using)?, number, generation, bytes);
+        let segment = LogFile::make(dir.file(name, using)?, number, generation, bytes);
         segment.map(|segment| (name, segment)).map_err(Error::at(&path, "make"))
     };
     dir.remove(FRESH_LOG)?;

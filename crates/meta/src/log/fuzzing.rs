@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{Seek, Write};
 
 use super::files::{SYNCED, log_name, snapshot_name};
+use super::log_file::{FILE_BYTES_MAX, HEAD, LogFile, batch_at, batch_behind, generation_of, sum};
 use super::recover::contents;
 use super::salvage::Salvaged;
-use super::segment::{FILE_BYTES_MAX, HEAD, Segment, batch_at, batch_behind, generation_of, sum};
 use super::snapshot::{Head, Reader, Writer};
 use crate::batch::{Batch, split};
 use crate::fuzz_input::{memory_file, pieces, scratch};
@@ -30,7 +30,7 @@ pub(crate) fn segment(bytes: &[u8]) {
     let file = memory_file(&[]);
     let read = file.try_clone().expect("a second descriptor");
     let room = HEAD + bytes.len() + FRAME * (batches.len() + 1) + 8;
-    let mut segment = Segment::make(file, 3, generation, room).expect("memory takes it");
+    let mut segment = LogFile::make(file, 3, generation, room).expect("memory takes it");
     for (number, durable, changes) in &batches {
         segment.append(*number, *durable, changes).expect("there is room");
     }
@@ -206,7 +206,7 @@ pub(crate) fn directory(bytes: &[u8]) -> Option<Salvaged> {
     salvaged.ok()
 }
 
-/// Seeds of [`segment`], [`snapshot`] and [`directory`].
+/// Seeds of [`log_file`], [`snapshot`] and [`directory`].
 #[cfg(test)]
 pub(crate) mod seeds {
     use super::*;
@@ -217,7 +217,7 @@ pub(crate) mod seeds {
     pub(crate) fn segment(number: u64, first: u64, batches: &[Batch]) -> Vec<u8> {
         let file = memory_file(&[]);
         let read = file.try_clone().unwrap();
-        let mut segment = Segment::make(file, number, GENERATION, 4096).unwrap();
+        let mut segment = LogFile::make(file, number, GENERATION, 4096).unwrap();
         for (number, batch) in (first..).zip(batches) {
             segment.append(number, number / 2, batch.bytes()).unwrap();
         }

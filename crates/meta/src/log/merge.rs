@@ -2,8 +2,8 @@
 
 use super::damaged;
 use super::files::{log_name, snapshot_name};
+use super::log_file::{HEAD, batch_at};
 use super::recover::contents;
-use super::segment::{HEAD, batch_at};
 use super::snapshot::{Bad, Head, Reader};
 use super::tail::Sealed;
 use crate::batch::Batch;

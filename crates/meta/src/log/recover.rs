@@ -16,7 +16,7 @@ use rustix::fs::fsync;
 
 use super::damaged;
 use super::files::{FRESH, FRESH_LOG, LOG, SNAPSHOT, log_name, number_in, snapshot_name};
-use super::segment::{FILE_BYTES_MAX, Framed, HEAD, batch_at, batch_behind, is_segment};
+use super::log_file::{FILE_BYTES_MAX, Framed, HEAD, batch_at, batch_behind, is_segment};
 use super::snapshot::{Head, Reader};
 use super::sync_point::synced;
 use super::tail::Sealed;

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::files::{LOG, SNAPSHOT, log_name, number_in, snapshot_name};
+use super::log_file::{HEAD, batch_at, batch_behind, generation_of, is_segment};
 use super::recover::contents;
-use super::segment::{HEAD, batch_at, batch_behind, generation_of, is_segment};
 use super::snapshot::Reader;
 use super::sync_point::synced;
 use crate::batch::{Batch, split};

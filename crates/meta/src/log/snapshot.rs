@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 
-use super::segment::{NUMBER_MAX, sum};
+use super::log_file::{NUMBER_MAX, sum};
 use crate::batch::{Batch, split};
 use halocline_os::error::Error;
 use halocline_os::private::PrivateDir;

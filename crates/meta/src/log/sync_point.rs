@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::files::SYNCED;
-use super::segment::sum;
+use super::log_file::sum;
 use halocline_os::private::{PrivateDir, Use};
 
 const MAGIC: &[u8; 8] = b"hcsync01";

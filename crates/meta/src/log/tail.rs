@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::files::SPARE_BYTES;
-use super::segment::Segment;
+use super::log_file::LogFile;
 use super::snapshot::Head;
 use super::{LOG_BYTES_MAX, Pace, SLACK_BYTES};
 
@@ -21,9 +21,9 @@ pub(super) struct Sealed {
 #[derive(Debug)]
 pub(super) struct Tail {
     /// The file that takes batches.
-    pub(super) segment: Segment,
+    pub(super) segment: LogFile,
     /// The file that takes batches next, if it is made already.
-    pub(super) next: Option<Segment>,
+    pub(super) next: Option<LogFile>,
     /// The background thread was told to make it.
     pub(super) is_announced: bool,
     /// Bytes of a file that is being made.

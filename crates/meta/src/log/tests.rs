@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::thread;
 
 use super::files::{FRESH_LOG, LOG, SNAPSHOT};
-use super::segment::batch_at;
+use super::log_file::batch_at;
 use super::*;
 use crate::records::contract::{Records, scanned};
 
@@ -261,7 +261,7 @@ fn i4_a_snapshot_interrupted_at_each_step_loses_nothing() {
     log.sync().unwrap();
     // The snapshot covers the file that is being written: there must be a next file to continue in.
     while log.shared.tail.lock().next.is_none() {
-        log.shared.prepare();
+        log.shared.make_next_file();
         thread::yield_now();
     }
     let before = files(&live);

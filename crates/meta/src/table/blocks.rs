@@ -58,7 +58,7 @@ impl ExtentTable {
 
     /// A range was discarded: its blocks are free again.
     pub fn discarded(&self, discard: &Discard) {
-        debug_assert!(discard.range == discard.range.widen_to(BLOCK), "I5: whole blocks only");
+        assert!(discard.range == discard.range.widen_to(BLOCK), "I5: whole blocks only");
         let Some(state) = self.files.state(discard.file) else { return };
         let mut mapped = state.mapped.write();
         mapped.blocks.discarded(&self.space, discard.range, discard.placement);

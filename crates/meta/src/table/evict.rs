@@ -9,7 +9,7 @@ use halocline_model::request::ByteRange;
 use super::ExtentTable;
 use crate::batch::Batch;
 use crate::block_accounting::push_joined;
-use crate::eviction_queue::Verdict;
+use crate::eviction_queue::Offered;
 use crate::files::{FileState, Files, Mapped};
 use crate::write_intent::HELD;
 use crate::{BLOCK, Discard, FileId, record};
@@ -137,17 +137,17 @@ impl ExtentTable {
 }
 
 impl Search<'_> {
-    fn judge(&mut self, file: FileId, start: u64) -> Verdict {
-        let Some(state) = self.files.get(file) else { return Verdict::Skip };
-        let Some(mapped) = state.mapped.try_read() else { return Verdict::Skip };
-        let Some(entry) = mapped.extents.get(start) else { return Verdict::Skip };
+    fn judge(&mut self, file: FileId, start: u64) -> Offered {
+        let Some(state) = self.files.get(file) else { return Offered::Skip };
+        let Some(mapped) = state.mapped.try_read() else { return Offered::Skip };
+        let Some(entry) = mapped.extents.get(start) else { return Offered::Skip };
         if entry.dirty() || entry.epoch == HELD || state.pinned.load(Relaxed) {
-            return Verdict::Park;
+            return Offered::Park;
         }
         let range = ByteRange::new(start, entry.end);
         let kept = self.keep.is_some_and(|(kept, part)| kept == file && part.overlaps(range));
         if kept || entry.epoch > self.completed {
-            return Verdict::Skip;
+            return Offered::Skip;
         }
         let blocks = range.widen_to(BLOCK);
         let victims = self.found.entry(file).or_insert_with(|| Victims {
@@ -156,7 +156,7 @@ impl Search<'_> {
             locked: Vec::new(),
         });
         if !lock_rest(&mut victims.locked, blocks, |part| (self.lock)(file, part)) {
-            return Verdict::Skip;
+            return Offered::Skip;
         }
         victims.starts.insert(start);
         let freed =
@@ -164,7 +164,7 @@ impl Search<'_> {
                 victims.starts.contains(&other)
             });
         self.freed += freed.iter().map(|part| part.len()).sum::<u64>();
-        if self.freed >= self.wanted { Verdict::TakeLast } else { Verdict::Take }
+        if self.freed >= self.wanted { Offered::TakeLast } else { Offered::Take }
     }
 }
 

@@ -11,11 +11,11 @@ use crate::FileId;
 use crate::block_accounting::Space;
 use crate::checksums::{Checksums, Setting};
 use crate::files::Files;
+use crate::load::Left;
 use crate::log::{self, Log, Pace};
 use crate::migrate;
 use crate::owner::Owner;
 use crate::records::RecordStore;
-use crate::recover::Left;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
@@ -90,7 +90,7 @@ pub(super) fn open_checksums(
         // Checksums of extents other than those that were read are forgotten, but only in a copy.
         Access::Salvage => Checksums::open_copy(&setting, &is_mapped),
         // After a power loss, an opening forgets them all; a read-only opening leaves that to the next one.
-        Access::Look if left == Left::PowerLost => Ok(Checksums::none()),
+        Access::ReadOnly if left == Left::PowerLost => Ok(Checksums::none()),
         _ if are_kept => Checksums::open(&setting, &is_mapped),
         _ => Checksums::off(dir),
     }

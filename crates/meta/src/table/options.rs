@@ -15,9 +15,9 @@ pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 pub enum Access {
     /// For changes.
     Change,
-    /// Read-only: nothing is recorded, not even the losses of a power loss, so that the next opening finds the same.
-    Look,
-    /// Read-only, and the readable part of damaged records is used. That part may be older than the objects.
+    /// Nothing is recorded, not even the losses of a power loss, so that the next opening finds the same.
+    ReadOnly,
+    /// The same, and the readable part of damaged records is used. That part may be older than the objects.
     Salvage,
 }
 

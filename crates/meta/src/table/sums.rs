@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::load::Counts;
 use crate::record::ExtentRecord;
-use crate::recover::Counts;
 use crate::write_intent::HELD;
 use crate::{BLOCK, Usage};
 

@@ -80,7 +80,7 @@ impl ExtentTable {
         for start in starts {
             let entry = mapped.extents.remove(start).expect("it was just seen");
             let piece = entry.record(ByteRange::new(start, entry.end));
-            debug_assert!(!piece.dirty, "I3: dirty extents do not become clean by merging");
+            assert!(!piece.dirty, "I3: dirty extents do not become clean by merging");
             self.sums.count(&piece, -1);
             let beaten = match heir {
                 Some((last_use_ms, _)) if last_use_ms >= piece.last_use_ms => Some(entry.slot),

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_meta::recover::Left;
+use halocline_meta::load::Left;
 use halocline_meta::table::{ExtentTable, Options};
 use halocline_meta::{BLOCK, Discard, FileId, OriginKey};
 use halocline_model::evict::Lru;

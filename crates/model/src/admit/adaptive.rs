@@ -120,12 +120,16 @@ impl Adaptive {
         }
     }
 
-    /// The request as it is judged. For processes in step a seek of a single disk is accepted: once there, they stay in
-    /// step.
+    /// The request as it is judged. For processes in step a seek of each disk is accepted: once there, they stay in
+    /// step. If they keep less than half of the disks busy, they are faster on the cache, from which a flush goes to
+    /// all disks at once.
     fn with_attempt(&self, query: &Query) -> Query {
+        let origin = &self.setting.origin;
+        let busy =
+            u64::from(query.processes) * u64::from(origin.striping().shape(query.range).servers);
         let attempt = query.in_step
             && query.cache_pressure < IN_STEP_PRESSURE
-            && self.setting.origin.servers == 1;
+            && 2 * busy >= u64::from(origin.servers);
         Query { continues_origin: query.continues_origin || attempt, ..*query }
     }
 

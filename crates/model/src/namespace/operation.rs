@@ -2,8 +2,8 @@
 //! between. Whoever drives it sends what it says and hands in the answers.
 
 use super::{
-    Answer, Completion, Ended, Entry, EntryName, Flags, Found, Inode, IntentId, Plan, Refusal,
-    Script, Slot, Step, Transaction,
+    Answer, Completion, Ended, Entry, EntryName, Flags, Found, Inode, IntentId, Links, Opaque,
+    Plan, Refusal, Script, Slot, Step, Transaction,
 };
 use crate::token::Session;
 
@@ -11,15 +11,16 @@ use crate::token::Session;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Make a file of this number, or a symbolic link or device.
-    Create(EntryName, Inode),
+    Create(EntryName, Inode, Opaque),
     /// Make a directory of this number.
-    MakeDirectory(EntryName, Inode),
+    MakeDirectory(EntryName, Inode, Opaque),
     /// Remove a file's name.
     Unlink(EntryName),
     /// Remove an empty directory.
     RemoveDirectory(EntryName),
-    /// Give the file of the first name the second one, too.
-    Link(EntryName, EntryName),
+    /// Give the file of the first name the second one, too. Of the shards from this number on, as many as there are
+    /// tries were never used.
+    Link(EntryName, EntryName, Inode),
     /// Give what has the first name the second one instead.
     Rename(EntryName, EntryName, Flags),
 }
@@ -27,24 +28,30 @@ pub enum Operation {
 impl Operation {
     fn names(&self) -> Vec<&EntryName> {
         match self {
-            Self::Create(at, _)
-            | Self::MakeDirectory(at, _)
+            Self::Create(at, ..)
+            | Self::MakeDirectory(at, ..)
             | Self::Unlink(at)
             | Self::RemoveDirectory(at) => {
                 vec![at]
             }
-            Self::Link(from, to) | Self::Rename(from, to, _) => vec![from, to],
+            Self::Link(from, to, _) | Self::Rename(from, to, _) => vec![from, to],
         }
     }
 
-    /// `None` if there is nothing to do.
-    fn plan(&self, found: &[Found]) -> Result<Option<Plan>, Refusal> {
+    /// The changes of a try, which are numbered from 0; `None` if there is nothing to do.
+    fn plan(&self, found: &[Found], attempt: u64) -> Result<Option<Plan>, Refusal> {
         match self {
-            Self::Create(_, inode) => Plan::create(&found[0], *inode).map(Some),
-            Self::MakeDirectory(_, inode) => Plan::make_directory(&found[0], *inode).map(Some),
+            Self::Create(_, inode, attributes) => {
+                Plan::create(&found[0], *inode, attributes.clone()).map(Some)
+            }
+            Self::MakeDirectory(_, inode, attributes) => {
+                Plan::make_directory(&found[0], *inode, attributes.clone()).map(Some)
+            }
             Self::Unlink(_) => Plan::unlink(&found[0]).map(Some),
             Self::RemoveDirectory(_) => Plan::remove_directory(&found[0]).map(Some),
-            Self::Link(..) => Plan::link(&found[0], &found[1]).map(Some),
+            Self::Link(.., Inode(first)) => {
+                Plan::link(&found[0], &found[1], Inode(first + attempt)).map(Some)
+            }
             Self::Rename(.., flags) => Plan::rename(&found[0], &found[1], *flags),
         }
     }
@@ -90,7 +97,8 @@ enum Stage {
 pub struct Attempt {
     operation: Operation,
     id: IntentId,
-    /// How often it may begin anew.
+    /// How often it began anew, and how often it may.
+    again: u64,
     more: u32,
     found: Vec<Found>,
     stage: Stage,
@@ -102,13 +110,24 @@ impl Attempt {
     pub fn new(operation: Operation, session: Session, number: u64, tries: u32) -> Self {
         let id = IntentId { session, number };
         let (more, stage) = (tries.saturating_sub(1), Stage::Read(0, false));
-        let mut new = Self { operation, id, more, found: Vec::new(), stage };
-        if let Operation::Create(at, _) | Operation::MakeDirectory(at, _) = &new.operation {
+        let mut new = Self { operation, id, again: 0, more, found: Vec::new(), stage };
+        if let Operation::Create(at, ..) | Operation::MakeDirectory(at, ..) = &new.operation {
             // Most names that are made are not there: they are looked at only where that was wrong.
-            new.found.push(Found { entry_name: at.clone(), entry: None, settlements: 0, count: 0 });
+            new.found.push(Found {
+                entry_name: at.clone(),
+                entry: None,
+                settlements: 0,
+                links: None,
+            });
             new.stage = new.read(1);
         }
         new
+    }
+
+    /// What was read of the operation's names: after its end, what they were in the moment in which it was done.
+    #[must_use]
+    pub fn found(&self) -> &[Found] {
+        &self.found
     }
 
     /// What to send now, or the result.
@@ -119,10 +138,10 @@ impl Attempt {
                 let name = self.operation.names()[*at];
                 Next::Send(name.directory, Script::Read(Slot::Name(name.name.clone())))
             }
-            Stage::Read(at, true) => {
-                let entry = self.found[*at].entry.expect("only a file that is there has a count");
-                Next::Send(entry.inode(), Script::Read(Slot::Whole))
-            }
+            Stage::Read(at, true) => match &self.found[*at].entry {
+                Some(Entry::Linked(_, shard)) => Next::Send(*shard, Script::Read(Slot::Whole)),
+                _ => unreachable!("only a file with several names has a count"),
+            },
             Stage::Commit(transaction) => match transaction.step() {
                 Step::Send(shard, script) => Next::Send(shard, script),
                 Step::End(_) => unreachable!("what has ended is no stage"),
@@ -146,8 +165,8 @@ impl Attempt {
             (Stage::Read(at, false), Some(Answer::Name(entry, settlements))) => {
                 self.name(at, entry, settlements)
             }
-            (Stage::Read(at, true), Some(Answer::Count(count))) => {
-                self.found[at].count = count;
+            (Stage::Read(at, true), Some(Answer::Links(links @ Links { count: 1.., .. }))) => {
+                self.found[at].links = Some(links);
                 self.read(at + 1)
             }
             (Stage::Read(_, false), Some(_)) => Stage::End(Err(Failure::Refused(Refusal::Absent))),
@@ -166,12 +185,9 @@ impl Attempt {
 
     fn name(&mut self, at: usize, entry: Option<Entry>, settlements: u64) -> Stage {
         let entry_name = self.operation.names()[at].clone();
-        self.found.push(Found { entry_name, entry, settlements, count: 0 });
-        if matches!(entry, Some(Entry::Linked(_))) {
-            Stage::Read(at, true)
-        } else {
-            self.read(at + 1)
-        }
+        let is_linked = matches!(entry, Some(Entry::Linked(..)));
+        self.found.push(Found { entry_name, entry, settlements, links: None });
+        if is_linked { Stage::Read(at, true) } else { self.read(at + 1) }
     }
 
     /// What is read next, or done when all is known.
@@ -179,7 +195,7 @@ impl Attempt {
         if at < self.operation.names().len() {
             return Stage::Read(at, false);
         }
-        match self.operation.plan(&self.found) {
+        match self.operation.plan(&self.found, self.again) {
             Ok(Some(plan)) => Stage::Commit(Transaction::new(plan, self.id)),
             Ok(None) => Stage::End(Ok(())),
             Err(refusal) => Stage::End(Err(Failure::Refused(refusal))),
@@ -205,6 +221,7 @@ impl Attempt {
             return Stage::End(Err(Failure::Contended));
         };
         self.more = more;
+        self.again += 1;
         self.id.number += 1;
         self.found.clear();
         Stage::Read(0, false)

@@ -1,6 +1,6 @@
 //! Which changes make an operation, from what was read of it before. What was read may be old: each change compares.
 
-use super::{Body, Change, Entry, Inode};
+use super::{Body, Change, Entry, Inode, Links, Name, Opaque};
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -8,7 +8,7 @@ pub struct EntryName {
     /// The directory.
     pub directory: Inode,
     /// The name.
-    pub name: String,
+    pub name: Name,
 }
 
 impl EntryName {
@@ -42,6 +42,8 @@ pub enum Refusal {
     IsADirectory,
     /// `EMLINK`.
     TooManyNames,
+    /// `ENOTEMPTY`: a directory would be replaced by what is in it.
+    Inside,
 }
 
 /// The changes of an operation.
@@ -71,8 +73,18 @@ pub struct Found {
     pub entry: Option<Entry>,
     /// The settlements of its directory.
     pub settlements: u64,
-    /// Names of a file with several; not used of others.
-    pub count: u32,
+    /// Of a file with several names: how many, and its attributes.
+    pub links: Option<Links>,
+}
+
+impl Found {
+    /// What a file with several names has, one name more or less: `None` if there would be too many, or none is known.
+    fn counted(&self, change: i32) -> Option<(Links, Links)> {
+        let links = self.links.clone()?;
+        let count = links.count.checked_add_signed(change)?;
+        let after = Links { count, ..links.clone() };
+        Some((links, after))
+    }
 }
 
 impl Plan {
@@ -80,17 +92,17 @@ impl Plan {
     ///
     /// # Errors
     /// If the name is there.
-    pub fn create(at: &Found, inode: Inode) -> Result<Self, Refusal> {
-        Self::decided_by(at).add(at, Entry::Single(inode))
+    pub fn create(at: &Found, inode: Inode, attributes: Opaque) -> Result<Self, Refusal> {
+        Self::decided_by(at).add(at, Entry::Single(inode, attributes))
     }
 
     /// A directory: its shard first, then one script.
     ///
     /// # Errors
     /// If the name is there.
-    pub fn make_directory(at: &Found, inode: Inode) -> Result<Self, Refusal> {
+    pub fn make_directory(at: &Found, inode: Inode, attributes: Opaque) -> Result<Self, Refusal> {
         let mut plan = Self::decided_by(at);
-        plan.made.push((inode, Body::directory(at.entry_name.directory)));
+        plan.made.push((inode, Body::directory(at.entry_name.directory, attributes)));
         plan.add(at, Entry::Directory(inode))
     }
 
@@ -99,9 +111,9 @@ impl Plan {
     /// # Errors
     /// If it is not there, or a directory.
     pub fn unlink(at: &Found) -> Result<Self, Refusal> {
-        match at.entry.ok_or(Refusal::Absent)? {
+        match at.entry.as_ref().ok_or(Refusal::Absent)? {
             Entry::Directory(_) => Err(Refusal::IsADirectory),
-            Entry::Single(_) | Entry::Linked(_) => Ok(Self::decided_by(at).replace(at, None)),
+            Entry::Single(..) | Entry::Linked(..) => Ok(Self::decided_by(at).replace(at, None)),
         }
     }
 
@@ -110,34 +122,38 @@ impl Plan {
     /// # Errors
     /// If it is not there, or no directory.
     pub fn remove_directory(at: &Found) -> Result<Self, Refusal> {
-        match at.entry.ok_or(Refusal::Absent)? {
+        match at.entry.as_ref().ok_or(Refusal::Absent)? {
             Entry::Directory(_) => Ok(Self::decided_by(at).replace(at, None)),
-            Entry::Single(_) | Entry::Linked(_) => Err(Refusal::NotADirectory),
+            Entry::Single(..) | Entry::Linked(..) => Err(Refusal::NotADirectory),
         }
     }
 
-    /// Gives a file one more name.
+    /// Gives a file one more name. `shard` was never used: of its names, if it has had one only.
     ///
     /// # Errors
     /// If the file is not there or is a directory, if the new name is there, or there would be too many.
-    pub fn link(file: &Found, new: &Found) -> Result<Self, Refusal> {
-        let entry = file.entry.ok_or(Refusal::Absent)?;
-        let linked = Some(Entry::Linked(entry.inode()));
-        let mut plan = Self::decided_by(new);
-        match entry {
-            Entry::Directory(_) => return Err(Refusal::IsADirectory),
-            Entry::Single(inode) => {
-                plan.made.push((inode, Body::Links { count: 2 }));
-                plan.put(new, file.entry_name.change(file.entry, linked));
-            }
-            Entry::Linked(inode) => {
-                let more = file.count.checked_add(1).ok_or(Refusal::TooManyNames)?;
-                plan.locked.push((inode, Change::Count(file.count, more)));
-                // A name that was taken away meanwhile gives no other one.
-                plan.put(new, file.entry_name.change(file.entry, file.entry));
-            }
+    pub fn link(file: &Found, new: &Found, shard: Inode) -> Result<Self, Refusal> {
+        let entry = file.entry.clone().ok_or(Refusal::Absent)?;
+        if new.entry.is_some() {
+            return Err(Refusal::Exists);
         }
-        plan.add(new, Entry::Linked(entry.inode()))
+        let mut plan = Self::decided_by(new);
+        let linked = match &entry {
+            Entry::Directory(_) => return Err(Refusal::IsADirectory),
+            Entry::Single(inode, attributes) => {
+                let links = Links { count: 2, attributes: attributes.clone() };
+                plan.made.push((shard, Body::Links(links)));
+                Entry::Linked(*inode, shard)
+            }
+            Entry::Linked(_, links) => {
+                let (from, to) = file.counted(1).ok_or(Refusal::TooManyNames)?;
+                plan.locked.push((*links, Change::Links(from, to)));
+                // A name that was taken away meanwhile gives no other one.
+                entry.clone()
+            }
+        };
+        plan.put(new, file.entry_name.change(Some(entry), Some(linked.clone())));
+        plan.add(new, linked)
     }
 
     /// Renames. `None` if there is nothing to do, because both names lead to one file.
@@ -146,21 +162,26 @@ impl Plan {
     /// As `renameat2` has it. That a directory would be below itself, or that one with entries would be replaced, shows
     /// while it is done.
     pub fn rename(from: &Found, to: &Found, flags: Flags) -> Result<Option<Self>, Refusal> {
-        let moved = from.entry.ok_or(Refusal::Absent)?;
-        match (flags, to.entry) {
+        let moved = from.entry.clone().ok_or(Refusal::Absent)?;
+        match (flags, &to.entry) {
             (Flags::NoReplace, Some(_)) => return Err(Refusal::Exists),
             (Flags::Exchange, None) => return Err(Refusal::Absent),
             (_, Some(target)) if target.inode() == moved.inode() => return Ok(None),
-            (Flags::Replace, Some(target)) => kinds_agree(moved, target)?,
+            (Flags::Replace, Some(Entry::Directory(inode)))
+                if *inode == from.entry_name.directory =>
+            {
+                return Err(Refusal::Inside);
+            }
+            (Flags::Replace, Some(target)) => kinds_agree(&moved, target)?,
             _ => {}
         }
-        let left = to.entry.filter(|_| flags == Flags::Exchange);
+        let left = to.entry.clone().filter(|_| flags == Flags::Exchange);
         let mut plan = Self::decided_by(to);
-        plan.put(to, from.entry_name.change(from.entry, left));
-        plan.reparent(moved, &from.entry_name, &to.entry_name);
+        plan.put(to, from.entry_name.change(from.entry.clone(), left.clone()));
+        plan.reparent(&moved, &from.entry_name, &to.entry_name);
         if let Some(left) = left {
-            plan.reparent(left, &to.entry_name, &from.entry_name);
-            plan.put(to, to.entry_name.change(to.entry, from.entry));
+            plan.reparent(&left, &to.entry_name, &from.entry_name);
+            plan.put(to, to.entry_name.change(to.entry.clone(), from.entry.clone()));
             return Ok(Some(plan));
         }
         Ok(Some(plan.replace(to, Some(moved))))
@@ -179,14 +200,15 @@ impl Plan {
 
     /// Makes `at` lead to something else, which commits the plan. What it led to loses a name.
     fn replace(mut self, at: &Found, entry: Option<Entry>) -> Self {
-        match at.entry {
-            Some(Entry::Directory(inode)) => self.locked.push((inode, Change::End)),
-            Some(Entry::Linked(inode)) => {
-                self.locked.push((inode, Change::Count(at.count, at.count.saturating_sub(1))));
+        match &at.entry {
+            Some(Entry::Directory(inode)) => self.locked.push((*inode, Change::End)),
+            Some(Entry::Linked(_, shard)) => {
+                let (from, to) = at.counted(-1).expect("who has a name has at least one");
+                self.locked.push((*shard, Change::Links(from, to)));
             }
-            Some(Entry::Single(_)) | None => {}
+            Some(Entry::Single(..)) | None => {}
         }
-        self.put(at, at.entry_name.change(at.entry, entry));
+        self.put(at, at.entry_name.change(at.entry.clone(), entry));
         self
     }
 
@@ -199,17 +221,17 @@ impl Plan {
         }
     }
 
-    fn reparent(&mut self, entry: Entry, from: &EntryName, to: &EntryName) {
+    fn reparent(&mut self, entry: &Entry, from: &EntryName, to: &EntryName) {
         if let Entry::Directory(inode) = entry
             && from.directory != to.directory
         {
-            self.locked.push((inode, Change::Parent(from.directory, to.directory)));
-            self.moved.push((inode, to.directory));
+            self.locked.push((*inode, Change::Parent(from.directory, to.directory)));
+            self.moved.push((*inode, to.directory));
         }
     }
 }
 
-fn kinds_agree(moved: Entry, target: Entry) -> Result<(), Refusal> {
+fn kinds_agree(moved: &Entry, target: &Entry) -> Result<(), Refusal> {
     match (moved, target) {
         (Entry::Directory(_), Entry::Directory(_)) => Ok(()),
         (Entry::Directory(_), _) => Err(Refusal::NotADirectory),

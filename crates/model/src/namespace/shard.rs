@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Answer, Change, Entry, Inode, Intent, IntentId, Outcome, ROOT, Script, Slot};
+use super::{
+    Answer, Change, Entry, Inode, Intent, IntentId, Links, Name, Opaque, Outcome, ROOT, Script,
+    Slot,
+};
 
 /// What a shard is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,21 +14,20 @@ pub enum Body {
     Directory {
         /// The directory that it is in; of [`ROOT`], itself.
         parent: Inode,
+        /// Its attributes.
+        attributes: Opaque,
         /// What is in it.
-        entries: BTreeMap<String, Entry>,
+        entries: BTreeMap<Name, Entry>,
     },
     /// A file with several names.
-    Links {
-        /// How many.
-        count: u32,
-    },
+    Links(Links),
 }
 
 impl Body {
     /// A directory with nothing in it.
     #[must_use]
-    pub const fn directory(parent: Inode) -> Self {
-        Self::Directory { parent, entries: BTreeMap::new() }
+    pub const fn directory(parent: Inode, attributes: Opaque) -> Self {
+        Self::Directory { parent, attributes, entries: BTreeMap::new() }
     }
 
     /// Why a change cannot be made.
@@ -39,7 +41,10 @@ impl Body {
                 return Some(Answer::NotEmpty);
             }
             (Self::Directory { .. }, Change::End) => true,
-            (Self::Links { count }, Change::Count(from, _)) => count == from,
+            (Self::Directory { attributes, .. }, Change::Attributes { from, .. }) => {
+                attributes == from
+            }
+            (Self::Links(links), Change::Links(from, _)) => links == from,
             _ => false,
         };
         (!fits).then_some(Answer::Differs)
@@ -49,15 +54,18 @@ impl Body {
     fn make(&mut self, change: &Change) -> bool {
         match (self, change) {
             (Self::Directory { entries, .. }, Change::Name(name, _, Some(to))) => {
-                entries.insert(name.clone(), *to);
+                entries.insert(name.clone(), to.clone());
             }
             (Self::Directory { entries, .. }, Change::Name(name, _, None)) => {
                 entries.remove(name);
             }
             (Self::Directory { parent, .. }, Change::Parent(_, to)) => *parent = *to,
-            (Self::Links { count }, Change::Count(_, to)) => {
-                *count = *to;
-                return *to > 0;
+            (Self::Directory { attributes, .. }, Change::Attributes { to, .. }) => {
+                *attributes = to.clone();
+            }
+            (Self::Links(links), Change::Links(_, to)) => {
+                *links = to.clone();
+                return to.count > 0;
             }
             (_, Change::End) => return false,
             _ => {}
@@ -77,18 +85,30 @@ pub struct Shard {
     pub committed: BTreeMap<IntentId, (Intent, bool)>,
     /// Intents that were settled as aborted.
     pub settlements: u64,
+    /// When names of the directory last changed since its attributes were set, by the store's clock; or 0.
+    pub changed: u64,
+    /// The order in which names came, by the places that they have in it; and the next place.
+    order: (BTreeMap<u64, Name>, u64),
 }
 
 impl Shard {
     /// One without locks.
     #[must_use]
-    pub const fn new(body: Body) -> Self {
-        Self { body, locks: BTreeMap::new(), committed: BTreeMap::new(), settlements: 0 }
+    pub fn new(body: Body) -> Self {
+        let names = match &body {
+            Body::Directory { entries, .. } => entries.keys().cloned().collect(),
+            Body::Links(_) => Vec::new(),
+        };
+        let next = names.len() as u64 + 1;
+        let order = ((1..).zip(names).collect(), next);
+        let (locks, committed) = <_>::default();
+        Self { body, locks, committed, settlements: 0, changed: 0, order }
     }
 
     /// The intent that keeps a slot from being read or changed. All of a shard can end only when nobody will ask it for
     /// an intent whose locks are left somewhere.
-    fn in_the_way(&self, slot: &Slot) -> Option<Intent> {
+    #[must_use]
+    pub fn in_the_way(&self, slot: &Slot) -> Option<Intent> {
         let lock = match slot {
             Slot::Whole => self.locks.values().next(),
             slot => self.locks.get(slot).or_else(|| self.locks.get(&Slot::Whole)),
@@ -114,12 +134,57 @@ impl Shard {
         }
         match (&self.body, slot) {
             (Body::Directory { entries, .. }, Slot::Name(name)) => {
-                Answer::Name(entries.get(name).copied(), self.settlements)
+                Answer::Name(entries.get(name).cloned(), self.settlements)
             }
             (Body::Directory { parent, .. }, Slot::Parent) => Answer::Parent(*parent),
-            (Body::Links { count }, Slot::Whole) => Answer::Count(*count),
+            (Body::Directory { attributes, .. }, Slot::Attributes) => {
+                Answer::Attributes(attributes.clone(), self.changed)
+            }
+            (Body::Links(links), Slot::Whole) => Answer::Links(links.clone()),
             _ => Answer::Differs,
         }
+    }
+
+    fn list(&self, after: u64, limit: usize) -> Answer {
+        let Body::Directory { entries, .. } = &self.body else { return Answer::Differs };
+        let all = |slot: &Slot| self.locks.get(slot).map(|(intent, _)| intent.clone());
+        if let Some(intent) = all(&Slot::Whole) {
+            return Answer::Busy(intent);
+        }
+        let mut listed = Vec::new();
+        let Some(first) = after.checked_add(1) else {
+            return Answer::Entries { entries: listed, is_last: true };
+        };
+        let mut behind = self.order.0.range(first..);
+        for (place, name) in behind.by_ref().take(limit) {
+            if let Some(intent) = all(&Slot::Name(name.clone())) {
+                return Answer::Busy(intent);
+            }
+            listed.push((*place, name.clone(), entries[name].clone()));
+        }
+        Answer::Entries { entries: listed, is_last: behind.next().is_none() }
+    }
+
+    /// Makes changes that were compared before. `false` if that is the shard's end.
+    fn make(&mut self, changes: &[Change], now: u64) -> bool {
+        let mut stays = true;
+        for change in changes {
+            stays &= self.body.make(change);
+            if change.changes_names() {
+                self.changed = self.changed.max(now);
+            }
+            match change {
+                Change::Name(name, None, Some(_)) => {
+                    let (order, next) = &mut self.order;
+                    order.insert(*next, name.clone());
+                    *next += 1;
+                }
+                Change::Name(name, Some(_), None) => self.order.0.retain(|_, other| other != name),
+                Change::Attributes { sets_changed: true, .. } => self.changed = 0,
+                _ => {}
+            }
+        }
+        stays
     }
 
     /// What became of an intent that this shard decides; not committed is aborted.
@@ -132,7 +197,7 @@ impl Shard {
     }
 
     /// Finishes an intent's locks. `false` if that is the shard's end.
-    fn finish(&mut self, id: IntentId, outcome: Outcome) -> bool {
+    fn finish(&mut self, id: IntentId, outcome: Outcome, now: u64) -> bool {
         let own: Vec<Slot> = self
             .locks
             .iter()
@@ -143,7 +208,7 @@ impl Shard {
         for slot in own {
             let lock = self.locks.remove(&slot);
             if let Some((_, change)) = lock.filter(|_| outcome == Outcome::Committed) {
-                stays &= self.body.make(&change);
+                stays &= self.make(&[change], now);
             }
         }
         stays
@@ -157,13 +222,13 @@ pub struct Shards(pub BTreeMap<Inode, Shard>);
 impl Default for Shards {
     /// An empty root.
     fn default() -> Self {
-        Self(BTreeMap::from([(ROOT, Shard::new(Body::directory(ROOT)))]))
+        Self(BTreeMap::from([(ROOT, Shard::new(Body::directory(ROOT, Opaque::default())))]))
     }
 }
 
 impl Shards {
-    /// Runs one script on one shard.
-    pub fn run(&mut self, at: Inode, script: &Script) -> Answer {
+    /// Runs one script on one shard, at a time by the store's clock.
+    pub fn run(&mut self, at: Inode, script: &Script, now: u64) -> Answer {
         let Some(shard) = self.0.get_mut(&at) else {
             return match script {
                 Script::Make(body) => {
@@ -173,7 +238,7 @@ impl Shards {
                 _ => Answer::Gone,
             };
         };
-        let (answer, stays) = run(shard, script);
+        let (answer, stays) = run(shard, script, now);
         if !stays {
             self.0.remove(&at);
         }
@@ -182,14 +247,15 @@ impl Shards {
 }
 
 /// Runs a script on a shard that is there; whether it still is.
-fn run(shard: &mut Shard, script: &Script) -> (Answer, bool) {
+fn run(shard: &mut Shard, script: &Script, now: u64) -> (Answer, bool) {
     let mut stays = true;
     let answer = match script {
         Script::Make(body) if shard.body == *body => Answer::Done,
         Script::Make(_) => Answer::Differs,
         Script::Read(slot) => shard.read(slot),
+        Script::List(after, limit) => shard.list(*after, *limit),
         Script::Alone(changes) => shard.refusal(changes).unwrap_or_else(|| {
-            stays = changes.iter().all(|change| shard.body.make(change));
+            stays = shard.make(changes, now);
             Answer::Done
         }),
         Script::Prepare(intent, change) => {
@@ -200,13 +266,13 @@ fn run(shard: &mut Shard, script: &Script) -> (Answer, bool) {
         }
         Script::Decide(_, settlements, _) if *settlements != shard.settlements => Answer::Differs,
         Script::Decide(intent, _, changes) => shard.refusal(changes).unwrap_or_else(|| {
-            stays = changes.iter().all(|change| shard.body.make(change));
+            stays = shard.make(changes, now);
             shard.committed.insert(intent.id, (intent.clone(), false));
             Answer::Done
         }),
         Script::Settle(id) => Answer::Settled(shard.settle(*id)),
         Script::Finish(id, outcome) => {
-            stays = shard.finish(*id, *outcome);
+            stays = shard.finish(*id, *outcome, now);
             Answer::Done
         }
         Script::Finished(id) => {

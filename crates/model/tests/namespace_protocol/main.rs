@@ -4,9 +4,14 @@
 
 mod world;
 
-use halocline_model::namespace::{EntryName, Failure, Flags, Inode, Operation, ROOT, Refusal};
+use halocline_model::namespace::{
+    EntryName, Failure, Flags, Inode, Opaque, Operation, ROOT, Refusal,
+};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use world::{A, B, Budget, Canary, D, E, FRESH, Step, World};
+
+/// From here on nobody uses any shard: of links into each directory some.
+const FRESH_LINKS: u64 = 100;
 
 /// How many states of a test are looked at, breadth first. `HALOCLINE_NAMESPACE_STATES` says otherwise.
 const STATES: usize = 60_000;
@@ -74,7 +79,7 @@ fn holds(operations: &[Operation]) {
 }
 
 fn at(directory: Inode, name: &str) -> EntryName {
-    EntryName { directory, name: name.to_owned() }
+    EntryName { directory, name: name.into() }
 }
 
 fn rename(from: EntryName, to: EntryName) -> Operation {
@@ -82,7 +87,16 @@ fn rename(from: EntryName, to: EntryName) -> Operation {
 }
 
 fn create(at: EntryName) -> Operation {
-    Operation::Create(at, FRESH)
+    Operation::Create(at, FRESH, Opaque::default())
+}
+
+fn make_directory(at: EntryName) -> Operation {
+    Operation::MakeDirectory(at, FRESH, Opaque::default())
+}
+
+fn link(from: EntryName, to: EntryName) -> Operation {
+    let shard = Inode(FRESH_LINKS * to.directory.0);
+    Operation::Link(from, to, shard)
 }
 
 #[test]
@@ -109,7 +123,7 @@ fn i15_a_rename_into_a_directory_that_is_removed() {
 #[test]
 fn i15_a_file_made_in_a_directory_that_is_removed() {
     holds(&[create(at(E, "x")), Operation::RemoveDirectory(at(B, "e"))]);
-    holds(&[Operation::MakeDirectory(at(E, "x"), FRESH), Operation::RemoveDirectory(at(B, "e"))]);
+    holds(&[make_directory(at(E, "x")), Operation::RemoveDirectory(at(B, "e"))]);
 }
 
 #[test]
@@ -142,14 +156,14 @@ fn i15_names_are_exchanged() {
 
 #[test]
 fn i15_a_second_name_and_a_rename() {
-    holds(&[Operation::Link(at(A, "f"), at(B, "x")), rename(at(A, "f"), at(A, "y"))]);
-    holds(&[Operation::Link(at(A, "f"), at(A, "x")), Operation::Link(at(A, "f"), at(B, "x"))]);
+    holds(&[link(at(A, "f"), at(B, "x")), rename(at(A, "f"), at(A, "y"))]);
+    holds(&[link(at(A, "f"), at(A, "x")), link(at(A, "f"), at(B, "x"))]);
 }
 
 #[test]
 fn i15_names_of_one_file_are_counted() {
     holds(&[Operation::Unlink(at(A, "l")), Operation::Unlink(at(B, "l"))]);
-    holds(&[Operation::Link(at(A, "l"), at(E, "l")), Operation::Unlink(at(A, "l"))]);
+    holds(&[link(at(A, "l"), at(E, "l")), Operation::Unlink(at(A, "l"))]);
     holds(&[rename(at(A, "f"), at(B, "l")), Operation::Unlink(at(A, "l"))]);
 }
 
@@ -163,14 +177,14 @@ fn i15_three_nodes() {
 fn an_operation_takes_so_many_round_trips() {
     for (operation, round_trips) in [
         (create(at(A, "x")), 1),
-        (Operation::MakeDirectory(at(A, "x"), FRESH), 2),
+        (make_directory(at(A, "x")), 2),
         (Operation::Unlink(at(A, "f")), 2),
         (Operation::Unlink(at(A, "l")), 6),
         (Operation::RemoveDirectory(at(B, "e")), 5),
         (rename(at(A, "f"), at(A, "x")), 3),
         (rename(at(A, "f"), at(B, "x")), 6),
         (rename(at(A, "d"), at(B, "x")), 8 + 2),
-        (Operation::Link(at(A, "f"), at(B, "x")), 7),
+        (link(at(A, "f"), at(B, "x")), 7),
     ] {
         assert_eq!(
             World::new(std::slice::from_ref(&operation), CALM).round_trips(),
@@ -191,11 +205,13 @@ fn operations_are_refused_by_what_is_there() {
         (Operation::Unlink(at(A, "d")), Failure::Refused(Refusal::IsADirectory)),
         (Operation::RemoveDirectory(at(A, "f")), Failure::Refused(Refusal::NotADirectory)),
         (Operation::RemoveDirectory(at(ROOT, "a")), Failure::NotEmpty),
-        (Operation::Link(at(A, "d"), at(B, "x")), Failure::Refused(Refusal::IsADirectory)),
-        (Operation::Link(at(A, "f"), at(B, "g")), Failure::Refused(Refusal::Exists)),
+        (link(at(A, "d"), at(B, "x")), Failure::Refused(Refusal::IsADirectory)),
+        (link(at(A, "f"), at(B, "g")), Failure::Refused(Refusal::Exists)),
         (rename(at(A, "d"), at(B, "g")), Failure::Refused(Refusal::NotADirectory)),
         (rename(at(A, "f"), at(B, "e")), Failure::Refused(Refusal::IsADirectory)),
         (rename(at(B, "e"), at(ROOT, "a")), Failure::NotEmpty),
+        (rename(at(B, "e"), at(ROOT, "b")), Failure::Refused(Refusal::Inside)),
+        (rename(at(B, "g"), at(ROOT, "b")), Failure::Refused(Refusal::Inside)),
         (rename(at(ROOT, "a"), at(A, "x")), Failure::Loop),
         (rename(at(ROOT, "a"), at(D, "x")), Failure::Loop),
         (flagged(at(A, "f"), at(B, "g"), Flags::NoReplace), Failure::Refused(Refusal::Exists)),

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_model::namespace::{
-    Answer, Attempt, Body, Change, Completion, Entry, EntryName, Failure, Flags, Inode, Next,
-    Operation, Outcome, ROOT, Script, Shard, Shards, Slot,
+    Answer, Attempt, Body, Change, Completion, Entry, EntryName, Failure, Flags, Inode, Links,
+    Name, Next, Opaque, Operation, Outcome, ROOT, Script, Shard, Shards, Slot,
 };
 use halocline_model::token::Session;
 
@@ -20,6 +20,8 @@ pub(crate) const E: Inode = Inode(5);
 /// What nobody uses yet.
 pub(crate) const FRESH: Inode = Inode(20);
 
+/// The store's clock stands still.
+const NOW: u64 = 0;
 /// How often an operation begins.
 const TRIES: u32 = 3;
 
@@ -74,7 +76,7 @@ struct Node {
     commits: u8,
 }
 
-type Names = BTreeMap<(Inode, String), Inode>;
+type Names = BTreeMap<(Inode, Name), Inode>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
@@ -86,17 +88,18 @@ pub(crate) struct World {
 }
 
 fn directory(parent: Inode, entries: &[(&str, Entry)]) -> Shard {
-    let entries = entries.iter().map(|(name, entry)| ((*name).to_owned(), *entry)).collect();
-    Shard::new(Body::Directory { parent, entries })
+    let entries = entries.iter().map(|(name, entry)| (Name::from(*name), entry.clone())).collect();
+    Shard::new(Body::Directory { parent, attributes: Opaque::default(), entries })
 }
 
 impl World {
     pub(crate) fn new(operations: &[Operation], budget: Budget) -> Self {
-        let [file, other] = [10, 11].map(|inode| Entry::Single(Inode(inode)));
-        let linked = Entry::Linked(Inode(12));
+        let [file, other] = [10, 11].map(|inode| Entry::Single(Inode(inode), Opaque::default()));
+        let linked = Entry::Linked(Inode(12), Inode(13));
+        let links = Links { count: 2, attributes: Opaque::default() };
         let [of_root, of_a, of_b] = [
             [("a", Entry::Directory(A)), ("b", Entry::Directory(B))].to_vec(),
-            [("d", Entry::Directory(D)), ("f", file), ("l", linked)].to_vec(),
+            [("d", Entry::Directory(D)), ("f", file), ("l", linked.clone())].to_vec(),
             [("e", Entry::Directory(E)), ("g", other), ("l", linked)].to_vec(),
         ];
         let shards = Shards(BTreeMap::from([
@@ -105,7 +108,7 @@ impl World {
             (B, directory(ROOT, &of_b)),
             (D, directory(A, &[])),
             (E, directory(B, &[])),
-            (linked.inode(), Shard::new(Body::Links { count: 2 })),
+            (Inode(13), Shard::new(Body::Links(links))),
         ]));
         let node = |(at, operation): (u64, &Operation)| Node {
             operation: operation.clone(),
@@ -219,13 +222,13 @@ impl World {
         node.commits += 1;
         let key = |at: &EntryName| (at.directory, at.name.clone());
         match &node.operation {
-            Operation::Create(at, inode) | Operation::MakeDirectory(at, inode) => {
+            Operation::Create(at, inode, _) | Operation::MakeDirectory(at, inode, _) => {
                 names.insert(key(at), *inode).is_none().then_some(())?;
             }
             Operation::Unlink(at) | Operation::RemoveDirectory(at) => {
                 names.remove(&key(at))?;
             }
-            Operation::Link(from, to) => {
+            Operation::Link(from, to, _) => {
                 let inode = *names.get(&key(from))?;
                 names.insert(key(to), inode).is_none().then_some(())?;
             }
@@ -249,7 +252,7 @@ impl World {
                 let is_committed =
                     decider.is_some_and(|decider| decider.committed.contains_key(&intent.id));
                 let outcome = if is_committed { Outcome::Committed } else { Outcome::Aborted };
-                resolved.run(*inode, &Script::Finish(intent.id, outcome));
+                resolved.run(*inode, &Script::Finish(intent.id, outcome), NOW);
             }
         }
         resolved
@@ -265,7 +268,7 @@ impl World {
         let mut seen = BTreeSet::new();
         let mut todo = vec![(ROOT, ROOT)];
         while let Some((inode, parent)) = todo.pop() {
-            let Some(Body::Directory { parent: own, entries }) =
+            let Some(Body::Directory { parent: own, entries, .. }) =
                 resolved.0.get(&inode).map(|shard| &shard.body)
             else {
                 return false;
@@ -278,7 +281,7 @@ impl World {
         }
         let is_empty = |shard: &Shard| match &shard.body {
             Body::Directory { entries, .. } => entries.is_empty(),
-            Body::Links { .. } => true,
+            Body::Links(_) => true,
         };
         resolved.0.iter().all(|(inode, shard)| seen.contains(inode) || is_empty(shard))
     }
@@ -291,17 +294,22 @@ impl World {
             let Body::Directory { entries, .. } = &shard.body else { continue };
             for entry in entries.values() {
                 match entry {
-                    Entry::Single(inode) => *single.entry(*inode).or_insert(0_u32) += 1,
-                    Entry::Linked(inode) => *linked.entry(*inode).or_insert(0_u32) += 1,
+                    Entry::Single(inode, _) => *single.entry(*inode).or_insert(0_u32) += 1,
+                    Entry::Linked(inode, shard) => {
+                        *linked.entry((*inode, *shard)).or_insert(0_u32) += 1;
+                    }
                     Entry::Directory(_) => {}
                 }
             }
         }
-        let counted = |(inode, names): (&Inode, &u32)| {
-            resolved.0.get(inode).is_some_and(|shard| shard.body == Body::Links { count: *names })
+        let counted = |((_, shard), names): (&(Inode, Inode), &u32)| {
+            let found = resolved.0.get(shard).map(|shard| &shard.body);
+            matches!(found, Some(Body::Links(links)) if links.count == *names)
         };
-        let one = |(inode, names): (&Inode, &u32)| *names == 1 && !linked.contains_key(inode);
-        single.iter().all(one) && linked.iter().all(counted)
+        let files: Vec<_> = linked.keys().map(|(inode, _)| *inode).collect();
+        let one = |(inode, names): (&Inode, &u32)| *names == 1 && !files.contains(inode);
+        let has_one_shard = files.windows(2).all(|pair| pair[0] != pair[1]);
+        has_one_shard && single.iter().all(one) && linked.iter().all(counted)
     }
 
     /// What nodes say of their operations is so, and stays so.
@@ -323,7 +331,7 @@ impl World {
             for (intent, _) in shard.locks.values() {
                 let mut completion = Completion::new(intent.clone());
                 while let Some((at, script)) = completion.step() {
-                    let answer = shards.run(at, &script);
+                    let answer = shards.run(at, &script, NOW);
                     completion.answer(Some(answer));
                 }
             }
@@ -360,26 +368,27 @@ fn broken(
     match (canary, script) {
         (Some(Canary::AnySettlements), Script::Decide(intent, _, changes)) => {
             let settlements = decider.map_or(0, |decider| decider.settlements);
-            shards.run(at, &Script::Decide(intent.clone(), settlements, changes.clone()))
+            let decide = Script::Decide(intent.clone(), settlements, changes.clone());
+            shards.run(at, &decide, NOW)
         }
         (Some(Canary::AbortUnasked), Script::Settle(id)) if id.session != from => {
             Answer::Settled(Outcome::Aborted)
         }
         (Some(Canary::NothingKept), Script::Decide(intent, ..)) => {
-            let answer = shards.run(at, script);
-            shards.run(at, &Script::Forget(intent.id));
+            let answer = shards.run(at, script, NOW);
+            shards.run(at, &Script::Forget(intent.id), NOW);
             answer
         }
         (Some(Canary::ForgottenEarly), Script::Finish(id, Outcome::Committed)) => {
             for decider in shards.0.values_mut() {
                 decider.committed.remove(id);
             }
-            shards.run(at, script)
+            shards.run(at, script, NOW)
         }
         (Some(Canary::LocksIgnored), Script::Alone(_)) => {
             let Some(decider) = decider else { return Answer::Gone };
             let locks = std::mem::take(&mut decider.locks);
-            let answer = shards.run(at, script);
+            let answer = shards.run(at, script, NOW);
             shards.0.entry(at).and_modify(|shard| shard.locks = locks);
             answer
         }
@@ -390,8 +399,8 @@ fn broken(
             }
         }
         (Some(Canary::RemovedUnlocked), Script::Prepare(_, Change::End)) => {
-            shards.clone().run(at, script)
+            shards.clone().run(at, script, NOW)
         }
-        _ => shards.run(at, script),
+        _ => shards.run(at, script, NOW),
     }
 }

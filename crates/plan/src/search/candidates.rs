@@ -7,6 +7,8 @@ use crate::servers::Servers;
 
 /// Limit of the combinations of widths.
 const COMBINATIONS: usize = 1200;
+/// Up to this many classes, all widths of one are combined with all of the others.
+const COMBINED: usize = 4;
 /// The widest stripe, bytes.
 const WIDTH_MAX: u64 = 1 << 32;
 /// The narrowest, in bytes, unless requests are shorter: each change of server has a cost that replays do not include.
@@ -16,6 +18,8 @@ const WIDTH_MIN: u64 = 4096;
 fn width_min(size: u64) -> u64 {
     WIDTH_MIN.min(size).max(STRIPE_BYTES_MIN)
 }
+/// Limit of the similar widths: with hundreds of classes, there are millions of pairs that could change.
+const NEIGHBOURS: usize = 1024;
 /// Limit of the splits of a request.
 const SPLITS: u64 = 64;
 
@@ -46,34 +50,54 @@ fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
 /// Candidates for requests of `size` bytes: widths for each server.
 pub(super) fn widths(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
     let size = size.max(1);
-    let classes = servers.classes().len();
-    let mut choices = widths_of_one(servers, size);
-    while choices.len() > 3 && power(choices.len(), classes) > COMBINATIONS {
-        choices.pop();
-    }
-    let mut all = BTreeSet::new();
-    let mut counter = vec![0; classes];
-    // With many classes, even a few widths give too many combinations: then only some are used.
-    for _ in 0..COMBINATIONS.min(power(choices.len(), classes)) {
-        let by_class: Vec<u64> = counter.iter().map(|&index: &usize| choices[index]).collect();
-        all.insert(servers.widths(&by_class));
-        for digit in &mut counter {
-            *digit += 1;
-            if *digit < choices.len() {
-                break;
-            }
-            *digit = 0;
-        }
-    }
+    let choices = widths_of_one(servers, size);
+    let by_class = if servers.classes().len() <= COMBINED {
+        combinations(choices, servers.classes().len())
+    } else {
+        thresholds(choices, servers.classes().len())
+    };
+    let mut all: BTreeSet<Vec<u64>> =
+        by_class.iter().map(|widths| servers.widths(widths)).collect();
     let narrow = |widths: &Vec<u64>| widths.iter().any(|w| (1..STRIPE_BYTES_MIN).contains(w));
     all.extend(splits(servers, size).into_iter().filter(|widths| !narrow(widths)));
     all.retain(|widths| widths.iter().any(|width| *width > 0));
     all.into_iter().collect()
 }
 
-fn power(base: usize, exponent: usize) -> usize {
-    let exponent = u32::try_from(exponent).unwrap_or(u32::MAX);
-    base.saturating_pow(exponent)
+/// Every combination of widths by class, of as many `choices` as [`COMBINATIONS`] allows.
+fn combinations(mut choices: Vec<u64>, classes: usize) -> Vec<Vec<u64>> {
+    let exponent = u32::try_from(classes).unwrap_or(u32::MAX);
+    while choices.len() > 3 && choices.len().saturating_pow(exponent) > COMBINATIONS {
+        choices.pop();
+    }
+    let mut all = vec![Vec::new()];
+    for _ in 0..classes {
+        let longer = |widths: &Vec<u64>| {
+            let with = |choice: &u64| [widths.as_slice(), &[*choice]].concat();
+            choices.iter().map(with).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(longer).collect();
+    }
+    all
+}
+
+/// With many classes, even three widths give too many combinations: then one width for the slower and another one for the
+/// faster classes, wherever these may meet.
+fn thresholds(mut choices: Vec<u64>, classes: usize) -> Vec<Vec<u64>> {
+    let pairs = |choices: &[u64]| choices.len() * choices.len();
+    while choices.len() > 3 && pairs(&choices) * (classes + 1) > COMBINATIONS {
+        choices.pop();
+    }
+    let every = (pairs(&choices) * (classes + 1)).div_ceil(COMBINATIONS);
+    let mut all = Vec::new();
+    for slower in (0..=classes).step_by(every) {
+        for one in &choices {
+            for other in &choices {
+                all.push((0..classes).map(|at| if at < slower { *one } else { *other }).collect());
+            }
+        }
+    }
+    all
 }
 
 /// One request per round: a part on each server of the slowest class, the rest evenly on the others, as far as units
@@ -124,17 +148,18 @@ pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
     let least = width_min(least);
     let step = |width: u64| if width >= 8192 || width == 0 { 4096 } else { 512 };
     let (more, less) = (|w: u64| w + step(w), |w: u64| w.saturating_sub(step(w)));
-    let mut all: Vec<Vec<u64>> = Vec::new();
+    let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
     let mut add = |changes: &[(usize, u64)]| {
         let mut next = widths.to_vec();
         for (class, width) in changes {
             classes[*class].members.iter().for_each(|&m| next[m] = (*width).min(WIDTH_MAX));
         }
         let narrow = changes.iter().any(|(_, width)| (1..least).contains(width));
-        if !narrow && next != widths && next.iter().any(|width| *width > 0) && !all.contains(&next)
-        {
+        let other = !narrow && next != widths && next.iter().any(|width| *width > 0);
+        if other && all.len() < NEIGHBOURS && seen.insert(next.clone()) {
             all.push(next);
         }
+        all.len() < NEIGHBOURS
     };
     for (class, &w) in now.iter().enumerate() {
         let far = [w + 4 * step(w), w.saturating_sub(4 * step(w))];
@@ -144,11 +169,13 @@ pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
             add(&[(class, width)]);
         }
     }
-    for (a, &v) in now.iter().enumerate() {
+    'pairs: for (a, &v) in now.iter().enumerate() {
         for (b, &w) in now.iter().enumerate().skip(a + 1) {
             let both = [(v * 2, w * 2), (v / 2, w / 2), (more(v), less(w)), (less(v), more(w))];
             for (v, w) in both.into_iter().chain([(more(v), more(w)), (less(v), less(w))]) {
-                add(&[(a, v), (b, w)]);
+                if !add(&[(a, v), (b, w)]) {
+                    break 'pairs;
+                }
             }
         }
     }
@@ -160,6 +187,39 @@ mod tests {
     use super::*;
     use crate::servers::{Network, Server};
     use halocline_model::profile::DeviceProfile;
+
+    /// Servers of which each is a class of its own, the slowest first.
+    fn unequal(count: u64) -> Servers {
+        let server = |number: u64| {
+            let mut profile = DeviceProfile::hdd_7200();
+            profile.read.startup_random_ps /= number + 1;
+            Server { name: number.to_string(), capacity: None, channels: 1, profile }
+        };
+        Servers::new((0..count).map(server).collect(), Network::default()).expect("servers")
+    }
+
+    #[test]
+    fn of_many_classes_none_is_left_out() {
+        for count in [3, 8, 20] {
+            let servers = unequal(count);
+            let some = widths(&servers, 1 << 20);
+            assert!(some.len() <= COMBINATIONS + 70, "{count}: {}", some.len());
+            for server in 0..servers.count() {
+                let of = |width: u64| some.iter().filter(|widths| widths[server] == width).count();
+                let (unused, whole) = (of(0), of(1 << 20));
+                assert!(unused * 20 > some.len() && whole * 20 > some.len(), "{server} of {count}");
+            }
+        }
+    }
+
+    /// Calibrated servers may all differ: pairs of a thousand of them took all memory.
+    #[test]
+    fn of_hundreds_of_classes_there_are_not_too_many_neighbours() {
+        let servers = unequal(600);
+        assert_eq!(neighbours(&servers, &vec![64 << 10; 600]).len(), NEIGHBOURS);
+        let few = neighbours(&unequal(3), &[64 << 10; 3]);
+        assert!((20..60).contains(&few.len()), "{}", few.len());
+    }
 
     #[test]
     fn no_stripe_is_narrower_than_a_page_unless_requests_are() {

@@ -286,7 +286,7 @@ impl Cache {
         direction: Direction,
     ) -> (Verdict, bool) {
         let streams = self.streams.entry(request.file).or_default();
-        let pattern = streams.note(request.process, range, now_ns / 1_000_000);
+        let pattern = streams.note(self.striping, request.process, range, now_ns / 1_000_000);
         let continues_origin = streams.continues_origin(self.striping, range, pattern, direction);
         let verdict = self.admission.judge(&Query {
             direction,

@@ -359,13 +359,13 @@ impl Tier {
         file.len = end;
         if file.on_ssd {
             self.hold(more);
-            self.keep_below_mark(now_ns);
+            self.keep_below_watermark(now_ns);
         }
         None
     }
 
     /// Begins to demote files if the SSD is fuller than it should be.
-    fn keep_below_mark(&mut self, now_ns: u64) {
+    fn keep_below_watermark(&mut self, now_ns: u64) {
         if !self.demotion.is_done() || self.used <= self.capacity / 100 * HIGH_PERCENT {
             return;
         }

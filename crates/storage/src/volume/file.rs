@@ -23,7 +23,7 @@ use halocline_vfs::Allocate;
 #[derive(Debug)]
 pub struct VolumeFile {
     distribution: Distribution,
-    slots: Vec<LazyFile>,
+    files: Vec<LazyFile>,
     /// Changes made so far, counted after each has reached the operating system.
     changes: AtomicU64,
     /// Number of changes that a completed sync covers.
@@ -35,7 +35,7 @@ pub struct VolumeFile {
 
 /// The part of a request on one server.
 struct Part<'a, B> {
-    slot: &'a LazyFile,
+    lazy_file: &'a LazyFile,
     /// Index of the server in the striping.
     server: u32,
     local: ByteRange,
@@ -58,8 +58,8 @@ impl VolumeFile {
         let distribution = distribution.into();
         let row = first as usize..(first + distribution.servers()) as usize;
         let servers = volume.servers()[row].iter();
-        let slots = servers.map(|server| LazyFile::lazy(Arc::clone(server), path.to_owned()));
-        Self::over(distribution, slots.collect())
+        let files = servers.map(|server| LazyFile::lazy(Arc::clone(server), path.to_owned()));
+        Self::over(distribution, files.collect())
     }
 
     /// A file that is stored whole on one server and is already open there.
@@ -67,10 +67,10 @@ impl VolumeFile {
         Self::over(Striping::new(1, 1).into(), vec![LazyFile::open(server, file)])
     }
 
-    fn over(distribution: Distribution, slots: Vec<LazyFile>) -> Self {
+    fn over(distribution: Distribution, files: Vec<LazyFile>) -> Self {
         Self {
             distribution,
-            slots,
+            files,
             changes: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             unsyncable: AtomicBool::new(false),
@@ -86,17 +86,17 @@ impl VolumeFile {
     /// which is the last byte on any of the servers touched.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let range = ByteRange::at(offset, buf.len() as u64);
-        if let Some((slot, local)) = self.whole_on_one(range) {
-            let Some(file) = slot.existing()? else { return Ok(0) };
+        if let Some((lazy_file, local)) = self.whole_on_one(range) {
+            let Some(file) = lazy_file.existing()? else { return Ok(0) };
             let mut bufs = [IoSliceMut::new(buf)];
-            return slot.server.device().read_at(file, local, &mut bufs);
+            return lazy_file.server.device().read_at(file, local, &mut bufs);
         }
         let pieces = SplitMut(&mut *buf);
         let parts = self.parts(range, pieces);
         let locals: Vec<_> = parts.iter().map(|part| (part.server, part.local)).collect();
         let counts = scatter(queued(parts), |mut part: Part<'_, IoSliceMut<'_>>| {
-            let Some(file) = part.slot.existing()? else { return Ok(0) };
-            part.slot.server.device().read_at(file, part.local.start, &mut part.bufs)
+            let Some(file) = part.lazy_file.existing()? else { return Ok(0) };
+            part.lazy_file.server.device().read_at(file, part.local.start, &mut part.bufs)
         });
         let mut end = offset;
         for ((server, local), count) in locals.into_iter().zip(first_error(counts)?) {
@@ -122,13 +122,13 @@ impl VolumeFile {
         if range.is_empty() {
             return Ok(());
         }
-        let outcome = if let Some((slot, local)) = self.whole_on_one(range) {
-            let device = slot.server.device();
-            slot.created().and_then(|file| device.write_at(file, local, &[IoSlice::new(data)]))
+        let outcome = if let Some((lazy_file, local)) = self.whole_on_one(range) {
+            let device = lazy_file.server.device();
+            lazy_file.created().and_then(|file| device.write_at(file, local, &[IoSlice::new(data)]))
         } else {
             let outcomes = scatter(queued(self.parts(range, Split(data))), |part| {
-                let device = part.slot.server.device();
-                device.write_at(part.slot.created()?, part.local.start, &part.bufs)
+                let device = part.lazy_file.server.device();
+                device.write_at(part.lazy_file.created()?, part.local.start, &part.bufs)
             });
             first_error(outcomes).map(drop)
         };
@@ -139,11 +139,12 @@ impl VolumeFile {
     /// Writes `runs` with as few and as ordered calls on each server as `plan` finds. The caller guarantees that no one
     /// else writes between the first run's start and the last one's end.
     pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
-        let parts = self.slots.iter().zip(runs.by_server(&self.distribution));
+        let parts = self.files.iter().zip(runs.by_server(&self.distribution));
         let parts = parts.filter(|(_, runs)| !runs.is_empty());
-        let parts = parts.map(|(slot, runs)| (slot.server.queue(), (slot, runs))).collect();
-        let outcomes = scatter(parts, |(slot, runs): (&LazyFile, Vec<LocalRun<'_>>)| {
-            write_runs(slot.server.device().as_ref(), slot.created()?, &runs, plan)
+        let parts =
+            parts.map(|(lazy_file, runs)| (lazy_file.server.queue(), (lazy_file, runs))).collect();
+        let outcomes = scatter(parts, |(lazy_file, runs): (&LazyFile, Vec<LocalRun<'_>>)| {
+            write_runs(lazy_file.server.device().as_ref(), lazy_file.created()?, &runs, plan)
         });
         self.changed();
         first_error(outcomes).map(drop)
@@ -159,14 +160,14 @@ impl VolumeFile {
         if range.is_empty() {
             return Ok(());
         }
-        let outcome = self.on_each(|slot, server| {
+        let outcome = self.on_each(|lazy_file, server| {
             let local = self.distribution.local_range(server, range);
             let file = match how {
                 _ if local.is_empty() => None,
-                Allocate::PunchHole => slot.existing()?,
-                _ => Some(slot.created()?),
+                Allocate::PunchHole => lazy_file.existing()?,
+                _ => Some(lazy_file.created()?),
             };
-            file.map_or(Ok(()), |file| slot.server.device().allocate(file, local, how))
+            file.map_or(Ok(()), |file| lazy_file.server.device().allocate(file, local, how))
         });
         self.changed();
         outcome
@@ -174,10 +175,10 @@ impl VolumeFile {
 
     /// Sets the length: truncates every local file or extends it with a hole.
     pub fn truncate(&self, len: u64) -> io::Result<()> {
-        let outcome = self.on_each(|slot, server| {
+        let outcome = self.on_each(|lazy_file, server| {
             let local = self.distribution.local_len(server, len);
-            let file = if local == 0 { slot.existing()? } else { Some(slot.created()?) };
-            file.map_or(Ok(()), |file| slot.server.device().truncate(file, local))
+            let file = if local == 0 { lazy_file.existing()? } else { Some(lazy_file.created()?) };
+            file.map_or(Ok(()), |file| lazy_file.server.device().truncate(file, local))
         });
         self.changed();
         outcome
@@ -185,10 +186,12 @@ impl VolumeFile {
 
     /// Truncates every local file that extends beyond the length `len`; extends none.
     pub fn cut(&self, len: u64) -> io::Result<()> {
-        let outcome = self.on_each(|slot, server| {
+        let outcome = self.on_each(|lazy_file, server| {
             let local = self.distribution.local_len(server, len);
-            match slot.existing()? {
-                Some(file) if file.size()? > local => slot.server.device().truncate(file, local),
+            match lazy_file.existing()? {
+                Some(file) if file.size()? > local => {
+                    lazy_file.server.device().truncate(file, local)
+                }
                 _ => Ok(()),
             }
         });
@@ -202,7 +205,7 @@ impl VolumeFile {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         let changes = self.changes.load(Ordering::Acquire);
-        self.on_each(|slot, _| slot.sync(data_only))
+        self.on_each(|lazy_file, _| lazy_file.sync(data_only))
             .inspect_err(|_| self.unsyncable.store(true, Ordering::Release))?;
         self.synced.fetch_max(changes, Ordering::AcqRel);
         Ok(())
@@ -211,8 +214,8 @@ impl VolumeFile {
     /// Makes the kernel drop its pages of the file on all servers; whether none is left, as far as it can say.
     pub(super) fn forget_pages(&self) -> io::Result<bool> {
         let mut are_gone = true;
-        for slot in &self.slots {
-            let Some(file) = slot.existing()? else { continue };
+        for lazy_file in &self.files {
+            let Some(file) = lazy_file.existing()? else { continue };
             let file = file.file()?;
             client_pages::drop_all(file)?;
             are_gone &= client_pages::are_gone(file, 0, 0)?.unwrap_or(true);
@@ -238,21 +241,21 @@ impl VolumeFile {
 
     /// Whether there is a local file on any server, including one that cannot be opened.
     pub(crate) fn is_anywhere(&self) -> bool {
-        self.slots.iter().any(|slot| !matches!(slot.existing(), Ok(None)))
+        self.files.iter().any(|lazy_file| !matches!(lazy_file.existing(), Ok(None)))
     }
 
     /// Bytes of blocks in use on all servers.
     pub fn allocated_bytes(&self) -> io::Result<u64> {
-        self.slots.iter().map(LazyFile::allocated).sum()
+        self.files.iter().map(LazyFile::allocated).sum()
     }
 
     /// The next data (`true`) or hole (`false`) at or after `offset` on any server, as a file offset; `None` if there
     /// is none. A local file's end counts as a hole.
     pub fn seek(&self, offset: u64, data: bool) -> io::Result<Option<u64>> {
         let mut nearest: Option<u64> = None;
-        for (server, slot) in (0..).zip(&self.slots) {
+        for (server, lazy_file) in (0..).zip(&self.files) {
             let from = self.distribution.local_len(server, offset);
-            let found = match slot.existing()? {
+            let found = match lazy_file.existing()? {
                 Some(file) => seek_local(file, from, data)?,
                 None => (!data).then_some(from),
             };
@@ -265,7 +268,7 @@ impl VolumeFile {
     /// Where `range` starts on the only server that holds all of it, if there is one.
     fn whole_on_one(&self, range: ByteRange) -> Option<(&LazyFile, u64)> {
         let piece = self.distribution.piece_at(range.start, range.end);
-        (piece.len == range.len()).then(|| (&self.slots[piece.server as usize], piece.local_offset))
+        (piece.len == range.len()).then(|| (&self.files[piece.server as usize], piece.local_offset))
     }
 
     /// The parts of `range` in file order, each with its pieces of the caller's buffer.
@@ -274,17 +277,17 @@ impl VolumeFile {
         for (at, piece) in self.distribution.pieces(range).enumerate() {
             let bytes = buf.take(usize::try_from(piece.len).expect("part of a buffer"));
             let known = if self.distribution.is_even() {
-                (at >= self.slots.len()).then(|| at % self.slots.len())
+                (at >= self.files.len()).then(|| at % self.files.len())
             } else {
                 parts.iter().position(|part| part.server == piece.server)
             };
             if let Some(known) = known {
                 parts[known].bufs.push(bytes);
             } else {
-                let slot = &self.slots[piece.server as usize];
+                let lazy_file = &self.files[piece.server as usize];
                 let local = self.distribution.local_range(piece.server, range);
-                debug_assert_eq!(local.start, piece.local_offset, "one contiguous local range");
-                parts.push(Part { slot, server: piece.server, local, bufs: vec![bytes] });
+                assert_eq!(local.start, piece.local_offset, "one contiguous local range");
+                parts.push(Part { lazy_file, server: piece.server, local, bufs: vec![bytes] });
             }
         }
         parts
@@ -295,12 +298,14 @@ impl VolumeFile {
     where
         F: Fn(&LazyFile, u32) -> io::Result<()> + Sync,
     {
-        if let [slot] = self.slots.as_slice() {
-            return work(slot, 0);
+        if let [lazy_file] = self.files.as_slice() {
+            return work(lazy_file, 0);
         }
-        let parts =
-            (0..).zip(&self.slots).map(|(server, slot)| (slot.server.queue(), (slot, server)));
-        first_error(scatter(parts.collect(), |(slot, server)| work(slot, server))).map(drop)
+        let parts = (0..)
+            .zip(&self.files)
+            .map(|(server, lazy_file)| (lazy_file.server.queue(), (lazy_file, server)));
+        first_error(scatter(parts.collect(), |(lazy_file, server)| work(lazy_file, server)))
+            .map(drop)
     }
 
     /// The file offset of a byte of a server's local file; beyond every byte if it has none.
@@ -327,7 +332,7 @@ fn to_index(position: u64) -> usize {
 }
 
 fn queued<B>(parts: Vec<Part<'_, B>>) -> Vec<(&super::queue::Queue, Part<'_, B>)> {
-    parts.into_iter().map(|part| (part.slot.server.queue(), part)).collect()
+    parts.into_iter().map(|part| (part.lazy_file.server.queue(), part)).collect()
 }
 
 /// The outcomes, or the first error in file order.

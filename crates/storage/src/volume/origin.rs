@@ -36,8 +36,7 @@ use halocline_os::private::PrivateDir;
 use halocline_vfs::Stat;
 
 pub use file::OriginFile;
-pub use identity::shown_xattrs;
-pub use identity::{ObjectId, hidden_xattr};
+pub use identity::ObjectId;
 
 use file::{Data, SizeLocks, Striped};
 use label::{Use, VolumeLabel};

@@ -81,7 +81,7 @@ pub(super) fn write_runs(
             device.write_at(file, stretch.range.start, &inside[0].bufs)?;
         }
     }
-    debug_assert!(runs.is_empty(), "the plan left runs out");
+    assert!(runs.is_empty(), "the plan left runs out");
     Ok(())
 }
 

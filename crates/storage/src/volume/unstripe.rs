@@ -24,13 +24,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::origin::Origin;
 use super::origin::sparse_copy::{Progress, copy_data};
 use super::origin::tree_walk::{DIRECTORY, Node, at, by_descriptor, file, tree};
-use super::origin::{Origin, hidden_xattr};
 use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::own_uid;
 use halocline_os::rename_new::rename_new;
+use halocline_vfs::namespace::xattr::hidden_xattr;
 
 /// Flags for any kind of file, without opening its content.
 const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

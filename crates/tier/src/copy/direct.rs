@@ -54,7 +54,7 @@ impl<'a> Direct<'a> {
     /// Errors of reading or writing; `ENODATA` if the source ends before that. The bytes are then undefined, and the
     /// pipes can no longer be used.
     pub(super) fn copy(&self, at: u64, len: u64) -> rustix::io::Result<()> {
-        debug_assert!(at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK), "whole blocks only");
+        assert!(at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK), "whole blocks only");
         let (next, end) = (AtomicU64::new(at), at + len);
         let some = |pipe| loop {
             let at = next.fetch_add(REQUEST, Ordering::Relaxed);

@@ -15,6 +15,19 @@ use halocline_os::error::Result;
 const FIRST_ROOM: usize = 512;
 /// The kernel's own limit of a value and of a list of names.
 const ROOM_MAX: usize = 1 << 16;
+/// Prefixes of all of Halocline's extended attributes.
+const PREFIXES: [&[u8]; 2] = [b"user.halocline.", b"trusted.halocline."];
+
+/// Whether an extended attribute belongs to Halocline and is hidden from programs.
+pub fn hidden_xattr(name: &OsStr) -> bool {
+    PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix))
+}
+
+/// NUL-terminated names of extended attributes, without the hidden ones.
+pub fn shown_xattrs(all: &[u8]) -> Vec<u8> {
+    let names = all.split_inclusive(|&byte| byte == 0);
+    names.filter(|name| !hidden_xattr(OsStr::from_bytes(name))).flatten().copied().collect()
+}
 
 impl Namespace {
     /// Value of an extended attribute.

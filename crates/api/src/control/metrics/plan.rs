@@ -44,7 +44,7 @@ pub(super) const PLANNED_LAYOUT: &[Metric] = &[
     metric(
         "full_after_seconds",
         "seconds or null",
-        "When the trace goes past what fits there; null if never.",
+        "When, in the simulated time, as many bytes as fit there were read or written there; null where all fits.",
     ),
     metric("stripes[].file", "text", "A file."),
     metric("stripes[].parts[].begin", "bytes", "Where a part of it begins."),

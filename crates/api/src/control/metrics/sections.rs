@@ -5,6 +5,7 @@ use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS, SERVED};
 use super::advise::{ADVISE, ADVISED_USE};
 use super::benched_advice::{BENCH_ADVISE, USES};
 use super::benched_cluster::{BENCH_CLUSTER, CLUSTER_RUN};
+use super::benched_metadata::BENCH_METADATA;
 use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_FSCK, CLUSTER_NODES,
     CLUSTER_STATUS, CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
@@ -16,7 +17,7 @@ use super::table::{
     CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
 };
 use super::tokens::TOKENS;
-use super::trace::TRACE;
+use super::trace::{CURVE, PLAYED, TRACE};
 
 /// Every key that commands give.
 pub static SECTIONS: &[Section] = &[
@@ -34,9 +35,9 @@ pub static SECTIONS: &[Section] = &[
     },
     Section {
         commands: "`halocline run --report FILE`",
-        about: "What was served and by whom, written when the command has ended and everything is flushed. In the status of a file tier, whose files the kernel may serve by itself, all is 0 but `policy` and `elapsed_s`.",
+        about: "What was served and by whom, written when the command has ended and everything is flushed; with `--trace` also `curve`, unless the trace failed. In the status of a file tier, whose files the kernel may serve by itself, all is 0 but `policy` and `elapsed_s`.",
         metrics: REPORT,
-        within: &[("cluster.", TOKENS)],
+        within: &[("cluster.", TOKENS), ("curve.", CURVE)],
     },
     Section {
         commands: "`cluster` of a report, with `--cluster`",
@@ -154,8 +155,20 @@ pub static SECTIONS: &[Section] = &[
     },
     Section {
         commands: "`halocline trace show FILE --json`",
-        about: "What is in a trace; [TRACES.md](TRACES.md) says what a trace is, ALGORITHMS.md in section 9 how patterns, phases and regions are told.",
+        about: "What is in a trace; [TRACES.md](TRACES.md) says what a trace is, ALGORITHMS.md in section 9 how patterns, phases and regions are told. `curve` is null without `--cache-sizes` and `--plot`.",
         metrics: TRACE,
+        within: &[("curve.", CURVE)],
+    },
+    Section {
+        commands: "`curve` of `trace show`, and of a report with `--trace`",
+        about: "What caches would have missed of the trace; [ALGORITHMS.md](ALGORITHMS.md), section 10.",
+        metrics: CURVE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline trace play FILE DIR --json`",
+        about: "The requests of a trace, issued by real processes; [TRACES.md](TRACES.md) says how.",
+        metrics: PLAYED,
         within: &[],
     },
     Section {
@@ -240,6 +253,12 @@ pub static SECTIONS: &[Section] = &[
         within: &[],
     },
     Section {
+        commands: "`halocline bench metadata --json`",
+        about: "Operations on the names of a shared file tier in their store; [BENCH.md](BENCH.md) says what is measured.",
+        metrics: BENCH_METADATA,
+        within: &[],
+    },
+    Section {
         commands: "`halocline bench tier --json`",
         about: "What was measured; [BENCH.md](BENCH.md) says how. Parts that were not asked for are empty lists, or null.",
         metrics: BENCH_TIER,
@@ -262,13 +281,14 @@ pub static SECTIONS: &[Section] = &[
             ("policies[].of_never.", RATIOS),
             ("policies[].of_best.", RATIOS),
             ("cases[].seconds.", SECONDS),
+            ("cases[].adaptive.", SERVED),
             ("engine[].policies[].engine.", SERVED),
             ("engine[].policies[].simulated.", SERVED),
         ],
     },
     Section {
-        commands: "`engine` and `simulated` of `bench admission`",
-        about: "A workload under one policy: on the engine itself, on emulated devices in simulated time, and by the simulator.",
+        commands: "`adaptive`, `engine` and `simulated` of `bench admission`",
+        about: "A workload under one policy: by the simulator (of each case, under `adaptive`), and on the engine itself, on emulated devices in simulated time.",
         metrics: SERVED,
         within: &[],
     },

@@ -75,29 +75,6 @@ pub(super) const TRACE: &[Metric] = &[
         "number",
         "Requests of streams beyond the first 262144, which no pattern counts.",
     ),
-    metric(
-        "curve.block_bytes",
-        "bytes",
-        "Block in which caches are thought; `curve` is null without `--cache-sizes` and `--plot`.",
-    ),
-    metric(
-        "curve.accesses",
-        "number",
-        "Accesses to blocks: of each request, one for each block that it touches.",
-    ),
-    metric(
-        "curve.footprint_bytes",
-        "bytes",
-        "Bytes of the different blocks; an estimate where blocks were sampled.",
-    ),
-    metric("curve.sampled_share", "0 to 1", "Share of the blocks that was looked at; 1 is exact."),
-    metric("curve.policy", "word", "The eviction policy that `ours` is."),
-    metric("curve.points[].cache_bytes", "bytes", "Size of the cache."),
-    metric("curve.points[].lru", "0 to 1", "Share of the accesses that misses in it with LRU."),
-    metric("curve.points[].s3fifo", "0 to 1", "The same with S3-FIFO as published."),
-    metric("curve.points[].ours", "0 to 1", "The same with the engine's eviction policy."),
-    metric("curve.points[].optimum", "0 to 1", "The least possible."),
-    metric("curve.points[].error", "0 to 1", "Standard error of `lru` from the sampling."),
     metric("files[].name", "path", "Files, the one with the most bytes first."),
     metric("files[].requests", "number", "Its requests."),
     metric("files[].reads", "number", "Its reads."),
@@ -134,4 +111,43 @@ pub(super) const TRACE: &[Metric] = &[
     metric("files[].regions[].writes", "number", "Writes that begin in it."),
     metric("files[].regions[].read_bytes", "bytes", "Bytes of these reads."),
     metric("files[].regions[].write_bytes", "bytes", "Bytes of these writes."),
+];
+
+/// What caches would have missed of a trace.
+pub(super) const CURVE: &[Metric] = &[
+    metric("block_bytes", "bytes", "Block in which caches are thought."),
+    metric(
+        "accesses",
+        "number",
+        "Accesses to blocks: of each request, one for each block that it touches.",
+    ),
+    metric(
+        "footprint_bytes",
+        "bytes",
+        "Bytes of the different blocks; an estimate where blocks were sampled.",
+    ),
+    metric("sampled_share", "0 to 1", "Share of the blocks that was looked at; 1 is exact."),
+    metric("policy", "word", "The eviction policy that `ours` is."),
+    metric("points[].cache_bytes", "bytes", "Size of the cache."),
+    metric("points[].lru", "0 to 1", "Share of the accesses that misses in it with LRU."),
+    metric("points[].s3fifo", "0 to 1", "The same with S3-FIFO as published."),
+    metric("points[].ours", "0 to 1", "The same with the engine's eviction policy."),
+    metric("points[].optimum", "0 to 1", "The least possible."),
+    metric("points[].error", "0 to 1", "Standard error of `lru` from the sampling."),
+];
+
+/// What `halocline trace play` answers.
+pub(super) const PLAYED: &[Metric] = &[
+    metric("requests", "number", "Requests of the trace."),
+    metric("processes", "number", "Processes that issue them, each a real one."),
+    metric("files", "number", "Files that they read and write."),
+    metric("prepared_bytes", "bytes", "Written first, so that there is something to read."),
+    metric("read_bytes", "bytes", "Bytes of the reads."),
+    metric("written_bytes", "bytes", "Bytes of the writes."),
+    metric(
+        "seconds",
+        "seconds",
+        "From the start of all processes to the end of the slowest one's last request, without the time in which it made and checked bytes; 0 with `--prepare`.",
+    ),
+    metric("mb_per_s", "MB/s", "All bytes, in units of 10^6, over that time."),
 ];

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use clap::Args;
@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use self::engine::OnEngine;
 use super::plot::{self, Drawn, colour};
+use super::timed_engine::Outcome as Served;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
@@ -55,6 +56,9 @@ pub(super) struct AdmissionArgs {
     /// Which random workloads
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only these workloads of the seed, by number
+    #[arg(long, value_delimiter = ',', value_name = "NUMBERS", conflicts_with = "workloads", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(0..1_000_000))]
+    only: Vec<u64>,
     /// Run the first so many on the engine itself too, on emulated devices in simulated time; from 0 to 1000
     #[arg(long, default_value_t = 0, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(0..=1000))]
     engine: u64,
@@ -96,6 +100,8 @@ struct Judgement {
     #[serde(flatten)]
     case: Case,
     seconds: BTreeMap<&'static str, f64>,
+    /// What `adaptive` did with it.
+    adaptive: Served,
 }
 
 impl Judgement {
@@ -137,20 +143,21 @@ pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
 
 /// Each case under each policy, on all processors.
 fn judge_all(args: &AdmissionArgs, policies: &[&'static str]) -> Result<Vec<Judgement>, Failure> {
-    let next = AtomicU64::new(0);
+    let numbers: Vec<u64> =
+        if args.only.is_empty() { (0..args.workloads).collect() } else { args.only.clone() };
+    let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<Judgement>, String> {
         let mut done = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= args.workloads {
-                return Ok(done);
-            }
+        while let Some(&number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
             let case = Case::random(args.seed, number);
             let outcomes = case.judge(policies)?;
             let times = outcomes.iter().map(|outcome| outcome.total_seconds);
             let seconds = policies.iter().copied().zip(times).collect();
-            done.push(Judgement { number, case, seconds });
+            let ours = outcomes.iter().find(|outcome| outcome.policy == OURS);
+            let adaptive = Served::from(ours.expect("it is compared"));
+            done.push(Judgement { number, case, seconds, adaptive });
         }
+        Ok(done)
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {

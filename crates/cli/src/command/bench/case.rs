@@ -17,7 +17,7 @@ use halocline_os::error::Error;
 use super::bare_origin::BareOrigin;
 use super::record::{self, Key, Phase, Run};
 use super::scratch::{self, Scratch};
-use super::worker::{Done, Job};
+use super::worker::{self, Done, Job};
 use super::worker_processes::{self, Watch};
 use super::workload::{Instance, Workload};
 use crate::failure::Failure;
@@ -266,7 +266,7 @@ impl Case<'_> {
                 }
                 jobs.extend(self.jobs(instance, &path, direction));
             }
-            let done = worker_processes::run(&jobs, watch)?;
+            let done = worker_processes::run(worker::COMMAND, &jobs, watch)?;
             if let Some(wrong) = done.iter().find_map(|done| done.wrong.as_ref()) {
                 return Err(wrong.failure("read through the mount"));
             }

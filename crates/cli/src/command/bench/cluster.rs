@@ -1,6 +1,6 @@
 //! `halocline bench cluster`: several nodes that cache one origin, each with a mount on this machine.
 //!
-//! - [`server`]: the store of their tokens; [`nodes`]: their mounts;
+//! - [`nodes`]: their mounts; the store of their tokens is a [`Server`];
 //! - [`case`]: one pattern over one set of mounts, from mount to unmount;
 //! - [`record`]: the results and what they are compared with; [`told`]: output for people.
 
@@ -8,7 +8,6 @@ mod case;
 mod nodes;
 mod record;
 mod results_table;
-mod server;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,11 +18,11 @@ use halocline_api::config::Config;
 
 use self::case::Case;
 use self::record::{Key, Pattern, Results, Run, Setup};
-use self::server::Server;
 use super::attention::Attention;
 use super::interrupted;
 use super::plot;
 use super::scratch::Scratch;
+use super::store_server::Server;
 use super::table;
 use super::workload::Shape;
 use crate::child::Signals;

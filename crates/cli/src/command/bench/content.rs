@@ -11,26 +11,26 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Determines the bytes of one file in one generation.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Content {
+pub(in crate::command) struct Content {
     key: u64,
 }
 
 /// The first wrong byte of a piece, and how many are wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mismatch {
-    pub(super) offset: u64,
-    pub(super) expected: u8,
-    pub(super) found: u8,
-    pub(super) bytes: u64,
+pub(in crate::command) struct Mismatch {
+    pub(in crate::command) offset: u64,
+    pub(in crate::command) expected: u8,
+    pub(in crate::command) found: u8,
+    pub(in crate::command) bytes: u64,
 }
 
 impl Content {
-    pub(super) fn new(seed: u64, file: u64, generation: u64) -> Self {
+    pub(in crate::command) fn new(seed: u64, file: u64, generation: u64) -> Self {
         Self { key: spread(spread(spread(seed) ^ file) ^ generation) }
     }
 
     /// Fills `buf` with the bytes that belong at `offset`.
-    pub(super) fn fill(self, offset: u64, buf: &mut [u8]) {
+    pub(in crate::command) fn fill(self, offset: u64, buf: &mut [u8]) {
         let mut at = offset;
         let mut rest = buf;
         while !rest.is_empty() {
@@ -44,7 +44,12 @@ impl Content {
     }
 
     /// Compares `found` with what belongs at `offset`, using `expected` as a buffer, which must be as long.
-    pub(super) fn check(self, offset: u64, found: &[u8], expected: &mut [u8]) -> Option<Mismatch> {
+    pub(in crate::command) fn check(
+        self,
+        offset: u64,
+        found: &[u8],
+        expected: &mut [u8],
+    ) -> Option<Mismatch> {
         self.fill(offset, expected);
         if found == expected {
             return None;

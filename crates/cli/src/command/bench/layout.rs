@@ -3,7 +3,6 @@
 //! - [`setting`]: servers and requests; [`paper`]: those of the paper's figures;
 //! - [`judged`]: a setting under each layout; [`measure`]: real I/O on emulated servers;
 //! - [`page`]: the figures.
-//! - [`page`]: the figures.
 
 mod judged;
 mod measure;

@@ -23,6 +23,9 @@ use crate::failure::{Failure, Outcome};
 /// Time between two messages about progress.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The command that executes a [`Job`].
+pub(super) const COMMAND: [&str; 2] = ["bench", "worker"];
+
 /// One process of a run (started by `bench ior` itself)
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
@@ -44,7 +47,7 @@ pub(super) struct Job {
 /// What a worker says, one JSON value per line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Word {
+pub(in crate::command) enum Word {
     /// The file is open; it waits for the start.
     Ready,
     /// Bytes since the last word.
@@ -57,37 +60,37 @@ pub(super) enum Word {
 
 /// What a worker did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Done {
-    pub(super) requests: u64,
-    pub(super) bytes: u64,
+pub(in crate::command) struct Done {
+    pub(in crate::command) requests: u64,
+    pub(in crate::command) bytes: u64,
     /// From the start to the return of the last request, without making and checking bytes.
-    pub(super) io_ns: u64,
+    pub(in crate::command) io_ns: u64,
     /// The time of the `fsync` after the last write.
-    pub(super) fsync_ns: u64,
+    pub(in crate::command) fsync_ns: u64,
     /// Bytes that were not what they should be, and where the first one was.
-    pub(super) wrong: Option<Wrong>,
+    pub(in crate::command) wrong: Option<Wrong>,
 }
 
 /// Bytes that are not what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Wrong {
-    pub(super) path: PathBuf,
+pub(in crate::command) struct Wrong {
+    pub(in crate::command) path: PathBuf,
     /// The first one.
-    pub(super) offset: u64,
-    pub(super) expected: u8,
-    pub(super) found: u8,
+    pub(in crate::command) offset: u64,
+    pub(in crate::command) expected: u8,
+    pub(in crate::command) found: u8,
     /// How many.
-    pub(super) bytes: u64,
+    pub(in crate::command) bytes: u64,
 }
 
 impl Wrong {
-    pub(super) fn new(path: PathBuf, mismatch: Mismatch) -> Self {
+    pub(in crate::command) fn new(path: PathBuf, mismatch: Mismatch) -> Self {
         let Mismatch { offset, expected, found, bytes } = mismatch;
         Self { path, offset, expected, found, bytes }
     }
 
     /// The error with which the benchmark ends.
-    pub(super) fn failure(&self, place: &str) -> Failure {
+    pub(in crate::command) fn failure(&self, place: &str) -> Failure {
         Failure::failed(format!("verification failed {place}: {self}"))
     }
 }
@@ -119,7 +122,7 @@ pub(crate) fn execute(args: &WorkerArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(word: &Word) -> io::Result<()> {
+pub(in crate::command) fn say(word: &Word) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, word)?;
     out.write_all(b"\n")?;
@@ -154,14 +157,14 @@ fn work(job: &Job) -> io::Result<Done> {
 }
 
 /// Takes one byte from the pipe that all processes share, and not another's byte: hence no buffer.
-fn await_start() -> io::Result<()> {
+pub(in crate::command) fn await_start() -> io::Result<()> {
     match rustix::io::read(rustix::stdio::stdin(), &mut [0_u8])? {
         0 => Err(io::Error::other("the benchmark ended before the start")),
         _ => Ok(()),
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+pub(in crate::command) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use halocline_os::bound_process::bind;
 use rustix::process::Signal;
+use serde::Serialize;
 
-use super::worker::{Done, Job, Word};
+use super::worker::{Done, Word};
 use crate::failure::Failure;
 use crate::self_exec;
 
@@ -17,20 +18,25 @@ use crate::self_exec;
 const TICK: Duration = Duration::from_millis(100);
 
 /// What the parent does while it waits.
-pub(super) trait Watch {
+pub(in crate::command) trait Watch {
     /// Fails once somebody has asked for the run to end.
     fn go_on(&mut self) -> Result<(), Failure>;
     /// Reports that `bytes` more bytes were moved.
     fn advance(&mut self, bytes: u64);
 }
 
-/// Runs one process for each job, all at the same time, until they end; the answers are in the jobs' order.
-pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Failure> {
+/// Runs one process for each job, all at the same time, until they end; the answers are in the jobs' order. `command` is the
+/// command of this program that does one, which is its argument as JSON.
+pub(in crate::command) fn run<J: Serialize>(
+    command: [&str; 2],
+    jobs: &[J],
+    watch: &mut impl Watch,
+) -> Result<Vec<Done>, Failure> {
     let (gate, mut starter) = std::io::pipe()?;
     let (sender, words) = channel();
     let mut crew = WorkerProcesses { children: Vec::new(), words };
     for job in jobs {
-        crew.start(job, &gate, &sender)?;
+        crew.start(command, job, (&gate, &sender))?;
     }
     drop((gate, sender));
     let (mut ready, mut left) = (0, jobs.len());
@@ -77,13 +83,13 @@ struct WorkerProcesses {
 impl WorkerProcesses {
     fn start(
         &mut self,
-        job: &Job,
-        gate: &PipeReader,
-        words: &Sender<(usize, Word)>,
+        command: [&str; 2],
+        job: &impl Serialize,
+        (gate, words): (&PipeReader, &Sender<(usize, Word)>),
     ) -> Result<(), Failure> {
         let job = serde_json::to_string(job).map_err(std::io::Error::from)?;
         let mut worker = self_exec::command();
-        worker.args(["bench", "worker", &job]);
+        worker.args(command).arg(&job);
         worker.stdin(Stdio::from(gate.try_clone()?)).stdout(Stdio::piped());
         let mut child = bind(&mut worker, Signal::KILL).spawn()?;
         let (index, said) = (self.children.len(), child.stdout.take());
@@ -99,7 +105,8 @@ fn listen(index: usize, said: ChildStdout, words: &Sender<(usize, Word)>) {
     let mut answered = false;
     for line in BufReader::new(said).lines() {
         let word = line.and_then(|line| Ok(serde_json::from_str(&line)?));
-        let word = word.unwrap_or_else(|error| Word::Failed(format!("bench worker: {error}")));
+        let word =
+            word.unwrap_or_else(|error| Word::Failed(format!("a benchmark process: {error}")));
         answered |= matches!(word, Word::Done(_) | Word::Failed(_));
         if words.send((index, word)).is_err() {
             return;

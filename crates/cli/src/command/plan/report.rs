@@ -37,7 +37,7 @@ struct LayoutJson {
     simulated_seconds: Option<f64>,
     predicted_seconds: Option<f64>,
     ssd_bytes: Option<u64>,
-    /// Seconds of the trace until the SSDs are full.
+    /// Simulated seconds until the SSDs are full.
     full_after_seconds: Option<f64>,
     stripes: Vec<FileJson>,
     /// Why there is none.
@@ -159,7 +159,8 @@ pub(crate) fn print(seen: &Seen, servers: &Servers, outcome: &Outcome) {
 fn print_row(which: Name, judged: &Judged, bytes: u64) {
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     let rate = bytes as f64 / judged.simulated_seconds.max(1e-12) / 1e6;
-    let full = judged.full_after_seconds.map_or("-".to_owned(), |s| format!("after {s:.1} s"));
+    let full =
+        judged.full_after_seconds.map_or("-".to_owned(), |s| format!("after {}", text::seconds(s)));
     say!(
         "{:<6} {:>9.3} s {:>9.3} s {:>9.1} {:>9}   {full}",
         which.text(),

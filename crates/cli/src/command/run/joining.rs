@@ -16,7 +16,7 @@ use halocline_api::control::{Client, Joined, MoveReport, Report, Request, SOCKET
 use halocline_fuse::{private_namespace, show_over};
 use halocline_os::error::Error;
 
-use super::{Plan, RunArgs, conclude};
+use super::{Plan, RunArgs, RunReport, conclude};
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, tell};
@@ -144,7 +144,7 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
         tell!("all that the engine served meanwhile, for this run and the others on it:");
         print::lines_aside(&text::report(&report));
     }
-    conclude(plan, status, &report, &flushed)
+    conclude(plan, status, &RunReport { report: &report, curve: None }, &flushed)
 }
 
 /// Shows the mount over the origin, to this process and the command.

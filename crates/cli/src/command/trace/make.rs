@@ -19,6 +19,9 @@ use crate::text;
 /// Requests of a trace that is made at most: what is more is a slip.
 const REQUESTS_MAX: u64 = 1 << 32;
 
+/// Processes or files of a trace that is made at most: a trace names no more.
+const NAMED_MAX: u32 = 1 << 22;
+
 /// Make a trace of the requests that a benchmark issues
 #[derive(Debug, Args)]
 pub(crate) struct MakeArgs {
@@ -210,6 +213,11 @@ impl BtioArgs {
 }
 
 fn write(name: &str, workload: &impl Workload, path: &Path) -> Outcome {
+    // Each is named in the trace.
+    let most = workload.processes().max(workload.files());
+    if most > NAMED_MAX {
+        return Err(Failure::refused(format!("{most} processes or files; at most {NAMED_MAX}")));
+    }
     let steps = (0..workload.processes()).map(|process| workload.steps(process));
     let requests = steps.fold(0u64, u64::saturating_add);
     if requests > REQUESTS_MAX {

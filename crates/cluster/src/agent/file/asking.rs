@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use halocline_cache::coherence::{Grant, Want};
@@ -37,11 +36,11 @@ impl File {
         let waits = |what: &str| Ok(Attempt::Waits(what.to_owned()));
         let now = shared.options.clock.boot_instant();
         if !shared.lease.runs_at(now) {
-            if shared.lease.ended.load(Ordering::Acquire) {
+            if shared.lease.has_ended() {
                 shared.check_lease()?;
             }
-            shared.wake();
-            return Ok(Attempt::Waits(format!("a lease: {}", shared.why())));
+            shared.upkeep.wake();
+            return Ok(Attempt::Waits(format!("a lease: {}", shared.upkeep.why())));
         }
         let (closed, expired) = {
             let pieces = &self.state.lock().pieces;
@@ -104,21 +103,22 @@ impl File {
 
     fn ask(&self, want: Want, attempts: u32) -> Result<Asked, StoreError> {
         let (shared, session) = (&self.shared, self.shared.session);
-        let lapses = shared.lease.lapses.load(Ordering::Acquire);
+        let lapses = shared.lease.lapses();
         let part = shared.store.part(self.id);
         let Want { direction, range: required, alone, .. } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
         // A request that waits looks at the store, unless another one of this node has just done so.
         let (told, look) = {
+            let now = shared.options.wait_clock.instant();
             let mut state = self.state.lock();
             let told = state.told;
-            if attempts > 0 && !state.looks.are_due(told) && state.last.is_none() {
+            if attempts > 0 && !state.looks.are_due(told, now) && state.last.is_none() {
                 let failure = state.looks.failure.clone();
                 return Ok(Asked::Waits(failure.unwrap_or_else(|| "the store".to_owned())));
             }
-            let looks = attempts > 0 && state.looks.are_due(told);
-            (told, looks.then(|| state.looks.look(told, shared.options.poll)))
+            let looks = attempts > 0 && state.looks.are_due(told, now);
+            (told, looks.then(|| state.looks.look(told, now, shared.options.poll)))
         };
         // The last known value is a guess, which the store accepts if it is right.
         let mut value = match self.guess(roll.parts[part]) {
@@ -132,13 +132,13 @@ impl File {
         for _ in 0..RACES {
             roll = shared.knowing(roll, &value)?;
             if !roll.members.grants(roll.epoch) {
-                return Ok(Asked::Waits(shared.why()));
+                return Ok(Asked::Waits(shared.upkeep.why()));
             }
             let mut new = value.clone();
             let active = self.state.lock().active.clone();
             new.forget_vain(session, &active, roll.parts[part]);
             let epoch = (roll.parts[part], &roll.members);
-            let answer = new.ask(session, demand, epoch, shared.now_ms());
+            let answer = new.ask(session, demand, epoch, shared.roll.now_ms());
             if let (Answer::Waits(on), true) = (&answer, value.has_same_queue(&new)) {
                 if look.is_some() {
                     // For all requests of this node, because their messages may have been lost.
@@ -157,7 +157,7 @@ impl File {
             match shared.store.swap(self.id, value.version, &new)? {
                 Swap::Taken => return Ok(self.answered(want, &answer, new, (lapses, told))),
                 Swap::Other(Reading { epoch, .. }) if epoch != roll.parts[part] => {
-                    shared.wake();
+                    shared.upkeep.wake();
                     return Ok(Asked::Waits("the nodes to say what they hold".to_owned()));
                 }
                 Swap::Other(reading) => value = reading.tokens,
@@ -178,7 +178,7 @@ impl File {
         let shared = &self.shared;
         let asked = match answer {
             Answer::Waits(on) => {
-                self.state.lock().looks.begin(told);
+                self.state.lock().looks.begin(told, shared.options.wait_clock.instant());
                 self.tell(new.in_the_way_of(shared.session));
                 self.waits(on)
             }
@@ -188,8 +188,7 @@ impl File {
                 let mut state = self.state.lock();
                 // If the lease lapsed since the request, only the store knows of the token: this node gives it up when
                 // others want it, or is granted it again.
-                let is_sure = shared.lease.runs_at(now)
-                    && shared.lease.lapses.load(Ordering::Acquire) == lapses;
+                let is_sure = shared.lease.runs_at(now) && shared.lease.lapses() == lapses;
                 if is_sure {
                     state.pieces.install(held, now);
                 }
@@ -239,17 +238,17 @@ enum Asked {
 impl Shared {
     /// A roll under which tokens are granted, if there is one.
     fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
-        let roll = self.known();
+        let roll = self.roll.known();
         if roll.members.grants(roll.epoch) {
             return Ok(roll);
         }
-        let roll = self.refresh()?;
-        if roll.epoch != *self.asserted.lock() {
-            self.wake();
+        let roll = self.roll.refresh()?;
+        if roll.epoch != *self.upkeep.asserted.lock() {
+            self.upkeep.wake();
         } else if !roll.members.grants(roll.epoch) {
             self.confirm()?;
         }
-        Ok(self.known())
+        Ok(self.roll.known())
     }
 
     /// A roll that is not older than the tokens if that matters, that is, if they name a session that is not known to
@@ -257,12 +256,12 @@ impl Shared {
     fn knowing(&self, roll: Arc<Roll>, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
         let mut others = tokens.all().iter().map(|held| held.session).chain(tokens.waiters());
         let is_live = |session: Session| roll.members.life(session) == Some(Life::Live);
-        if others.all(is_live) { Ok(roll) } else { self.refresh() }
+        if others.all(is_live) { Ok(roll) } else { self.roll.refresh() }
     }
 
     /// Checks whether the sessions that have or want tokens of a file are still alive.
     fn declare_gone(&self, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
-        let mut roll = self.refresh()?;
+        let mut roll = self.roll.refresh()?;
         let held = tokens.all().iter().map(|held| held.session);
         let sessions: BTreeSet<Session> = held.chain(tokens.waiters()).collect();
         for session in sessions {
@@ -275,7 +274,7 @@ impl Shared {
             if self.store.swap_members(&roll, &members, Lease::IsOver(session))? {
                 tracing::warn!("{} is gone: its lease is over", self.registry.name(session));
             }
-            roll = self.refresh()?;
+            roll = self.roll.refresh()?;
         }
         Ok(roll)
     }

@@ -31,8 +31,8 @@ impl File {
 
     fn why_not_now(&self, want: Want) -> Option<String> {
         let shared = &self.shared;
-        if !shared.lease.runs_at(shared.options.clock.boot_instant()) {
-            return Some(format!("this node has no lease, so all waits: {}", shared.why()));
+        if !shared.lease.runs() {
+            return Some(format!("this node has no lease, so all waits: {}", shared.upkeep.why()));
         }
         let (closed, held, last) = {
             let state = self.state.lock();
@@ -75,7 +75,7 @@ impl File {
             Err(error) => return Some(error.to_string()),
         };
         if !roll.members.grants(roll.epoch) {
-            return Some(format!("it waits: {}", shared.why()));
+            return Some(format!("it waits: {}", shared.upkeep.why()));
         }
         let wanted = match want.direction {
             Direction::Read => Mode::Shared,

@@ -1,14 +1,13 @@
 //! Gives up what others want of a file.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use halocline_model::request::ByteRange;
 use halocline_model::token::{Epoch, Mode, Tokens};
 use halocline_os::error::{Error, Result};
 
 use super::super::told;
-use super::File;
+use super::{File, State};
 use crate::counters::add;
 use crate::store::{Reading, StoreError, Swap};
 
@@ -31,7 +30,7 @@ impl File {
             if tokens.epoch() == epoch && tokens.waits_in_vain(shared.session, &active) {
                 self.leave_queue().map_err(told)?;
             }
-            let now_ms = shared.now_ms();
+            let now_ms = shared.roll.now_ms();
             let wanted = (tokens.epoch() == epoch).then(|| tokens.wanted_from(shared.session));
             let Some((wanted, keep)) = wanted.flatten() else {
                 self.state.lock().wanted = false;
@@ -71,16 +70,18 @@ impl File {
     /// Gives up everything that is held.
     pub(in crate::agent) fn give_all_up(&self) -> Result<()> {
         let all = ByteRange::new(0, u64::MAX);
-        let deadline = Instant::now() + self.shared.options.wait_limit;
+        let clock = &self.shared.options.wait_clock;
+        let deadline = clock.instant() + self.shared.options.wait_limit;
         let mut failures = 0;
-        while failures < TRIES && Instant::now() < deadline {
+        while failures < TRIES && clock.instant() < deadline {
             if self.all().is_empty() || self.give(all, None) {
                 return Ok(());
             }
             let mut state = self.state.lock();
             if state.pieces.is_closed(all) {
                 // Some of it is currently being given to others.
-                let _ = self.changed.wait_until(&mut state, deadline);
+                let is_closed = |state: &mut State| state.pieces.is_closed(all);
+                clock.wait_while(&self.changed, &mut state, is_closed, deadline);
             } else {
                 failures += 1;
             }
@@ -173,7 +174,7 @@ impl File {
         change: impl Fn(&mut Tokens, Epoch),
     ) -> Result<Option<Tokens>, StoreError> {
         let shared = &self.shared;
-        let epoch = shared.known().parts[shared.store.part(self.id)];
+        let epoch = shared.roll.known().parts[shared.store.part(self.id)];
         let mut value = self.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
         for _ in 0..RACES {
             let mut new = value.clone();
@@ -185,7 +186,7 @@ impl File {
                     return Ok(Some(new));
                 }
                 Swap::Other(reading) if reading.epoch != epoch => {
-                    shared.wake();
+                    shared.upkeep.wake();
                     return Ok(None);
                 }
                 Swap::Other(reading) => value = reading.tokens,

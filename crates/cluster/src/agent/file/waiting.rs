@@ -1,14 +1,14 @@
 //! Requests that need a token: granted immediately if the node holds it; otherwise they wait for the store and for
 //! other nodes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halocline_cache::coherence::{Copies, FileTokens, Grant, Want};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
 
 use super::copying;
-use super::{Attempt, FIRST_PAUSE, File, LastWait, filled};
+use super::{Attempt, FIRST_PAUSE, File, LastWait, State, filled};
 use crate::counters::add;
 
 impl File {
@@ -19,7 +19,8 @@ impl File {
     }
 
     fn wait_actively(&self, want: Want) -> Result<Grant> {
-        let began = Instant::now();
+        let clock = &self.shared.options.wait_clock;
+        let began = clock.instant();
         let mut pause = FIRST_PAUSE;
         let mut attempts = 0;
         let mut waited_for = None;
@@ -28,18 +29,19 @@ impl File {
             match self.attempt(want, attempts, began + self.shared.options.wait_limit)? {
                 Attempt::Granted(grant) => {
                     if attempts > 0 {
-                        self.note_wait(began.elapsed(), waited_for);
+                        self.note_wait(clock.elapsed(began), waited_for);
                     }
                     return Ok(grant);
                 }
-                Attempt::Waits(what) if began.elapsed() >= self.shared.options.wait_limit => {
+                Attempt::Waits(what) if clock.elapsed(began) >= self.shared.options.wait_limit => {
                     break what;
                 }
                 Attempt::Waits(what) => waited_for = Some(what),
-                Attempt::Again => {
+                Attempt::Again if began.elapsed() < self.shared.options.wait_limit => {
                     attempts += 1;
                     continue;
                 }
+                Attempt::Again => break "what this node had to give up first".to_owned(),
             }
             if self.shared.is_stopped() {
                 break "this mount to end".to_owned();
@@ -48,7 +50,7 @@ impl File {
             self.wait_for_change(want.range, seen, pause);
             pause = (pause * 2).min(self.shared.options.poll);
         };
-        self.note_wait(began.elapsed(), Some(waits_for.clone()));
+        self.note_wait(clock.elapsed(began), Some(waits_for.clone()));
         // Its entry in the queue goes when a request behind it sends a message.
         Err(Error::Cluster {
             what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
@@ -66,15 +68,20 @@ impl File {
     /// being given up, but at most until the next look at the store is due, and at least `pause` then. Each permit that
     /// ends wakes this thread too, because others wait for that.
     fn wait_for_change(&self, range: ByteRange, seen: (u64, u64), pause: Duration) {
-        let earliest = Instant::now() + pause;
+        let clock = &self.shared.options.wait_clock;
+        let earliest = clock.instant() + pause;
         let mut state = self.state.lock();
         let was_closed = state.pieces.is_closed(range);
-        while (state.told, state.looks.found) == seen
-            && (!was_closed || state.pieces.is_closed(range))
-        {
-            let until = state.looks.due.map_or(earliest, |due| due.max(earliest));
-            let timed_out = self.changed.wait_until(&mut state, until).timed_out();
-            if timed_out || self.shared.is_stopped() {
+        let is_unchanged = |state: &State| {
+            (state.told, state.looks.found) == seen
+                && (!was_closed || state.pieces.is_closed(range))
+                && !self.shared.is_stopped()
+        };
+        while is_unchanged(&state) {
+            let due = state.looks.due;
+            let until = due.map_or(earliest, |due| due.max(earliest));
+            let goes_on = |state: &mut State| is_unchanged(state) && state.looks.due == due;
+            if clock.wait_while(&self.changed, &mut state, goes_on, until) {
                 return;
             }
         }

@@ -103,7 +103,7 @@ impl BusyPoll {
     }
 
     /// Polls until a request is `there`, at most for [`WAIT_LIMIT`].
-    pub(super) fn look(&mut self, mut there: impl FnMut() -> bool) {
+    pub(super) fn poll(&mut self, mut there: impl FnMut() -> bool) {
         let begin = Instant::now();
         let mut last = begin;
         let seen = loop {
@@ -197,12 +197,12 @@ mod tests {
     fn looking_ends_by_itself() {
         let mut poll = poll();
         let mut times = 0;
-        poll.look(|| {
+        poll.poll(|| {
             times += 1;
             false
         });
         assert!(times > 0 && poll.vain > 0);
-        poll.look(|| true);
+        poll.poll(|| true);
         assert_eq!(poll.vain, 0);
     }
 }

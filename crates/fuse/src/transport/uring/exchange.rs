@@ -138,7 +138,7 @@ impl Exchange {
                 };
             }
             if mem::take(&mut looks) {
-                self.poll.look(|| ring.submission().taskrun());
+                self.poll.poll(|| ring.submission().taskrun());
             }
         }
     }

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use halocline_model::evict::{Eviction, Walk};
+use halocline_model::flush_order::DirtyRegion;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
@@ -68,6 +69,8 @@ pub(super) struct Extents {
     dirty_regions: BTreeMap<RegionKey, u32>,
     eviction: Box<dyn Eviction>,
     slots: Slots,
+    /// How many writes there were.
+    writes: u64,
 }
 
 impl Extents {
@@ -82,6 +85,7 @@ impl Extents {
             dirty_regions: BTreeMap::new(),
             eviction,
             slots: Slots::default(),
+            writes: 0,
         }
     }
 
@@ -135,9 +139,11 @@ impl Extents {
 
     /// Makes the cached parts of `range` dirty; adjacent clean bytes stay clean.
     pub(super) fn write(&mut self, file: u32, range: ByteRange) {
+        self.writes += 1;
         for (key, part) in regions_of(file, range) {
             let Some(place) = self.regions.find(key) else { continue };
             let mut clean = Vec::new();
+            self.regions[place].written = self.writes;
             for extent in self.regions[place].overlapping_mut(part) {
                 if extent.is_dirty() {
                     extent.write();
@@ -165,6 +171,7 @@ impl Extents {
         self.used += range.len();
         self.most_used = self.most_used.max(self.used);
         assert!(self.used <= self.capacity, "room is made before the write");
+        self.writes += u64::from(dirty);
         for (key, range) in regions_of(file, range) {
             let place = self.regions.find_or_add(key);
             let slot = (!dirty).then(|| self.slots.take(place, range));
@@ -175,6 +182,7 @@ impl Extents {
             if dirty {
                 self.dirty_bytes += range.len();
                 region.dirty += 1;
+                region.written = self.writes;
                 if region.dirty == 1 {
                     self.dirty_regions.insert(key, place);
                 }
@@ -240,31 +248,42 @@ impl Extents {
         true
     }
 
-    /// Begins to flush the dirty extents of the first stretch of `most` bytes that has any at or after `from`; returns
-    /// their `runs`, ascending.
-    pub(super) fn flush_next(&mut self, from: Key, most: u64, runs: &mut Vec<Run>) {
-        let mut stretch: Option<(u32, u64)> = None;
-        for (key, place) in self.dirty_regions.range((from.0, from.1 / REGION_BYTES)..) {
-            let file = key.0;
-            if stretch.is_some_and(|(of, end)| of != file || end <= key.1 * REGION_BYTES) {
-                return;
+    /// The dirty parts of all files, each a stretch of `most` bytes, in the order of files and offsets; `most` is a
+    /// multiple of a region.
+    pub(super) fn dirty_stretches(&self, most: u64) -> Vec<(u32, DirtyRegion)> {
+        let mut all: Vec<(u32, DirtyRegion)> = Vec::new();
+        for ((file, number), place) in &self.dirty_regions {
+            let region = &self.regions[*place];
+            let start = number * REGION_BYTES / most * most;
+            let (dirty, written) = (region.dirty_bytes(), region.written);
+            if dirty == 0 {
+                continue;
             }
+            match all.last_mut() {
+                Some((of, last)) if of == file && last.range.start == start => {
+                    last.dirty += dirty;
+                    last.written = last.written.max(written);
+                }
+                _ => all.push((
+                    *file,
+                    DirtyRegion { range: ByteRange::at(start, most), dirty, written },
+                )),
+            }
+        }
+        all
+    }
+
+    /// Begins to flush the dirty extents of `file` in `range`, whole regions; returns their `runs`, ascending.
+    pub(super) fn flush_stretch(&mut self, file: u32, range: ByteRange, runs: &mut Vec<Run>) {
+        let numbers = range.start / REGION_BYTES..range.end / REGION_BYTES;
+        for (key, place) in self.dirty_regions.range((file, numbers.start)..(file, numbers.end)) {
             let region = &mut self.regions[*place];
-            for extent in region.all().iter_mut().filter(|extent| extent.is_dirty()) {
+            for extent in region.all().iter_mut().filter(|extent| extent.waits_for_flush()) {
                 let range = extent.range(key.1);
-                let start = range.start;
-                if (file, start) < from {
-                    continue;
-                }
-                let (_, end) =
-                    *stretch.get_or_insert((file, (start / most + 1).saturating_mul(most)));
-                if start >= end {
-                    return;
-                }
                 extent.flush();
                 let placement = extent.placement;
                 match runs.last_mut() {
-                    Some(run) if run.range.end == start && run.placement == placement => {
+                    Some(run) if run.range.end == range.start && run.placement == placement => {
                         run.range.end = range.end;
                     }
                     _ => runs.push(Run { file, range, placement }),

@@ -4,12 +4,15 @@
 //! region in pieces, several concurrently, then writes them to the origin; only then do the bytes that did not change
 //! meanwhile become clean.
 
+use std::collections::VecDeque;
+
+use halocline_model::flush_order;
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::sieve::OriginCost;
 
 use super::Cache;
-use super::extents::{Key, Run};
+use super::extents::Run;
 use super::inode_of;
 
 /// Bytes of a file that a region covers on each server of the origin.
@@ -29,7 +32,8 @@ pub(super) struct Flush {
     running: bool,
     /// The number of dirty bytes at which it ends.
     until_dirty: u64,
-    next: Key,
+    /// What is flushed next.
+    queue: VecDeque<(u32, ByteRange)>,
     region_bytes: u64,
     workers: [Worker; WORKERS],
     cost: OriginCost,
@@ -59,7 +63,7 @@ impl Flush {
         Self {
             running: false,
             until_dirty: 0,
-            next: (0, 0),
+            queue: VecDeque::new(),
             region_bytes: REGION_BYTES_PER_SERVER * origin_servers as u64,
             workers: Default::default(),
             cost: OriginCost::new(origin, 1),
@@ -67,7 +71,8 @@ impl Flush {
     }
 
     fn begin(&mut self, now_ns: u64, until_dirty: u64) {
-        (self.running, self.until_dirty, self.next) = (true, until_dirty, (0, 0));
+        (self.running, self.until_dirty) = (true, until_dirty);
+        self.queue.clear();
         for worker in &mut self.workers {
             worker.ready_ns = worker.ready_ns.max(now_ns);
         }
@@ -170,16 +175,29 @@ impl Cache {
 
     fn read_region(&mut self, index: usize) -> Step {
         let at_ns = self.flush.workers[index].ready_ns;
-        let enough = self.extents.dirty_bytes <= self.flush.until_dirty;
         let mut runs = Vec::new();
-        if !enough {
-            self.extents.flush_next(self.flush.next, self.flush.region_bytes, &mut runs);
+        let mut looked = false;
+        while runs.is_empty() {
+            if self.extents.dirty_bytes <= self.flush.until_dirty {
+                break;
+            }
+            if let Some((file, range)) = self.flush.queue.pop_front() {
+                self.extents.flush_stretch(file, range, &mut runs);
+            } else if std::mem::replace(&mut looked, true) {
+                break;
+            } else {
+                let stretches = self.extents.dirty_stretches(self.flush.region_bytes);
+                let waiting: u64 = stretches.iter().map(|(_, stretch)| stretch.dirty).sum();
+                let enough = waiting.saturating_sub(self.flush.until_dirty);
+                let chosen = flush_order::densest(stretches, |(_, stretch)| *stretch, enough);
+                self.flush.queue =
+                    chosen.into_iter().map(|(file, stretch)| (file, stretch.range)).collect();
+            }
         }
-        let Some(last) = runs.last() else {
+        if runs.is_empty() {
             self.flush.running = false;
             return Step::Next;
-        };
-        self.flush.next = (last.file, last.range.end);
+        }
         let mut readers = [at_ns; READERS];
         for run in &runs {
             let mut start = run.range.start;

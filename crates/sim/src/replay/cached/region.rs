@@ -45,6 +45,11 @@ impl Extent {
         matches!(self.slot, DIRTY | FLUSHING)
     }
 
+    /// Whether it is dirty, and was written to since its last flush began.
+    pub(super) const fn waits_for_flush(&self) -> bool {
+        self.slot == DIRTY
+    }
+
     pub(super) const fn is_flushing(&self) -> bool {
         self.slot == FLUSHING
     }
@@ -79,35 +84,74 @@ pub(super) struct Region {
     pub(super) key: RegionKey,
     extents: Vec<Extent>,
     pub(super) dirty: u32,
+    /// When one of its bytes was last written, as a number that grows.
+    pub(super) written: u64,
 }
 
+/// Regions of one file that are found by their number in an array: those of the first 128 GiB.
+const ARRAY_MAX: usize = 1 << 16;
+/// Limit of the files with such an array, which takes 256 KiB at most.
+const ARRAYS_MAX: usize = 256;
+/// Instead of an index: there is no such region.
+const NONE: u32 = u32::MAX;
+
 /// All regions with extents, each with a permanent index: code that knows the index need not look the region up.
+///
+/// A hash of all of them is larger than a processor's caches, and looking up most of a replay's time. What must hold: the
+/// regions of a file with an array that are below [`ARRAY_MAX`] are in the array, and no others.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    places: FxHashMap<RegionKey, u32>,
+    /// By file and number.
+    arrays: FxHashMap<u32, Vec<u32>>,
+    others: FxHashMap<RegionKey, u32>,
     all: Vec<Region>,
     free: Vec<u32>,
 }
 
+/// Where in a file's array the region `number` is, if it is in one.
+fn in_array(number: u64) -> Option<usize> {
+    usize::try_from(number).ok().filter(|number| *number < ARRAY_MAX)
+}
+
 impl Regions {
     pub(super) fn find(&self, key: RegionKey) -> Option<u32> {
-        self.places.get(&key).copied()
+        match (self.arrays.get(&key.0), in_array(key.1)) {
+            (Some(array), Some(number)) => array.get(number).copied().filter(|it| *it != NONE),
+            _ => self.others.get(&key).copied(),
+        }
     }
 
     pub(super) fn find_or_add(&mut self, key: RegionKey) -> u32 {
-        *self.places.entry(key).or_insert_with(|| {
-            let place = self.free.pop().unwrap_or_else(|| {
+        let (file, number) = key;
+        if self.arrays.len() < ARRAYS_MAX {
+            self.arrays.entry(file).or_default();
+        }
+        let place = match (self.arrays.get_mut(&file), in_array(number)) {
+            (Some(array), Some(number)) => {
+                if number >= array.len() {
+                    array.resize(number + 1, NONE);
+                }
+                &mut array[number]
+            }
+            _ => self.others.entry(key).or_insert(NONE),
+        };
+        if *place == NONE {
+            *place = self.free.pop().unwrap_or_else(|| {
                 self.all.push(Region::default());
                 u32::try_from(self.all.len() - 1).expect("fewer than 2^32 regions")
             });
-            self.all[place as usize].key = key;
-            place
-        })
+            self.all[*place as usize].key = key;
+        }
+        *place
     }
 
     /// Frees a region without extents.
     pub(super) fn release(&mut self, place: u32) {
-        self.places.remove(&self.all[place as usize].key);
+        let key = self.all[place as usize].key;
+        match (self.arrays.get_mut(&key.0), in_array(key.1)) {
+            (Some(array), Some(number)) => array[number] = NONE,
+            _ => drop(self.others.remove(&key)),
+        }
         self.free.push(place);
     }
 }
@@ -133,6 +177,12 @@ impl Region {
 
     pub(super) fn all(&mut self) -> &mut [Extent] {
         &mut self.extents
+    }
+
+    /// Bytes of its dirty extents that are not being flushed.
+    pub(super) fn dirty_bytes(&self) -> u64 {
+        let dirty = self.extents.iter().filter(|extent| extent.waits_for_flush());
+        dirty.map(|extent| u64::from(extent.end - extent.start)).sum()
     }
 
     /// The extents that have bytes of `part`, which is in this region and not empty.
@@ -207,6 +257,27 @@ mod tests {
             region.insert(Extent::new(range, PLACED, None));
         }
         region
+    }
+
+    /// Whatever files there are and however far they reach, in arrays and beside them.
+    #[test]
+    fn regions_are_found_by_file_and_number() {
+        let keys = (0..300_u32).flat_map(|file| {
+            [0, 1, 7, ARRAY_MAX as u64 - 1, ARRAY_MAX as u64, 1 << 42].map(|number| (file, number))
+        });
+        let keys: Vec<RegionKey> = keys.collect();
+        let mut regions = Regions::default();
+        for round in 0..3 {
+            assert!(keys.iter().all(|key| regions.find(*key).is_none()), "{round}");
+            let places: Vec<u32> = keys.iter().map(|key| regions.find_or_add(*key)).collect();
+            for (key, place) in keys.iter().zip(&places) {
+                assert_eq!((regions.find(*key), regions[*place].key), (Some(*place), *key));
+                assert_eq!(regions.find_or_add(*key), *place);
+                assert_eq!(regions.find((key.0, key.1 + 2)), None, "{key:?}");
+            }
+            places.iter().for_each(|place| regions.release(*place));
+        }
+        assert_eq!(regions.all.len(), keys.len(), "places are used again");
     }
 
     proptest! {

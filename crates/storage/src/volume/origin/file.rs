@@ -243,7 +243,7 @@ impl Striped {
 
     /// The object `id` in its layout; `None` if the layout is missing.
     fn object(&self, id: ObjectId) -> io::Result<Option<VolumeFile>> {
-        let distribution = layouts::spread_of(id, &self.volume, self.striping)?;
+        let distribution = layouts::distribution_of(id, &self.volume, self.striping)?;
         Ok(distribution
             .map(|distribution| VolumeFile::lazy(&self.volume, 0, distribution, &id.path())))
     }

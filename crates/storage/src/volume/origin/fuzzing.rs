@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::identity::{ObjectId, ObjectNumber, hidden_xattr, shown_xattrs};
+use super::identity::{ObjectId, ObjectNumber};
 use crate::volume::object_paths;
+use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
 
 pub use super::label::fuzzing::volume_label;
 pub use super::layouts::fuzzing::layout;

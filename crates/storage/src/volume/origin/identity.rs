@@ -1,12 +1,10 @@
 //! Which object holds a file's data: determined by an extended attribute of its namespace file, and that file's inode
 //! number. What must hold: nothing that others can write determines alone whose data is accessed.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::XattrFlags;
@@ -14,21 +12,7 @@ use rustix::io::Errno;
 
 use crate::volume::object_paths;
 
-/// Prefixes of all of Halocline's extended attributes.
-const PREFIXES: [&[u8]; 2] = [b"user.halocline.", b"trusted.halocline."];
-
 const ATTRIBUTE: &str = "user.halocline.object";
-
-/// Whether an extended attribute belongs to Halocline and is hidden from programs.
-pub fn hidden_xattr(name: &OsStr) -> bool {
-    PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix))
-}
-
-/// NUL-terminated names of extended attributes, without the hidden ones.
-pub fn shown_xattrs(all: &[u8]) -> Vec<u8> {
-    let names = all.split_inclusive(|&byte| byte == 0);
-    names.filter(|name| !hidden_xattr(OsStr::from_bytes(name))).flatten().copied().collect()
-}
 
 /// The attribute's value: 128 random bits, so that a copied tree or a restored backup never assigns one object to two
 /// files by restarting a counter. Anyone who may write to a file can set this to any value.

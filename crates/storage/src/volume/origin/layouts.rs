@@ -31,7 +31,7 @@ const WIDTH_BYTES_MIN: u64 = 512;
 ///
 /// # Errors
 /// `InvalidData` if the layout is damaged, and any error of reading.
-pub(super) fn spread_of(
+pub(super) fn distribution_of(
     id: ObjectId,
     volume: &Volume,
     usual: Striping,

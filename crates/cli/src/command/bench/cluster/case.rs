@@ -12,12 +12,12 @@ use halocline_os::error::Error;
 use super::super::bare_origin::BareOrigin;
 use super::super::case::room_for;
 use super::super::scratch::{self, Scratch};
-use super::super::worker::Job;
+use super::super::store_server::Server;
+use super::super::worker::{self, Job};
 use super::super::worker_processes::{self, Watch};
 use super::super::workload::{self, Instance, Shape, Workload};
 use super::nodes::{Nodes, State};
 use super::record::{Key, Pattern, Phase, Run, Setup, share};
-use super::server::Server;
 use crate::failure::Failure;
 
 /// The data is written once; a later generation would differ in every byte.
@@ -164,7 +164,7 @@ impl Case<'_> {
                 File::create(path).map_err(Error::at(path, "create"))?;
             }
         }
-        let done = worker_processes::run(&jobs, watch)?;
+        let done = worker_processes::run(worker::COMMAND, &jobs, watch)?;
         if let Some(wrong) = done.iter().find_map(|done| done.wrong.as_ref()) {
             return Err(wrong.failure("read through the mount"));
         }

@@ -15,8 +15,8 @@ use halocline_os::error::{Error, Result};
 
 use super::super::case::in_background;
 use super::super::scratch;
+use super::super::store_server::Server;
 use super::super::worker_processes::Watch;
-use super::server::Server;
 use crate::cluster::{self, Who};
 use crate::failure::Failure;
 use crate::host::Host;

@@ -136,17 +136,16 @@ fn section(out: &mut String, told: &Told) {
         let _ = writeln!(out, "{line}");
     }
     let (over_def, over_pa) = row.published;
-    let up_to = if row.up_to { "up to " } else { "" };
-    let published = |gain: Option<f64>| match gain {
-        Some(_) => format!("{up_to}{}", percent(gain)),
+    let published = |gain: Option<f64>, up_to: bool| match gain {
+        Some(_) => format!("{}{}", if up_to { "up to " } else { "" }, percent(gain)),
         None => "not printed".to_owned(),
     };
     let _ = write!(
         out,
         "\nPSA over DEF: published {}, simulated {}. PSA over PA: published {}, simulated {}.",
-        published(over_def),
+        published(over_def, row.up_to.0),
         percent(gain(full, (Name::Psa, Name::Def), simulated)),
-        published(over_pa),
+        published(over_pa, row.up_to.1),
         percent(gain(full, (Name::Psa, Name::Pa), simulated))
     );
     if let Some(measured) = measured {

@@ -106,7 +106,7 @@ fn space(page: &Page<'_>, judged: &Judged) -> String {
     let all: u64 = page.seen.workload.files.iter().map(|file| file.bytes).sum();
     let full = judged.full_after_seconds.map_or_else(
         || "the SSDs do not run full".to_owned(),
-        |seconds| format!("the trace goes past what fits there after {}", text::seconds(seconds)),
+        |seconds| format!("they are full after {} of simulated time", text::seconds(seconds)),
     );
     format!(
         "{} puts {} of {} on servers that are not of the slowest class, the SSDs; {full}.",

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use halocline_cluster::store::redis::RedisStore;
 use halocline_os::bounded;
 
-use super::super::mount_processes::MountProcess;
-use super::super::scratch_dir::{ScratchDir, clear_away_in};
+use super::mount_processes::MountProcess;
+use super::scratch_dir::{ScratchDir, clear_away_in};
 use crate::cluster::password;
 use crate::failure::Failure;
 use crate::text;
@@ -76,6 +76,26 @@ impl Server {
         (&self.url, self.password.as_deref())
     }
 
+    /// How the server's own benchmark is told where it is; or why it cannot be.
+    pub(super) fn for_its_own_benchmark(&self) -> Result<[String; 2], &'static str> {
+        if let Some(own) = &self.own {
+            let socket = own.place.path().join("socket");
+            return Ok(["-s".to_owned(), socket.to_string_lossy().into_owned()]);
+        }
+        let url = &self.url;
+        if self.password.is_some() || url.contains('@') {
+            return Err("its command line would show the password to others");
+        }
+        if url.contains(',') {
+            return Err("it asks one server only");
+        }
+        match url.strip_prefix("redis+unix://").or_else(|| url.strip_prefix("unix://")) {
+            Some(socket) => Ok(["-s".to_owned(), socket.to_owned()]),
+            None if url.starts_with("redis://") => Ok(["-u".to_owned(), url.clone()]),
+            None => Err("it is not told how to use TLS"),
+        }
+    }
+
     /// Whether the benchmark started it.
     pub(super) fn is_own(&self) -> bool {
         self.own.is_some()
@@ -127,8 +147,8 @@ fn spawn(dir: &Path, socket: &Path, log: &Path) -> Result<MountProcess, Failure>
         }
     }
     Err(Failure::refused(format!(
-        "there is no {} in PATH for the store of tokens: install it (Debian: apt-get install redis-server), or name \
-         a server that runs with --cluster URL",
+        "there is no {} in PATH for the store: install it (Debian: apt-get install redis-server), or give the \
+         URL of a server that runs",
         PROGRAMS.join(" and no ")
     )))
 }

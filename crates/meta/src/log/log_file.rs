@@ -24,7 +24,7 @@ use std::sync::Arc;
 use crc_fast::crc32_iscsi;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::mapping::Mapping;
+use crate::mapped_file::Mapping;
 
 /// Bytes before the first batch.
 pub(super) const HEAD: usize = 64;
@@ -47,7 +47,7 @@ pub(super) fn size_of(len: usize) -> usize {
 
 /// A file that is being written.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(super) struct LogFile {
     number: u64,
     generation: u64,
     file: Arc<File>,
@@ -59,7 +59,7 @@ pub(super) struct Segment {
     frame: Vec<u8>,
 }
 
-impl Segment {
+impl LogFile {
     /// Allocates `bytes` bytes for the empty file `number` of a log, durably.
     pub(super) fn make(file: File, number: u64, generation: u64, bytes: usize) -> io::Result<Self> {
         allocate(&file, 0, bytes)?;
@@ -258,7 +258,7 @@ mod tests {
 
     /// Batches of many lengths, some with only zeros; returns the contents of the file.
     fn story(dir: &std::path::Path, is_mapped: bool) -> Vec<u8> {
-        let mut segment = Segment::make(file(dir), 3, 7, 16384).unwrap();
+        let mut segment = LogFile::make(file(dir), 3, 7, 16384).unwrap();
         assert!(segment.mapping.is_some(), "this file system maps files");
         if !is_mapped {
             segment.mapping = None;
@@ -322,7 +322,7 @@ mod tests {
     fn i4_a_file_that_grows_keeps_what_it_has() {
         let dir = tempfile::tempdir().unwrap();
         for is_mapped in [true, false] {
-            let mut segment = Segment::make(file(dir.path()), 3, 7, 4096).unwrap();
+            let mut segment = LogFile::make(file(dir.path()), 3, 7, 4096).unwrap();
             if !is_mapped {
                 segment.mapping = None;
             }
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn i4_a_batch_that_cannot_be_written_is_an_error_and_no_batch() {
         let dir = tempfile::tempdir().unwrap();
-        let mut segment = Segment::make(file(dir.path()), 3, 7, 16384).unwrap();
+        let mut segment = LogFile::make(file(dir.path()), 3, 7, 16384).unwrap();
         segment.append(1, 0, &[0; 4000]).unwrap();
         // Its last bytes are zeros, on a lost page.
         segment.file.set_len(4096).unwrap();

@@ -18,11 +18,11 @@ const AGAIN_MS: u64 = 60_000;
 
 /// When each missing file is to be searched for, in milliseconds since the epoch.
 #[derive(Debug, Default)]
-pub(crate) struct Missing {
+pub(crate) struct MissingFiles {
     due_ms: Mutex<HashMap<FileId, u64>>,
 }
 
-impl Missing {
+impl MissingFiles {
     /// Notes that `id` was not found; returns whether it has been missing long enough to be searched for now.
     pub(crate) fn note(&self, id: FileId, now_ms: u64) -> bool {
         let mut due_ms = self.due_ms.lock();
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_stays_missing_is_searched_for_now_and_then() {
-        let missing = Missing::default();
+        let missing = MissingFiles::default();
         let (gone, moving) = (FileId(1), FileId(2));
         assert!(!missing.note(gone, 1000) && !missing.note(moving, 2900));
         assert!(missing.note(gone, 3000) && !missing.note(moving, 3000), "only the first is late");

@@ -20,7 +20,7 @@ pub(super) enum Read {
 
 /// Where the bytes that the cache lacked came from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Missing {
+pub(super) struct MissingBytes {
     /// How many came from the caches of other nodes.
     pub(super) peers: u64,
     /// Whether the origin had all others.
@@ -36,8 +36,8 @@ impl Redirector {
         range: ByteRange,
         buf: &mut [u8],
         segments: &[Segment],
-    ) -> Result<Missing> {
-        let mut missing = Missing { peers: 0, whole: true };
+    ) -> Result<MissingBytes> {
+        let mut missing = MissingBytes { peers: 0, whole: true };
         for span in missing_spans(segments) {
             let served = self.peers.read(&handle.file, span, slice_mut(buf, range.start, span));
             let rest = rest_of(span, &served);

@@ -1,4 +1,4 @@
-//! Opens the store, and determines what is still valid after a clean close, a crash or a power loss.
+//! Loads the tables from the records, and determines what is still valid after a clean close, a crash or a power loss.
 //!
 //! After a crash of the process everything acknowledged is there (I4). After a power loss the records are a consistent
 //! prefix, but the data may be older than they say: clean extents are dropped, and so are dirty ones that no barrier

@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// What must hold: it counts as known only after the end of a check that began after the last change. A writer that
 /// relied on another's check that is still in progress, with bits yet to be removed, would overtake it.
 #[derive(Debug)]
-pub(super) struct Plain {
+pub(super) struct SetIdCheck {
     /// How often they may have been set, plus one.
     changes: AtomicU64,
     /// How many of those the latest completed check has covered.
     seen: AtomicU64,
 }
 
-impl Default for Plain {
+impl Default for SetIdCheck {
     fn default() -> Self {
         Self { changes: AtomicU64::new(1), seen: AtomicU64::new(0) }
     }
 }
 
-impl Plain {
+impl SetIdCheck {
     pub(super) fn changed(&self) {
         self.changes.fetch_add(1, SeqCst);
     }
@@ -43,17 +43,17 @@ mod tests {
 
     /// Regression: the second of two writers relied on the first, whose check had only begun.
     #[test]
-    fn a_look_counts_when_it_has_ended_and_nothing_changed_meanwhile() {
-        let plain = Plain::default();
-        let first = plain.begin().expect("nobody looked");
-        let second = plain.begin().expect("the first look has not ended");
-        plain.end(first);
-        assert_eq!(plain.begin(), None);
-        plain.changed();
-        plain.end(second);
-        let third = plain.begin().expect("changed since the second look began");
-        plain.changed();
-        plain.end(third);
-        assert!(plain.begin().is_some(), "changed while the third looked");
+    fn a_check_counts_when_it_has_ended_and_nothing_changed_meanwhile() {
+        let check = SetIdCheck::default();
+        let first = check.begin().expect("nobody checked");
+        let second = check.begin().expect("the first check has not ended");
+        check.end(first);
+        assert_eq!(check.begin(), None);
+        check.changed();
+        check.end(second);
+        let third = check.begin().expect("changed since the second check began");
+        check.changed();
+        check.end(third);
+        assert!(check.begin().is_some(), "changed while the third checked");
     }
 }

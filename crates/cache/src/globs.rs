@@ -1,3 +1,0 @@
-//! Pin and exclude globs, as both engines use them.
-
-pub(crate) use halocline_api::globs::Globs;

@@ -1,0 +1,180 @@
+//! `halocline bench metadata`: operations on names of a file tier that several nodes share, in their store.
+//!
+//! - [`load`]: clients and what they do; [`own_benchmark`]: what the server's own benchmark reaches;
+//! - [`record`]: the results; [`told`]: output for people.
+
+mod load;
+mod own_benchmark;
+mod record;
+mod told;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_cluster::names::namespace::Namespace;
+use halocline_cluster::names::redis::RedisNames;
+
+use self::load::{Clients, Phase};
+use self::own_benchmark::OwnBenchmark;
+use self::record::{Large, Results, Row};
+use super::interrupted;
+use super::plot;
+use super::store_server::Server;
+use crate::child::Signals;
+use crate::command::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::print::{self, say};
+
+/// Names of the first entry of a directory of many, if --entries names none.
+const QUICK_FILES: u32 = 200;
+/// Files of each client.
+const FILES: u32 = 5000;
+
+/// Measure operations on the names of a shared file tier: create, stat, list, rename, move, unlink
+///
+/// Clients are threads of one process, each with names and connections of its own. They work in own directories, then
+/// all in one. With --store they ask the store of names itself, without a mount: a server of Redis that the
+/// benchmark starts and ends, or the one at the URL. Beside each number of creates stands what the server's own
+/// benchmark (redis-benchmark) reaches with the same script and as many connections. Load and server share this
+/// machine's processors.
+#[derive(Debug, Args)]
+pub(super) struct MetadataArgs {
+    /// The store itself: a server that is started for it, or one of Redis or Valkey that runs already
+    #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "")]
+    store: Option<String>,
+    /// Numbers of clients, each from 1 to 64
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_name = "NUMBERS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    clients: Vec<u32>,
+    /// Files of each client, from 10 to 1000000 [default: 5000, with --quick 200]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    files: Option<u32>,
+    /// Also one directory of so many entries, made by most clients at once and listed by one, from 1000 to 100000000
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    entries: Option<u64>,
+    /// Measure everything so many times, from 1 to 1000; the medians are shown
+    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// Draw the rates: a file that ends in .svg
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+    /// A small run, to see that all works
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Measures and reports.
+pub(super) fn execute(args: &MetadataArgs) -> Outcome {
+    let Some(store) = &args.store else {
+        return Err(Failure::refused(
+            "only the store of names itself can be measured, not yet a mount on it: give --store",
+        ));
+    };
+    args.plot.as_deref().map_or(Ok(()), plot::check)?;
+    let mut signals = Signals::catch()?;
+    let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
+    let measured = measure(args, &server, &mut signals);
+    let own_store = server.is_own();
+    let ended = server.end();
+    let (rows, large, why_no_native) = measured?;
+    ended?;
+    let results = Results {
+        benchmark: "metadata",
+        version: env!("CARGO_PKG_VERSION"),
+        own_store,
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        files: files(args),
+        repeat: args.repeat,
+        why_no_native,
+        rows: record::medians(rows),
+        large,
+    };
+    if let Some(file) = &args.plot {
+        plot::save(file, |out| told::draw(&results, out))?;
+    }
+    if args.json {
+        return print_json(&results);
+    }
+    say!("");
+    print::lines(&told::summary(&results));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn files(args: &MetadataArgs) -> u32 {
+    args.files.unwrap_or(if args.quick { QUICK_FILES } else { FILES })
+}
+
+type Measured = (Vec<Row>, Option<Large>, Option<&'static str>);
+
+fn measure(
+    args: &MetadataArgs,
+    server: &Server,
+    signals: &mut Signals,
+) -> Result<Measured, Failure> {
+    let tell = |text: &str| if args.json { print::lines_aside(text) } else { print::lines(text) };
+    let native = own_benchmark::find(server);
+    tell(&told::heading(server.is_own()));
+    if let Err(why) = native {
+        tell(&format!("without the server's own benchmark: {why}"));
+    }
+    let mut rows = Vec::new();
+    for _ in 0..args.repeat {
+        for &count in &args.clients {
+            let names = formatted(server)?;
+            let done = case(args, (server, count), native.as_ref().ok(), signals, &mut |row| {
+                tell(&told::row(&row));
+                rows.push(row);
+            });
+            names.erase().map_err(load::failed)?;
+            done?;
+        }
+    }
+    let large = match args.entries {
+        Some(entries) => {
+            let names = formatted(server)?;
+            let count = args.clients.iter().copied().max().unwrap_or(1);
+            let clients = Clients::new(server, count, files(args))?;
+            let mut go_on =
+                || signals.stop_signal().map_or(Ok(()), |signal| Err(interrupted(signal)));
+            let large = clients.large(entries, record::own_creates(&rows, count), &mut go_on);
+            names.erase().map_err(load::failed)?;
+            Some(large?)
+        }
+        None => None,
+    };
+    Ok((rows, large, native.err()))
+}
+
+/// All phases with one number of clients.
+fn case(
+    args: &MetadataArgs,
+    (server, count): (&Server, u32),
+    native: Option<&OwnBenchmark>,
+    signals: &mut Signals,
+    measured: &mut dyn FnMut(Row),
+) -> Result<(), Failure> {
+    let clients = Clients::new(server, count, files(args))?;
+    let native = native.map(|native| clients.native(native)).transpose()?;
+    for phase in Phase::ALL {
+        if let Some(signal) = signals.stop_signal() {
+            return Err(interrupted(signal));
+        }
+        measured(clients.run(phase, native)?);
+    }
+    Ok(())
+}
+
+/// The store's names of this benchmark, without any.
+fn formatted(server: &Server) -> Result<RedisNames, Failure> {
+    let names = load::connect(server)?;
+    let root = load::directory();
+    Namespace::format(&names, &root).map_err(|error| {
+        Failure::refused(format!(
+            "the store has names of a benchmark already, or did not take any: {error}"
+        ))
+    })?;
+    Ok(names)
+}

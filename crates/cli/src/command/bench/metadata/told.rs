@@ -1,0 +1,108 @@
+//! The results for people.
+
+use std::fmt::Write as _;
+
+use plotters::prelude::*;
+
+use super::record::{LARGE_TARGET, RATIO_TARGET, Results, Row};
+use crate::bar_chart::{Bar, Bars, Drawn};
+use crate::text;
+
+/// The heading of the rows.
+pub(super) fn heading(is_own: bool) -> String {
+    let server = if is_own {
+        "a server on a local socket, without anything on disk"
+    } else {
+        "the server of --store"
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "names in {server}; load and server share {cpus} processors of this machine if it runs here\n\
+         {:>7}  {:<9}{:<12}{:>12}{:>13}{:>16}{:>8}",
+        "clients", "what", "directories", "a second", "round trips", "own benchmark", "ratio"
+    )
+}
+
+/// One row.
+pub(super) fn row(row: &Row) -> String {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    format!(
+        "{:>7}  {:<9}{:<12}{:>12.0}{:>13.2}{:>16}{:>8}",
+        row.clients,
+        row.operation,
+        row.directories,
+        row.per_second,
+        row.round_trips_per_operation,
+        or_dash(row.native_per_second.map(|rate| format!("{rate:.0}"))),
+        or_dash(row.ratio.map(|ratio| format!("{ratio:.2}"))),
+    )
+}
+
+/// What the targets say, and the large directory.
+pub(super) fn summary(results: &Results) -> String {
+    let mut out = String::new();
+    if results.repeat > 1 {
+        let _ = writeln!(out, "medians of {}:", results.repeat);
+        results.rows.iter().for_each(|one| {
+            let _ = writeln!(out, "{}", row(one));
+        });
+    }
+    let ratios = results.rows.iter().filter_map(|row| row.ratio);
+    let least = ratios.fold(f64::INFINITY, f64::min);
+    if least.is_finite() {
+        let met = if least >= RATIO_TARGET { "met" } else { "missed" };
+        let _ = writeln!(
+            out,
+            "creates reach at least {least:.2} of the server's own benchmark with the same script and as many \
+             connections (target {RATIO_TARGET}: {met})"
+        );
+    }
+    if let Some(large) = &results.large {
+        let _ = writeln!(
+            out,
+            "a directory of {} entries, by {} clients: {:.0} creates a second{}; listed in {:.1} s, {} pages, {:.0} entries \
+             a second; this process had {} before and {} at most",
+            large.entries,
+            large.clients,
+            large.create_per_second,
+            large.ratio.map_or_else(String::new, |ratio| {
+                let met = if ratio >= LARGE_TARGET { "met" } else { "missed" };
+                format!(", {ratio:.2} of those in own directories (target {LARGE_TARGET}: {met})")
+            }),
+            large.list_seconds,
+            large.pages,
+            large.listed_per_second,
+            text::bytes(large.resident_bytes_before),
+            text::bytes(large.resident_bytes_most),
+        );
+    }
+    out
+}
+
+/// The rates, as bars.
+pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
+    let bar = |row: &Row| {
+        let native = row.ratio.map(|ratio| format!(", {ratio:.2} of the own benchmark"));
+        Bar {
+            name: format!("{} {}, {}", row.operation, row.directories, row.clients),
+            value: row.per_second,
+            text: format!("{:.0}{}", row.per_second, native.unwrap_or_default()),
+            series: if row.directories == "own" { 1 } else { 2 },
+        }
+    };
+    let rows: Vec<Bar> = results.rows.iter().map(bar).collect();
+    let bars = Bars { rows, most: None };
+    let root = SVGBackend::with_string(out, (900, bars.height() + 72)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let style = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
+    let title = "halocline bench metadata: operations a second, by clients";
+    root.draw(&Text::new(title, (12, 10), style(16)))?;
+    let cpus = results.cpus;
+    let shared =
+        format!("{} files a client; load and server share {cpus} processors", results.files);
+    root.draw(&Text::new(shared, (12, 34), style(12)))?;
+    let (_, below) = root.split_vertically(60);
+    bars.draw(&below)?;
+    root.present()?;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! What a trace asks for. Traces may be other people's, so everything is bounded before anything is done.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use halocline_os::counted::counted;
+use halocline_trace::{Op, Reader, Request};
+
+use crate::failure::Failure;
+use crate::print::tell;
+use crate::reading;
+use crate::text;
+
+/// Limit of the requests: each process keeps its own in memory, so that reading them takes none of the time.
+const REQUESTS_MAX: u64 = 8 << 20;
+/// Limit of the bytes of a request: a process has buffers of that size.
+const REQUEST_BYTES_MAX: u64 = 1 << 30;
+/// Limit of the processes: each is a real one.
+const PROCESSES_MAX: usize = 1024;
+/// Limit of the files.
+const FILES_MAX: usize = 1 << 16;
+
+/// A file of the trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    /// Its path below the directory.
+    pub(super) path: PathBuf,
+    /// One past the last byte that is read or written; 0 if there is no request.
+    pub(super) end: u64,
+    /// Whether it is read.
+    pub(super) is_read: bool,
+}
+
+/// All requests in short.
+#[derive(Debug)]
+pub(super) struct Script {
+    /// By their numbers in the trace.
+    named: Vec<Named>,
+    /// The numbers of the processes with requests, ascending.
+    pub(super) processes: Vec<u32>,
+    pub(super) requests: u64,
+    pub(super) read_bytes: u64,
+    pub(super) written_bytes: u64,
+}
+
+impl Script {
+    /// Reads the trace at `path`, whose names begin with `below`, if given. Refused: a trace without requests, one that
+    /// asks for more than can be played, and names that are not below the directory.
+    pub(super) fn read(path: &Path, below: Option<&Path>) -> Result<Self, Failure> {
+        let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
+        let mut reader = Reader::new(reading::open(path, "reading")?)
+            .map_err(|error| refused(error.to_string()))?;
+        let mut uses: Vec<(u64, bool)> = Vec::new();
+        let mut processes = BTreeSet::new();
+        let (mut requests, mut bytes) = (0, [0_u64; 2]);
+        while let Some(block) = reader.next_block().map_err(|error| refused(error.to_string()))? {
+            for request in block {
+                check(request).map_err(&refused)?;
+                let number = request.file as usize;
+                if uses.len() <= number {
+                    uses.resize(number + 1, (0, false));
+                }
+                let (end, is_read) = &mut uses[number];
+                *end = request.end().max(*end);
+                *is_read |= request.op == Op::Read;
+                processes.insert(request.process);
+                let sum = &mut bytes[usize::from(request.op == Op::Write)];
+                *sum = sum.saturating_add(request.length);
+                requests += 1;
+            }
+            if requests > REQUESTS_MAX || processes.len() > PROCESSES_MAX || uses.len() > FILES_MAX
+            {
+                return Err(refused(format!(
+                    "it has more than {REQUESTS_MAX} requests, {} or {}: play a smaller one",
+                    counted(PROCESSES_MAX, "process"),
+                    counted(FILES_MAX, "file")
+                )));
+            }
+        }
+        if requests == 0 {
+            return Err(refused("there are no requests in it".into()));
+        }
+        if reader.completeness().is_partial() {
+            let why = reader.completeness().cut.as_deref().unwrap_or("its source lacks requests");
+            tell!("{}: not whole: {why}", text::path(path));
+        }
+        let named = uses.into_iter().enumerate().map(|(number, (end, is_read))| {
+            let name = u32::try_from(number).ok().and_then(|number| reader.file(number));
+            let path = if end == 0 {
+                PathBuf::new()
+            } else {
+                relative(name.unwrap_or_default(), below).map_err(&refused)?
+            };
+            Ok(Named { path, end, is_read })
+        });
+        let named = named.collect::<Result<_, Failure>>()?;
+        let [read_bytes, written_bytes] = bytes;
+        let processes = processes.into_iter().collect();
+        Ok(Self { named, processes, requests, read_bytes, written_bytes })
+    }
+
+    /// The files with requests.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Named> {
+        self.named.iter().filter(|file| file.end > 0)
+    }
+
+    /// Bytes that must be in the files before they are read.
+    pub(super) fn bytes_to_prepare(&self) -> u64 {
+        let read = self.files().filter(|file| file.is_read);
+        read.map(|file| file.end).fold(0, u64::saturating_add)
+    }
+}
+
+/// Refuses a request that is too long to be played.
+pub(super) fn check(request: &Request) -> Result<(), String> {
+    if request.length > REQUEST_BYTES_MAX {
+        return Err(format!(
+            "a request of {} bytes: at most {REQUEST_BYTES_MAX} can be played",
+            request.length
+        ));
+    }
+    Ok(())
+}
+
+/// The path below the directory of a file called `name` in the trace.
+pub(super) fn relative(name: &[u8], below: Option<&Path>) -> Result<PathBuf, String> {
+    let name = Path::new(OsStr::from_bytes(name));
+    let inside = match below {
+        None => name,
+        Some(below) => name.strip_prefix(below).map_err(|_| {
+            let (name, below) = (text::path(name), text::path(below));
+            format!("{name} is not below {below}; correct --below")
+        })?,
+    };
+    let mut path = PathBuf::new();
+    for part in inside.strip_prefix("/").unwrap_or(inside).components() {
+        match part {
+            Component::Normal(part) => path.push(part),
+            Component::CurDir => {}
+            _ => return Err(format!("{}: not a path below a directory", text::path(name))),
+        }
+    }
+    if path.as_os_str().is_empty() {
+        return Err(format!("{}: not the name of a file below a directory", text::path(name)));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_below_the_directory() {
+        let good = |name: &str, below: Option<&str>| {
+            relative(name.as_bytes(), below.map(Path::new)).map(|path| path.display().to_string())
+        };
+        assert_eq!(good("/data/a", None).unwrap(), "data/a");
+        assert_eq!(good("ior.0", None).unwrap(), "ior.0");
+        assert_eq!(good("./x//y", None).unwrap(), "x/y");
+        assert_eq!(good("/mnt/x/y", Some("/mnt")).unwrap(), "x/y");
+        for (name, below) in [
+            ("../a", None),
+            ("/a/../../b", None),
+            ("/", None),
+            ("", None),
+            ("/mnt", Some("/mnt")),
+            ("/a", Some("/b")),
+        ] {
+            assert!(good(name, below).is_err(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `halocline bench metadata`: a real store, small and fast; no figure is judged.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use halocline_api::control::metrics::Section;
+use halocline_testkit::plot::Plot;
+use halocline_testkit::program;
+use halocline_testkit::redis_cluster::RedisCluster;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::skipping::skip;
+use serde_json::Value;
+
+fn bench(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(program!());
+    command.args(["bench", "metadata", "--quick", "--files", "20"]).args(args);
+    command.current_dir(dir).env("TMPDIR", dir).output().unwrap()
+}
+
+fn results(done: &Output) -> Value {
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let results: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let section = Section::find("halocline bench metadata").unwrap();
+    assert_eq!(section.undescribed(&results), [""; 0], "keys that docs/METRICS.md does not have");
+    results
+}
+
+#[test]
+fn each_operation_is_measured_and_a_large_directory_is_listed_once() {
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        skip("there is no redis-server");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--clients", "1,3", "--entries", "2500", "--json", "--store", "--plot", "p.svg"];
+    let found = results(&bench(dir.path(), &args));
+    assert_eq!(found["own_store"], true);
+    let rows = found["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 9);
+    for row in rows {
+        let clients = row["clients"].as_u64().unwrap();
+        assert_eq!(row["operations"], clients * 20, "{row}");
+        let trips = row["round_trips_per_operation"].as_f64().unwrap();
+        // As docs/decisions/0042-names-by-intents.md has them; a rename reads both names.
+        let expected = match row["operation"].as_str().unwrap() {
+            "create" | "stat" => 1.0,
+            "list" => 1.0 / 20.0,
+            "rename" => 3.0,
+            "move" => 6.0,
+            _ => 2.0,
+        };
+        assert!((trips - expected).abs() < 1e-9, "{row}");
+        let is_compared = row["operation"] == "create" && found["why_no_native"].is_null();
+        assert_eq!(row["ratio"].is_f64(), is_compared, "{row}");
+    }
+    assert_eq!((&found["large"]["entries"], &found["large"]["pages"]), (&2500.into(), &3.into()));
+    assert!(Plot::read(&dir.path().join("p.svg")).mentions("bench metadata"));
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "only the plot is left: {left:?}");
+}
+
+#[test]
+fn a_store_that_runs_has_none_of_it_afterwards() {
+    let dir = tempfile::tempdir().unwrap();
+    if let Some(server) = RedisServer::start(&[]) {
+        let args = ["--clients", "2", "--json", "--store", &server.url()];
+        let found = results(&bench(dir.path(), &args));
+        assert_eq!(found["own_store"], false);
+        assert_eq!(server.command(&["DBSIZE"]).trim(), ":0");
+    }
+    if let Some(cluster) = RedisCluster::start(&[]) {
+        let args = ["--clients", "2", "--json", "--store", &cluster.urls()];
+        let found = results(&bench(dir.path(), &args));
+        assert_eq!(found["why_no_native"], "it asks one server only");
+        for server in 0..3 {
+            assert_eq!(cluster.command(server, &["DBSIZE"]), ":0");
+        }
+    }
+}
+
+#[test]
+fn a_mount_is_not_measured_yet() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = bench(dir.path(), &[]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("--store"));
+}

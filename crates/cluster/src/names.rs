@@ -1,0 +1,141 @@
+//! The names of a file tier that several nodes share (I15): what of them lies in a store, and how a node changes them.
+//!
+//! - [`NameStore`]: what a store does, one script on one shard at a time; [`memory`] and [`redis`] are the
+//!   implementations;
+//! - [`attributes`]: what is known of a file or directory beside its names; [`coding`]: how all of it is written;
+//! - [`namespace`]: the operations of POSIX on names, by the plans and transactions of
+//!   [`halocline_model::namespace`], which decides everything that concerns several shards;
+//! - [`check`]: leftovers of nodes that died are found and removed.
+
+pub mod attributes;
+pub mod check;
+pub mod coding;
+pub mod memory;
+pub mod namespace;
+pub mod redis;
+
+use std::fmt::Debug;
+
+use halocline_model::namespace::{Answer, Inode, Intent, Script};
+
+use crate::store::StoreError;
+
+/// The most entries of one answer to [`Script::List`].
+pub const PAGE_ENTRIES_MAX: usize = 1000;
+/// The longest name of an entry, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+/// Why a store of names gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NamesError {
+    /// There was no answer in time, or it was lost: the script may have run.
+    #[error("the store of names does not answer: {0}")]
+    NoAnswer(String),
+    /// Its content was not written by Halocline.
+    #[error("the store of names holds what Halocline did not write: {0}")]
+    Unsound(String),
+    /// Its settings would lose names, or it refuses us.
+    #[error("the store of names cannot be used: {0}")]
+    Unusable(String),
+    /// Nothing was done: another epoch began, because the server is another one, or was told to forget late messages.
+    #[error("the store of names began a new epoch")]
+    Stale,
+    /// Nothing was done: a check has the names for itself.
+    #[error(
+        "the names of the tier are being checked; if no check runs, one was ended before it was done: have them checked \
+         again"
+    )]
+    Held,
+    /// Nothing was done: the server may have forgotten names.
+    #[error(
+        "the store of names may have forgotten some: {0}; stop the nodes, and have the names checked and confirmed, or \
+         built again from the directories"
+    )]
+    Forgot(String),
+}
+
+impl From<StoreError> for NamesError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoAnswer(what) => Self::NoAnswer(what),
+            StoreError::Unsound(what) => Self::Unsound(what),
+            StoreError::Unusable(what) => Self::Unusable(what),
+        }
+    }
+}
+
+/// A result of the store.
+pub type Result<T> = std::result::Result<T, NamesError>;
+
+/// What a store knows about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// There are no names of this tier, as far as the store knows. It may have forgotten all.
+    Empty,
+    /// It has forgotten nothing since its content was confirmed last.
+    Confirmed,
+    /// So many of its parts may have forgotten something.
+    Doubtful(usize),
+    /// A check has the names for itself, or died before it gave them back: then another check does.
+    Held,
+}
+
+impl State {
+    /// Why names in this state are not used.
+    #[must_use]
+    pub fn refusal(self) -> NamesError {
+        match self {
+            Self::Held => NamesError::Held,
+            Self::Doubtful(parts) => NamesError::Forgot(format!("{parts} of its parts began anew")),
+            Self::Empty | Self::Confirmed => {
+                NamesError::Forgot("it has no names of this tier".to_owned())
+            }
+        }
+    }
+}
+
+/// A store of names that all nodes reach, as one node uses it. Every call is answered or fails within bounded time, and
+/// sends each script once.
+///
+/// The implementation must run a script as [`halocline_model::namespace::Shards::run`] does, atomically, and only in
+/// the epoch that [`refresh`](Self::refresh) found last: in every other one it does nothing and answers
+/// [`NamesError::Stale`]. An epoch ends when the store may have forgotten what it acknowledged, and by
+/// [`begin_epoch`](Self::begin_epoch).
+pub trait NameStore: Debug + Send + Sync {
+    /// Runs one script on one shard, in one round trip.
+    fn run(&self, shard: Inode, script: &Script) -> Result<Answer>;
+
+    /// Looks at the epochs of all parts, and uses those that are confirmed from now on.
+    fn refresh(&self) -> Result<State>;
+
+    /// Begins a new epoch in all parts: what is there is believed from now on, whatever was forgotten, and what was
+    /// sent before and comes late does nothing. The caller looked at the content, or knows that it is empty. While it is
+    /// alone, nobody else finds the epoch by [`refresh`](Self::refresh).
+    fn begin_epoch(&self, is_alone: bool) -> Result<()>;
+
+    /// The first of `count` numbers that were never used, for inodes and shards.
+    fn reserve(&self, count: u64) -> Result<u64>;
+
+    /// All shards, in no order. What changes meanwhile may be missing.
+    fn shards(&self) -> Result<Vec<Inode>>;
+
+    /// What of a shard only a check looks at. `None` if there is no such shard.
+    fn inspect(&self, shard: Inode) -> Result<Option<Inspected>>;
+
+    /// Removes a shard, whatever is in it. For a check that is alone.
+    fn remove(&self, shard: Inode) -> Result<()>;
+
+    /// Number of requests over the network.
+    fn round_trips(&self) -> u64;
+}
+
+/// A shard, for a check.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inspected {
+    /// Whether it is a directory; otherwise it is of a file with several names.
+    pub is_directory: bool,
+    /// Intents that have locks in it.
+    pub locks: Vec<Intent>,
+    /// Committed intents that it decided.
+    pub committed: Vec<Intent>,
+}

@@ -1,0 +1,102 @@
+//! What is known of a file or directory beside its names.
+
+use std::collections::BTreeMap;
+
+use halocline_model::token::Session;
+
+/// What something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+/// Where the bytes of a file lie.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// The node on whose SSD they lie; `None` if on the disk that all share.
+    pub node: Option<String>,
+    /// The tier on it.
+    pub tier: u8,
+    /// The number of the object there.
+    pub object: u64,
+}
+
+/// Attributes. Times are in nanoseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attributes {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits, with set-id bits and the sticky bit.
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Of a device, which one.
+    pub rdev: u64,
+    /// Last read.
+    pub atime_ns: i64,
+    /// Last change of the content.
+    pub mtime_ns: i64,
+    /// Last change of the attributes.
+    pub ctime_ns: i64,
+    /// When it was made.
+    pub birth_ns: i64,
+    /// Where a symbolic link leads.
+    pub target: Vec<u8>,
+    /// Where the bytes lie, if there are any.
+    pub location: Option<Location>,
+    /// Which session may write.
+    pub writer: Option<Session>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Attributes {
+    /// Something new that is empty, made at a time.
+    #[must_use]
+    pub const fn new(kind: Kind, mode: u32, now_ns: i64) -> Self {
+        Self {
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            rdev: 0,
+            atime_ns: now_ns,
+            mtime_ns: now_ns,
+            ctime_ns: now_ns,
+            birth_ns: now_ns,
+            target: Vec::new(),
+            location: None,
+            writer: None,
+            xattrs: BTreeMap::new(),
+        }
+    }
+
+    /// The attributes of a directory whose names changed last at `changed_us` by the store's clock; 0 if not since
+    /// these were set.
+    #[must_use]
+    pub fn changed_at(mut self, changed_us: u64) -> Self {
+        if changed_us > 0 {
+            self.mtime_ns = i64::try_from(changed_us.saturating_mul(1000)).unwrap_or(i64::MAX);
+            self.ctime_ns = self.ctime_ns.max(self.mtime_ns);
+        }
+        self
+    }
+}

@@ -1,0 +1,387 @@
+//! The operations of POSIX on names, as one node makes them.
+//!
+//! Which changes an operation needs, and how those of several shards become one, is decided by
+//! [`halocline_model::namespace`]; [`driver`] sends what it says, [`updates`] change attributes. Things are named by their places: the number of a
+//! directory, and a name in it.
+
+mod driver;
+mod updates;
+
+use std::sync::Arc;
+
+use halocline_model::namespace::{
+    Answer, Entry, EntryName, Flags, Found, Inode, Links, Name, Opaque, Operation, ROOT, Script,
+    Slot,
+};
+use halocline_model::token::Session;
+use rustix::io::Errno;
+
+use super::attributes::{Attributes, Kind};
+use super::coding::{decode_attributes, encode_attributes};
+use super::{NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
+use driver::{Driver, TRIES};
+
+pub use driver::{Counts, Patience};
+pub use updates::Changes;
+
+/// Why an operation was not done, or may not have been.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// By what is there.
+    #[error("{0}")]
+    Refused(Errno),
+    /// Others came between each time; nothing was done.
+    #[error("other nodes changed the same names each time; nothing was done")]
+    Contended,
+    /// The answer was lost, and nobody knows whether it was done.
+    #[error("the answer was lost, and the change may have been made: {0}")]
+    Unknown(String),
+    /// The store cannot be used now; nothing was done.
+    #[error("{0}")]
+    Store(#[from] NamesError),
+}
+
+impl Failure {
+    /// What a program gets.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Refused(errno) => *errno,
+            Self::Contended => Errno::BUSY,
+            Self::Unknown(_) | Self::Store(_) => Errno::IO,
+        }
+    }
+}
+
+/// How many directories above a place are looked at to say why it cannot be renamed.
+const DEPTH_MAX: usize = 4096;
+
+/// A result of an operation.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// What a name leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its number.
+    pub inode: Inode,
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// How many names it has; of a directory always 1, as on btrfs.
+    pub links: u32,
+}
+
+/// A name in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// From where the next listing goes on behind this name.
+    pub cursor: u64,
+    /// The name.
+    pub name: Name,
+    /// What it leads to.
+    pub inode: Inode,
+    /// Its attributes, if they lie beside the name: not of directories, nor of files that have had several names.
+    pub attributes: Option<Attributes>,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
+/// Names as one node sees and changes them. Threads may share it.
+#[derive(Debug)]
+pub struct Namespace {
+    driver: Driver,
+}
+
+fn refused<T>(errno: Errno) -> Result<T> {
+    Err(Failure::Refused(errno))
+}
+
+/// What is written of attributes.
+fn opaque(attributes: &Attributes) -> Result<Opaque> {
+    encode_attributes(attributes).ok_or(Failure::Refused(Errno::NOSPC))
+}
+
+/// # Errors
+/// If it can be no name of an entry.
+fn check(place: &EntryName) -> Result<()> {
+    let name = place.name.as_bytes();
+    match name {
+        b"" => refused(Errno::NOENT),
+        b"." | b".." => refused(Errno::INVAL),
+        _ if name.len() > NAME_BYTES_MAX => refused(Errno::NAMETOOLONG),
+        _ if name.iter().any(|byte| [b'/', 0].contains(byte)) => refused(Errno::INVAL),
+        _ => Ok(()),
+    }
+}
+
+impl Namespace {
+    /// Makes the names of a tier that has none yet: a root with these attributes.
+    ///
+    /// # Errors
+    /// If there are some already, or some were forgotten.
+    pub fn format(store: &dyn NameStore, root: &Attributes) -> Result<()> {
+        match store.refresh()? {
+            State::Empty => {}
+            State::Confirmed => return refused(Errno::EXIST),
+            state => return Err(state.refusal().into()),
+        }
+        store.begin_epoch(false)?;
+        let body = halocline_model::namespace::Body::directory(ROOT, opaque(root)?);
+        match store.run(ROOT, &Script::Make(body))? {
+            Answer::Done => Ok(()),
+            _ => refused(Errno::EXIST),
+        }
+    }
+
+    /// Uses the names in a store. `session` was never used.
+    ///
+    /// # Errors
+    /// If there are none, or some were forgotten.
+    pub fn open(store: Arc<dyn NameStore>, session: Session, patience: Patience) -> Result<Self> {
+        match store.refresh()? {
+            State::Confirmed => Ok(Self { driver: Driver::new(store, session, patience) }),
+            state => Err(state.refusal().into()),
+        }
+    }
+
+    /// What this node sent.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.driver.counts()
+    }
+
+    fn entry(&self, place: &EntryName) -> Result<Entry> {
+        let read = Script::Read(Slot::Name(place.name.clone()));
+        match self.driver.read(place.directory, &read)? {
+            Answer::Name(Some(entry), _) => Ok(entry),
+            Answer::Differs => refused(Errno::NOTDIR),
+            _ => refused(Errno::NOENT),
+        }
+    }
+
+    /// Attributes of a directory by its number.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is gone.
+    pub fn directory(&self, inode: Inode) -> Result<Node> {
+        match self.driver.read(inode, &Script::Read(Slot::Attributes))? {
+            Answer::Attributes(attributes, changed) => {
+                let attributes = decode_attributes(&attributes)?.changed_at(changed);
+                if attributes.kind != Kind::Directory {
+                    return Err(NamesError::Unsound("a directory that is none".into()).into());
+                }
+                Ok(Node { inode, attributes, links: 1 })
+            }
+            _ => refused(Errno::NOENT),
+        }
+    }
+
+    /// In which directory a directory is; the root is in itself.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is gone.
+    pub fn parent(&self, inode: Inode) -> Result<Inode> {
+        match self.driver.read(inode, &Script::Read(Slot::Parent))? {
+            Answer::Parent(parent) => Ok(parent),
+            _ => refused(Errno::NOENT),
+        }
+    }
+
+    /// What an entry leads to; `None` if it leads there no more.
+    fn node(&self, entry: &Entry) -> Result<Option<Node>> {
+        match entry {
+            Entry::Single(inode, attributes) => {
+                let attributes = decode_attributes(attributes)?;
+                Ok(Some(Node { inode: *inode, attributes, links: 1 }))
+            }
+            Entry::Linked(inode, shard) => {
+                let Some(links) = self.links(*shard)? else { return Ok(None) };
+                let attributes = decode_attributes(&links.attributes)?;
+                Ok(Some(Node { inode: *inode, attributes, links: links.count }))
+            }
+            Entry::Directory(inode) => match self.directory(*inode) {
+                Err(Failure::Refused(Errno::NOENT)) => Ok(None),
+                found => found.map(Some),
+            },
+        }
+    }
+
+    fn links(&self, shard: Inode) -> Result<Option<Links>> {
+        match self.driver.read(shard, &Script::Read(Slot::Whole))? {
+            Answer::Links(links) => Ok(Some(links)),
+            _ => Ok(None),
+        }
+    }
+
+    /// What a name leads to, with its attributes: one round trip for a file with one name, otherwise two.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENAMETOOLONG`.
+    pub fn lookup(&self, place: &EntryName) -> Result<Node> {
+        check(place)?;
+        for _ in 0..TRIES {
+            if let Some(node) = self.node(&self.entry(place)?)? {
+                return Ok(node);
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// Makes a file, symbolic link, pipe, socket or device: what `attributes` say. One round trip.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
+    pub fn create(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
+        check(place)?;
+        let inode = self.driver.number()?;
+        let create = Operation::Create(place.clone(), inode, opaque(attributes)?);
+        self.driver.operate(create)?;
+        Ok(Node { inode, attributes: attributes.clone(), links: 1 })
+    }
+
+    /// As [`create`](Self::create), but takes what is there already; whether it was made.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create) and [`lookup`](Self::lookup).
+    pub fn open_or_create(
+        &self,
+        place: &EntryName,
+        attributes: &Attributes,
+    ) -> Result<(Node, bool)> {
+        for _ in 0..TRIES {
+            match self.create(place, attributes) {
+                Err(Failure::Refused(Errno::EXIST)) => {}
+                made => return made.map(|node| (node, true)),
+            }
+            match self.lookup(place) {
+                // It was removed meanwhile.
+                Err(Failure::Refused(Errno::NOENT)) => {}
+                found => return found.map(|node| (node, false)),
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// Makes a directory. Two round trips.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn make_directory(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
+        check(place)?;
+        let inode = self.driver.number()?;
+        let make = Operation::MakeDirectory(place.clone(), inode, opaque(attributes)?);
+        self.driver.operate(make)?;
+        Ok(Node { inode, attributes: attributes.clone(), links: 1 })
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`, `EPERM` of a directory, `EMLINK`.
+    pub fn link(&self, from: &EntryName, to: &EntryName) -> Result<()> {
+        check(from)?;
+        check(to)?;
+        let shard = self.driver.numbers(u64::from(TRIES))?;
+        match self.driver.operate(Operation::Link(from.clone(), to.clone(), shard)) {
+            Err(Failure::Refused(Errno::ISDIR)) => refused(Errno::PERM),
+            done => done.map(drop),
+        }
+    }
+
+    /// Removes a file's name. What it led to is answered if that was its last one: its bytes may go.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`.
+    pub fn unlink(&self, place: &EntryName) -> Result<Option<Node>> {
+        check(place)?;
+        let found = self.driver.operate(Operation::Unlink(place.clone()))?;
+        found.last().map_or(Ok(None), replaced)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
+    pub fn remove_directory(&self, place: &EntryName) -> Result<()> {
+        check(place)?;
+        self.driver.operate(Operation::RemoveDirectory(place.clone())).map(drop)
+    }
+
+    /// Renames, as `renameat2` does. What lost its last name by that is answered.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL`.
+    pub fn rename(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Option<Node>> {
+        check(from)?;
+        check(to)?;
+        let rename = Operation::Rename(from.clone(), to.clone(), flags);
+        let found = match self.driver.operate(rename) {
+            Err(failure @ Failure::Refused(Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY)) => {
+                return Err(self.why_not_renamed(from, to).unwrap_or(failure));
+            }
+            found => found?,
+        };
+        let inode = |found: &Found| found.entry.as_ref().map(Entry::inode);
+        match found.as_slice() {
+            [from, to] if flags == Flags::Replace && inode(from) != inode(to) => replaced(to),
+            _ => Ok(None),
+        }
+    }
+
+    /// What the system says rather than that a directory and something else do not agree: that one is above the other.
+    fn why_not_renamed(&self, from: &EntryName, to: &EntryName) -> Option<Failure> {
+        let is_above = |above: &EntryName, below: &EntryName| {
+            let Ok(Entry::Directory(above)) = self.entry(above) else { return false };
+            let mut directory = below.directory;
+            for _ in 0..DEPTH_MAX {
+                match self.parent(directory) {
+                    _ if directory == above => return true,
+                    Ok(parent) if parent != directory => directory = parent,
+                    _ => return false,
+                }
+            }
+            false
+        };
+        if is_above(from, to) {
+            return Some(Failure::Refused(Errno::INVAL));
+        }
+        is_above(to, from).then_some(Failure::Refused(Errno::NOTEMPTY))
+    }
+
+    /// At most `limit` entries of a directory, in the order in which their names came, behind `cursor`; and whether
+    /// there are no more. What is there all the time is listed once, whatever comes and goes.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is gone.
+    pub fn list(&self, directory: Inode, cursor: u64, limit: usize) -> Result<(Vec<Listed>, bool)> {
+        let list = Script::List(cursor, limit.clamp(1, PAGE_ENTRIES_MAX));
+        let (entries, is_last) = match self.driver.read(directory, &list)? {
+            Answer::Entries { entries, is_last } => (entries, is_last),
+            Answer::Differs => return refused(Errno::NOTDIR),
+            _ => return refused(Errno::NOENT),
+        };
+        if entries.is_empty() && !is_last || entries.first().is_some_and(|(at, ..)| *at <= cursor) {
+            return Err(NamesError::Unsound("a page that leads nowhere".into()).into());
+        }
+        let listed = |(cursor, name, entry): (u64, Name, Entry)| {
+            let attributes = match &entry {
+                Entry::Single(_, attributes) => Some(decode_attributes(attributes)?),
+                _ => None,
+            };
+            let is_directory = matches!(entry, Entry::Directory(_));
+            Ok(Listed { cursor, name, inode: entry.inode(), attributes, is_directory })
+        };
+        Ok((entries.into_iter().map(listed).collect::<Result<_>>()?, is_last))
+    }
+}
+
+/// What a name led to before it was removed or replaced, if it was the last name of a file.
+fn replaced(found: &Found) -> Result<Option<Node>> {
+    let (inode, attributes) = match (&found.entry, &found.links) {
+        (Some(Entry::Single(inode, attributes)), _) => (*inode, attributes),
+        (Some(Entry::Linked(inode, _)), Some(Links { count: 1, attributes })) => {
+            (*inode, attributes)
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Node { inode, attributes: decode_attributes(attributes)?, links: 0 }))
+}

@@ -1,0 +1,271 @@
+//! Sends what an operation says, and hands it the answers: waits for others before their intents are aborted, counts,
+//! and begins anew in a new epoch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_model::namespace::{
+    Answer, Attempt, Change, Completion, Failure as Ended, Found, Inode, Intent, IntentId, Next,
+    Operation, Refusal, Script,
+};
+use halocline_model::token::Session;
+use parking_lot::{Mutex, RwLock};
+use rustix::io::Errno;
+
+use super::super::{NameStore, NamesError, State};
+use super::{Failure, Result};
+
+/// How often an operation begins.
+pub(super) const TRIES: u32 = 64;
+/// The most round trips of an operation: a directory may lie deep, and then all above it are asked. What a store answers
+/// may lead nowhere.
+const STEPS_MAX: u32 = 100_000;
+/// How often a script finds that a new epoch began.
+const STALE_MAX: u32 = 8;
+/// How long a check is waited for, and how often it is asked.
+const HELD_MAX: Duration = Duration::from_secs(10);
+/// See [`HELD_MAX`].
+const HELD_PAUSE: Duration = Duration::from_millis(20);
+/// Numbers that are reserved at once.
+const BLOCK: u64 = 4096;
+
+/// How long an intent of somebody else may be in the way before it is aborted.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// So long in all.
+    pub limit: Duration,
+    /// It is looked at again so often.
+    pub pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { limit: Duration::from_millis(100), pause: Duration::from_millis(1) }
+    }
+}
+
+/// What was sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Scripts.
+    pub round_trips: u64,
+    /// Intents of others that were in the way for longer than they had time for, and were completed.
+    pub completed: u64,
+    /// Pauses for intents of others.
+    pub waits: u64,
+}
+
+/// What came of a script.
+type Sent<T> = std::result::Result<T, NamesError>;
+
+/// Whether a script's arguments were computed from what was read.
+const fn is_computed(script: &Script) -> bool {
+    matches!(script, Script::Make(_) | Script::Alone(_) | Script::Prepare(..) | Script::Decide(..))
+}
+
+/// Whether a script may have run though it failed so.
+const fn is_doubtful(error: &NamesError) -> bool {
+    matches!(error, NamesError::NoAnswer(_) | NamesError::Unsound(_))
+}
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    store: Arc<dyn NameStore>,
+    session: Session,
+    patience: Patience,
+    /// The next number of an intent.
+    intents: AtomicU64,
+    /// Numbers for inodes that are reserved: the next one, and their end.
+    numbers: Mutex<(u64, u64)>,
+    /// How often another epoch of the store was found. Locked while a script is under way, so that what was begun in one
+    /// epoch is never ended in the next.
+    epochs: RwLock<u64>,
+    sent: AtomicU64,
+    completed: AtomicU64,
+    waits: AtomicU64,
+}
+
+impl Driver {
+    pub(super) fn new(store: Arc<dyn NameStore>, session: Session, patience: Patience) -> Self {
+        let [intents, sent, completed, waits] = [const { AtomicU64::new(0) }; 4];
+        let (numbers, epochs) = (Mutex::new((0, 0)), RwLock::new(0));
+        Self { store, session, patience, intents, numbers, epochs, sent, completed, waits }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            round_trips: self.sent.load(Ordering::Relaxed),
+            completed: self.completed.load(Ordering::Relaxed),
+            waits: self.waits.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A number that was never used.
+    pub(super) fn number(&self) -> Result<Inode> {
+        self.numbers(1)
+    }
+
+    /// The first of `count` numbers that were never used.
+    pub(super) fn numbers(&self, count: u64) -> Result<Inode> {
+        let mut numbers = self.numbers.lock();
+        if numbers.1 - numbers.0 < count {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            let epoch = *self.epochs.read();
+            let first = match self.store.reserve(BLOCK) {
+                Err(NamesError::Stale) => {
+                    self.refresh(epoch)?;
+                    self.store.reserve(BLOCK)?
+                }
+                first => first?,
+            };
+            let end = first.checked_add(BLOCK);
+            let end = end.ok_or_else(|| NamesError::Unsound("no number is left".to_owned()))?;
+            *numbers = (first, end);
+        }
+        let first = numbers.0;
+        numbers.0 += count;
+        Ok(Inode(first))
+    }
+
+    /// Uses the epoch that follows `epoch`, if the store forgot nothing.
+    fn refresh(&self, epoch: u64) -> Sent<()> {
+        let mut epochs = self.epochs.write();
+        if *epochs != epoch {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        loop {
+            match self.store.refresh()? {
+                State::Confirmed => break,
+                State::Held if begun.elapsed() < HELD_MAX => thread::sleep(HELD_PAUSE),
+                state => return Err(state.refusal()),
+            }
+        }
+        *epochs += 1;
+        Ok(())
+    }
+
+    /// Runs a script of something that was begun in epoch `began`; waits while an intent that somebody may be about is
+    /// in the way, which does nothing.
+    fn send(&self, shard: Inode, script: &Script, began: &mut u64) -> Sent<Answer> {
+        let mut first: Option<(IntentId, Instant)> = None;
+        let mut stale = 0;
+        loop {
+            let epochs = self.epochs.read();
+            if *epochs != *began {
+                *began = *epochs;
+                // What was made before may be gone: it is computed anew.
+                if is_computed(script) {
+                    return Ok(Answer::Differs);
+                }
+            }
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            let answer = self.store.run(shard, script);
+            drop(epochs);
+            let answer = match answer {
+                Err(NamesError::Stale) if stale < STALE_MAX => {
+                    stale += 1;
+                    self.refresh(*began)?;
+                    continue;
+                }
+                answer => answer?,
+            };
+            let Answer::Busy(intent) = &answer else { return Ok(answer) };
+            let since = match first {
+                Some((id, since)) if id == intent.id => since,
+                _ => Instant::now(),
+            };
+            first = Some((intent.id, since));
+            if since.elapsed() >= self.patience.limit {
+                self.completed.fetch_add(1, Ordering::Relaxed);
+                return Ok(answer);
+            }
+            self.waits.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(self.patience.pause);
+        }
+    }
+
+    fn epoch(&self) -> u64 {
+        *self.epochs.read()
+    }
+
+    /// Reads, and completes what is in the way.
+    pub(super) fn read(&self, shard: Inode, script: &Script) -> Result<Answer> {
+        for _ in 0..TRIES {
+            match self.send(shard, script, &mut self.epoch())? {
+                Answer::Busy(intent) => self.complete(intent),
+                answer => return Ok(answer),
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// Makes a change of one slot; `false` if something else is there.
+    pub(super) fn replace(&self, shard: Inode, change: Change) -> Result<bool> {
+        let script = Script::Alone(vec![change]);
+        for _ in 0..TRIES {
+            match self.send(shard, &script, &mut self.epoch()) {
+                Ok(Answer::Busy(intent)) => self.complete(intent),
+                Ok(Answer::Done) => return Ok(true),
+                Ok(_) => return Ok(false),
+                Err(error) if is_doubtful(&error) => {
+                    return Err(Failure::Unknown(error.to_string()));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    fn complete(&self, intent: Intent) {
+        let mut completion = Completion::new(intent);
+        while let Some((shard, script)) = completion.step() {
+            completion.answer(self.send(shard, &script, &mut self.epoch()).ok());
+        }
+    }
+
+    /// Makes a change of names; what was read of them, as it was in the moment in which it was made.
+    pub(super) fn operate(&self, operation: Operation) -> Result<Vec<Found>> {
+        let number = self.intents.fetch_add(u64::from(TRIES), Ordering::Relaxed);
+        let mut attempt = Attempt::new(operation, self.session, number, TRIES);
+        let mut failed: Option<NamesError> = None;
+        let mut began = self.epoch();
+        for _ in 0..STEPS_MAX {
+            match attempt.next() {
+                Next::End(Ok(())) => return Ok(attempt.found().to_vec()),
+                Next::End(Err(ended)) => return Err(failure(ended, failed)),
+                Next::Send(shard, script) => match self.send(shard, &script, &mut began) {
+                    Ok(answer) => attempt.answer(Some(answer)),
+                    // Nothing was done, and nothing can be.
+                    Err(error) if is_computed(&script) && !is_doubtful(&error) => {
+                        return Err(error.into());
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        attempt.answer(None);
+                    }
+                },
+            }
+        }
+        Err(NamesError::Unsound("directories that lead nowhere".to_owned()).into())
+    }
+}
+
+/// What an operation ended by, and the last error of the store.
+fn failure(ended: Ended, failed: Option<NamesError>) -> Failure {
+    let lost = || NamesError::NoAnswer("an answer was lost".to_owned());
+    Failure::Refused(match ended {
+        Ended::Refused(Refusal::Exists) => Errno::EXIST,
+        Ended::Refused(Refusal::Absent) => Errno::NOENT,
+        Ended::Refused(Refusal::NotADirectory) => Errno::NOTDIR,
+        Ended::Refused(Refusal::IsADirectory) => Errno::ISDIR,
+        Ended::Refused(Refusal::TooManyNames) => Errno::MLINK,
+        Ended::Loop => Errno::INVAL,
+        Ended::NotEmpty | Ended::Refused(Refusal::Inside) => Errno::NOTEMPTY,
+        Ended::Contended => return failed.map_or(Failure::Contended, Failure::Store),
+        Ended::NoAnswer => return Failure::Store(failed.unwrap_or_else(lost)),
+        Ended::Unknown => return Failure::Unknown(failed.unwrap_or_else(lost).to_string()),
+    })
+}

@@ -1,0 +1,194 @@
+//! Changes of attributes: read, changed and compared, each in one slot.
+
+use halocline_model::namespace::{
+    Answer, Change, Entry, EntryName, Inode, Links, Opaque, Script, Slot,
+};
+use halocline_model::token::Session;
+use rustix::io::Errno;
+
+use super::super::attributes::{Attributes, Location};
+use super::super::coding::decode_attributes;
+use super::driver::TRIES;
+use super::{Failure, Namespace, Node, Result, check, opaque, refused};
+
+/// New values of some attributes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime_ns: Option<i64>,
+    /// Last change of the content.
+    pub mtime_ns: Option<i64>,
+    /// When this change is made.
+    pub ctime_ns: i64,
+}
+
+impl Namespace {
+    /// Changes attributes of what a name leads to, and answers what they are then.
+    ///
+    /// # Errors
+    /// `ENOENT`, and what `change` refuses.
+    pub fn update(
+        &self,
+        place: &EntryName,
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Node> {
+        check(place)?;
+        for _ in 0..TRIES {
+            let entry = self.entry(place)?;
+            let tried = match &entry {
+                Entry::Directory(inode) => match self.update_directory(*inode, &change) {
+                    Err(Failure::Refused(Errno::NOENT)) => None,
+                    done => return done,
+                },
+                Entry::Single(inode, attributes) => {
+                    let (new, attributes) = changed(attributes, &change)?;
+                    let to = Entry::Single(*inode, new);
+                    let change = Change::Name(place.name.clone(), Some(entry.clone()), Some(to));
+                    let node = Node { inode: *inode, attributes, links: 1 };
+                    self.driver.replace(place.directory, change)?.then_some(node)
+                }
+                Entry::Linked(inode, shard) => match self.links(*shard)? {
+                    None => None,
+                    Some(links) => {
+                        let (new, attributes) = changed(&links.attributes, &change)?;
+                        let node = Node { inode: *inode, attributes, links: links.count };
+                        let to = Links { attributes: new, ..links };
+                        self.driver.replace(*shard, Change::Links(links, to))?.then_some(node)
+                    }
+                },
+            };
+            if let Some(node) = tried {
+                return Ok(node);
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// As [`update`](Self::update), of a directory by its number.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is gone, and what `change` refuses.
+    pub fn update_directory(
+        &self,
+        inode: Inode,
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Node> {
+        for _ in 0..TRIES {
+            let read = self.driver.read(inode, &Script::Read(Slot::Attributes))?;
+            let Answer::Attributes(from, names_changed_us) = read else {
+                return refused(Errno::NOENT);
+            };
+            let before = decode_attributes(&from)?.changed_at(names_changed_us);
+            let mut after = before.clone();
+            change(&mut after)?;
+            let sets_changed = after.mtime_ns != before.mtime_ns;
+            let swap = Change::Attributes { from, to: opaque(&after)?, sets_changed };
+            if self.driver.replace(inode, swap)? {
+                return Ok(Node { inode, attributes: after, links: 1 });
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// Sets what `changes` name.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    pub fn set_attributes(&self, place: &EntryName, changes: &Changes) -> Result<Node> {
+        self.update(place, |attributes| {
+            changes.apply(attributes);
+            Ok(())
+        })
+    }
+
+    /// Sets, with `Some`, or removes an extended attribute. `None` for `is_there` asks for nothing; otherwise it must be
+    /// there before, or not.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EEXIST`, `ENOSPC`.
+    pub fn set_xattr(
+        &self,
+        place: &EntryName,
+        name: &[u8],
+        (value, is_there): (Option<&[u8]>, Option<bool>),
+    ) -> Result<Node> {
+        self.update(place, |attributes| {
+            let has = attributes.xattrs.contains_key(name);
+            match (is_there, has, value) {
+                (Some(true), false, _) | (_, false, None) => return refused(Errno::NODATA),
+                (Some(false), true, _) => return refused(Errno::EXIST),
+                (.., Some(value)) => drop(attributes.xattrs.insert(name.to_vec(), value.to_vec())),
+                (.., None) => drop(attributes.xattrs.remove(name)),
+            }
+            Ok(())
+        })
+    }
+
+    /// Compares and swaps who may write a file; `EBUSY` if it is another one than `from`.
+    ///
+    /// # Errors
+    /// `EBUSY`, `ENOENT`.
+    pub fn set_writer(
+        &self,
+        place: &EntryName,
+        from: Option<Session>,
+        to: Option<Session>,
+    ) -> Result<Node> {
+        self.update(place, |attributes| {
+            if attributes.writer != from {
+                return refused(Errno::BUSY);
+            }
+            attributes.writer = to;
+            Ok(())
+        })
+    }
+
+    /// Compares and swaps where a file's bytes lie; `EBUSY` if it is elsewhere than `from`.
+    ///
+    /// # Errors
+    /// `EBUSY`, `ENOENT`.
+    pub fn set_location(
+        &self,
+        place: &EntryName,
+        from: Option<&Location>,
+        to: Option<&Location>,
+    ) -> Result<Node> {
+        self.update(place, |attributes| {
+            if attributes.location.as_ref() != from {
+                return refused(Errno::BUSY);
+            }
+            attributes.location = to.cloned();
+            Ok(())
+        })
+    }
+}
+
+impl Changes {
+    fn apply(&self, attributes: &mut Attributes) {
+        attributes.mode = self.mode.unwrap_or(attributes.mode);
+        attributes.uid = self.uid.unwrap_or(attributes.uid);
+        attributes.gid = self.gid.unwrap_or(attributes.gid);
+        attributes.size = self.size.unwrap_or(attributes.size);
+        attributes.atime_ns = self.atime_ns.unwrap_or(attributes.atime_ns);
+        attributes.mtime_ns = self.mtime_ns.unwrap_or(attributes.mtime_ns);
+        attributes.ctime_ns = self.ctime_ns;
+    }
+}
+
+/// Changed attributes, written and as they are.
+fn changed(
+    from: &Opaque,
+    change: &impl Fn(&mut Attributes) -> Result<()>,
+) -> Result<(Opaque, Attributes)> {
+    let mut attributes = decode_attributes(from)?;
+    change(&mut attributes)?;
+    Ok((opaque(&attributes)?, attributes))
+}

@@ -1,0 +1,375 @@
+//! A store of names on one server of Redis or Valkey, or on a cluster of them.
+//!
+//! A shard belongs to one of 64 parts by its number, for ever, as a file's tokens do
+//! (`docs/decisions/0040-a-store-on-a-cluster.md`): its keys have the part's hash tag, and so has the marker of the
+//! part's epoch, which every script compares first.
+
+mod scripts;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use halocline_model::namespace::{
+    Answer, Body, Change, Inode, Intent, Name, Opaque, Outcome, Script, Slot,
+};
+use redis::ScriptInvocation;
+
+use super::coding::{
+    decode_entry, decode_intent, decode_links, encode_entry, encode_id, encode_intent,
+    encode_links, opaque,
+};
+use super::{Inspected, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
+use crate::store::redis::parts::PartServers;
+use scripts::Scripts;
+
+/// The most bytes of a page of entries.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+/// The most elements of an answer: three for each entry of a page, and of what a check asks.
+const ELEMENTS_MAX: usize = 1 << 18;
+
+/// The store, as one node uses it.
+#[derive(Debug)]
+pub struct RedisNames {
+    servers: PartServers,
+    scripts: Scripts,
+    /// The epochs of the parts that this node uses; 0 for none.
+    epochs: [AtomicU64; PartServers::COUNT],
+}
+
+/// The elements of a script's answer.
+type Elements = Vec<Vec<u8>>;
+
+fn unsound(what: &str) -> NamesError {
+    NamesError::Unsound(what.to_owned())
+}
+
+fn number(bytes: &[u8]) -> Result<u64> {
+    let text = std::str::from_utf8(bytes).ok();
+    text.and_then(|text| text.parse().ok())
+        .ok_or_else(|| unsound("something that should be a number"))
+}
+
+/// A number for an epoch: never the same again, and not 0.
+fn candidate() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish().max(1)
+}
+
+fn slot(slot: &Slot) -> Vec<u8> {
+    match slot {
+        Slot::Name(name) => [b"n", name.as_bytes()].concat(),
+        Slot::Parent => b"p".to_vec(),
+        Slot::Attributes => b"a".to_vec(),
+        Slot::Whole => b"w".to_vec(),
+    }
+}
+
+/// The arguments of a change: its kind, its slot, before and after, and a flag.
+fn change(change: &Change) -> [Vec<u8>; 5] {
+    let parent = |inode: &Inode| inode.0.to_string().into_bytes();
+    let (kind, from, to, flag) = match change {
+        Change::Name(_, from, to) => {
+            let entry = |entry: &Option<_>| entry.as_ref().map(encode_entry).unwrap_or_default();
+            ("n", entry(from), entry(to), change.changes_names())
+        }
+        Change::Parent(from, to) => ("p", parent(from), parent(to), false),
+        Change::Attributes { from, to, sets_changed } => {
+            ("a", from.as_bytes().to_vec(), to.as_bytes().to_vec(), *sets_changed)
+        }
+        Change::Links(from, to) => ("l", encode_links(from), encode_links(to), to.count == 0),
+        Change::End => ("e", Vec::new(), Vec::new(), false),
+    };
+    [kind.into(), slot(&change.slot()), from, to, if flag { "1" } else { "0" }.into()]
+}
+
+impl RedisNames {
+    /// Connects to the store at `urls`: the URL of a server, of one of a cluster's servers, or several of one cluster
+    /// with commas between. `origin` distinguishes tiers that share it: letters, digits, `-` and `_`. Nothing is known
+    /// of its epochs before [`refresh`](NameStore::refresh).
+    ///
+    /// # Errors
+    /// If it cannot be reached, or if its settings would lose names. No error shows a secret.
+    pub fn connect(urls: &str, password: Option<&str>, origin: &str) -> Result<Self> {
+        let servers = PartServers::connect(urls, password, origin)?;
+        let epochs = [const { AtomicU64::new(0) }; PartServers::COUNT];
+        Ok(Self { servers, scripts: Scripts::new(), epochs })
+    }
+
+    /// Removes all names of the tier for good, and what says that there were some.
+    ///
+    /// # Errors
+    /// If the store does not answer, or may have forgotten names.
+    pub fn erase(&self) -> Result<()> {
+        for shard in self.shards()? {
+            self.remove(shard)?;
+        }
+        for part in 0..PartServers::COUNT {
+            self.ask(part, &self.about_part(&self.scripts.erase, part))?;
+        }
+        Ok(())
+    }
+
+    /// The words of a command with which the server's own benchmark makes a name in a directory, by the script that
+    /// makes one here, with attributes of the same length; `__rand_int__` in it is for a number. The script was sent to
+    /// the server before if a name was made.
+    #[must_use]
+    pub fn create_command(&self, directory: Inode, attributes: &Opaque) -> Vec<String> {
+        let keys = self.keys(directory);
+        // One letter for the kind of entry, eight bytes of its number.
+        let entry = "s".repeat(attributes.as_bytes().len() + 9);
+        let mut words = vec!["EVALSHA".to_owned(), self.scripts.alone.get_hash().to_owned()];
+        words.push(keys.len().to_string());
+        words.extend(keys);
+        words.push(self.epoch(Self::part(directory)).to_string());
+        words.extend(["n", "nfile__rand_int__", "", &entry, "1"].map(str::to_owned));
+        words
+    }
+
+    fn part(shard: Inode) -> usize {
+        // The upper bits of a product are mixed best. The result is the same on all nodes.
+        let mixed = shard.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        usize::try_from(mixed >> 58).unwrap_or_default() % PartServers::COUNT
+    }
+
+    fn marker(&self, part: usize) -> String {
+        format!("halocline:{{{}}}:names:epoch", self.servers.tag(part))
+    }
+
+    /// The keys of a shard, after that of its part's marker.
+    fn keys(&self, shard: Inode) -> [String; 7] {
+        let part = Self::part(shard);
+        let key = |what: &str| {
+            format!("halocline:{{{}}}:names:{:x}:{what}", self.servers.tag(part), shard.0)
+        };
+        let [is, entries, order] = [key("shard"), key("entries"), key("order")];
+        let [locks, committed, finished] = [key("locks"), key("committed"), key("finished")];
+        [self.marker(part), is, entries, order, locks, committed, finished]
+    }
+
+    fn epoch(&self, part: usize) -> u64 {
+        self.epochs[part].load(Ordering::SeqCst)
+    }
+
+    /// Begins a request about a shard.
+    fn about<'a>(&self, script: &'a redis::Script, shard: Inode) -> ScriptInvocation<'a> {
+        let mut script = script.prepare_invoke();
+        for key in self.keys(shard) {
+            script.key(key);
+        }
+        script.arg(self.epoch(Self::part(shard)));
+        script
+    }
+
+    /// Begins a request about a part.
+    fn about_part<'a>(&self, script: &'a redis::Script, part: usize) -> ScriptInvocation<'a> {
+        let mut script = script.prepare_invoke();
+        script.key(self.marker(part));
+        script
+    }
+
+    fn invocation(&self, shard: Inode, script: &Script) -> Result<ScriptInvocation<'_>> {
+        let scripts = &self.scripts;
+        let with_id = |script, id| {
+            let mut about = self.about(script, shard);
+            about.arg(&encode_id(id)[..]);
+            about
+        };
+        Ok(match script {
+            Script::Make(body) => {
+                let mut about = self.about(&scripts.new, shard);
+                match body {
+                    Body::Directory { parent, attributes, entries } if entries.is_empty() => {
+                        about.arg("d").arg(parent.0).arg(attributes.as_bytes())
+                    }
+                    Body::Directory { .. } => {
+                        let what = "a directory is made empty".to_owned();
+                        return Err(NamesError::Unusable(what));
+                    }
+                    Body::Links(links) => about.arg("l").arg("").arg(encode_links(links)),
+                };
+                about
+            }
+            Script::Read(read) => {
+                let mut about = self.about(&scripts.read, shard);
+                about.arg(slot(read));
+                about
+            }
+            Script::List(after, limit) => {
+                let mut about = self.about(&scripts.list, shard);
+                about.arg(after).arg((*limit).min(PAGE_ENTRIES_MAX)).arg(PAGE_BYTES_MAX);
+                about
+            }
+            Script::Alone(changes) => with_changes(self.about(&scripts.alone, shard), changes),
+            Script::Prepare(intent, change) => {
+                let mut about = with_id(&scripts.prepare, intent.id);
+                about.arg(encode_intent(intent));
+                with_changes(about, std::slice::from_ref(change))
+            }
+            Script::Decide(intent, settlements, changes) => {
+                let mut about = with_id(&scripts.decide, intent.id);
+                about.arg(encode_intent(intent)).arg(settlements);
+                with_changes(about, changes)
+            }
+            Script::Settle(id) => with_id(&scripts.settle, *id),
+            Script::Finish(id, outcome) => {
+                let mut about = with_id(&scripts.finish, *id);
+                about.arg(u8::from(*outcome == Outcome::Committed));
+                about
+            }
+            Script::Finished(id) => with_id(&scripts.finished, *id),
+            Script::Forget(id) => with_id(&scripts.forget, *id),
+        })
+    }
+
+    fn ask(&self, part: usize, script: &ScriptInvocation<'_>) -> Result<Elements> {
+        let answer: Elements = self.servers.run(part, script)?;
+        if answer.len() > ELEMENTS_MAX {
+            return Err(unsound("an answer with too many elements"));
+        }
+        if answer.first().is_some_and(|first| first == b"stale") {
+            return Err(NamesError::Stale);
+        }
+        Ok(answer)
+    }
+}
+
+fn with_changes<'a>(mut about: ScriptInvocation<'a>, changes: &[Change]) -> ScriptInvocation<'a> {
+    for argument in changes.iter().flat_map(change) {
+        about.arg(argument);
+    }
+    about
+}
+
+/// Reads the answer of a script of a shard.
+fn answer(elements: Elements) -> Result<Answer> {
+    let mut elements = elements.into_iter();
+    let word = elements.next().unwrap_or_default();
+    let rest: Vec<Vec<u8>> = elements.collect();
+    Ok(match (word.as_slice(), rest.as_slice()) {
+        (b"done", []) => Answer::Done,
+        (b"differs", []) => Answer::Differs,
+        (b"gone", []) => Answer::Gone,
+        (b"full", []) => Answer::NotEmpty,
+        (b"committed", []) => Answer::Settled(Outcome::Committed),
+        (b"aborted", []) => Answer::Settled(Outcome::Aborted),
+        (b"busy", [intent]) => Answer::Busy(decode_intent(intent)?),
+        (b"name", [entry, settlements]) if entry.is_empty() => {
+            Answer::Name(None, number(settlements)?)
+        }
+        (b"name", [entry, settlements]) => {
+            Answer::Name(Some(decode_entry(entry)?), number(settlements)?)
+        }
+        (b"parent", [parent]) => Answer::Parent(Inode(number(parent)?)),
+        (b"attributes", [value, changed]) => {
+            Answer::Attributes(opaque(value.clone())?, number(changed)?)
+        }
+        (b"links", [links]) => Answer::Links(decode_links(links)?),
+        (b"entries", [is_last, entries @ ..]) => page(is_last, entries)?,
+        _ => return Err(unsound("an answer of no script of ours")),
+    })
+}
+
+fn page(is_last: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
+    let (triples, rest) = elements.as_chunks::<3>();
+    let is_last = match is_last {
+        b"1" => true,
+        b"0" => false,
+        _ => return Err(unsound("a page of entries")),
+    };
+    if !rest.is_empty() || triples.len() > PAGE_ENTRIES_MAX {
+        return Err(unsound("a page of entries"));
+    }
+    let mut entries: Vec<(u64, Name, _)> = Vec::with_capacity(triples.len());
+    for [place, name, entry] in triples {
+        let place = number(place)?;
+        let is_behind = entries.last().is_none_or(|(last, ..)| *last < place);
+        if !is_behind || name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(unsound("a page of entries that is not in order"));
+        }
+        entries.push((place, Name::from(name.as_slice()), decode_entry(entry)?));
+    }
+    Ok(Answer::Entries { entries, is_last })
+}
+
+fn inspected(elements: &[Vec<u8>]) -> Result<Option<Inspected>> {
+    let [word, rest @ ..] = elements else { return Err(unsound("an empty answer")) };
+    if word == b"gone" {
+        return Ok(None);
+    }
+    let [kind, rest @ ..] = rest else { return Err(unsound("a shard of no kind")) };
+    let mut found = Inspected { is_directory: kind == b"d", ..Inspected::default() };
+    let (pairs, _) = rest.as_chunks::<2>();
+    for [what, intent] in pairs {
+        let intent: Intent = decode_intent(intent)?;
+        if what == b"l" { &mut found.locks } else { &mut found.committed }.push(intent);
+    }
+    Ok(Some(found))
+}
+
+impl NameStore for RedisNames {
+    fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+        answer(self.ask(Self::part(shard), &self.invocation(shard, script)?)?)
+    }
+
+    fn refresh(&self) -> Result<State> {
+        let (mut doubtful, mut empty, mut is_held) = (0, 0, false);
+        for part in 0..PartServers::COUNT {
+            let script = self.about_part(&self.scripts.probe, part);
+            let (epoch, is_there, held): (String, u8, u8) = self.servers.run(part, &script)?;
+            let epoch = if epoch.is_empty() { 0 } else { number(epoch.as_bytes())? };
+            self.epochs[part].store(if held == 0 { epoch } else { 0 }, Ordering::SeqCst);
+            is_held |= held != 0;
+            doubtful += usize::from(epoch == 0);
+            empty += usize::from(is_there == 0);
+        }
+        Ok(match doubtful {
+            0 if is_held => State::Held,
+            0 => State::Confirmed,
+            _ if empty == PartServers::COUNT && self.shards()?.is_empty() => State::Empty,
+            parts => State::Doubtful(parts),
+        })
+    }
+
+    fn begin_epoch(&self, is_alone: bool) -> Result<()> {
+        let epoch = candidate();
+        for part in 0..PartServers::COUNT {
+            let mut script = self.about_part(&self.scripts.begin, part);
+            script.arg(epoch).arg(u8::from(is_alone));
+            self.ask(part, &script)?;
+            self.epochs[part].store(epoch, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, count: u64) -> Result<u64> {
+        let mut script = self.about_part(&self.scripts.reserve, 0);
+        script.arg(self.epoch(0)).arg(count);
+        match self.ask(0, &script)?.as_slice() {
+            // 1 is the root.
+            [_, last] => number(last)?.checked_add(2).ok_or_else(|| unsound("no number is left")),
+            _ => Err(unsound("no number")),
+        }
+    }
+
+    fn shards(&self) -> Result<Vec<Inode>> {
+        let keys = self.servers.keys("names:", ":shard")?;
+        let shard = |name: &String| u64::from_str_radix(name, 16).ok().map(Inode);
+        let mut shards: Vec<Inode> = keys.iter().filter_map(shard).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        Ok(shards)
+    }
+
+    fn inspect(&self, shard: Inode) -> Result<Option<Inspected>> {
+        let script = self.about(&self.scripts.inspect, shard);
+        inspected(&self.ask(Self::part(shard), &script)?)
+    }
+
+    fn remove(&self, shard: Inode) -> Result<()> {
+        let script = self.about(&self.scripts.remove, shard);
+        self.ask(Self::part(shard), &script).map(drop)
+    }
+
+    fn round_trips(&self) -> u64 {
+        self.servers.round_trips()
+    }
+}

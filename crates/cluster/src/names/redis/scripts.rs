@@ -1,0 +1,374 @@
+//! What the server runs: one script for each operation on a shard, so that each is atomic and takes one round trip.
+//! They do what `halocline_model::namespace::Shards` does, and know no more of a name than that its value is compared
+//! and replaced.
+//!
+//! `KEYS[1]` is the marker of the part's epoch: it says in which epoch the names of the part are confirmed, and by which
+//! server. The other keys are the shard: what it is, its entries, their order, its locks, and what it committed, before
+//! and after its locks were finished. `ARGV[1]` is the epoch that the node knows. A slot is `n` and a name, `p` (the
+//! parent), `a` (the attributes) or `w` (all of the shard).
+
+use redis::Script;
+
+/// Refuses to do anything if names of this part may have been forgotten, or if a new epoch began: the server's `run_id`
+/// changes with each start, its `master_replid` with each promotion, and the marker is lost with the names.
+const EPOCH: &str = r"
+local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
+local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
+local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch')
+if marker[1] ~= id or marker[2] ~= ARGV[1] then return {'stale'} end
+";
+
+/// What all scripts know of a shard, and how they keep from answering what is too long.
+const SHARD: &str = r"
+local shard, names, order, locks, committed, finished = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed')
+local kind, locked, next_place, changed = head[1], tonumber(head[2] or '0'), head[3], head[4] or '0'
+local function bounded(value)
+  if value and #value > 73792 then error(redis.error_reply('UNSOUND a value is too long')) end
+  return value or ''
+end
+";
+
+/// There must be a shard.
+const THERE: &str = r"
+if not kind then return {'gone'} end
+";
+
+/// The intent that keeps a slot from being read or changed. All of a shard can end only when nobody will ask it for an
+/// intent whose locks are left somewhere.
+const IN_THE_WAY: &str = r"
+local function in_the_way(slot)
+  local lock
+  if locked > 0 and slot == 'w' then
+    lock = redis.call('HRANDFIELD', locks, 1, 'WITHVALUES')[2]
+  elseif locked > 0 then
+    local both = redis.call('HMGET', locks, slot, 'w')
+    lock = both[1] or both[2]
+  end
+  if lock then return bounded(cmsgpack.unpack(lock)[2]) end
+  if slot == 'w' then
+    local unfinished = redis.call('HRANDFIELD', committed, 1, 'WITHVALUES')[2]
+    if unfinished then return bounded(unfinished) end
+  end
+end
+";
+
+/// Why changes cannot be made now: those in the arguments from `first` on, five for each: its kind, its slot, what is
+/// there before and after (empty if nothing), and a flag.
+const REFUSAL: &str = r"
+local function refusal(first)
+  for at = first, #ARGV, 5 do
+    local what, slot, from = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    local intent = in_the_way(slot)
+    if intent then return {'busy', intent} end
+    local fits
+    if what == 'n' then
+      fits = kind == 'd' and (redis.call('HGET', names, string.sub(slot, 2)) or '') == from
+    elseif what == 'p' then
+      fits = kind == 'd' and redis.call('HGET', shard, 'parent') == from
+    elseif what == 'a' then
+      fits = kind == 'd' and redis.call('HGET', shard, 'value') == from
+    elseif what == 'l' then
+      fits = kind == 'l' and redis.call('HGET', shard, 'value') == from
+    elseif what == 'e' then
+      fits = kind == 'd'
+      if fits and redis.call('HLEN', names) > 0 then return {'full'} end
+    end
+    if not fits then return {'differs'} end
+  end
+end
+";
+
+/// Makes a change that was compared before; the flag says of a name that the directory changed with it, of attributes
+/// that they say when it did, and of links that they are the last. At the end `save` writes what else changed.
+const MAKE: &str = r"
+local ends, is_changed = false, false
+local function make(what, slot, from, to, flag)
+  if what == 'n' then
+    local name = string.sub(slot, 2)
+    if to == '' then
+      redis.call('HDEL', names, name)
+      redis.call('ZREM', order, name)
+    else
+      redis.call('HSET', names, name, to)
+      if from == '' then
+        redis.call('ZADD', order, next_place, name)
+        next_place = string.format('%.0f', tonumber(next_place) + 1)
+        is_changed = true
+      end
+    end
+    if flag == '1' then
+      local clock = redis.call('TIME')
+      local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+      if now > tonumber(changed) then changed = string.format('%.0f', now) end
+      is_changed = true
+    end
+  elseif what == 'p' then
+    redis.call('HSET', shard, 'parent', to)
+  elseif what == 'a' then
+    redis.call('HSET', shard, 'value', to)
+    if flag == '1' then
+      changed = '0'
+      is_changed = true
+    end
+  elseif what == 'l' then
+    if flag == '1' then ends = true else redis.call('HSET', shard, 'value', to) end
+  elseif what == 'e' then
+    ends = true
+  end
+end
+local function make_all(first)
+  for at = first, #ARGV, 5 do make(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]) end
+end
+local function save()
+  if ends then
+    redis.call('DEL', shard, names, order, locks, committed, finished)
+  elseif is_changed then
+    redis.call('HSET', shard, 'next', next_place, 'changed', changed)
+  end
+end
+";
+
+/// Arguments: kind, parent and value.
+const NEW: &str = r"
+if not kind then
+  redis.call('HSET', shard, 'kind', ARGV[2], 'parent', ARGV[3], 'value', ARGV[4], 'next', '1')
+  return {'done'}
+end
+local now = redis.call('HMGET', shard, 'parent', 'value')
+local same = kind == ARGV[2] and now[1] == ARGV[3] and now[2] == ARGV[4] and redis.call('HLEN', names) == 0
+return {same and 'done' or 'differs'}
+";
+
+/// Argument: the slot.
+const READ: &str = r"
+local slot = ARGV[2]
+local intent = in_the_way(slot)
+if intent then return {'busy', intent} end
+local first = string.sub(slot, 1, 1)
+if first == 'n' and kind == 'd' then
+  return {'name', bounded(redis.call('HGET', names, string.sub(slot, 2))), redis.call('HGET', shard, 'settlements') or '0'}
+elseif first == 'p' and kind == 'd' then
+  return {'parent', bounded(redis.call('HGET', shard, 'parent'))}
+elseif first == 'a' and kind == 'd' then
+  return {'attributes', bounded(redis.call('HGET', shard, 'value')), changed}
+elseif first == 'w' and kind == 'l' then
+  return {'links', bounded(redis.call('HGET', shard, 'value'))}
+end
+return {'differs'}
+";
+
+/// Arguments: behind which place, how many entries, and how many bytes at most; one is always answered.
+const LIST: &str = r"
+if kind ~= 'd' then return {'differs'} end
+if locked > 0 then
+  local lock = redis.call('HGET', locks, 'w')
+  if lock then return {'busy', bounded(cmsgpack.unpack(lock)[2])} end
+end
+local limit, room = tonumber(ARGV[3]), tonumber(ARGV[4])
+local found = redis.call('ZRANGEBYSCORE', order, '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', 0, limit + 1)
+local count = math.min(#found / 2, limit)
+local all, is_last = {'entries', ''}, #found / 2 <= limit
+for first = 1, count, 64 do
+  local some, slots = {}, {}
+  for at = first, math.min(first + 63, count) do
+    some[#some + 1] = found[2 * at - 1]
+    slots[#slots + 1] = 'n' .. found[2 * at - 1]
+  end
+  if locked > 0 then
+    for _, lock in ipairs(redis.call('HMGET', locks, unpack(slots))) do
+      if lock then return {'busy', bounded(cmsgpack.unpack(lock)[2])} end
+    end
+  end
+  for at, entry in ipairs(redis.call('HMGET', names, unpack(some))) do
+    if not entry then error(redis.error_reply('UNSOUND a name without an entry')) end
+    room = room - #bounded(entry) - #bounded(some[at])
+    if room < 0 and #all > 2 then
+      all[2] = '0'
+      return all
+    end
+    all[#all + 1] = found[2 * (first + at - 1)]
+    all[#all + 1] = some[at]
+    all[#all + 1] = entry
+  end
+end
+all[2] = is_last and '1' or '0'
+return all
+";
+
+/// Arguments: the changes.
+const ALONE: &str = r"
+local refused = refusal(2)
+if refused then return refused end
+make_all(2)
+save()
+return {'done'}
+";
+
+/// Arguments: number of the intent, the intent, and one change.
+const PREPARE: &str = r"
+local refused = refusal(4)
+if refused then return refused end
+redis.call('HSET', locks, ARGV[5], cmsgpack.pack({ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]}))
+redis.call('HSET', shard, 'locked', string.format('%.0f', locked + 1))
+return {'done'}
+";
+
+/// Arguments: number of the intent, the intent, the settlements, and the changes.
+const DECIDE: &str = r"
+if (redis.call('HGET', shard, 'settlements') or '0') ~= ARGV[4] then return {'differs'} end
+local refused = refusal(5)
+if refused then return refused end
+make_all(5)
+redis.call('HSET', committed, ARGV[2], ARGV[3])
+redis.call('HDEL', finished, ARGV[2])
+save()
+return {'done'}
+";
+
+/// Argument: number of the intent.
+const SETTLE: &str = r"
+if redis.call('HEXISTS', committed, ARGV[2]) == 1 or redis.call('HEXISTS', finished, ARGV[2]) == 1 then
+  return {'committed'}
+end
+redis.call('HINCRBY', shard, 'settlements', 1)
+return {'aborted'}
+";
+
+/// Arguments: number of the intent, and whether it is committed.
+const FINISH: &str = r"
+if locked == 0 then return {'done'} end
+local all = redis.call('HGETALL', locks)
+for at = 1, #all, 2 do
+  local lock = cmsgpack.unpack(all[at + 1])
+  if lock[1] == ARGV[2] then
+    redis.call('HDEL', locks, all[at])
+    locked = locked - 1
+    if ARGV[3] == '1' then make(lock[3], lock[4], lock[5], lock[6], lock[7]) end
+  end
+end
+redis.call('HSET', shard, 'locked', string.format('%.0f', locked))
+save()
+return {'done'}
+";
+
+/// Argument: number of the intent.
+const FINISHED: &str = r"
+local intent = redis.call('HGET', committed, ARGV[2])
+if intent then
+  redis.call('HDEL', committed, ARGV[2])
+  redis.call('HSET', finished, ARGV[2], intent)
+end
+return {'done'}
+";
+
+/// Argument: number of the intent.
+const FORGET: &str = r"
+redis.call('HDEL', committed, ARGV[2])
+redis.call('HDEL', finished, ARGV[2])
+return {'done'}
+";
+
+/// Argument: how many numbers. They begin behind the time of the epoch's begin, so that none comes twice though the
+/// server forgot which ones it gave.
+const RESERVE: &str = r"
+return {'numbers', string.format('%.0f', redis.call('HINCRBY', KEYS[1], 'numbers', ARGV[2]) - tonumber(ARGV[2]))}
+";
+
+/// Says what a check wants to know: what it is, its locks' intents, and those that it committed.
+const INSPECT: &str = r"
+local all = {'inspected', kind}
+if redis.call('HLEN', locks) + redis.call('HLEN', committed) + redis.call('HLEN', finished) > 100000 then
+  error(redis.error_reply('UNSOUND too many intents'))
+end
+for _, lock in ipairs(redis.call('HVALS', locks)) do
+  all[#all + 1] = 'l'
+  all[#all + 1] = bounded(cmsgpack.unpack(lock)[2])
+end
+for _, key in ipairs({committed, finished}) do
+  for _, intent in ipairs(redis.call('HVALS', key)) do
+    all[#all + 1] = 'c'
+    all[#all + 1] = bounded(intent)
+  end
+end
+return all
+";
+
+/// Removes the shard.
+const REMOVE: &str = r"
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+return {'done'}
+";
+
+/// Removes the marker.
+const ERASE: &str = r"
+redis.call('DEL', KEYS[1])
+return {'done'}
+";
+
+/// `KEYS[1]` is the marker. Returns the epoch in which the part is confirmed, or nothing; whether there is a marker; and
+/// whether a check has the names for itself.
+const PROBE: &str = r"
+local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
+local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
+local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch', 'held')
+if not marker[1] then return {'', '0', '0'} end
+return {marker[1] == id and marker[2] or '', '1', marker[3] or '0'}
+";
+
+/// `KEYS[1]` is the marker; the arguments are the number of the epoch that begins, and whether others are kept out of
+/// it.
+const BEGIN: &str = r"
+local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
+local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
+local numbers = tonumber(redis.call('HGET', KEYS[1], 'numbers') or '0') or 0
+numbers = math.max(numbers, tonumber(redis.call('TIME')[1]) * 1048576)
+redis.call('HSET', KEYS[1], 'id', id, 'epoch', ARGV[1], 'held', ARGV[2], 'numbers', string.format('%.0f', numbers))
+return {'done'}
+";
+
+/// The scripts.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) new: Script,
+    pub(super) read: Script,
+    pub(super) list: Script,
+    pub(super) alone: Script,
+    pub(super) prepare: Script,
+    pub(super) decide: Script,
+    pub(super) settle: Script,
+    pub(super) finish: Script,
+    pub(super) finished: Script,
+    pub(super) forget: Script,
+    pub(super) reserve: Script,
+    pub(super) inspect: Script,
+    pub(super) remove: Script,
+    pub(super) probe: Script,
+    pub(super) begin: Script,
+    pub(super) erase: Script,
+}
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        let of = |bodies: &[&str]| Script::new(&bodies.concat());
+        let there = |bodies: &[&str]| of(&[&[EPOCH, SHARD, THERE], bodies].concat());
+        Self {
+            new: of(&[EPOCH, SHARD, NEW]),
+            read: there(&[IN_THE_WAY, READ]),
+            list: there(&[LIST]),
+            alone: there(&[IN_THE_WAY, REFUSAL, MAKE, ALONE]),
+            prepare: there(&[IN_THE_WAY, REFUSAL, PREPARE]),
+            decide: there(&[IN_THE_WAY, REFUSAL, MAKE, DECIDE]),
+            settle: there(&[SETTLE]),
+            finish: there(&[MAKE, FINISH]),
+            finished: there(&[FINISHED]),
+            forget: there(&[FORGET]),
+            reserve: of(&[EPOCH, RESERVE]),
+            inspect: there(&[INSPECT]),
+            remove: of(&[EPOCH, REMOVE]),
+            probe: of(&[PROBE]),
+            begin: of(&[BEGIN]),
+            erase: of(&[ERASE]),
+        }
+    }
+}

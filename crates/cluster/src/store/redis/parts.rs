@@ -1,0 +1,144 @@
+//! The servers of a store whose keys lie in parts, whether that is one server or a cluster: each part has a hash tag of
+//! its own, the same on both.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::{FromRedisValue, ScriptInvocation};
+
+use super::routes::{KeyGroup, Routes};
+use super::server::{Server, info_of};
+use super::slots::{PARTS, slot_of, tags_of};
+use super::{Result, StoreError, check_name, is_cluster, number, urls_of};
+
+/// After this time no further master is looked for.
+const MASTERS_LIMIT: Duration = Duration::from_secs(5);
+/// The most keys that are listed.
+const KEYS_MAX: usize = 1 << 28;
+
+/// The servers.
+pub(crate) struct PartServers {
+    servers: Servers,
+    origin: String,
+    parts: Vec<(String, u16)>,
+    asked: AtomicU64,
+}
+
+enum Servers {
+    One(Server),
+    Cluster(Routes),
+}
+
+impl fmt::Debug for PartServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartServers").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl PartServers {
+    /// Number of parts.
+    pub(crate) const COUNT: usize = PARTS;
+
+    /// Connects to the servers at `urls`, as [`open`](super::open) does.
+    ///
+    /// # Errors
+    /// If they cannot be reached, or if their settings would lose keys. No error shows a secret.
+    pub(crate) fn connect(urls: &str, password: Option<&str>, origin: &str) -> Result<Self> {
+        check_name(origin)?;
+        let urls = urls_of(urls)?;
+        let servers = if is_cluster(&urls, password)? {
+            let seeds = urls.iter().map(|url| info_of(url, password)).collect::<Result<_>>()?;
+            Servers::Cluster(Routes::new(seeds)?)
+        } else {
+            let server = Server::new(info_of(urls[0], password)?)?;
+            server.check_settings()?;
+            Servers::One(server)
+        };
+        let part = |tag: String| {
+            let slot = slot_of(&tag);
+            (tag, slot)
+        };
+        let parts = tags_of(origin).into_iter().map(part).collect();
+        Ok(Self { servers, origin: origin.to_owned(), parts, asked: AtomicU64::new(0) })
+    }
+
+    /// The hash tag of a part.
+    pub(crate) fn tag(&self, part: usize) -> &str {
+        &self.parts[part].0
+    }
+
+    /// Runs a script whose keys have a part's tag. An error other than that of the script itself may mean that it was
+    /// executed.
+    pub(crate) fn run<T: FromRedisValue>(
+        &self,
+        part: usize,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        match &self.servers {
+            Servers::One(server) => {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+                let answer = server.ask(|connection| script.invoke(connection));
+                answer.map_err(|error| server.error(&error))
+            }
+            Servers::Cluster(routes) => {
+                routes.run(KeyGroup::Part(part, self.parts[part].1), script)
+            }
+        }
+    }
+
+    /// All keys `halocline:{TAG}:BEGIN...END` of all parts, each as what stands between. What comes or goes meanwhile may be
+    /// missing, or there twice.
+    pub(crate) fn keys(&self, begin: &str, end: &str) -> Result<Vec<String>> {
+        // Names of origins have no letters that patterns read.
+        let pattern = format!("halocline:{{{}.*}}:{begin}*{end}", self.origin);
+        let infix = format!("}}:{begin}");
+        let mut found = Vec::new();
+        match &self.servers {
+            Servers::One(server) => self.scan(server, &pattern, (&infix, end), &mut found)?,
+            Servers::Cluster(routes) => {
+                for (_, master) in routes.masters(Instant::now() + MASTERS_LIMIT)? {
+                    self.scan(&*master?, &pattern, (&infix, end), &mut found)?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn scan(
+        &self,
+        server: &Server,
+        pattern: &str,
+        (infix, end): (&str, &str),
+        found: &mut Vec<String>,
+    ) -> Result<()> {
+        let mut cursor = String::from("0");
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1000);
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let answer = server.ask(|connection| scan.query(connection));
+            let (next, keys): (String, Vec<String>) =
+                answer.map_err(|error| server.error(&error))?;
+            let between =
+                |key: &String| Some(key.split_once(infix)?.1.strip_suffix(end)?.to_owned());
+            found.extend(keys.iter().filter_map(between));
+            if found.len() > KEYS_MAX {
+                return Err(StoreError::Unsound(format!("more than {KEYS_MAX} keys")));
+            }
+            if number::<u64>(&next)? == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+
+    /// Number of requests sent to servers.
+    pub(crate) fn round_trips(&self) -> u64 {
+        let own = self.asked.load(Ordering::Relaxed);
+        match &self.servers {
+            Servers::One(_) => own,
+            Servers::Cluster(routes) => own + routes.asked(),
+        }
+    }
+}

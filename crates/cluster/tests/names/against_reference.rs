@@ -1,0 +1,242 @@
+//! Scripts at random, each on the reference and on a real store: answers and what is there are the same.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use halocline_cluster::names::NameStore;
+use halocline_cluster::names::memory::MemoryNames;
+use halocline_cluster::names::redis::RedisNames;
+use halocline_model::namespace::{
+    Answer, Body, Change, Entry, Inode, Intent, IntentId, Links, Name, Opaque, Outcome, ROOT,
+    Script, Slot,
+};
+use halocline_model::token::Session;
+use halocline_testkit::hostile::Random;
+use halocline_testkit::redis_cluster::RedisCluster;
+use halocline_testkit::redis_server::RedisServer;
+
+/// Makes scripts of a small world, so that they meet.
+struct Scripts {
+    random: Random,
+    shards: u64,
+    /// Nobody minds what these were told.
+    ids: Vec<IntentId>,
+    locked: BTreeSet<(IntentId, Inode)>,
+}
+
+impl Scripts {
+    fn opaque(&mut self) -> Opaque {
+        Opaque::from(vec![0xff; self.random.below(3)])
+    }
+
+    fn name(&mut self) -> Name {
+        Name::from([&b"a"[..], b"b", b"\xff\x00n", b"w"][self.random.below(4)])
+    }
+
+    fn shard(&mut self) -> Inode {
+        Inode(1 + self.random.below(usize::try_from(self.shards).unwrap()) as u64)
+    }
+
+    fn entry(&mut self) -> Option<Entry> {
+        let inode = Inode(self.random.below(3) as u64);
+        match self.random.below(6) {
+            0 => Some(Entry::Directory(inode)),
+            1 => Some(Entry::Linked(inode, Inode(9))),
+            2 => Some(Entry::Single(inode, self.opaque())),
+            _ => None,
+        }
+    }
+
+    fn links(&mut self) -> Links {
+        Links { count: u32::try_from(self.random.below(3)).unwrap(), attributes: Opaque::default() }
+    }
+
+    /// Mostly of what is there, so that some changes are made.
+    fn change(&mut self, reference: &MemoryNames, shard: Inode) -> Change {
+        let read = |slot| reference.run(shard, &Script::Read(slot)).unwrap();
+        let guesses = self.random.below(4) == 0;
+        match self.random.below(8) {
+            0 => {
+                let now = match read(Slot::Parent) {
+                    Answer::Parent(parent) if !guesses => parent,
+                    _ => self.shard(),
+                };
+                Change::Parent(now, self.shard())
+            }
+            1 => {
+                let from = match read(Slot::Attributes) {
+                    Answer::Attributes(now, _) if !guesses => now,
+                    _ => self.opaque(),
+                };
+                Change::Attributes {
+                    from,
+                    to: self.opaque(),
+                    sets_changed: self.random.below(2) == 0,
+                }
+            }
+            2 => {
+                let from = match read(Slot::Whole) {
+                    Answer::Links(now) if !guesses => now,
+                    _ => self.links(),
+                };
+                Change::Links(from, self.links())
+            }
+            3 if self.random.below(4) == 0 => Change::End,
+            _ => {
+                let name = self.name();
+                let from = match read(Slot::Name(name.clone())) {
+                    Answer::Name(now, _) if !guesses => now,
+                    _ => self.entry(),
+                };
+                Change::Name(name, from, self.entry())
+            }
+        }
+    }
+
+    fn id(&mut self) -> IntentId {
+        let known = self.random.below(self.ids.len() + 1);
+        self.ids.get(known).copied().unwrap_or_else(|| {
+            let id =
+                IntentId { session: Session(self.random.any()), number: self.ids.len() as u64 };
+            self.ids.push(id);
+            id
+        })
+    }
+
+    fn script(&mut self, reference: &MemoryNames, shard: Inode) -> Script {
+        let intent = |scripts: &mut Self| {
+            let id = scripts.id();
+            // One intent is always the same.
+            Intent { id, decider: Inode(1 + id.number % 3), locked: vec![Inode(2), Inode(3)] }
+        };
+        match self.random.below(12) {
+            0 => match self.random.below(3) {
+                0 => Script::Make(Body::Links(self.links())),
+                _ => Script::Make(Body::directory(self.shard(), self.opaque())),
+            },
+            1 => Script::Read(match self.random.below(4) {
+                0 => Slot::Parent,
+                1 => Slot::Attributes,
+                2 => Slot::Whole,
+                _ => Slot::Name(self.name()),
+            }),
+            2 => Script::List(self.random.below(4) as u64, 1 + self.random.below(3)),
+            3 | 4 => {
+                let intent = intent(self);
+                // It locks one slot of a shard, so that the order in which its locks are finished is nobody's business.
+                if !self.locked.insert((intent.id, shard)) {
+                    return Script::Finish(intent.id, Outcome::Committed);
+                }
+                Script::Prepare(intent, self.change(reference, shard))
+            }
+            5 => {
+                let settlements = match reference.run(shard, &Script::Read(Slot::Name("a".into())))
+                {
+                    Ok(Answer::Name(_, settlements)) => settlements,
+                    _ => 0,
+                };
+                let changes = (0..self.random.below(3)).map(|_| self.change(reference, shard));
+                let changes = changes.collect::<Vec<_>>();
+                Script::Decide(intent(self), settlements, distinct(changes))
+            }
+            6 => Script::Settle(self.id()),
+            7 => {
+                let outcome =
+                    if self.random.below(2) == 0 { Outcome::Committed } else { Outcome::Aborted };
+                Script::Finish(self.id(), outcome)
+            }
+            8 => match self.random.below(4) {
+                0 => Script::Finished(self.id()),
+                _ => Script::Forget(self.id()),
+            },
+            _ => {
+                let changes = (0..=self.random.below(2)).map(|_| self.change(reference, shard));
+                Script::Alone(distinct(changes.collect()))
+            }
+        }
+    }
+}
+
+/// A plan changes no slot twice, and nothing beside an end.
+fn distinct(changes: Vec<Change>) -> Vec<Change> {
+    let mut kept: Vec<Change> = Vec::new();
+    for change in changes {
+        let is_whole = |change: &Change| change.slot() == Slot::Whole;
+        let meets =
+            |other: &Change| other.slot() == change.slot() || is_whole(other) || is_whole(&change);
+        if !kept.iter().any(meets) {
+            kept.push(change);
+        }
+    }
+    kept
+}
+
+/// Clocks differ, and which of several intents is in the way.
+fn plain(answer: Answer) -> (Answer, Option<Intent>, bool) {
+    match answer {
+        Answer::Attributes(attributes, changed) => {
+            (Answer::Attributes(attributes, 0), None, changed > 0)
+        }
+        Answer::Busy(intent) => {
+            let some = Intent {
+                locked: Vec::new(),
+                decider: ROOT,
+                id: IntentId { session: Session(0), number: 0 },
+            };
+            (Answer::Busy(some), Some(intent), false)
+        }
+        answer => (answer, None, false),
+    }
+}
+
+/// Runs scripts on both.
+fn compare(store: &dyn NameStore, seed: u64, (shards, rounds): (u64, usize)) {
+    let reference = MemoryNames::default();
+    reference.begin_epoch(false).unwrap();
+    store.begin_epoch(false).unwrap();
+    for shard in store.shards().unwrap() {
+        store.remove(shard).unwrap();
+    }
+    let mut scripts =
+        Scripts { random: Random(seed), shards, ids: Vec::new(), locked: BTreeSet::new() };
+    for round in 0..rounds {
+        let shard = scripts.shard();
+        let script = scripts.script(&reference, shard);
+        let (expected, intent, was_changed) = plain(reference.run(shard, &script).unwrap());
+        let (found, other, is_changed) = plain(store.run(shard, &script).unwrap());
+        let told = format!("seed {seed}, {round}: {shard:?} {script:?}");
+        assert_eq!(found, expected, "{told}");
+        assert_eq!(is_changed, was_changed, "{told}");
+        if intent != other {
+            let there = reference.inspect(shard).unwrap().unwrap();
+            let other = other.unwrap();
+            assert!(there.locks.contains(&other) || there.committed.contains(&other), "{told}");
+        }
+        let sorted = |store: &dyn NameStore| {
+            let mut found = store.inspect(shard).unwrap().unwrap_or_default();
+            found.locks.sort_unstable();
+            found.committed.sort_unstable();
+            found
+        };
+        assert_eq!(sorted(store), sorted(&reference), "{told}");
+    }
+    assert_eq!(store.shards().unwrap(), reference.shards().unwrap(), "seed {seed}");
+}
+
+#[test]
+fn a_server_answers_as_the_reference_does() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let store = RedisNames::connect(&server.url(), None, "test").unwrap();
+    for seed in 0..24 {
+        compare(&store, seed, (1 + seed % 4, 500));
+    }
+}
+
+#[test]
+fn a_cluster_answers_as_the_reference_does() {
+    let Some(cluster) = RedisCluster::start(&[]) else { return };
+    let store = Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap());
+    for seed in 100..108 {
+        compare(&*store, seed, (4, 300));
+    }
+}

@@ -1,0 +1,199 @@
+//! A server that forgets, is restarted, or holds what others wrote.
+
+use std::sync::Arc;
+
+use halocline_cluster::names::attributes::Location;
+use halocline_cluster::names::check::clean;
+use halocline_cluster::names::namespace::{Failure, Namespace, Patience};
+use halocline_cluster::names::redis::RedisNames;
+use halocline_cluster::names::{NameStore, NamesError, State};
+use halocline_model::namespace::{Flags, ROOT};
+use halocline_model::token::Session;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::waiting::eventually;
+use rustix::io::Errno;
+
+use super::world::{at, directory, file, node, paths};
+
+fn store(server: &RedisServer) -> Arc<RedisNames> {
+    Arc::new(RedisNames::connect(&server.url(), None, "test").unwrap())
+}
+
+fn formatted(server: &RedisServer) -> Arc<RedisNames> {
+    let store = store(server);
+    Namespace::format(&*store, &directory()).unwrap();
+    store
+}
+
+fn forgot<T: std::fmt::Debug>(result: &Result<T, Failure>) -> bool {
+    matches!(result, Err(Failure::Store(NamesError::Forgot(_))))
+}
+
+#[test]
+fn i15_a_server_that_may_have_forgotten_names_is_not_believed() {
+    let Some(mut server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, Patience::default());
+    names.create(&at(ROOT, "f"), &file()).unwrap();
+    server.command(&["SAVE"]);
+    names.create(&at(ROOT, "g"), &file()).unwrap();
+    for what in ["with an older file", "empty"] {
+        if what == "empty" {
+            server.forget();
+        }
+        server.restart();
+        // What was connected before is not any more.
+        eventually("it answers", || {
+            !matches!(names.lookup(&at(ROOT, "f")), Err(Failure::Store(NamesError::NoAnswer(_))))
+        });
+        assert!(forgot(&names.lookup(&at(ROOT, "g"))), "{what}");
+        assert!(forgot(&names.create(&at(ROOT, "g"), &file())), "{what}");
+        assert!(forgot(&names.unlink(&at(ROOT, "f"))), "{what}");
+        assert!(forgot(&names.rename(&at(ROOT, "f"), &at(ROOT, "h"), Flags::Replace)), "{what}");
+        assert!(forgot(&names.list(ROOT, 0, 10)), "{what}");
+        let open = Namespace::open(store(&server), Session(2), Patience::default());
+        assert!(forgot(&open), "{what}");
+        let format = Namespace::format(&*store(&server), &directory());
+        assert_eq!(forgot(&format), what != "empty", "{what}: {format:?}");
+    }
+}
+
+#[test]
+fn i15_what_was_looked_at_is_believed_again() {
+    let Some(mut server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, Patience::default());
+    let before = names.create(&at(ROOT, "f"), &file()).unwrap().inode;
+    server.command(&["SAVE"]);
+    server.restart();
+    let other = store(&server);
+    assert_eq!(other.refresh().unwrap(), State::Doubtful(64));
+    assert!(clean(&*other).is_err());
+    other.begin_epoch(false).unwrap();
+    eventually("it answers", || names.lookup(&at(ROOT, "f")).is_ok());
+    let after = names.create(&at(ROOT, "g"), &file()).unwrap().inode;
+    assert!(after > before, "no number comes twice: {after:?} {before:?}");
+    assert_eq!(paths(&names), ["/f", "/g"]);
+    // The server may have forgotten which numbers it gave.
+    let another = node(store(&server), 3, Patience::default());
+    let next = another.create(&at(ROOT, "h"), &file()).unwrap().inode;
+    assert!(next > after);
+}
+
+/// What a node sent in one epoch does nothing in the next, and the node begins anew by itself.
+#[test]
+fn a_check_while_nodes_are_about_something_harms_nobody() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, Patience::default());
+    let dir = names.make_directory(&at(ROOT, "d"), &directory()).unwrap().inode;
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            for number in 0..60 {
+                let name = format!("x{number}");
+                names.make_directory(&at(ROOT, &name), &directory()).unwrap();
+                names.rename(&at(ROOT, &name), &at(dir, &name), Flags::Replace).unwrap();
+            }
+        });
+        let checker = store(&server);
+        while !worker.is_finished() {
+            let found = clean(&*checker).unwrap();
+            assert_eq!(found.contradictions, 0, "{found:?}");
+        }
+    });
+    let (all, is_last) = names.list(dir, 0, 1000).unwrap();
+    assert_eq!((all.len(), is_last), (60, true));
+    assert_eq!(paths(&names).len(), 61);
+}
+
+#[test]
+fn the_flag_of_the_writer_and_the_place_of_the_bytes_are_compared_and_swapped() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, Patience::default());
+    let place = at(ROOT, "f");
+    names.create(&place, &file()).unwrap();
+    for linked in [false, true] {
+        if linked {
+            names.link(&place, &at(ROOT, "l")).unwrap();
+        }
+        let [one, other] = [Some(Session(7)), Some(Session(8))];
+        names.set_writer(&place, None, one).unwrap();
+        let refused = names.set_writer(&place, None, other);
+        assert_eq!(refused.unwrap_err().errno(), Errno::BUSY);
+        names.set_writer(&place, one, None).unwrap();
+        let here = Location { node: Some("n1".to_owned()), tier: 0, object: 5 };
+        names.set_location(&place, None, Some(&here)).unwrap();
+        assert!(names.set_location(&place, None, Some(&here)).is_err());
+        assert_eq!(names.lookup(&place).unwrap().attributes.location, Some(here.clone()));
+        names.set_location(&place, Some(&here), None).unwrap();
+    }
+    names.set_xattr(&at(ROOT, "l"), b"user.a", (Some(b"1"), Some(false))).unwrap();
+    let node = names.lookup(&place).unwrap();
+    assert_eq!((node.links, node.attributes.xattrs.len()), (2, 1), "of both names");
+    assert!(names.set_xattr(&place, b"user.a", (Some(b"2"), Some(false))).is_err());
+    let big = vec![0; 70_000];
+    let refused = names.set_xattr(&place, b"user.b", (Some(&big), None));
+    assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
+}
+
+#[test]
+fn what_others_wrote_into_the_server_is_an_error() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, Patience::default());
+    names.create(&at(ROOT, "f"), &file()).unwrap();
+    let keys = |what: &str| {
+        let said = server.command(&["KEYS", &format!("halocline:*:names:1:{what}")]);
+        said.lines().find(|line| line.starts_with("halocline")).unwrap().trim_end().to_owned()
+    };
+    let [shard, entries, order] = ["shard", "entries", "order"].map(keys);
+    let locks = shard.replace(":shard", ":locks");
+    let unsound = |what: &str| {
+        let is_unsound = |failed: Option<Failure>| {
+            matches!(failed, Some(Failure::Store(NamesError::Unsound(_) | NamesError::NoAnswer(_))))
+        };
+        let looked = names.lookup(&at(ROOT, "f")).err();
+        let listed = names.list(ROOT, 0, 10).err();
+        println!("{what}: {looked:?} {listed:?}");
+        assert!(is_unsound(looked) || is_unsound(listed), "{what}");
+    };
+    for entry in ["x", "s12345678", "d1", "s12345678\u{1}\u{8}", "l1234567812345678x"] {
+        server.command(&["HSET", &entries, "f", entry]);
+        unsound(entry);
+    }
+    server.command(&[
+        "EVAL",
+        "redis.call('HSET', KEYS[1], 'f', string.rep('x', 80000))",
+        "1",
+        &entries,
+    ]);
+    unsound("too long");
+    server.command(&["HDEL", &entries, "f"]);
+    unsound("in the order alone");
+    server.command(&["ZADD", &order, "5", &"x".repeat(300)]);
+    server.command(&["HSET", &entries, &"x".repeat(300), "d12345678"]);
+    server.command(&["ZREM", &order, "f"]);
+    assert!(names.list(ROOT, 0, 10).is_err(), "a long name");
+    server.command(&["HSET", &shard, "locked", "1"]);
+    server.command(&["HSET", &locks, "nf", "no lock"]);
+    unsound("a lock");
+    server.command(&["HSET", &shard, "locked", "x"]);
+    assert!(names.lookup(&at(ROOT, "f")).is_err());
+    server.command(&["DEL", &shard]);
+    server.command(&["SET", &shard, "x"]);
+    unsound("another kind of value");
+}
+
+/// Directories that a hostile store says to be above each other: the search upwards ends.
+#[test]
+fn a_store_that_leads_in_circles_is_left() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, Patience::default());
+    let make = |place| names.make_directory(&place, &directory()).unwrap().inode;
+    let [a, b, c] = [make(at(ROOT, "a")), make(at(ROOT, "b")), make(at(ROOT, "c"))];
+    for (of, parent) in [(a, b), (b, a)] {
+        let said = server.command(&["KEYS", &format!("halocline:*:names:{:x}:shard", of.0)]);
+        let key =
+            said.lines().find(|line| line.starts_with("halocline")).unwrap().trim_end().to_owned();
+        server.command(&["HSET", &key, "parent", &parent.0.to_string()]);
+    }
+    let moved = names.rename(&at(ROOT, "c"), &at(a, "c"), Flags::Replace);
+    assert!(matches!(moved, Err(Failure::Store(NamesError::Unsound(_)))), "{moved:?}");
+    let _ = c;
+}

@@ -1,0 +1,156 @@
+//! What the tests of names share: stores, nodes, and faults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::namespace::{Namespace, Patience};
+use halocline_cluster::names::{Inspected, NameStore, NamesError, Result, State};
+use halocline_model::namespace::{Answer, EntryName, Inode, ROOT, Script};
+use halocline_model::token::Session;
+
+pub(crate) fn file() -> Attributes {
+    Attributes::new(Kind::File, 0o644, 0)
+}
+
+pub(crate) fn directory() -> Attributes {
+    Attributes::new(Kind::Directory, 0o755, 0)
+}
+
+pub(crate) fn at(directory: Inode, name: &str) -> EntryName {
+    EntryName { directory, name: name.into() }
+}
+
+/// Does not wait for others: what is in the way is completed at once.
+pub(crate) const HASTE: Patience = Patience { limit: Duration::ZERO, pause: Duration::ZERO };
+
+/// A node on a store.
+pub(crate) fn node(store: Arc<dyn NameStore>, session: u64, patience: Patience) -> Namespace {
+    Namespace::open(store, Session(session), patience).unwrap()
+}
+
+/// What becomes of the scripts of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The node dies before it sends this one.
+    Dies,
+    /// It dies when this one has run.
+    DiesAfter,
+    /// The answer of this one is lost.
+    LosesAnswer,
+    /// This one is lost.
+    LosesScript,
+}
+
+/// A store on which something goes wrong with the script of one number.
+#[derive(Debug)]
+pub(crate) struct Faulty {
+    store: Arc<dyn NameStore>,
+    fault: Fault,
+    at: u64,
+    sent: AtomicU64,
+}
+
+impl Faulty {
+    pub(crate) fn new(store: Arc<dyn NameStore>, fault: Fault, at: u64) -> Self {
+        Self { store, fault, at, sent: AtomicU64::new(0) }
+    }
+
+    /// Whether the operation was over before the fault came.
+    pub(crate) fn is_over(&self) -> bool {
+        self.sent.load(Ordering::SeqCst) <= self.at
+    }
+}
+
+fn lost<T>() -> Result<T> {
+    Err(NamesError::NoAnswer("as the test wants".to_owned()))
+}
+
+impl NameStore for Faulty {
+    fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+        let number = self.sent.fetch_add(1, Ordering::SeqCst);
+        let is_dead = match self.fault {
+            Fault::Dies => number >= self.at,
+            Fault::DiesAfter => number > self.at,
+            Fault::LosesScript => number == self.at,
+            Fault::LosesAnswer => false,
+        };
+        if is_dead {
+            return lost();
+        }
+        let answer = self.store.run(shard, script);
+        if number == self.at { lost() } else { answer }
+    }
+
+    fn refresh(&self) -> Result<State> {
+        self.store.refresh()
+    }
+
+    fn begin_epoch(&self, is_alone: bool) -> Result<()> {
+        self.store.begin_epoch(is_alone)
+    }
+
+    fn reserve(&self, count: u64) -> Result<u64> {
+        self.store.reserve(count)
+    }
+
+    fn shards(&self) -> Result<Vec<Inode>> {
+        self.store.shards()
+    }
+
+    fn inspect(&self, shard: Inode) -> Result<Option<Inspected>> {
+        self.store.inspect(shard)
+    }
+
+    fn remove(&self, shard: Inode) -> Result<()> {
+        self.store.remove(shard)
+    }
+
+    fn round_trips(&self) -> u64 {
+        self.store.round_trips()
+    }
+}
+
+/// All names below a directory, with what they lead to and how many names that has, in order.
+pub(crate) fn tree(names: &Namespace) -> Vec<(String, Inode, u32)> {
+    let mut all = Vec::new();
+    let mut todo = vec![(String::new(), ROOT)];
+    while let Some((path, directory)) = todo.pop() {
+        let mut cursor = 0;
+        loop {
+            let (entries, is_last) = names.list(directory, cursor, 3).unwrap();
+            for entry in entries {
+                cursor = entry.cursor;
+                let name = entry.name.as_bytes().escape_ascii();
+                let path = format!("{path}/{name}");
+                let node =
+                    names.lookup(&EntryName { directory, name: entry.name.clone() }).unwrap();
+                assert_eq!((node.inode, entry.is_directory), (entry.inode, is_directory(&node)));
+                if entry.is_directory {
+                    assert_eq!(names.parent(entry.inode).unwrap(), directory, "{path}");
+                    todo.push((path.clone(), entry.inode));
+                }
+                all.push((path, node.inode, node.links));
+            }
+            if is_last {
+                break;
+            }
+        }
+    }
+    all.sort_unstable();
+    for (path, inode, links) in &all {
+        let names = all.iter().filter(|(_, other, _)| other == inode).count();
+        assert_eq!(names, *links as usize, "{path}: {all:?}");
+    }
+    all
+}
+
+fn is_directory(node: &halocline_cluster::names::namespace::Node) -> bool {
+    node.attributes.kind == Kind::Directory
+}
+
+/// Names for short: `/a/f`.
+pub(crate) fn paths(names: &Namespace) -> Vec<String> {
+    tree(names).into_iter().map(|(path, ..)| path).collect()
+}
