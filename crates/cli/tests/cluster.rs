@@ -1,7 +1,7 @@
 //! Two mounts with caches of their own over one origin, with a real store between them (I11).
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::process::Output;
 use std::thread;
 

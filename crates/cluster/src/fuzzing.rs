@@ -31,6 +31,11 @@ pub fn registry(bytes: &[u8]) {
     }
     registry.leave(session).expect("it is removed");
     assert_eq!(registry.sessions().expect("our own"), []);
+    fs::write(scratch.path().join("id"), bytes).expect("it is written");
+    if let Ok(registry) = Registry::open_existing(scratch.path()) {
+        let name = registry.store_name().expect("it can be looked at");
+        assert!(name.len() == 32 && name.chars().all(|letter| letter.is_ascii_hexdigit()));
+    }
 }
 
 #[cfg(test)]

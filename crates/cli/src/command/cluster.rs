@@ -257,7 +257,7 @@ fn dirty_inodes(node: &Node) -> Option<BTreeSet<u64>> {
     if node.cache_seen.is_none_or(|own| own.inode != seen.inode || own.born_ns != seen.born_ns) {
         return None;
     }
-    let cache = OfflineCache::open(cache, Access::Look).ok()?;
+    let cache = OfflineCache::open(cache, Access::ReadOnly).ok()?;
     let dirty = cache.dmt.dirty_files();
     let inodes = dirty.into_iter().filter_map(|(id, _)| Some(cache.dmt.file(id)?.key.inode));
     Some(inodes.collect())
