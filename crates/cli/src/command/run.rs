@@ -166,11 +166,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     if !args.quiet {
         open_engine::tell_notes(common);
     }
-    let mut command = Command::new(&plan.program);
-    // Any program, and whoever sees its environment, could take other nodes' tokens.
-    command.env_remove(cluster::PASSWORD);
-    command.args(&args.command[1..]);
-    enter(&mut command, &plan)?;
+    let mut command = command_of(args, &plan)?;
     if plan.is_mpi {
         mpi::prepare(&mut command, &host.socket());
     }
@@ -293,6 +289,15 @@ fn seclude(origin: &Path, quiet: bool) -> Result<Option<Arc<PrivateView>>, Failu
         );
     }
     Ok(None)
+}
+
+fn command_of(args: &RunArgs, plan: &Plan) -> Result<Command, Failure> {
+    let mut command = Command::new(&plan.program);
+    // Any program, and whoever sees its environment, could take other nodes' tokens.
+    command.env_remove(cluster::PASSWORD);
+    command.args(&args.command[1..]);
+    enter(&mut command, plan)?;
+    Ok(command)
 }
 
 /// Lets the command begin in its working directory, under the name that leads into the mount.

@@ -292,7 +292,7 @@ fn what_panics_while_it_is_given_up_is_given_up_later() {
 #[test]
 fn i11_a_node_whose_list_is_gone_stops_until_it_is_back() {
     let world = World::new();
-    let node = world.node("a", |options| options.wait_limit = Duration::from_millis(200));
+    let node = world.node("a", |options| options.wait_limit = Duration::from_hours(1));
     node.request(0, Node::want(WRITE, 0, false)).unwrap();
     let [list, elsewhere] = ["registry", "elsewhere"].map(|name| world.place.path().join(name));
     for instead in [false, true] {

@@ -36,7 +36,7 @@ impl File {
         let waits = |what: &str| Ok(Attempt::Waits(what.to_owned()));
         let now = shared.options.clock.boot_instant();
         if !shared.lease.runs_at(now) {
-            if shared.lease.has_ended() {
+            if shared.lease.has_ended() || shared.lease.is_unlisted() {
                 shared.check_lease()?;
             }
             shared.upkeep.wake();
