@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use halocline_api::control::TokenCounts;
+use halocline_model::background::{Share, Use};
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 
@@ -150,6 +151,11 @@ pub trait Coherence: Debug + Send + Sync {
         false
     }
 
+    /// What this node's low-priority work may use of the origin, now that the node does this with it. Asks nobody.
+    fn share(&self, _own: Use) -> Share {
+        Share::WHOLE
+    }
+
     /// Whether this node may change the origin and serve what it has cached (I12).
     ///
     /// # Errors
@@ -166,7 +172,9 @@ pub trait FileTokens: Debug + Send + Sync {
     fn begin(&self, want: Want) -> Result<Grant>;
 
     /// The same, but asks nobody and does not wait: `None` unless the node holds the token already.
-    fn begin_at_once(&self, want: Want) -> Option<Grant>;
+    fn begin_at_once(&self, _want: Want) -> Option<Grant> {
+        None
+    }
 
     /// The same for background work, which is postponed or left out rather than made to wait: `None` unless the node
     /// already holds the token and no other node wants it.

@@ -36,6 +36,7 @@ use crate::mappings::Mappings;
 use crate::modification_times::ModificationTimes;
 use crate::name_changes::NameChanges;
 use crate::origin_access::OriginAccess;
+use crate::origin_share::OriginShare;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::page_cache_passthrough::{self, PageCachePassthrough};
@@ -193,6 +194,7 @@ impl Components {
         let identifier = Arc::new(identifier);
         let mappings = wire!(Mappings: base { store, damage, origin, health, counters, clock });
         let permits = wire!(Permits: base { coherence, origin, store, clock }; mappings);
+        let share = wire!(OriginShare: base { origin, coherence });
         let peers = wire!(Peers: base { coherence, store, settings, clock });
         let (lease, evidence) = lease;
         let own = wire!(OwnChanges: base { namespace, store, files, clock, shared }; mappings => lease = lease,
@@ -211,7 +213,7 @@ impl Components {
         let flusher = wire!(Flusher: base { store, origin, pressure, settings, counters, backpressure }; permits,
             known, times, own, space, repair, mappings, snapshots);
         let sweeper = wire!(Sweeper: base { store, damage, namespace, pressure, origin, backpressure, settings,
-            defects, clock }; mappings, own, external, known, times, space, degraded_mode, flusher);
+            defects, clock }; mappings, own, external, known, times, space, degraded_mode, flusher, share);
         let discards = wire!(Discards: base { store, files });
         let barriers = wire!(Barriers: base { store, counters, namespace }; mappings, known, degraded_mode, sweeper,
             discards);
@@ -223,7 +225,7 @@ impl Components {
             own, external, mappings);
         let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, backpressure,
             damage, health, counters, notes, defects, settings, clock }; known, own, external, repair, space, degraded_mode,
-            sweeper, discards, barriers, fetcher, recoverer);
+            sweeper, discards, barriers, fetcher, recoverer, share);
         let resizer = wire!(Resizer: base { store, origin, clock }; own, mappings, space);
         let redirector = wire!(Redirector: base { store, files, origin, damage, counters, health, pressure,
             backpressure, settings, clock }; mappings, own, repair, space, known, resizer, fills, identifier, permits,

@@ -164,7 +164,7 @@ impl Engine for ExtentEngine {
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let range = ByteRange::at(offset, len);
-        let _held = self.components.permits.to_write(&handle.file, range, false)?;
+        let _held = self.components.permits.to_allocate(&handle.file, range)?;
         self.components
             .degraded_mode
             .retry_after_giving_up(|| self.components.resizer.allocate(handle, range, how))

@@ -63,10 +63,11 @@ impl Identifier {
     ) -> Identified {
         let process = self.processes.of_thread(tid);
         let striping = self.setting.origin.striping();
-        let (pattern, continues_origin) = {
+        let (pattern, continues_origin, origin_serves_reads) = {
             let mut streams = file.streams.lock();
             let pattern = streams.note(striping, process.pid, range, now_ms);
-            (pattern, streams.continues_origin(striping, range, pattern, direction))
+            let continues = streams.continues_origin(striping, range, pattern, direction);
+            (pattern, continues, streams.origin_serves_reads())
         };
         let hint = file.hint.read();
         let query = Query {
@@ -80,6 +81,7 @@ impl Identifier {
             orderly: pattern.orderly,
             continues_origin,
             in_step: pattern.in_step,
+            origin_serves_reads,
             cache_pressure: pressure,
         };
         let named = hint.policy.as_deref().and_then(|name| self.named(name));
@@ -120,6 +122,7 @@ impl Identifier {
             orderly: false,
             continues_origin,
             in_step: false,
+            origin_serves_reads: false,
             cache_pressure: 0.0,
         })
     }

@@ -69,6 +69,7 @@ mod modification_times;
 mod name_changes;
 mod open_file;
 mod origin_access;
+mod origin_share;
 mod origin_space;
 mod own_changes;
 mod page_cache_passthrough;

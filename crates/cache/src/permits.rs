@@ -134,18 +134,34 @@ impl Permits {
             if self.lies_within(file, range)? {
                 return Ok(held);
             }
-            if !self.origin.data.is_striped() {
-                // For the other permit pages may have to be dropped, which nobody may use then, this thread included.
-                held.pages = None;
-                let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? else {
-                    return Ok(HeldPermit { pages: self.use_pages(file), ..held });
-                };
-                return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
-            }
+            // For the other permit pages may have to be dropped, which nobody may use then, this thread included.
+            held.pages = None;
+            let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? else {
+                return Ok(HeldPermit { pages: self.use_pages(file), ..held });
+            };
+            return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
         }
         // Where an append writes is known only once no other node can change the file.
-        let (start, touches) = if appends { (u64::MAX, NOTHING) } else { (range.start, range) };
-        self.alone_from(tokens, file, start, touches)
+        self.alone_from(tokens, file, u64::MAX, NOTHING)
+    }
+
+    /// To punch, reserve or zero `range`, which sets the size of a striped file.
+    pub(crate) fn to_allocate<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+    ) -> Result<HeldPermit<'f>> {
+        if !self.origin.data.is_striped() {
+            return self.to_write(file, range, false);
+        }
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.check_writable(file)?;
+        let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+        if self.lies_within(file, range)? {
+            return Ok(held);
+        }
+        drop(held);
+        self.alone_from(tokens, file, range.start, range)
     }
 
     /// To change the size to `size`: exclusively from there or from the end on.

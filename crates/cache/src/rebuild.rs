@@ -37,6 +37,7 @@ use crate::flush::{Swept, Which};
 use crate::health::Health;
 use crate::known_files::KnownFiles;
 use crate::origin_access::OriginAccess;
+use crate::origin_share::OriginShare;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::recover::Recoverer;
@@ -143,6 +144,8 @@ struct Pace {
     barrier: Instant,
     /// Earliest time of the next fetch from a busy origin.
     fetch: Instant,
+    /// Earliest time of the next fetch from an idle origin, which other nodes have work for, too.
+    fetch_idle: Instant,
 }
 
 /// What the rebuilder does in its rounds.
@@ -173,6 +176,7 @@ pub(crate) struct Rounds {
     barriers: Arc<Barriers>,
     fetcher: Arc<Fetcher>,
     recoverer: Arc<Recoverer>,
+    share: Arc<OriginShare>,
     /// Dirty files that a flush could not find.
     #[builder(skip)]
     missing: MissingFiles,
@@ -181,7 +185,8 @@ pub(crate) struct Rounds {
 impl Rounds {
     fn run(&self, signal: &Signal, work: Work) {
         let _working = work.begin();
-        let mut pace = Pace { barrier: self.clock.instant(), fetch: self.clock.instant() };
+        let now = self.clock.instant();
+        let mut pace = Pace { barrier: now, fetch: now, fetch_idle: now };
         let mut housekeeping = self.clock.instant();
         let mut panics = 0;
         while !signal.stopping() {
@@ -220,6 +225,10 @@ impl Rounds {
         self.make_way_for_records()?;
         self.fetcher.note_wants();
         let reason = self.reason_to_flush();
+        let may_flush = reason.is_some_and(|reason| reason != Reason::Room) || self.would_flush();
+        self.share.note(may_flush || !self.store.dmt.critical().wanted(1).is_empty());
+        // What other nodes do is looked up when there is work, so this may have to wait for that.
+        let reason = reason.filter(|one| *one != Reason::Idle || self.may_use_idle_origin());
         if let Some(reason) = reason {
             signal.set(Doing::Flushing);
             let flushed = self.flush_pass(signal, reason)?;
@@ -233,14 +242,16 @@ impl Rounds {
             self.barriers.barrier()?;
             pace.barrier = self.clock.instant();
         }
-        if self.origin.is_idle() {
-            let fetched = self.fetch_pass(signal)?;
-            if fetched {
-                return Ok(true);
+        if self.share.is_idle() {
+            let begun = self.clock.instant();
+            if pace.fetch_idle <= begun && self.fetch_pass(signal)? {
+                let pause = self.share.pause(self.clock.elapsed(begun), 1);
+                pace.fetch_idle = self.clock.instant() + pause;
+                return Ok(pause.is_zero());
             }
         } else if pace.fetch <= self.clock.instant() {
             let worked = self.fetch_beside_programs(signal)?;
-            pace.fetch = self.clock.instant() + worked * (BUSY_SHARE - 1);
+            pace.fetch = self.clock.instant() + self.share.pause(worked, BUSY_SHARE);
         }
         let dirty = self.store.dmt.usage().dirty > 0;
         signal.set(if dirty { Doing::Waiting } else { Doing::Idle });
@@ -275,9 +286,7 @@ impl Rounds {
         if age_ms(now_ms, oldest) >= self.max_dirty_age_ms() {
             return Some(Reason::Age);
         }
-        let window = self.settings.config.flush_window;
-        let open = window.is_none_or(|window| window.contains(local_hour(now_ms)));
-        (open && self.may_use_idle_origin()).then_some(Reason::Idle)
+        (self.is_in_window() && self.may_use_idle_origin()).then_some(Reason::Idle)
     }
 
     /// Whether a flush of a file would be in vain until somebody does something about it.
@@ -287,11 +296,27 @@ impl Rounds {
 
     /// Whether a flush disturbs no program: the origin is idle, and the cache is idle, too, or fills up.
     fn may_use_idle_origin(&self) -> bool {
+        self.share.is_idle() && self.is_rested()
+    }
+
+    /// Whether a flush would disturb no program of this node.
+    fn would_flush(&self) -> bool {
+        let has_dirty = self.pressure.flushable_bytes() > 0;
+        has_dirty && self.is_in_window() && self.origin.is_idle() && self.is_rested()
+    }
+
+    fn is_in_window(&self) -> bool {
+        let window = self.settings.config.flush_window;
+        window.is_none_or(|window| window.contains(local_hour(self.clock.now_ms())))
+    }
+
+    /// Whether programs leave the cache alone, or it fills up.
+    fn is_rested(&self) -> bool {
         let since_ns = self.clock.now_ns().saturating_sub(self.pressure.written_ns());
         // A write before the clock was set back counts as long ago.
         let rested = !(-REST_NS..REST_NS).contains(&since_ns);
         let fills = self.pressure.flushable_bytes() > self.pressure.dirty_high_bytes() / 4 * 3;
-        self.origin.is_idle() && (rested || fills)
+        rested || fills
     }
 
     /// Flushes files, the longest dirty first, until the reason no longer applies.
@@ -396,7 +421,7 @@ impl Rounds {
             return Ok(false);
         }
         signal.set(Doing::Fetching);
-        let go_on = || !signal.stopping() && self.origin.is_idle();
+        let go_on = || !signal.stopping() && self.share.is_idle();
         Ok(self.fetcher.fetch_batch(&go_on, true)?.unwrap_or(0) > 0)
     }
 

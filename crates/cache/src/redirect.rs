@@ -101,17 +101,19 @@ impl Redirector {
             (asked, file.range.exclusive(asked))
         };
         let mut identified = self.identify(file, Direction::Write, range, tid);
-        identified.verdict.critical &= held.caches;
         let grows = (range.end > file.size()).then(|| file.growth.lock());
         grows.as_ref().map_or(Ok(()), |_| self.permits.check_size(file, &held))?;
         let growing = grows.is_some() && range.end > file.size();
         // Where other nodes may make the file longer at the same time, a write on the origin does so beside them.
         let beside_others = growing && held.alone_from.is_none();
-        identified.verdict.critical &= !beside_others;
+        identified.verdict.critical &= held.caches && !beside_others;
         let cached = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
-            let set_size = growing && !beside_others;
-            self.write_segments(handle, &identified, range, data, segments, set_size)
+            if beside_others {
+                self.resizer.grow_beside_others(handle, range.end)?;
+            }
+            let sets_size = growing && !beside_others;
+            self.write_segments(handle, &identified, range, data, segments, sets_size)
         })
         .inspect_err(|_| {
             if let Some(from) = held.alone_from.filter(|_| growing) {

@@ -57,6 +57,13 @@ impl Resizer {
         Ok(())
     }
 
+    /// Prepares a write on the origin that makes the file longer, up to `end`, while other nodes may do so, too. The caller
+    /// holds `growth` and the written range.
+    pub(crate) fn grow_beside_others(&self, handle: &OpenFile, end: u64) -> Result<()> {
+        let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
+        Ok(handle.origin.prepare_growth(end)?)
+    }
+
     /// After a failed write that extended the file: restores its size, so that it does not end in zeros that nobody
     /// wrote. Only what this node has alone, from `alone_from` on, is cut off: other nodes may have written before that
     /// since the file became longer. The caller holds `growth` and the written range.

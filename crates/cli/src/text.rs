@@ -257,7 +257,16 @@ fn tokens(counts: &TokenCounts) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
-    all.into_iter().chain(peers).collect()
+    let others =
+        if counts.others_use_origin > 0 { "; rests for programs of other nodes" } else { "" };
+    let share = (counts.share_parts > 1 || counts.others_use_origin > 0).then(|| {
+        let part = match counts.share_parts {
+            0 | 1 => "all".to_owned(),
+            parts => format!("1/{parts}"),
+        };
+        ("background", format!("{part} of what one node alone would use of the origin{others}"))
+    });
+    all.into_iter().chain(share).chain(peers).collect()
 }
 
 /// How much of what was read came from the cache.

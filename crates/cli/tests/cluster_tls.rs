@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const SECRET: &str = "s3cret-of-the-store";
 /// What docs/CLUSTER.md says that the user needs, and no more.
-const RIGHTS: &str = "~halocline:* -@all +evalsha +eval +script|load +info +time +scan +blpop +@hash +@list +persist +pexpire";
+const RIGHTS: &str = "~halocline:* -@all +evalsha +eval +script|load +info +time +scan +blpop +@hash +@list +@sortedset +persist +pexpire";
 
 /// Authorities and certificates of a test's own.
 struct Certificates(TempDir);

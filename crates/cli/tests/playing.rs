@@ -1,5 +1,6 @@
 //! `halocline trace play`: the requests of benchmarks from real processes, through mounted volumes.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -154,7 +155,10 @@ fn what_cannot_be_played_is_refused_and_nothing_made() {
         import(rows);
         refused(&sandbox, &["odd.hct", "dir"], what);
     }
-    let many: String = (0..1025).map(|process| format!("0,{process},f,write,0,1\n")).collect();
+    let mut many = String::new();
+    for process in 0..1025 {
+        writeln!(many, "0,{process},f,write,0,1").unwrap();
+    }
     import(&many);
     refused(&sandbox, &["odd.hct", "dir"], "play a smaller one");
     refused(

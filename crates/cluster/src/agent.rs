@@ -9,6 +9,7 @@
 //! - A change of the members is computed from members that are no older than the tokens they are used with. A node that
 //!   is wrongly taken for live only keeps its tokens too long.
 
+mod background;
 mod file;
 mod lease;
 mod lease_renewal;
@@ -26,6 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, SharedFile};
+use halocline_model::background::{Share, Use};
 use halocline_model::token::{Session, Tokens};
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
@@ -36,6 +38,7 @@ use rustc_hash::FxHashMap;
 use crate::counters::{Counters, Counts};
 use crate::registry::{Entry, Registry, Seen};
 use crate::store::{Store, StoreError};
+use background::Background;
 use file::File;
 use lease::OwnLease;
 use lease_renewal::Upkeep;
@@ -115,6 +118,7 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     counters: Counters,
     peer_queries: PeerQueries,
+    background: Background,
 }
 
 impl Debug for Shared {
@@ -169,6 +173,7 @@ impl Agent {
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             peer_queries: PeerQueries::default(),
+            background: Background::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
         if let Err(error) = agent.start() {
@@ -206,7 +211,10 @@ impl Agent {
             counts.contended_files += u64::from(holding.is_contended);
             counts.waiting += holding.waiting;
         }
+        let share = shared.known_share();
         Counts {
+            share_parts: u64::from(share.parts),
+            others_use_origin: u64::from(share.others_serve),
             round_trips: shared.store.round_trips(),
             lease_left_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
             ..counts
@@ -219,7 +227,9 @@ impl Agent {
     /// # Errors
     /// If the store does not answer, or others must do something first.
     pub fn keep(&self) -> Result<(), StoreError> {
-        self.shared.keep()
+        self.shared.keep()?;
+        self.shared.tell_use();
+        Ok(())
     }
 
     /// Gives everything up and ends the session. The mount has ended: no more permits are requested.
@@ -232,6 +242,7 @@ impl Agent {
             file.give_all_up()?;
         }
         self.stop();
+        self.shared.end_use();
         self.shared.end_session().map_err(told)?;
         self.shared.registry.leave(self.shared.session)
     }
@@ -266,6 +277,10 @@ impl Coherence for Agent {
 
     fn check_lease(&self) -> Result<()> {
         self.shared.check_lease()
+    }
+
+    fn share(&self, own: Use) -> Share {
+        self.shared.note_use(own)
     }
 
     fn reads_peers(&self) -> bool {

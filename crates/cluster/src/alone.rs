@@ -32,10 +32,6 @@ impl FileTokens for Alone {
         Ok(Grant { caches: true, renewed: false, ticket: 0 })
     }
 
-    fn begin_at_once(&self, want: Want) -> Option<Grant> {
-        self.begin(want).ok()
-    }
-
     /// Beside what the dead session left, live nodes write: there is nothing to fetch there, nor to write over.
     fn try_begin(&self, _want: Want) -> Option<Grant> {
         None

@@ -113,6 +113,11 @@ pub struct Overview {
     pub all_files: bool,
     /// Files with ranges that no one caches, because they changed hands too often or are wanted by many.
     pub contended_files: u64,
+    /// Nodes that have low-priority work on the origin, each of which takes an equal part of what one node alone would
+    /// use; null where the store does not say.
+    pub working: Option<u64>,
+    /// Nodes whose programs use the origin.
+    pub serving: Option<u64>,
     /// Inconsistencies.
     pub problems: Vec<Problem>,
 }
@@ -141,6 +146,8 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
     let roll = store.roll().map_err(told)?;
     let listed = registry.sessions()?;
     let nodes = sessions::nodes_of(&roll, listed.clone(), registry);
+    // Of no use to whoever does not know it, so no reason to fail.
+    let users = store.users(None).ok();
     let mut found = Overview {
         epoch: roll.epoch.0,
         grants: roll.members.grants(roll.epoch),
@@ -148,6 +155,8 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
         files: 0,
         all_files: true,
         contended_files: 0,
+        working: users.map(|users| users.working),
+        serving: users.map(|users| users.serving),
         problems: Vec::new(),
     };
     let files = match store.files(FILES_MAX) {

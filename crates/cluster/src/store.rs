@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use halocline_cache::coherence::SharedFile;
+use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 
 /// Why a store gave no result.
@@ -146,6 +147,10 @@ pub trait Store: Debug + Send + Sync {
     /// Waits for peer messages to a session, at most for `wait_limit`; returns those that have come since the last call. May
     /// miss some.
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>>;
+
+    /// How many sessions have low-priority work on the origin, and of how many programs use it, after `own` was noted: a
+    /// session, what it does, and for how many milliseconds that holds.
+    fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users>;
 
     /// Some of the files that have tokens, at most `limit`.
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>>;

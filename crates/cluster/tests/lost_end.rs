@@ -32,7 +32,7 @@ fn engine(origin: &Path, cache: &Path) -> ExtentEngine {
 fn i4_dirty_bytes_past_an_end_that_the_origin_lost_are_saved_and_told_of() {
     let [origin, cache] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let path = origin.path().join("file");
-    fs::write(&path, "").unwrap();
+    fs::write(&path, [0; 8192]).unwrap();
     let first = engine(origin.path(), cache.path());
     let (node, _) = first.lookup(&first.root(), OsStr::new("file")).unwrap();
     let handle = first.open(&node, libc::O_RDWR, ME).unwrap();

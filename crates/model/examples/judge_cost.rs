@@ -41,6 +41,7 @@ fn main() {
                     orderly: true,
                     continues_origin: false,
                     in_step: false,
+                    origin_serves_reads: false,
                     cache_pressure: 0.5,
                 })));
             }

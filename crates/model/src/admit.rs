@@ -67,6 +67,7 @@ pub struct Setting {
 }
 
 /// A request and its context, as seen by the engine.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the request")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Query {
     /// Read or write.
@@ -90,6 +91,8 @@ pub struct Query {
     pub continues_origin: bool,
     /// Whether processes take turns, and their requests have been in file order for a while.
     pub in_step: bool,
+    /// Whether the origin serves reads of the file besides: they come between the writes of a flush.
+    pub origin_serves_reads: bool,
     /// From 0 for an empty cache to 1 for one full of dirty data.
     pub cache_pressure: f32,
 }

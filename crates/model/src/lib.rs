@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+pub mod background;
 pub mod backpressure;
 pub mod cost;
 pub mod curve;

@@ -137,6 +137,12 @@ impl Streams {
         self.active > 1 && kept && self.turns.in_step()
     }
 
+    /// Whether the origin serves reads in the file, wherever its writes go.
+    #[must_use]
+    pub const fn origin_serves_reads(&self) -> bool {
+        self.heads.serve_reads()
+    }
+
     /// Notes that `range` goes to an origin with this striping.
     pub fn goes_to_origin(&mut self, striping: Striping, range: ByteRange, direction: Direction) {
         self.heads.follow(striping, range, direction);

@@ -45,6 +45,7 @@ fn row(what: &str, len: u64, distance: Option<u64>, run_bytes: u64) -> String {
         orderly: true,
         continues_origin: false,
         in_step: false,
+        origin_serves_reads: false,
         cache_pressure: 0.0,
     });
     let decision = if verdict.critical { verdict.layout.name() } else { "origin" };

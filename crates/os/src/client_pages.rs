@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn pages_are_seen_and_dropped() {
         let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&[1; 100_000]).unwrap();
+        file.write_all(&vec![1; 100_000]).unwrap();
         file.sync_all().unwrap();
         let Some(first) = are_gone(&file, 0, 4096).unwrap() else { return };
         if ClientPages::of(&file).unwrap() != ClientPages::Coherent || first {

@@ -1,5 +1,5 @@
 //! Random workloads on which `adaptive` was far below the origin alone or the best policy, by the seed and number of
-//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md). Simulated, so the numbers are exact.
+//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md and docs/decisions/0045-which-order-the-disks-see.md). Simulated, so the numbers are exact.
 
 use halocline_sim::study::Case;
 
@@ -58,7 +58,41 @@ fn large_requests_that_seek_come_to_the_cache() {
         (1, 452, "32 random processes, 4 MiB, a third read, 2 passes: was 0.600"),
         (2, 308, "4 sequential processes, 4 MiB, 2 passes: was 0.555"),
     ];
-    assert_all(&cases, 1.5, 0.94);
+    assert_all(&cases, 1.5, 0.92);
+}
+
+#[test]
+fn processes_in_the_order_of_each_of_several_disks_are_left_on_the_origin() {
+    let cases = [
+        (1, 657, "8 processes, a stripe each, 8 disks: was 0.801"),
+        (1, 459, "2 processes, half of 8 disks each: was 0.834"),
+        (3, 443, "2 processes, half of 8 disks each: was 0.798"),
+        (2, 243, "2 processes, 2 MiB, all of 8 disks: was 0.841"),
+        (3, 332, "8 processes, a stripe each, 3 passes: was 0.842"),
+    ];
+    assert_all(&cases, 0.97, 0.97);
+}
+
+#[test]
+fn a_flush_keeps_what_is_written_over_next() {
+    let cases = [
+        (1, 3, "4 processes, 3 passes, a cache of 65 %: was 0.784"),
+        (1, 541, "8 processes in strides, 3 passes, a cache of 94 %: was 0.863"),
+        (2, 707, "8 processes in strides, 3 passes, a cache of 85 %: was 0.775"),
+        (2, 779, "32 processes in strides, 3 passes, a cache of 93 %: was 0.720"),
+        (3, 848, "2 sequential processes, 4 MiB, 3 passes, a cache of 88 %: was 0.757"),
+    ];
+    assert_all(&cases, 2.2, 0.9);
+}
+
+#[test]
+fn long_requests_at_random_places_beside_reads_stay_on_the_origin() {
+    let cases = [
+        (1, 842, "1 process, 4 MiB, 42 % read: was 0.905"),
+        (3, 947, "1 process, 1 MiB, 48 % read: was 0.913"),
+        (3, 411, "1 process, 4 MiB, 8 disks, 54 % read: was 0.916"),
+    ];
+    assert_all(&cases, 0.97, 0.97);
 }
 
 #[test]

@@ -53,7 +53,7 @@ const SPREAD: &[Spread] = &[
     Spread {
         defined_in: "crates/cluster/src/agent.rs",
         name: "Shared",
-        files: 4,
+        files: 5,
         shares: "the agent's threads and its files share one session in the store",
     },
 ];

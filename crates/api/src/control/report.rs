@@ -132,6 +132,12 @@ pub struct TokenCounts {
     pub lease_left_ms: u64,
     /// The shortest remaining time at a renewal, in milliseconds: 0 after a lapse.
     pub lease_least_ms: u64,
+    /// The node's low-priority work may use one part in so many of what one node alone would use of the origin.
+    #[serde(default)]
+    pub share_parts: u64,
+    /// Whether programs of other nodes use the origin, as far as is known: 1 or 0.
+    #[serde(default)]
+    pub others_use_origin: u64,
     /// Reads of which the caches of other nodes served some bytes.
     #[serde(default)]
     pub peer_requests: u64,

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use bon::Builder;
+use halocline_model::background::Share;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rangemap::RangeSet;
@@ -30,6 +31,7 @@ use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use crate::modification_times::ModificationTimes;
 use crate::origin_access::OriginAccess;
+use crate::origin_share::OriginShare;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::settings::Settings;
@@ -45,11 +47,9 @@ const LOOK: usize = 4096;
 const SYNC_BYTES: u64 = 64 << 20;
 const SYNC_BYTES_PRESSED: u64 = 8 << 20;
 
-/// While programs use the origin, the rebuilder rests this many times as long as it worked.
-const COURTESY: u32 = 3;
-
-/// Longest rest, and how often a resting worker checks whether it is needed.
+/// The longest rest for `rebuild_rate`.
 const REST_MAX: Duration = Duration::from_secs(2);
+/// How often a resting worker checks whether it is needed.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
 /// A flush of a whole file gives up after this many sweeps in a row that flush nothing of what it still owes,
@@ -108,6 +108,7 @@ pub(crate) struct Sweeper {
     degraded_mode: Arc<DegradedMode>,
     defects: Arc<Defects>,
     flusher: Arc<Flusher>,
+    share: Arc<OriginShare>,
     clock: Clock,
 }
 
@@ -269,9 +270,7 @@ impl Sweeper {
                 regions.lock().clear();
                 break;
             }
-            if !matches!(watcher.manners.waits, Waits::Node(_)) {
-                self.be_courteous(self.clock.elapsed(begun), bytes, workers);
-            }
+            self.be_courteous(watcher.manners.waits, self.clock.elapsed(begun), bytes, workers);
         }
         Ok(total + self.finish(file, id, &flushed, watcher)?)
     }
@@ -319,26 +318,35 @@ impl Sweeper {
         }
     }
 
-    /// Rests after work while programs use the origin and there is no pressure. The `workers` of a sweep rest so long
-    /// that together they rest [`COURTESY`] times as long as one works.
-    fn be_courteous(&self, worked: Duration, bytes: u64, workers: u32) {
-        if self.pressure.is_pressed() || self.origin.is_idle() {
+    /// Rests after work while there is no pressure, so long that the `workers` of a sweep take no more of the origin
+    /// together than is this node's share. A flush that was asked for rests only while programs of this node use the
+    /// origin, and one that another node waits for never does.
+    fn be_courteous(&self, waits: Waits, worked: Duration, bytes: u64, workers: u32) {
+        let is_done = || match waits {
+            Waits::Node(_) => true,
+            Waits::Caller => self.origin.is_idle(),
+            Waits::NoOne => false,
+        };
+        if self.pressure.is_pressed() || is_done() {
             return;
         }
-        let mut rest = worked * (COURTESY * workers + workers - 1);
+        let mut rest = match waits {
+            Waits::NoOne => self.share.rest(worked, workers),
+            Waits::Caller | Waits::Node(_) => Share::WHOLE.rest(worked, workers, true),
+        };
         let limit = self.settings.config.rebuild_rate;
-        if limit > 0 {
+        if limit > 0 && !self.share.is_idle() {
             #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
             let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
-            rest = rest.max(due.saturating_sub(worked));
+            rest = rest.max(due.saturating_sub(worked).min(REST_MAX));
         }
-        let until = self.clock.instant() + rest.min(REST_MAX);
-        // No need to rest once programs are done with the origin.
-        while !self.pressure.is_pressed()
-            && !self.backpressure.has_waiters()
-            && !self.origin.is_idle()
-        {
-            let left = until.saturating_duration_since(self.clock.instant());
+        let begun = self.clock.instant();
+        while !self.pressure.is_pressed() && !self.backpressure.has_waiters() && !is_done() {
+            // No need to rest so long once programs are done with the origin, or other nodes with their work.
+            if waits == Waits::NoOne && (limit == 0 || self.share.is_idle()) {
+                rest = rest.min(self.share.rest(worked, workers));
+            }
+            let left = rest.saturating_sub(self.clock.elapsed(begun));
             if left.is_zero() {
                 break;
             }

@@ -151,7 +151,9 @@ pub(crate) fn of_trace(path: &Path, sizes: &Sizes) -> Result<Curve, Failure> {
     let mut reader = Reader::new(reading::open(path, "reading")?).map_err(failed)?;
     let mut curves = Curves::new();
     while let Some(requests) = reader.next_block().map_err(failed)? {
-        requests.iter().for_each(|request| curves.push(request));
+        for request in requests {
+            curves.push(request);
+        }
     }
     curves.finish(sizes).map_err(|why| Failure::failed(format!("{name}: {why}")))
 }

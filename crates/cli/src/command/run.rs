@@ -182,10 +182,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
             Flushing::Now(now) => meter.tell(&now),
             Flushing::Silent(time) if time > SILENCE && !is_told => {
                 is_told = true;
-                tell!(
-                    "halocline: the flush waits for the origin {}; interrupt this to leave what is dirty on the cache",
-                    text::path(&plan.place.origin)
-                );
+                tell_silence(&plan.place.origin);
             }
             Flushing::Silent(_) => {}
         }
@@ -193,6 +190,16 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     });
     drop(meter);
     let status = ran?;
+    reported(args, &plan, (status, finished), (recording, limit_bytes))
+}
+
+/// Says and writes what the run did on a cache of `limit_bytes`, once the mount is gone.
+fn reported(
+    args: &RunArgs,
+    plan: &Plan,
+    (status, finished): (u8, Result<(Report, MoveReport), Error>),
+    (recording, limit_bytes): (Option<Arc<Recording>>, u64),
+) -> Outcome {
     let recorded = recording.as_ref().map(|recording| recording.path().to_owned());
     if let Some(recording) = recording.filter(|_| !args.quiet || args.is_recording) {
         tell!("halocline: {}", recording.state());
@@ -214,7 +221,14 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     if !args.quiet {
         report.tell();
     }
-    conclude(&plan, status, &report, &flushed)
+    conclude(plan, status, &report, &flushed)
+}
+
+fn tell_silence(origin: &Path) {
+    tell!(
+        "halocline: the flush waits for the origin {}; interrupt this to leave what is dirty on the cache",
+        text::path(origin)
+    );
 }
 
 /// What `run --report` writes.

@@ -100,6 +100,9 @@ impl Shared {
         let third = self.lease.lasts() / 3;
         while !self.is_stopped() {
             let kept = self.keep();
+            if kept.is_ok() {
+                self.tell_use();
+            }
             let pause = if kept.is_ok() { third } else { third.min(self.options.poll) };
             if let Err(error) = kept {
                 tracing::debug!("node {}: {error}", self.options.node);

@@ -21,7 +21,7 @@ use super::coding::{decode_attributes, encode_attributes};
 use super::{NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
 use driver::{Driver, TRIES};
 
-pub use driver::{Counts, Patience};
+pub use driver::{Counts, WaitLimit};
 pub use updates::Changes;
 
 /// Why an operation was not done, or may not have been.
@@ -136,9 +136,9 @@ impl Namespace {
     ///
     /// # Errors
     /// If there are none, or some were forgotten.
-    pub fn open(store: Arc<dyn NameStore>, session: Session, patience: Patience) -> Result<Self> {
+    pub fn open(store: Arc<dyn NameStore>, session: Session, wait: WaitLimit) -> Result<Self> {
         match store.refresh()? {
-            State::Confirmed => Ok(Self { driver: Driver::new(store, session, patience) }),
+            State::Confirmed => Ok(Self { driver: Driver::new(store, session, wait) }),
             state => Err(state.refusal().into()),
         }
     }

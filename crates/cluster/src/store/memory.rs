@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use halocline_cache::coherence::SharedFile;
+use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use halocline_os::clock::Clock;
 use parking_lot::{Condvar, Mutex};
@@ -57,6 +58,9 @@ struct State {
     faults: Faults,
     messages: BTreeMap<Session, Vec<SharedFile>>,
     peer_messages: BTreeMap<Session, Vec<Vec<u8>>>,
+    /// Until when a session has low-priority work, or its programs use the origin.
+    working: BTreeMap<Session, u64>,
+    serving: BTreeMap<Session, u64>,
     sent: u64,
 }
 
@@ -275,6 +279,25 @@ impl Store for MemoryStore {
             |state: &mut State| state.peer_messages.get(&session).is_none_or(Vec::is_empty);
         self.wait_clock.wait_while(&self.told, &mut state, has_none, deadline);
         state.peer_messages.remove(&session).unwrap_or_default()
+    }
+
+    fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users> {
+        self.request(|state| {
+            let now_ms = state.now_ms;
+            let note = |table: &mut BTreeMap<Session, u64>, is_so: fn(Use) -> bool| {
+                if let Some((session, own, kept_ms)) = own {
+                    let until_ms = if is_so(own) { now_ms.saturating_add(kept_ms) } else { 0 };
+                    table.insert(session, until_ms);
+                }
+                table.retain(|_, until_ms| *until_ms > now_ms);
+                table.len() as u64
+            };
+            Ok(Users {
+                working: note(&mut state.working, |own| own.works),
+                serving: note(&mut state.serving, |own| own.serves),
+                nodes: state.data.leases.len() as u64,
+            })
+        })
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::SharedFile;
+use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
 use redis::{Connection, FromRedisValue, Script, ScriptInvocation};
@@ -129,6 +130,8 @@ struct Keys {
     epoch: String,
     members: String,
     leases: String,
+    working: String,
+    serving: String,
 }
 
 impl Keys {
@@ -136,7 +139,14 @@ impl Keys {
     fn new(tag: &str) -> Self {
         let prefix = format!("halocline:{{{tag}}}:");
         let key = |name: &str| format!("{prefix}{name}");
-        Self { epoch: key("epoch"), members: key("members"), leases: key("leases"), prefix }
+        Self {
+            epoch: key("epoch"),
+            members: key("members"),
+            leases: key("leases"),
+            working: key("working"),
+            serving: key("serving"),
+            prefix,
+        }
     }
 
     fn file(&self, file: SharedFile) -> String {
@@ -320,6 +330,30 @@ fn renew<'a>(
     Ok(script)
 }
 
+/// The script that counts the origin's users, after noting what one of them does.
+fn users<'a>(
+    script: &'a Script,
+    keys: &Keys,
+    own: Option<(Session, Use, u64)>,
+) -> ScriptInvocation<'a> {
+    let mut script = script.prepare_invoke();
+    script.key(&keys.working).key(&keys.serving).key(&keys.leases);
+    match own {
+        Some((session, own, kept_ms)) => script
+            .arg(format!("{:016x}", session.0))
+            .arg(u8::from(own.works))
+            .arg(u8::from(own.serves))
+            .arg(kept_ms.max(1)),
+        None => script.arg(""),
+    };
+    script
+}
+
+/// The answer of that script.
+fn users_of((working, serving, nodes): (u64, u64, u64)) -> Users {
+    Users { working, serving, nodes }
+}
+
 /// The script that sends a session a message; `told` is the session's list.
 fn tell<'a>(script: &'a Script, told: &str, file: SharedFile) -> ScriptInvocation<'a> {
     let mut script = script.prepare_invoke();
@@ -444,6 +478,10 @@ impl Store for RedisStore {
         let messages = self.keys.peer_messages(session);
         let received = wait_for(&self.receiving, connect, &messages, wait_limit);
         received.unwrap_or_else(|| nothing_for(wait_limit))
+    }
+
+    fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users> {
+        self.run(&users(&self.members.users, &self.keys, own)).map(users_of)
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {

@@ -380,6 +380,7 @@ fn a_user_who_may_do_no_more_than_is_said_is_enough() {
         "+cluster|nodes",
         "+@hash",
         "+@list",
+        "+@sortedset",
         "+persist",
         "+pexpire",
     ];

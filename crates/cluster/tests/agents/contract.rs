@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use halocline_cluster::store::{LEASE_MAX, Lease, Store, StoreError, Swap};
+use halocline_model::background::Use;
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Demand, Epoch, Session, Tokens};
 
@@ -19,12 +20,29 @@ pub(crate) fn holds(store: &dyn Store) {
     changes_for_another_version_or_epoch_are_refused(store);
     members_and_leases(store);
     messages(store);
+    users(store);
     let epochs = store.roll().unwrap().parts;
     for number in 0..200 {
         let part = store.part(file(number));
         assert!(part < epochs.len());
         assert_eq!(store.read(file(number)).unwrap().epoch, epochs[part]);
     }
+}
+
+fn users(store: &dyn Store) {
+    let count = |own| {
+        let users = store.users(own).unwrap();
+        (users.working, users.serving)
+    };
+    let told = |session, works, serves| Some((Session(session), Use { works, serves }, 30_000));
+    assert_eq!(count(None), (0, 0));
+    assert_eq!(count(told(1, true, false)), (1, 0));
+    assert_eq!(count(told(u64::MAX, true, true)), (2, 1));
+    assert_eq!(count(told(1, true, false)), (2, 1), "once");
+    assert_eq!(count(told(1, false, true)), (1, 2));
+    assert_eq!(count(told(u64::MAX, false, false)), (0, 1));
+    assert_eq!(count(None), (0, 1));
+    assert_eq!(count(told(1, false, false)), (0, 0));
 }
 
 fn epoch_of(store: &dyn Store, number: u64) -> Epoch {

@@ -10,6 +10,7 @@ use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
 use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
 use halocline_cluster::store::{Lease, Reading, Roll, Store, StoreError, Swap};
+use halocline_model::background::{Use, Users};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use halocline_os::clock::Clock;
@@ -112,6 +113,10 @@ impl Store for Troubled {
 
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
         self.store.receive(session, wait_limit)
+    }
+
+    fn users(&self, own: Option<(Session, Use, u64)>) -> Answer<Users> {
+        self.store.users(own)
     }
 
     fn files(&self, limit: usize) -> Answer<Vec<SharedFile>> {

@@ -11,6 +11,7 @@ use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
 use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
 use halocline_cluster::store::{LEASE_MAX, Store};
+use halocline_model::background::{Share, Use};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::clock::Clock;
 use halocline_testkit::waiting::eventually;
@@ -363,6 +364,44 @@ fn requests_that_wait_for_the_same_ask_the_store_as_one() {
     println!("{one} operations for one request, {many} for 32");
     // Looks become rarer with time, so a slow machine makes few more.
     assert!(many < one + 32, "{one} operations for one request, {many} for 32");
+}
+
+/// Low-priority work of several nodes takes together what one of them alone would use of the origin.
+#[test]
+fn nodes_share_what_one_alone_would_use_of_the_origin() {
+    let world = World::new(1);
+    let [one, other, third] = ["a", "b", "c"].map(|name| world.timed(name));
+    let does = |node: &Node, works, serves| {
+        node.agent.share(Use { works, serves });
+        node.agent.keep().unwrap();
+        node.agent.share(Use { works, serves })
+    };
+    let part = |parts, others_serve| Share { parts, others_serve };
+    let before = one.agent.share(Use::default());
+    assert_eq!(before, part(2, true), "nothing is known");
+    assert_eq!(does(&one, true, false), Share::WHOLE);
+    assert_eq!(does(&other, true, false), part(2, false));
+    assert_eq!(does(&third, true, true), part(3, false));
+    assert_eq!(does(&one, true, false), part(3, true));
+    assert_eq!(one.agent.counts().share_parts, 3);
+    // What it did since it last said so counts once more.
+    does(&third, false, false);
+    does(&third, false, false);
+    assert_eq!(does(&one, true, false), part(2, false));
+    // Whoever does nothing asks nothing but for the lease.
+    let asked = world.store.round_trips();
+    third.agent.keep().unwrap();
+    assert!(world.store.round_trips() - asked <= 2);
+    // The share of a node that was killed comes back with its lease.
+    drop(other);
+    assert_eq!(does(&one, true, false), part(2, false));
+    world.store.advance(Duration::from_secs(31));
+    assert_eq!(does(&one, true, false), Share::WHOLE);
+    // Without the store each takes what is left if all others have work.
+    world.store.set_faults(Faults { stopped: true, ..Faults::default() });
+    one.clock.sleep(Duration::from_secs(31));
+    let alone = one.agent.share(Use { works: true, serves: false });
+    assert!(alone.parts >= 2 && alone.others_serve, "{alone:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use halocline_cluster::names::NameStore;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::memory::MemoryNames;
-use halocline_cluster::names::namespace::{Changes, Failure, Namespace, Patience};
+use halocline_cluster::names::namespace::{Changes, Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{EntryName, Flags, Inode, ROOT};
 use halocline_testkit::hostile::Random;
@@ -247,7 +247,7 @@ fn holds(stores: [Arc<dyn NameStore>; 2], seed: u64, rounds: usize) {
     let mut session = 0;
     let nodes = stores.map(|store| {
         session += 1;
-        node(store, session, Patience::default())
+        node(store, session, WaitLimit::default())
     });
     let mut random = Random(seed);
     let (mut done, mut refused) = (0, BTreeMap::<i32, usize>::new());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use halocline_cluster::names::NamesError;
-use halocline_cluster::names::namespace::{Failure, Namespace, Patience};
+use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{Inode, ROOT};
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
@@ -18,7 +18,7 @@ fn i15_a_promoted_replica_is_not_believed() {
     let Some(mut cluster) = RedisCluster::start(&[]) else { return };
     let store = Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap());
     Namespace::format(&*store, &directory()).unwrap();
-    let names = node(store, 1, Patience::default());
+    let names = node(store, 1, WaitLimit::default());
     let dirs: Vec<Inode> = (0..20)
         .map(|number| {
             let place = at(ROOT, &format!("d{number}"));

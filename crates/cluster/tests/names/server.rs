@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halocline_cluster::names::attributes::Location;
 use halocline_cluster::names::check::clean;
-use halocline_cluster::names::namespace::{Failure, Namespace, Patience};
+use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, NamesError, State};
 use halocline_model::namespace::{Flags, ROOT};
@@ -32,7 +32,7 @@ fn forgot<T: std::fmt::Debug>(result: &Result<T, Failure>) -> bool {
 #[test]
 fn i15_a_server_that_may_have_forgotten_names_is_not_believed() {
     let Some(mut server) = RedisServer::start(&[]) else { return };
-    let names = node(formatted(&server), 1, Patience::default());
+    let names = node(formatted(&server), 1, WaitLimit::default());
     names.create(&at(ROOT, "f"), &file()).unwrap();
     server.command(&["SAVE"]);
     names.create(&at(ROOT, "g"), &file()).unwrap();
@@ -50,7 +50,7 @@ fn i15_a_server_that_may_have_forgotten_names_is_not_believed() {
         assert!(forgot(&names.unlink(&at(ROOT, "f"))), "{what}");
         assert!(forgot(&names.rename(&at(ROOT, "f"), &at(ROOT, "h"), Flags::Replace)), "{what}");
         assert!(forgot(&names.list(ROOT, 0, 10)), "{what}");
-        let open = Namespace::open(store(&server), Session(2), Patience::default());
+        let open = Namespace::open(store(&server), Session(2), WaitLimit::default());
         assert!(forgot(&open), "{what}");
         let format = Namespace::format(&*store(&server), &directory());
         assert_eq!(forgot(&format), what != "empty", "{what}: {format:?}");
@@ -60,7 +60,7 @@ fn i15_a_server_that_may_have_forgotten_names_is_not_believed() {
 #[test]
 fn i15_what_was_looked_at_is_believed_again() {
     let Some(mut server) = RedisServer::start(&[]) else { return };
-    let names = node(formatted(&server), 1, Patience::default());
+    let names = node(formatted(&server), 1, WaitLimit::default());
     let before = names.create(&at(ROOT, "f"), &file()).unwrap().inode;
     server.command(&["SAVE"]);
     server.restart();
@@ -73,7 +73,7 @@ fn i15_what_was_looked_at_is_believed_again() {
     assert!(after > before, "no number comes twice: {after:?} {before:?}");
     assert_eq!(paths(&names), ["/f", "/g"]);
     // The server may have forgotten which numbers it gave.
-    let another = node(store(&server), 3, Patience::default());
+    let another = node(store(&server), 3, WaitLimit::default());
     let next = another.create(&at(ROOT, "h"), &file()).unwrap().inode;
     assert!(next > after);
 }
@@ -82,7 +82,7 @@ fn i15_what_was_looked_at_is_believed_again() {
 #[test]
 fn a_check_while_nodes_are_about_something_harms_nobody() {
     let Some(server) = RedisServer::start(&[]) else { return };
-    let names = node(formatted(&server), 1, Patience::default());
+    let names = node(formatted(&server), 1, WaitLimit::default());
     let dir = names.make_directory(&at(ROOT, "d"), &directory()).unwrap().inode;
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -106,7 +106,7 @@ fn a_check_while_nodes_are_about_something_harms_nobody() {
 #[test]
 fn the_flag_of_the_writer_and_the_place_of_the_bytes_are_compared_and_swapped() {
     let Some(server) = RedisServer::start(&[]) else { return };
-    let names = node(formatted(&server), 1, Patience::default());
+    let names = node(formatted(&server), 1, WaitLimit::default());
     let place = at(ROOT, "f");
     names.create(&place, &file()).unwrap();
     for linked in [false, true] {
@@ -136,7 +136,7 @@ fn the_flag_of_the_writer_and_the_place_of_the_bytes_are_compared_and_swapped() 
 #[test]
 fn what_others_wrote_into_the_server_is_an_error() {
     let Some(server) = RedisServer::start(&[]) else { return };
-    let names = node(formatted(&server), 1, Patience::default());
+    let names = node(formatted(&server), 1, WaitLimit::default());
     names.create(&at(ROOT, "f"), &file()).unwrap();
     let keys = |what: &str| {
         let said = server.command(&["KEYS", &format!("halocline:*:names:1:{what}")]);
@@ -184,7 +184,7 @@ fn what_others_wrote_into_the_server_is_an_error() {
 #[test]
 fn a_store_that_leads_in_circles_is_left() {
     let Some(server) = RedisServer::start(&[]) else { return };
-    let names = node(formatted(&server), 1, Patience::default());
+    let names = node(formatted(&server), 1, WaitLimit::default());
     let make = |place| names.make_directory(&place, &directory()).unwrap().inode;
     let [a, b, c] = [make(at(ROOT, "a")), make(at(ROOT, "b")), make(at(ROOT, "c"))];
     for (of, parent) in [(a, b), (b, a)] {

@@ -8,7 +8,7 @@ use std::thread;
 use halocline_cluster::names::NameStore;
 use halocline_cluster::names::check::clean;
 use halocline_cluster::names::memory::MemoryNames;
-use halocline_cluster::names::namespace::{Failure, Namespace, Patience};
+use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{Flags, Inode, ROOT};
 use halocline_testkit::hostile::Random;
@@ -50,11 +50,11 @@ fn run(names: &Namespace, seed: u64, directories: &[Inode], rounds: usize) {
 
 fn holds(stores: &[Arc<dyn NameStore>], seed: u64, rounds: usize) {
     Namespace::format(&*stores[0], &directory()).unwrap();
-    let patience = Patience::default();
+    let wait = WaitLimit::default();
     let nodes: Vec<_> = stores
         .iter()
         .zip(1..)
-        .map(|(store, session)| node(Arc::clone(store), session, patience))
+        .map(|(store, session)| node(Arc::clone(store), session, wait.clone()))
         .collect();
     let make = |name| nodes[0].make_directory(&at(ROOT, name), &directory()).unwrap().inode;
     let directories = [ROOT, make("one"), make("two")];
@@ -107,7 +107,7 @@ fn a_listing_misses_and_repeats_nothing_that_stays() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let store = Arc::new(RedisNames::connect(&server.url(), None, "test").unwrap());
     Namespace::format(&*store, &directory()).unwrap();
-    let names = node(store, 1, Patience::default());
+    let names = node(store, 1, WaitLimit::default());
     let dir = names.make_directory(&at(ROOT, "d"), &directory()).unwrap().inode;
     let stays: BTreeSet<String> = (0..200).map(|number| format!("stays{number}")).collect();
     for (number, name) in stays.iter().enumerate() {
@@ -155,8 +155,9 @@ fn a_fresh_intent_of_another_node_is_waited_for() {
     let first = MemoryNames::default();
     let stores: [Arc<dyn NameStore>; 2] = [Arc::new(first.for_another_node()), Arc::new(first)];
     Namespace::format(&*stores[0], &directory()).unwrap();
-    let patient = Patience { limit: std::time::Duration::from_mins(1), ..Patience::default() };
-    let nodes = [0, 1].map(|number| node(Arc::clone(&stores[number]), 1 + number as u64, patient));
+    let patient = WaitLimit { limit: std::time::Duration::from_mins(1), ..WaitLimit::default() };
+    let nodes =
+        [0, 1].map(|number| node(Arc::clone(&stores[number]), 1 + number as u64, patient.clone()));
     let make = |name| nodes[0].make_directory(&at(ROOT, name), &directory()).unwrap().inode;
     let dirs = [make("a"), make("b")];
     nodes[0].create(&at(dirs[0], "f"), &file()).unwrap();

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
-use halocline_cluster::names::namespace::{Namespace, Patience};
+use halocline_cluster::names::namespace::{Namespace, WaitLimit};
 use halocline_cluster::names::{Inspected, NameStore, NamesError, Result, State};
 use halocline_model::namespace::{Answer, EntryName, Inode, ROOT, Script};
 use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 
 pub(crate) fn file() -> Attributes {
     Attributes::new(Kind::File, 0o644, 0)
@@ -23,11 +24,12 @@ pub(crate) fn at(directory: Inode, name: &str) -> EntryName {
 }
 
 /// Does not wait for others: what is in the way is completed at once.
-pub(crate) const HASTE: Patience = Patience { limit: Duration::ZERO, pause: Duration::ZERO };
+pub(crate) const HASTE: WaitLimit =
+    WaitLimit { limit: Duration::ZERO, pause: Duration::ZERO, clock: Clock::MACHINE };
 
 /// A node on a store.
-pub(crate) fn node(store: Arc<dyn NameStore>, session: u64, patience: Patience) -> Namespace {
-    Namespace::open(store, Session(session), patience).unwrap()
+pub(crate) fn node(store: Arc<dyn NameStore>, session: u64, wait: WaitLimit) -> Namespace {
+    Namespace::open(store, Session(session), wait).unwrap()
 }
 
 /// What becomes of the scripts of a node.

@@ -31,6 +31,11 @@ const NARROWER: f64 = 0.8;
 /// Processes in step are sent to the origin if less of the cache than this is dirty: a flush would move the disk's
 /// head.
 const IN_STEP_PRESSURE: f32 = 0.05;
+/// At least this many bytes on one server at a random place have no neighbours with which they are flushed: passing over
+/// the gap between takes longer than a seek.
+const SPARSE_BYTES: u64 = 512 << 10;
+/// Share of a random startup that a flush needs for each of them: in sorted order the seeks are shorter.
+const SPARSE_STARTUP: f64 = 0.8;
 /// Of the requests that only the cache's measured slowness sends to the origin, one in this many is admitted
 /// nevertheless, to find out whether the cache has recovered.
 const PROBE_EVERY: u32 = 128;
@@ -173,13 +178,27 @@ impl Adaptive {
         let now = origin_factor * (origin.touched * origin.startup_ps + transfer);
         let later = match query.direction {
             Direction::Write => {
-                sorted_factor * (origin.touched * float(service.startup_sequential_ps) + transfer)
+                let startup = if is_sparse(query, origin) {
+                    SPARSE_STARTUP * origin.startup_ps
+                } else {
+                    float(service.startup_sequential_ps)
+                };
+                sorted_factor * (origin.touched * startup + transfer)
             }
             // A fill costs the disk nothing later: it comes from a read that programs waited for anyway.
             Direction::Read => 0.0,
         };
         (now - later) / (transfer * sorted_factor).max(1.0)
     }
+}
+
+/// Whether a flush would seek to the request's bytes by themselves: it is long, at a random place, from the only process,
+/// and this process's reads on the origin come in between.
+fn is_sparse(query: &Query, origin: &Forecast) -> bool {
+    query.origin_serves_reads
+        && !interleaves(query)
+        && origin.largest >= SPARSE_BYTES
+        && Pattern::of(query) == Pattern::Jump
 }
 
 /// How much of the disks' transfer time each byte on the cache must save: the time that the SSDs spend on it, during

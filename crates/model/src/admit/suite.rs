@@ -36,6 +36,7 @@ fn query(offset: u64, len: u64, distance: Option<u64>, run_bytes: u64) -> Query 
         orderly: true,
         continues_origin: false,
         in_step: false,
+        origin_serves_reads: false,
         cache_pressure: 0.0,
     }
 }
@@ -89,6 +90,7 @@ fn any_query() -> impl Strategy<Value = Query> {
                 orderly: true,
                 continues_origin: false,
                 in_step: false,
+                origin_serves_reads: false,
                 cache_pressure,
             },
         )
@@ -253,12 +255,26 @@ fn adaptive_leaves_on_the_origin_what_continues_there() {
 }
 
 #[test]
-fn adaptive_tries_the_origin_for_processes_in_step_where_that_costs_one_seek() {
+fn adaptive_tries_the_origin_for_processes_in_step_where_the_disks_are_busy() {
     let turn = Query { in_step: true, ..query(64 * MB, 64 * KB, Some(0), 64 * KB) };
     let policy = make("adaptive", &setting(1, 1));
     assert!(!policy.judge(&turn).critical);
     assert!(policy.judge(&Query { cache_pressure: 0.5, ..turn }).critical, "a flush is coming");
-    assert!(make("adaptive", &setting(8, 4)).judge(&turn).critical, "a seek on each disk");
+    // Sixteen processes keep eight disks busy, two do not.
+    let policy = make("adaptive", &setting(8, 4));
+    assert!(!policy.judge(&turn).critical);
+    assert!(policy.judge(&Query { processes: 2, ..turn }).critical);
+}
+
+#[test]
+fn adaptive_leaves_long_writes_at_random_places_beside_reads_on_the_origin() {
+    let policy = make("adaptive", &setting(1, 1));
+    let alone = Query { processes: 1, ..random(2 * MB) };
+    let beside = Query { origin_serves_reads: true, ..alone };
+    assert!(policy.judge(&alone).critical, "{}", policy.explain(&alone).reason);
+    assert!(!policy.judge(&beside).critical, "{}", policy.explain(&beside).reason);
+    assert!(policy.judge(&Query { processes: 2, ..beside }).critical);
+    assert!(policy.judge(&Query { range: ByteRange::at(77 * MB, 64 * KB), ..beside }).critical);
 }
 
 #[test]

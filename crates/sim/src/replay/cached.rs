@@ -288,6 +288,7 @@ impl Cache {
         let streams = self.streams.entry(request.file).or_default();
         let pattern = streams.note(self.striping, request.process, range, now_ns / 1_000_000);
         let continues_origin = streams.continues_origin(self.striping, range, pattern, direction);
+        let origin_serves_reads = streams.origin_serves_reads();
         let verdict = self.admission.judge(&Query {
             direction,
             range,
@@ -299,6 +300,7 @@ impl Cache {
             orderly: pattern.orderly,
             continues_origin,
             in_step: pattern.in_step,
+            origin_serves_reads,
             cache_pressure: self.extents.pressure(),
         });
         (verdict, pattern.distance == Some(0))

@@ -30,6 +30,7 @@ fn seen(device: &DeviceProfile, network: Network) -> DeviceProfile {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
     use std::path::Path;
 
     use crate::servers::ServerSet;
@@ -48,11 +49,14 @@ mod tests {
             let startup =
                 format!("startup_sequential_ps = 1000000, startup_random_ps = {startup_us}000000");
             let times = format!("{{ {startup}, per_byte_ps = {per_byte_ps} }}");
-            text += &format!(
-                "[[server]]\nname = \"{name}\"\nprofile = \"{name}\"\ncapacity = \"1T\"\n"
-            );
-            text += &format!("network = {{ connect_us = {}.5 }}\n", 50 + number);
-            profiles += &format!("[profile.{name}]\nread = {times}\nwrite = {times}\n");
+            let connect = 50 + number;
+            writeln!(
+                text,
+                "[[server]]\nname = \"{name}\"\nprofile = \"{name}\"\ncapacity = \"1T\"\n\
+                 network = {{ connect_us = {connect}.5 }}"
+            )
+            .unwrap();
+            writeln!(profiles, "[profile.{name}]\nread = {times}\nwrite = {times}").unwrap();
         }
         let set = parse(&[text.clone(), profiles.clone()].concat());
         let classes: Vec<_> = set.classes().into_iter().map(|class| class.servers).collect();

@@ -86,6 +86,12 @@ pub(super) const CLUSTER_STATUS: &[Metric] = &[
         "Files with ranges that nobody caches, because they changed hands all the time.",
     ),
     metric(
+        "working",
+        "number",
+        "Nodes that have low-priority work on the origin, of which each takes an equal part of what one alone would use; null where the store does not say.",
+    ),
+    metric("serving", "number", "Nodes whose programs use the origin; null likewise."),
+    metric(
         "problems[].problem",
         "word",
         "`gone`, `unlisted`, `stray`, `conflict`, `unsound` or `silent`; `stray` ends by itself.",

@@ -45,6 +45,16 @@ pub(super) const TOKENS: &[Metric] = &[
         "The least that was left when it was renewed: near 0 the store is too slow, or not to be reached for too long.",
     ),
     metric(
+        "share_parts",
+        "number, gauge",
+        "Low-priority work of the node (flushes that nobody waits for, fetches) takes one part in so many of what one node alone would use of the origin.",
+    ),
+    metric(
+        "others_use_origin",
+        "0 or 1, gauge",
+        "1 where programs of other nodes use the origin, as far as is known: low-priority work rests for them, too.",
+    ),
+    metric(
         "peer_requests",
         "number, counter",
         "Reads of which the caches of other nodes served some bytes, with `--peers`.",

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_cluster::names::namespace::Namespace;
 use halocline_cluster::names::redis::RedisNames;
+use rustix::io::Errno;
 
 use self::load::{Clients, Phase};
 use self::own_benchmark::OwnBenchmark;
@@ -171,10 +172,12 @@ fn case(
 fn formatted(server: &Server) -> Result<RedisNames, Failure> {
     let names = load::connect(server)?;
     let root = load::directory();
-    Namespace::format(&names, &root).map_err(|error| {
-        Failure::refused(format!(
-            "the store has names of a benchmark already, or did not take any: {error}"
-        ))
+    Namespace::format(&names, &root).map_err(|error| match error.errno() {
+        Errno::EXIST => Failure::refused(
+            "another benchmark uses the store, or one was killed and left its keys; if none runs, remove those that \
+             `redis-cli --scan --pattern 'halocline:{bench-metadata.*'` lists",
+        ),
+        _ => load::failed(error),
     })?;
     Ok(names)
 }

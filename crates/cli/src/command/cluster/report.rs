@@ -62,6 +62,14 @@ pub(super) fn status(args: &AskArgs) -> Outcome {
     say!("store: epoch {:016x}{grants}", found.epoch);
     let least = if found.all_files { "" } else { "at least " };
     say!("files: {least}{} with tokens, {} of them contended", found.files, found.contended_files);
+    if let (Some(working), Some(serving)) = (found.working, found.serving) {
+        let part = if working > 1 { format!(" (each takes 1/{working})") } else { String::new() };
+        say!(
+            "origin: background work of {}{part}, programs of {}",
+            counted(working, "node"),
+            counted(serving, "node")
+        );
+    }
     for holder in &found.nodes {
         let name = holder.node.node.as_deref().unwrap_or("?");
         let held = &holder.tokens;

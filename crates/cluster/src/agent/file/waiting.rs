@@ -37,7 +37,7 @@ impl File {
                     break what;
                 }
                 Attempt::Waits(what) => waited_for = Some(what),
-                Attempt::Again if began.elapsed() < self.shared.options.wait_limit => {
+                Attempt::Again if clock.elapsed(began) < self.shared.options.wait_limit => {
                     attempts += 1;
                     continue;
                 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
@@ -11,6 +10,7 @@ use halocline_model::namespace::{
     Operation, Refusal, Script,
 };
 use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
@@ -32,17 +32,23 @@ const HELD_PAUSE: Duration = Duration::from_millis(20);
 const BLOCK: u64 = 4096;
 
 /// How long an intent of somebody else may be in the way before it is aborted.
-#[derive(Debug, Clone, Copy)]
-pub struct Patience {
+#[derive(Debug, Clone)]
+pub struct WaitLimit {
     /// So long in all.
     pub limit: Duration,
     /// It is looked at again so often.
     pub pause: Duration,
+    /// What it is measured by.
+    pub clock: Clock,
 }
 
-impl Default for Patience {
+impl Default for WaitLimit {
     fn default() -> Self {
-        Self { limit: Duration::from_millis(100), pause: Duration::from_millis(1) }
+        Self {
+            limit: Duration::from_millis(100),
+            pause: Duration::from_millis(1),
+            clock: Clock::MACHINE,
+        }
     }
 }
 
@@ -74,7 +80,7 @@ const fn is_doubtful(error: &NamesError) -> bool {
 pub(super) struct Driver {
     store: Arc<dyn NameStore>,
     session: Session,
-    patience: Patience,
+    wait: WaitLimit,
     /// The next number of an intent.
     intents: AtomicU64,
     /// Numbers for inodes that are reserved: the next one, and their end.
@@ -88,10 +94,10 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(store: Arc<dyn NameStore>, session: Session, patience: Patience) -> Self {
+    pub(super) fn new(store: Arc<dyn NameStore>, session: Session, wait: WaitLimit) -> Self {
         let [intents, sent, completed, waits] = [const { AtomicU64::new(0) }; 4];
         let (numbers, epochs) = (Mutex::new((0, 0)), RwLock::new(0));
-        Self { store, session, patience, intents, numbers, epochs, sent, completed, waits }
+        Self { store, session, wait, intents, numbers, epochs, sent, completed, waits }
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -135,11 +141,12 @@ impl Driver {
         if *epochs != epoch {
             return Ok(());
         }
-        let begun = Instant::now();
+        let clock = &self.wait.clock;
+        let begun = clock.instant();
         loop {
             match self.store.refresh()? {
                 State::Confirmed => break,
-                State::Held if begun.elapsed() < HELD_MAX => thread::sleep(HELD_PAUSE),
+                State::Held if clock.elapsed(begun) < HELD_MAX => clock.sleep(HELD_PAUSE),
                 state => return Err(state.refusal()),
             }
         }
@@ -175,15 +182,15 @@ impl Driver {
             let Answer::Busy(intent) = &answer else { return Ok(answer) };
             let since = match first {
                 Some((id, since)) if id == intent.id => since,
-                _ => Instant::now(),
+                _ => self.wait.clock.instant(),
             };
             first = Some((intent.id, since));
-            if since.elapsed() >= self.patience.limit {
+            if self.wait.clock.elapsed(since) >= self.wait.limit {
                 self.completed.fetch_add(1, Ordering::Relaxed);
                 return Ok(answer);
             }
             self.waits.fetch_add(1, Ordering::Relaxed);
-            thread::sleep(self.patience.pause);
+            self.wait.clock.sleep(self.wait.pause);
         }
     }
 

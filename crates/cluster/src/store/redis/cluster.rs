@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::SharedFile;
+use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
 use redis::Connection;
@@ -26,7 +27,9 @@ use super::server::info_of;
 use super::slots::{Address, PARTS, slot_of, tags_of};
 use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
 use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, scan, swap};
-use super::{files_of, millis, nothing_for, send, swap_members, swapped, tell, wait_for};
+use super::{
+    files_of, millis, nothing_for, send, swap_members, swapped, tell, users, users_of, wait_for,
+};
 
 /// A master that no majority has heard from for this long takes and grants no lease. Masters that reach each other hear
 /// from each other every half of `cluster-node-timeout`, which is at most 15 s.
@@ -359,6 +362,11 @@ impl Store for ClusterStore {
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
         let list = |keys: &Keys| keys.peer_messages(session);
         self.wait_for(&self.receiving, (session, list), wait_limit)
+    }
+
+    fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users> {
+        let script = users(&self.member_scripts.users, &self.members.0, own);
+        self.routes.run(self.members_group(), &script).map(users_of)
     }
 
     fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {

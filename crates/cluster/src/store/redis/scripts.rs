@@ -142,6 +142,29 @@ redis.call('PEXPIRE', KEYS[1], 10000)
 return 1
 ";
 
+/// `KEYS[1]` and `KEYS[2]` are the sessions with low-priority work, and those whose programs use the origin, with the
+/// times until which that holds; `KEYS[3]` is the leases. Arguments: a session, or nothing to note nothing; whether it is
+/// one of either; for how many milliseconds. Returns their numbers, and that of the leases. Nothing depends on what is forgotten here, so no epoch is compared.
+const USERS: &str = r"
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+local counts = {}
+for at = 1, 2 do
+  if ARGV[1] ~= '' then
+    redis.call('ZREMRANGEBYSCORE', KEYS[at], '-inf', string.format('%.0f', now))
+    if ARGV[at + 1] == '1' then
+      redis.call('ZADD', KEYS[at], string.format('%.0f', now + tonumber(ARGV[4])), ARGV[1])
+      redis.call('PEXPIRE', KEYS[at], ARGV[4])
+    else
+      redis.call('ZREM', KEYS[at], ARGV[1])
+    end
+  end
+  counts[at] = redis.call('ZCOUNT', KEYS[at], string.format('(%.0f', now), '+inf')
+end
+counts[3] = redis.call('HLEN', KEYS[3])
+return counts
+";
+
 /// The scripts that concern a file, and those that send messages to a session.
 pub(super) struct FileScripts {
     pub(super) read: Script,
@@ -155,6 +178,7 @@ pub(super) struct MemberScripts {
     pub(super) roll: Script,
     pub(super) swap_members: Script,
     pub(super) renew: Script,
+    pub(super) users: Script,
 }
 
 /// The scripts that concern the parts of a cluster.
@@ -192,6 +216,7 @@ impl MemberScripts {
             roll: self::script(&[ROLL]),
             swap_members: script(SWAP_MEMBERS),
             renew: script(RENEW),
+            users: Script::new(USERS),
         }
     }
 }

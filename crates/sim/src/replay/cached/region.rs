@@ -275,7 +275,9 @@ mod tests {
                 assert_eq!(regions.find_or_add(*key), *place);
                 assert_eq!(regions.find((key.0, key.1 + 2)), None, "{key:?}");
             }
-            places.iter().for_each(|place| regions.release(*place));
+            for place in places {
+                regions.release(place);
+            }
         }
         assert_eq!(regions.all.len(), keys.len(), "places are used again");
     }

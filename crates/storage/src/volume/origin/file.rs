@@ -7,12 +7,13 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
 use halocline_model::request::ByteRange;
 use halocline_model::striping::Striping;
 use parking_lot::Mutex;
-use rustix::fs::{Timespec, Timestamps, XattrFlags};
+use rustix::fs::{FallocateFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::identity::ObjectId;
@@ -26,6 +27,9 @@ use halocline_vfs::Seek;
 
 /// Locks that guard sizes, each shared by many objects: they are held only for a system call or two.
 pub(super) type SizeLocks = [Mutex<()>; 64];
+
+/// What is freed of a namespace file's blocks: whole ones of any file system.
+const FREED_BYTES: u64 = 64 << 10;
 
 /// The data of an open origin file.
 ///
@@ -92,6 +96,15 @@ impl OriginFile {
                 server.device().write_at(file, offset, &[IoSlice::new(data)])
             }
             Data::Striped(striped) => striped.write_at(offset, data),
+        }
+    }
+
+    /// Prepares a write that makes the file longer, up to `end`, while others do so through any descriptor on any node:
+    /// neither makes it shorter. (Writing a plain file never does.)
+    pub fn prepare_growth(&self, end: u64) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { .. } => Ok(()),
+            Data::Striped(striped) => striped.extend(end),
         }
     }
 
@@ -298,6 +311,22 @@ impl Striped {
             self.touch()?;
         }
         Ok(before)
+    }
+
+    /// Makes the size at least `end`, without setting it, which would undo what others have made longer since it was
+    /// read. A byte of the namespace file, which has no data, is written, and its block is freed again if that is
+    /// possible.
+    fn extend(&self, end: u64) -> io::Result<()> {
+        let _size = self.size_lock().lock();
+        if self.size()? >= end {
+            return Ok(());
+        }
+        let file = self.node.file()?;
+        file.write_all_at(&[0], end - 1)?;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ =
+            rustix::fs::fallocate(file, how, (end - 1) / FREED_BYTES * FREED_BYTES, FREED_BYTES);
+        Ok(())
     }
 
     /// Undoes the growth of a failed write, unless another write extended the file further. Only the write's own range

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::encode_attributes;
-use halocline_cluster::names::namespace::{Failure as Refused, Namespace, Patience};
+use halocline_cluster::names::namespace::{Failure as Refused, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, PAGE_ENTRIES_MAX};
 use halocline_model::namespace::{EntryName, Flags, Inode, ROOT};
@@ -117,7 +117,7 @@ impl Clients {
         let open = |session: u32| {
             let store = Arc::new(connect(server)?);
             let session = Session(u64::from(session) + 1);
-            Namespace::open(store, session, Patience::default()).map_err(failed)
+            Namespace::open(store, session, WaitLimit::default()).map_err(failed)
         };
         let store = Arc::new(connect(server)?);
         store.refresh().map_err(failed)?;
@@ -150,17 +150,17 @@ impl Clients {
     /// Runs one phase with all clients at once.
     pub(super) fn run(&self, phase: Phase, native: Option<f64>) -> Result<Row, Failure> {
         let before = self.round_trips();
-        let begin = Barrier::new(self.all.len() + 1);
+        let barrier = Barrier::new(self.all.len() + 1);
         let (seconds, done) = thread::scope(|scope| {
             let work = |client| {
-                let begin = &begin;
+                let barrier = &barrier;
                 scope.spawn(move || {
-                    begin.wait();
+                    barrier.wait();
                     self.work(client, phase)
                 })
             };
             let workers: Vec<_> = self.all.iter().map(work).collect();
-            begin.wait();
+            barrier.wait();
             let begun = Instant::now();
             let done: Vec<_> =
                 workers.into_iter().map(|worker| worker.join().expect("it panics not")).collect();
@@ -240,12 +240,12 @@ impl Clients {
                 }
                 Ok(())
             };
-            let made: Result<Vec<()>, Refused> = thread::scope(|scope| {
+            let created: Result<Vec<()>, Refused> = thread::scope(|scope| {
                 let workers: Vec<_> =
                     self.all.iter().map(|client| scope.spawn(move || make(client))).collect();
                 workers.into_iter().map(|worker| worker.join().expect("it panics not")).collect()
             });
-            made.map_err(failed)?;
+            created.map_err(failed)?;
             first = piece.end;
         }
         let create_seconds = begun.elapsed().as_secs_f64();

@@ -23,7 +23,7 @@ use crate::text;
 /// Bytes that are written at a time.
 const PIECE: u64 = 1 << 20;
 /// The last bytes of a file, by which one that `trace play` made is known.
-const KNOWN_BY: u64 = 8;
+const KNOWN_BY: usize = 8;
 
 /// The directory below which the files are.
 #[derive(Debug)]
@@ -93,12 +93,13 @@ impl Files {
         let at = |error| Failure::from(Error::at(&shown, "read")(error));
         let found = opened.metadata().map_err(at)?;
         let len = found.len();
-        let last = KNOWN_BY.min(len);
-        let (mut is, mut should_be) = ([0; KNOWN_BY as usize], [0; KNOWN_BY as usize]);
-        let (is, should_be) = (&mut is[..last as usize], &mut should_be[..last as usize]);
+        let last = usize::try_from(len).unwrap_or(KNOWN_BY).min(KNOWN_BY);
+        let (mut is, mut should_be) = ([0; KNOWN_BY], [0; KNOWN_BY]);
+        let (is, should_be) = (&mut is[..last], &mut should_be[..last]);
+        let offset = len - last as u64;
         if found.is_file() {
-            opened.read_exact_at(is, len - last).map_err(at)?;
-            content_of(&file.path).fill(len - last, should_be);
+            opened.read_exact_at(is, offset).map_err(at)?;
+            content_of(&file.path).fill(offset, should_be);
         }
         if !found.is_file() || is != should_be {
             let shown = text::path(&shown);

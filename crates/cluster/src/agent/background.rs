@@ -1,0 +1,129 @@
+//! This node's share of the low-priority work of all nodes on the origin.
+//!
+//! Each node that has such work, or whose programs use the origin, says so in the store when it renews its lease, for as
+//! long as a lease runs: the share of a node that dies or leaves comes back by itself. A node that has neither makes no
+//! request. What is known is at most as old as a lease; without it, each node takes the share that is left if all others
+//! have work.
+
+use std::time::{Duration, Instant};
+
+use halocline_model::background::{Share, Use, Users};
+use parking_lot::Mutex;
+
+use super::Shared;
+
+/// What changes meanwhile is told at most this often.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// What the engine does with the origin, and what others do.
+#[derive(Debug, Default)]
+pub(super) struct Background {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the engine said last.
+    now: Use,
+    /// What it said since the others were told.
+    since: Use,
+    /// What the others were told last, and when.
+    told: Option<(Use, Instant)>,
+    /// What the others do, and since when it is known.
+    others: Option<(Users, Instant)>,
+    /// How many nodes there are, as far as is known.
+    nodes: u64,
+    /// The store refuses to count, which was logged.
+    is_refused: bool,
+}
+
+const fn either(one: Use, other: Use) -> Use {
+    Use { works: one.works || other.works, serves: one.serves || other.serves }
+}
+
+const fn any(one: Use) -> bool {
+    one.works || one.serves
+}
+
+impl Shared {
+    /// Notes what this node does with the origin, and returns its share.
+    pub(super) fn note_use(&self, own: Use) -> Share {
+        let now = self.options.clock.instant();
+        {
+            let state = &mut *self.background.state.lock();
+            state.now = own;
+            state.since = either(state.since, own);
+            let told = state.told.map(|(told, _)| told).unwrap_or_default();
+            let is_news = (own.works && !told.works) || (own.serves && !told.serves);
+            let may_tell =
+                state.told.is_none_or(|(_, at)| now.saturating_duration_since(at) >= TOLD_EVERY);
+            if own.works && !told.works {
+                // It begins with what others do now.
+                state.others = None;
+            }
+            if is_news && may_tell {
+                // Once for this news; the thread that renews the lease notes when it told.
+                state.told = Some((either(told, own), now));
+                self.upkeep.wake();
+            }
+        }
+        self.known_share()
+    }
+
+    /// This node's share now.
+    pub(super) fn known_share(&self) -> Share {
+        let now = self.options.clock.instant();
+        let is_fresh = |since: Instant| now.saturating_duration_since(since) < self.options.lease;
+        let state = self.background.state.lock();
+        match state.others {
+            Some((others, since)) if is_fresh(since) => Share::beside(others),
+            // This node did not have to ask, or could not.
+            _ => Share::unknown(state.nodes),
+        }
+    }
+
+    /// Tells the others what this node does with the origin, and learns what they do. Called when the lease was renewed.
+    pub(super) fn tell_use(&self) {
+        let own = {
+            let nodes = self.roll.known().members.sessions().count() as u64;
+            let state = &mut *self.background.state.lock();
+            state.nodes = state.nodes.max(nodes);
+            let own = either(state.since, state.now);
+            state.since = state.now;
+            own
+        };
+        let was_told = self.background.state.lock().told.is_some_and(|(told, _)| any(told));
+        if !any(own) && !was_told {
+            return;
+        }
+        let now = self.options.clock.instant();
+        let lease_ms = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
+        let answer = self.store.users(Some((self.session, own, lease_ms)));
+        let state = &mut *self.background.state.lock();
+        state.told = Some((own, now));
+        match answer {
+            Ok(users) => {
+                state.others = Some((users.without(own), now));
+                state.nodes = users.nodes;
+                state.is_refused = false;
+            }
+            Err(error) => {
+                state.others = None;
+                if !std::mem::replace(&mut state.is_refused, true) {
+                    tracing::warn!(
+                        "node {}: low-priority work is shared as if all nodes had some: {error}",
+                        self.options.node
+                    );
+                }
+            }
+        }
+    }
+
+    /// Takes back what this node told, at its end; what is not taken back ends with the lease.
+    pub(super) fn end_use(&self) {
+        let was_told = self.background.state.lock().told.is_some_and(|(told, _)| any(told));
+        if was_told {
+            let _ = self.store.users(Some((self.session, Use::default(), 0)));
+        }
+    }
+}
