@@ -190,12 +190,28 @@ impl KnownFiles {
         Ok(Arc::new(self.origin.open(&node, libc::O_RDONLY)?))
     }
 
-    /// A descriptor by which the origin's file can be synced.
-    pub(crate) fn syncer_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
-        self.reader_of(file).or_else(|_| {
-            let node = file.node.read().clone();
-            Ok(Arc::new(self.origin.open(&node, libc::O_WRONLY)?))
-        })
+    /// Syncs what is on the origin of a file, whatever wrote it.
+    ///
+    /// # Errors
+    /// If it could not be synced; none if the file is gone, for everybody.
+    pub(crate) fn sync(&self, file: &CachedFile) -> Result<()> {
+        let open = || -> Result<_> {
+            let open = self.flush_handle_of(file).or_else(|_| self.reader_of(file));
+            open.or_else(|_| {
+                let node = file.node.read().clone();
+                Ok(Arc::new(self.origin.open(&node, libc::O_WRONLY)?))
+            })
+        };
+        match open() {
+            Ok(origin) => Ok(origin.sync(true)?),
+            Err(error) => match error.errno() {
+                libc::ENOENT | libc::ESTALE => Ok(()),
+                // Its mode was changed since programs opened it, and what they wrote must be synced, too. Other nodes
+                // wait for this.
+                libc::EACCES | libc::EPERM => self.origin.sync_everything(),
+                _ => Err(error),
+            },
+        }
     }
 
     /// The record of a dirty file that was not found; `None` if it is no longer dirty.

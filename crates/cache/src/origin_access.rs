@@ -62,6 +62,14 @@ impl OriginAccess {
         Ok(self.data.open_data(descriptor.as_fd(), flags)?)
     }
 
+    /// Syncs all that the file systems of the origin have: for a file that this user may not open.
+    pub(crate) fn sync_everything(&self) -> Result<()> {
+        for server in self.data.servers() {
+            server.directory().sync_all()?;
+        }
+        Ok(())
+    }
+
     /// What the clients of the file systems that a file's bytes are on do with pages; the worst, where that is unknown.
     pub(crate) fn pages_of(&self, node: &Node) -> ClientPages {
         let (device, _) = node.key();

@@ -21,9 +21,6 @@ use halocline_meta::{FileId, OriginKey};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
-/// Errors of a file that has nothing dirty, cannot be opened, and will not be soon.
-const UNREACHABLE: [i32; 4] = [libc::ENOENT, libc::ESTALE, libc::EACCES, libc::EPERM];
-
 /// A search for files under other names is not repeated sooner.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -151,13 +148,7 @@ impl LocalCache for Revocation {
         // Other nodes must see the modification time together with the bytes.
         self.times.give_time(&file)?;
         // Bytes that bypassed the cache may so far be only in the memory of the origin's file system.
-        match self.known.syncer_of(&file) {
-            Ok(origin) => origin.sync(true)?,
-            // It is gone, or other nodes renamed it while nobody here had it open, or its mode forbids it by now. What was
-            // dirty is synced, and others must not wait for a file that stays like that.
-            Err(error) if UNREACHABLE.contains(&error.errno()) => {}
-            Err(error) => return Err(error),
-        }
+        self.known.sync(&file)?;
         if !keeps_clean {
             file.peer_copies.drop_range(range);
         }

@@ -23,6 +23,7 @@ use halocline_cluster::registry::{Registry, Seen};
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::Store;
 use halocline_cluster::store::redis;
+use halocline_meta::origin_mark;
 use halocline_os::boot_id::boot_id;
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
@@ -33,7 +34,7 @@ use crate::text;
 /// How often it is checked whether a lease is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The environment variable with the store's password, which never stands in a command line.
-const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
+pub(crate) const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
 /// The environment variable that names a file with the password.
 const PASSWORD_FILE: &str = "HALOCLINE_CLUSTER_PASSWORD_FILE";
 /// The most bytes that this file may have.
@@ -131,6 +132,12 @@ pub(crate) fn begin(
     let (store, registry) = open(origin, (url, password))?;
     inner_origins::note_above(origin);
     let cache_id = settle((&*store, &registry), (origin, cache), config)?;
+    let (store, registry) = if registry.is_of_earlier_version() {
+        // The last session of an earlier version may have been this cache's.
+        open(origin, (url, password))?
+    } else {
+        (store, registry)
+    };
     let options = Options::new(who.node, cache.to_owned(), cache_id);
     let options = Options { peers: who.peers, ..options };
     Agent::begin(options, store, registry)
@@ -146,7 +153,7 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
             if [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied]
                 .contains(&error.kind()) =>
         {
-            return Ok(());
+            return refuse_where_the_list_is_missing(origin);
         }
         // A failure to answer now says nothing about who is there.
         Err(error) => {
@@ -158,7 +165,7 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
         // Somebody else created it, for nobody here.
         return Ok(());
     }
-    let sessions = Registry::open(&path)?.sessions()?;
+    let sessions = Registry::open_existing(&path)?.sessions()?;
     if sessions.is_empty() {
         return Ok(());
     }
@@ -168,6 +175,15 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
         "name that directory with --cluster and their URL here, too; one that is gone is ended with `halocline cluster \
          recover` or `forget`",
     ))
+}
+
+/// The list of nodes that live may have been renamed or removed.
+fn refuse_where_the_list_is_missing(origin: &Path) -> Result<()> {
+    if std::fs::metadata(origin).is_ok_and(|found| found.is_dir()) && File::open(origin).is_ok() {
+        Registry::refuse_if_missing(&origin.join(REGISTRY))
+    } else {
+        Ok(())
+    }
 }
 
 /// Brings to the origin what earlier sessions on the same cache left behind, and ends them: these are sessions of
@@ -217,6 +233,8 @@ fn settle(
             sessions::end(store, registry, node.session)?;
         }
     }
+    // It may have been elsewhere when it made its mark.
+    origin_mark::clear(origin, &cache_id);
     Ok(cache_id)
 }
 
@@ -315,6 +333,7 @@ impl StoreArgs {
         let path = self.origin.join(REGISTRY);
         if std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
         {
+            refuse_where_the_list_is_missing(&self.origin)?;
             return Err(Error::invalid(
                 format!(
                     "{} is no origin of a cluster: it has no {REGISTRY}",
@@ -323,19 +342,20 @@ impl StoreArgs {
                 "name the origin that the mounts with --cluster have",
             ));
         }
-        open(&self.origin, (&self.url, password()?.as_deref()))
+        of_registry(Registry::open_existing(&path)?, (&self.url, password()?.as_deref()))
     }
 }
 
-fn open(
-    origin: &Path,
+/// To take part: what is missing is created.
+fn open(origin: &Path, store: (&str, Option<&str>)) -> Result<(Arc<dyn Store>, Registry)> {
+    of_registry(Registry::open(&origin.join(REGISTRY))?, store)
+}
+
+fn of_registry(
+    registry: Registry,
     (url, password): (&str, Option<&str>),
 ) -> Result<(Arc<dyn Store>, Registry)> {
-    let path = origin.join(REGISTRY);
-    let registry = Registry::open(&path)?;
-    let found = std::fs::metadata(&path).map_err(Error::at(&path, "look at"))?;
-    let name = format!("{:x}", found.ino());
-    let store = redis::open(url, password, &name)
+    let store = redis::open(url, password, &registry.store_name()?)
         .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/CLUSTER.md"))?;
     Ok((store, registry))
 }

@@ -1,5 +1,6 @@
 //! Opens the engine of a mount.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +11,7 @@ use halocline_api::control::{AnyStatus, Claim, Request, SOCKET_NAME, Taken, UseA
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, REGISTRY};
+use halocline_cluster::registry::Registry;
 use halocline_meta::origin_mark;
 use halocline_model::tier;
 use halocline_os::error::{Error, Result};
@@ -198,21 +200,44 @@ pub(crate) fn claim_tiers(
 }
 
 /// As [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost`, opens without those.
-/// Caches of coherent nodes do not exclude each other.
+/// Caches of coherent nodes do not exclude each other: a cache that one of their sessions has is none of the others.
 pub(crate) fn open_without_others(
     place: &MountPaths,
     config: &Config,
     node: Option<&Arc<dyn Coherence>>,
     others_are_lost: bool,
 ) -> Result<ExtentEngine> {
-    if node.is_none() && !others_are_lost {
-        origin_mark::check(&place.origin, &place.cache)?;
+    let engine = || -> Result<_> {
+        let mut coherent = coherent_caches(place, node)?;
+        let check = |coherent: &BTreeSet<String>| {
+            origin_mark::check(&place.origin, &place.cache, |id| coherent.contains(id))
+        };
+        if !others_are_lost && let Err(refused) = check(&coherent) {
+            // One may have joined, and marked the origin, since they were listed.
+            coherent.append(&mut coherent_caches(place, node)?);
+            check(&coherent).map_err(|_| refused)?;
+        }
+        let engine = open(place, config, node)?;
+        if others_are_lost {
+            let is_coherent = |id: &str| coherent.contains(id);
+            origin_mark::forget_others(&place.origin, &place.cache, is_coherent);
+        }
+        Ok(engine)
+    };
+    engine().inspect_err(|_| leave(node))
+}
+
+/// The ids of the caches of all nodes, if this mount is one.
+fn coherent_caches(
+    place: &MountPaths,
+    node: Option<&Arc<dyn Coherence>>,
+) -> Result<BTreeSet<String>> {
+    if node.is_none() {
+        return Ok(BTreeSet::new());
     }
-    let engine = open(place, config, node).inspect_err(|_| leave(node))?;
-    if others_are_lost {
-        origin_mark::forget_others(&place.origin, &place.cache);
-    }
-    Ok(engine)
+    let registry = Registry::open_existing(&place.origin.join(REGISTRY))?;
+    let entries = registry.sessions()?.into_iter().filter_map(|session| registry.entry(session));
+    Ok(entries.map(|entry| entry.cache_id).collect())
 }
 
 /// Ends the session of a node without an engine: it holds nothing, and would delay others.

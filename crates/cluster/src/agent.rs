@@ -147,7 +147,9 @@ impl Agent {
             since,
             cache_seen: seen(&options.cache),
             seen: None,
+            list_id: None,
         };
+        registry.check_version()?;
         // Done before anything is written, so that a store that cannot be used leaves no entry.
         let roll = store.roll().map_err(told)?;
         registry.enter(&entry)?;
@@ -313,6 +315,17 @@ impl Shared {
         }
         if self.lease.runs() {
             return Ok(());
+        }
+        if self.lease.is_unlisted() {
+            return Err(Error::Cluster {
+                what: format!(
+                    "node {} has stopped: {}",
+                    self.options.node,
+                    self.registry.what_is_elsewhere()
+                ),
+                remedy: "it goes on by itself when the list is back; until then other nodes may not see this one"
+                    .to_owned(),
+            });
         }
         Err(Error::Cluster {
             what: format!("the lease of node {} is over: {}", self.options.node, self.upkeep.why()),

@@ -24,11 +24,18 @@ pub fn registry(bytes: &[u8]) {
     assert_eq!(entry.session, session);
     if registry.enter(&entry).is_ok() {
         // A name that is written with more bytes than it was read with may be too long.
-        let same = |again: Entry| Entry { seen: entry.seen, ..again } == entry;
+        let same = |again: Entry| {
+            Entry { seen: entry.seen, list_id: entry.list_id.clone(), ..again } == entry
+        };
         assert!(registry.entry(session).is_none_or(same));
     }
     registry.leave(session).expect("it is removed");
     assert_eq!(registry.sessions().expect("our own"), []);
+    fs::write(scratch.path().join("id"), bytes).expect("it is written");
+    if let Ok(registry) = Registry::open_existing(scratch.path()) {
+        let name = registry.store_name().expect("it can be looked at");
+        assert!(name.len() == 32 && name.chars().all(|letter| letter.is_ascii_hexdigit()));
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +66,7 @@ mod tests {
             since: 1_795_577_225,
             cache_seen: None,
             seen: None,
+            list_id: None,
         };
         let seeds = [("plain", serde_json::to_vec(&entry).unwrap())];
         run("cluster_registry", &seeds, 1_000, registry);

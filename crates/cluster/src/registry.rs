@@ -2,20 +2,26 @@
 //!
 //! A session enters before it joins the store's members, and is removed when nothing of it is left: it ended, or its
 //! cache was recovered or given up. There is one file for each, in a directory that only the nodes' own user may
-//! change.
+//! change. What that directory is called in the store, and how its loss is noticed, is in `registry/list_id.rs`.
+
+mod list_id;
+mod seen;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use halocline_model::token::Session;
 use halocline_os::client_pages::ClientPages;
 use halocline_os::error::{Error, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, StatxFlags};
-use rustix::fs::{fstat, fsync, makedev, mkdir, open, openat, renameat, statx, unlinkat};
+use rustix::fs::{fstat, fsync, mkdirat, open, openat, renameat, statx, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use list_id::ListId;
+pub use seen::Seen;
 
 /// Sessions that can be listed.
 const SESSIONS_MAX: usize = 100_000;
@@ -25,41 +31,6 @@ const ENTRY_MAX: u64 = 32 << 10;
 const PREFIX: &str = "session-";
 /// The longest name of a node, in bytes.
 const NAME_MAX: usize = 255;
-
-/// A file as a node identifies it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
-    /// Device, where that is meant.
-    pub device: u64,
-    /// Inode number.
-    pub inode: u64,
-    /// Birth time in nanoseconds since the epoch; 0 if the node's file system reports none.
-    pub born_ns: u64,
-}
-
-impl Seen {
-    /// As the system now shows an open file or directory here, whatever its client remembers.
-    ///
-    /// # Errors
-    /// As of `statx(2)`.
-    pub fn of(file: impl AsFd) -> io::Result<Self> {
-        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        let found = statx(file, "", how, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
-        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-        let born_ns = i128::from(found.stx_btime.tv_sec) * 1_000_000_000
-            + i128::from(found.stx_btime.tv_nsec);
-        Ok(Self {
-            device: makedev(found.stx_dev_major, found.stx_dev_minor),
-            inode: found.stx_ino,
-            born_ns: u64::try_from(born_ns).ok().filter(|_| has_birth).unwrap_or(0),
-        })
-    }
-
-    /// Whether two nodes identify a file alike; each has its own number for the device.
-    const fn is_alike(self, other: Self) -> bool {
-        self.inode == other.inode && self.born_ns == other.born_ns
-    }
-}
 
 /// The entry of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,28 +53,80 @@ pub struct Entry {
     /// The file of this entry itself, as its node identifies it; set when it is entered.
     #[serde(default)]
     pub seen: Option<Seen>,
+    /// The id of the list that its node found; set when it is entered. Earlier versions had none, and call the origin
+    /// otherwise in the store.
+    #[serde(default)]
+    pub list_id: Option<String>,
+}
+
+/// Where a session finds its list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Where it was, and the session is in it.
+    Here,
+    /// Where it was, without the session: others ended it.
+    Unlisted,
+    /// Under its name is another directory, or none.
+    Elsewhere,
 }
 
 /// The directory.
 #[derive(Debug)]
 pub struct Registry {
     path: PathBuf,
+    /// The origin, which a mount may cover later.
+    origin: OwnedFd,
     dir: OwnedFd,
+    /// `None` while sessions of earlier versions are listed.
+    id: Option<ListId>,
 }
 
 impl Registry {
-    /// Opens the directory, which is created if it does not exist.
+    /// Opens the directory to take part. It is created if the origin never had one, and gets an id if it has none.
     ///
     /// # Errors
-    /// If it is a link, belongs to someone else, others may change it, or it lies on NFS or SMB.
+    /// If it is a link, belongs to someone else, others may change it, or it lies on NFS or SMB; if it is not the one
+    /// that belongs to the origin, or that one is missing.
     pub fn open(path: &Path) -> Result<Self> {
-        match mkdir(path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(Error::at(path, "create the directory")(error.into())),
+        let mut registry = Self::open_as_found(path, true)?;
+        if registry.id.is_none() && registry.sessions()?.is_empty() {
+            registry.id = Some(ListId::create(&registry.dir).map_err(Error::at(path, "name"))?);
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = open(path, flags, Mode::empty())
-            .map_err(|error| Error::at(path, "open the directory")(error.into()))?;
+        if let Some(id) = &registry.id {
+            id.mark(&registry.origin, path)?;
+        }
+        Ok(registry)
+    }
+
+    /// Opens the directory as it is, to look at it; an error of the kind of `ENOENT` if there is none.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_existing(path: &Path) -> Result<Self> {
+        Self::open_as_found(path, false)
+    }
+
+    fn open_as_found(path: &Path, creates: bool) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let origin = open(above.unwrap_or(Path::new(".")), flags, Mode::empty())
+            .map_err(|error| Error::at(path, "open the directory above")(error.into()))?;
+        let name = path.file_name().unwrap_or_default();
+        let open_dir = || openat(&origin, name, flags | OFlags::NOFOLLOW, Mode::empty());
+        let dir = match open_dir() {
+            Err(Errno::NOENT) if creates => {
+                list_id::refuse_if_marked(&origin, path)?;
+                match mkdirat(&origin, name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => {
+                        return Err(Error::at(path, "create the directory")(error.into()));
+                    }
+                }
+                open_dir()
+            }
+            dir => dir,
+        };
+        let dir = dir.map_err(|error| Error::at(path, "open the directory")(error.into()))?;
         // Tokens are of bytes.
         let pages = ClientPages::of(&dir).map_err(Error::at(path, "see what it lies on"))?;
         if pages == ClientPages::WrittenWhole {
@@ -124,7 +147,66 @@ impl Registry {
                 format!("make it belong to user {own}, with mode 0700"),
             ));
         }
-        Ok(Self { path: path.to_owned(), dir })
+        let id = ListId::read(&dir, path)?;
+        list_id::refuse_if_marked_for_another(&origin, path, id.as_ref())?;
+        Ok(Self { path: path.to_owned(), origin, dir, id })
+    }
+
+    /// What distinguishes the origin from others in the same store. The list's id, which never was another one's; while
+    /// sessions of earlier versions are listed, the directory's inode number, as with these.
+    ///
+    /// # Errors
+    /// If the directory cannot be examined.
+    pub fn store_name(&self) -> Result<String> {
+        match &self.id {
+            Some(id) => Ok(id.as_str().to_owned()),
+            None => Ok(format!("{:x}", fstat(&self.dir)?.st_ino)),
+        }
+    }
+
+    /// Whether sessions of earlier versions keep nodes of this version from taking part.
+    #[must_use]
+    pub const fn is_of_earlier_version(&self) -> bool {
+        self.id.is_none()
+    }
+
+    /// Where a session now finds the list.
+    ///
+    /// # Errors
+    /// If that cannot be seen.
+    pub fn place_of(&self, session: Session) -> io::Result<Place> {
+        let name = self.path.file_name().unwrap_or_default();
+        let how = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+        let found = statx(&self.origin, name, how, StatxFlags::BASIC_STATS | StatxFlags::BTIME);
+        match found {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Place::Elsewhere),
+            found if Seen::of_statx(&found?) != Seen::of(&self.dir)? => {
+                return Ok(Place::Elsewhere);
+            }
+            _ => {}
+        }
+        match statx(&self.dir, name_of(session), how, StatxFlags::BASIC_STATS) {
+            Err(Errno::NOENT) => Ok(Place::Unlisted),
+            found => found.map(|_| Place::Here).map_err(io::Error::from),
+        }
+    }
+
+    /// Refuses an origin whose list is gone although nodes may be there, for who is not to take part.
+    ///
+    /// # Errors
+    /// If it was marked as shared, or that cannot be seen.
+    pub fn refuse_if_missing(path: &Path) -> Result<()> {
+        let origin = File::open(path.parent().unwrap_or(Path::new("/")))
+            .map_err(Error::at(path, "open the directory above"))?;
+        list_id::refuse_if_marked(&origin.into(), path)
+    }
+
+    /// What to do about a list that is not found where it was, for people.
+    pub(crate) fn what_is_elsewhere(&self) -> String {
+        format!(
+            "{} is not the nodes' list of sessions any more: it was renamed, removed or replaced; put it back",
+            self.path.display()
+        )
     }
 
     /// Enters a session, durably.
@@ -142,7 +224,8 @@ impl Registry {
             let mode = Mode::RUSR | Mode::WUSR;
             let file = openat(&self.dir, &temporary, flags | OFlags::CLOEXEC, mode)?;
             let mut file = File::from(file);
-            let entry = Entry { seen: Some(Seen::of(&file)?), ..entry.clone() };
+            let list_id = self.id.as_ref().map(|id| id.as_str().to_owned());
+            let entry = Entry { seen: Some(Seen::of(&file)?), list_id, ..entry.clone() };
             file.write_all(&serde_json::to_vec(&entry)?)?;
             file.sync_all()?;
             renameat(&self.dir, &temporary, &self.dir, &name)?;
@@ -159,8 +242,11 @@ impl Registry {
     /// Names a node that sees a file otherwise.
     pub fn check_views(&self, own: Session) -> Result<()> {
         for session in self.sessions()?.into_iter().filter(|session| *session != own) {
-            // One that cannot be read, or of an earlier version, says nothing.
+            // One that cannot be read says nothing.
             let Some((entry, here)) = self.read_entry(session) else { continue };
+            if entry.list_id.as_deref() != self.id.as_ref().map(ListId::as_str) {
+                return Err(self.other_version(&entry.node));
+            }
             let Some(there) = entry.seen.filter(|there| !there.is_alike(here)) else { continue };
             let shown = |seen: Seen| format!("inode {}, born {} ns", seen.inode, seen.born_ns);
             let file = self.path.join(name_of(session));
@@ -179,6 +265,31 @@ impl Registry {
             });
         }
         Ok(())
+    }
+
+    /// A node of an earlier version calls the origin otherwise in the store.
+    fn other_version(&self, node: &str) -> Error {
+        Error::Cluster {
+            what: format!(
+                "{}: node {node} is in it with another version of Halocline, which does not see this one's tokens",
+                self.path.display()
+            ),
+            remedy: "have all nodes use one version; unmount that node first, or end its session with `halocline cluster \
+                     recover` or `forget` if it is gone"
+                .to_owned(),
+        }
+    }
+
+    /// Checks that no sessions of earlier versions are listed.
+    ///
+    /// # Errors
+    /// Names one of them.
+    pub(crate) fn check_version(&self) -> Result<()> {
+        if !self.is_of_earlier_version() {
+            return Ok(());
+        }
+        let one = self.sessions()?.first().map(|session| self.node(*session));
+        Err(self.other_version(&one.unwrap_or_else(|| "that has just left".to_owned())))
     }
 
     /// Removes a session, if it is there.
@@ -262,96 +373,4 @@ fn session_of(name: &str) -> Option<Session> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use super::*;
-
-    fn entry(session: u64) -> Entry {
-        Entry {
-            session: Session(session),
-            node: "n1".to_owned(),
-            cache: PathBuf::from("/ssd"),
-            cache_id: "id".to_owned(),
-            boot_id: "boot".to_owned(),
-            since: 1,
-            cache_seen: None,
-            seen: None,
-        }
-    }
-
-    fn without_look(entry: Entry) -> Entry {
-        Entry { seen: None, ..entry }
-    }
-
-    #[test]
-    fn sessions_enter_and_leave() {
-        let place = tempfile::tempdir().unwrap();
-        let registry = Registry::open(&place.path().join("r")).unwrap();
-        registry.enter(&entry(5)).unwrap();
-        registry.enter(&entry(u64::MAX)).unwrap();
-        let mut sessions = registry.sessions().unwrap();
-        sessions.sort();
-        assert_eq!(sessions, [Session(5), Session(u64::MAX)]);
-        assert_eq!(registry.entry(Session(5)).map(without_look), Some(entry(5)));
-        assert_eq!(registry.name(Session(5)), "node n1 (session 0000000000000005)");
-        registry.leave(Session(5)).unwrap();
-        registry.leave(Session(5)).unwrap();
-        assert_eq!(registry.sessions().unwrap(), [Session(u64::MAX)]);
-    }
-
-    /// Regression: nodes whose clients show the same file with different numbers had tokens of their own each, and
-    /// cached the same bytes.
-    #[test]
-    fn i11_nodes_that_identify_files_differently_do_not_share_them() {
-        let place = tempfile::tempdir().unwrap();
-        let registry = Registry::open(&place.path().join("r")).unwrap();
-        let [own, other] = [1, 2].map(Session);
-        for session in [1, 2] {
-            registry.enter(&entry(session)).unwrap();
-        }
-        registry.check_views(own).unwrap();
-        let path = place.path().join("r").join(name_of(other));
-        let right = registry.entry(other).unwrap();
-        let seen = right.seen.unwrap();
-        let write = |seen| {
-            let entry = Entry { node: "far".to_owned(), seen, ..right.clone() };
-            fs::write(&path, serde_json::to_vec(&entry).unwrap()).unwrap();
-        };
-        for wrong in [
-            Seen { inode: seen.inode + 1, ..seen },
-            Seen { born_ns: u64::from(seen.born_ns == 0), ..seen },
-        ] {
-            write(Some(wrong));
-            let refused = registry.check_views(own).unwrap_err().to_string();
-            assert!(refused.contains("on node far"), "{refused}");
-            registry.check_views(other).unwrap();
-        }
-        for right in [None, Some(seen), Some(Seen { device: 0, ..seen })] {
-            write(right);
-            registry.check_views(own).unwrap();
-        }
-    }
-
-    #[test]
-    fn what_others_put_there_is_not_followed() {
-        let place = tempfile::tempdir().unwrap();
-        let dir = place.path().join("r");
-        let registry = Registry::open(&dir).unwrap();
-        fs::write(place.path().join("else"), "{}").unwrap();
-        symlink(place.path().join("else"), dir.join(name_of(Session(1)))).unwrap();
-        fs::create_dir(dir.join(name_of(Session(2)))).unwrap();
-        fs::write(dir.join(name_of(Session(3))), "{\"session\":4}").unwrap();
-        fs::write(dir.join("session-xyz"), "").unwrap();
-        for session in 1..4 {
-            assert_eq!(registry.entry(Session(session)), None);
-        }
-        assert_eq!(registry.sessions().unwrap().len(), 3, "each counts until it is recovered");
-        symlink(&dir, place.path().join("link")).unwrap();
-        Registry::open(&place.path().join("link")).unwrap_err();
-        fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
-        let refused = Registry::open(&dir).unwrap_err().to_string();
-        assert!(refused.contains("mode 0700"), "{refused}");
-    }
-}
+mod tests;

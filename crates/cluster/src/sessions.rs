@@ -84,17 +84,32 @@ pub(crate) fn current(store: &dyn Store, file: SharedFile) -> store::Result<Toke
     Ok(if tokens.epoch() == epoch { tokens } else { Tokens::new(epoch) })
 }
 
+/// What a session holds exclusively, as far as the store knows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Exclusive {
+    /// It may have dirty bytes there.
+    pub held: Vec<(SharedFile, Held)>,
+    /// Whether nothing is missing: the session has reported what it holds since the store may last have forgotten it,
+    /// and all files were examined.
+    pub is_complete: bool,
+}
+
 /// What a session holds exclusively, as far as the store knows: it may have dirty bytes there.
 ///
 /// # Errors
 /// If the store cannot be read.
-pub fn exclusive(store: &dyn Store, session: Session) -> Result<Vec<(SharedFile, Held)>> {
+pub fn exclusive(store: &dyn Store, session: Session) -> Result<Exclusive> {
     let mut found = Vec::new();
-    for file in store.files(FILES_MAX).map_err(told)? {
+    let files = store.files(FILES_MAX).map_err(told)?;
+    let all_files = files.len() < FILES_MAX;
+    for file in files {
         let own = tokens(store, file)?.of(session).into_iter();
         found.extend(own.filter(|held| held.mode == Mode::Exclusive).map(|held| (file, held)));
     }
-    Ok(found)
+    // Read last: the store may have forgotten something meanwhile.
+    let roll = store.roll().map_err(told)?;
+    let is_known = roll.members.has_asserted(session, roll.epoch);
+    Ok(Exclusive { held: found, is_complete: is_known && all_files })
 }
 
 /// Ends a session that is gone: all dirty bytes of its cache are on the origin, or are given up. Others may have its

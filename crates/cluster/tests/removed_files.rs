@@ -134,7 +134,7 @@ fn nodes(origin: &Path, registry: &Path) -> [Node; 2] {
         let mut options =
             Options::new(format!("n{number}"), cache.path().to_owned(), format!("cache {number}"));
         options.poll = Duration::from_millis(20);
-        let registry = Registry::open(registry).unwrap();
+        let registry = Registry::open(&registry.join("list")).unwrap();
         let agent = Arc::new(Agent::begin(options, Arc::clone(&store), registry).unwrap());
         let coherence: Arc<dyn Coherence> = Arc::clone(&agent) as _;
         let engine = engine(origin, cache.path(), &coherence);

@@ -14,6 +14,7 @@ mod batch;
 mod block_accounting;
 mod cdt;
 pub mod checksums;
+pub mod cluster_mark;
 mod eviction_queue;
 mod exit_time;
 mod files;

@@ -73,6 +73,19 @@ impl OriginAttribute {
         Ok((value?, self.are_users_believed))
     }
 
+    /// The name of an attribute that may be trusted and whose value is `right`, if there is one.
+    pub(super) fn believed(
+        &self,
+        bytes_max: usize,
+        right: impl Fn(&[u8]) -> bool,
+    ) -> Option<String> {
+        // A longer value is not ours.
+        let mut names = self.names();
+        names
+            .find(|name| right(&self.value(name, bytes_max).unwrap_or_default()))
+            .map(str::to_owned)
+    }
+
     fn value(&self, name: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
         let mut value = vec![0; bytes_max];
         match fgetxattr(&self.dir, name, &mut value) {

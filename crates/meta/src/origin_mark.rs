@@ -189,11 +189,13 @@ struct Other {
 }
 
 /// Refuses an origin if a cache other than the one in `cache` may hold newer bytes of it or of a directory above it.
+/// Those whose id `is_coherent` does not count: they give away what they have.
 ///
 /// # Errors
 /// [`Error::Invalid`] names that cache; [`Error::Path`] if the origin cannot be examined.
-pub fn check(origin: &Path, cache: &Path) -> Result<()> {
-    let others = others(origin, cache)?;
+pub fn check(origin: &Path, cache: &Path, is_coherent: impl Fn(&str) -> bool) -> Result<()> {
+    let mut others = others(origin, cache)?;
+    others.retain(|other| !is_coherent(&other.id));
     let Some(Other { id, said, origin, .. }) = others.first() else { return Ok(()) };
     let is_here = said.host == host();
     let on_host = if is_here { String::new() } else { format!(" on {}", said.host) };
@@ -215,13 +217,17 @@ pub fn check(origin: &Path, cache: &Path) -> Result<()> {
     ))
 }
 
-/// Accepts the loss of bytes that caches other than the one in `cache` may hold: removes their marks if possible.
-pub fn forget_others(origin: &Path, cache: &Path) {
+/// Accepts the loss of bytes that caches other than the one in `cache` may hold: removes their marks if possible, except
+/// those of caches whose id `is_coherent`.
+pub fn forget_others(origin: &Path, cache: &Path, is_coherent: impl Fn(&str) -> bool) {
     let others = match others(origin, cache) {
         Ok(others) => others,
         Err(error) => return tracing::warn!("marks of other caches stay: {error}"),
     };
     for Other { id, said, origin, attribute } in others {
+        if is_coherent(&id) {
+            continue;
+        }
         tracing::warn!(
             "going on without the bytes that only the cache {} (id {id}) has",
             said.cache
@@ -229,6 +235,15 @@ pub fn forget_others(origin: &Path, cache: &Path) {
         if let Err(error) = attribute.clear_everywhere() {
             tracing::warn!("{}: the mark of that cache stays: {error}", origin.display());
         }
+    }
+}
+
+/// Removes the mark of the cache with this id from the origin: what it had is there, or is given up.
+pub fn clear(origin: &Path, cache_id: &str) {
+    let cleared = File::open(origin)
+        .and_then(|dir| OriginAttribute::new(dir, WHAT, cache_id)?.clear_everywhere());
+    if let Err(error) = cleared {
+        tracing::warn!("{}: the mark of a cache that is gone stays: {error}", origin.display());
     }
 }
 
@@ -338,7 +353,7 @@ mod tests {
         }
 
         fn check(&self, cache: &Path) -> Result<()> {
-            check(self.origin.path(), cache)
+            check(self.origin.path(), cache, |_| false)
         }
     }
 
@@ -416,10 +431,10 @@ mod tests {
         let other = TempDir::new().unwrap();
         fs::create_dir(sides.origin.path().join("sub")).unwrap();
         for origin in [sides.origin.path().to_owned(), sides.origin.path().join("sub")] {
-            let refused = check(&origin, other.path()).unwrap_err().to_string();
+            let refused = check(&origin, other.path(), |_| false).unwrap_err().to_string();
             assert!(refused.contains("--cache-lost"), "{refused}");
         }
-        forget_others(sides.origin.path(), other.path());
+        forget_others(sides.origin.path(), other.path(), |_| false);
     }
 
     /// Other users cannot see root's own attribute.

@@ -6,7 +6,7 @@
 mod simulated;
 mod work;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -52,6 +52,12 @@ impl Clock {
     /// A time that never goes back, for durations.
     pub fn instant(&self) -> Instant {
         self.0.as_ref().map_or_else(Instant::now, |simulated| simulated.instant())
+    }
+
+    /// A time that never goes back and does not stand still while the machine is suspended, for what others measure,
+    /// too. To be compared only with others of its kind.
+    pub fn boot_instant(&self) -> Instant {
+        self.0.as_ref().map_or_else(boot_instant, |simulated| simulated.instant())
     }
 
     /// The time that has passed since `since`.
@@ -111,6 +117,19 @@ impl Clock {
     }
 }
 
+/// The time of the first call, and what the clock that suspension does not stop has counted since.
+fn boot_instant() -> Instant {
+    static FIRST: OnceLock<(Instant, Duration)> = OnceLock::new();
+    let (at, first) = *FIRST.get_or_init(|| (Instant::now(), since_boot()));
+    at + since_boot().saturating_sub(first)
+}
+
+/// Time since the machine was started, with the time in which it was suspended.
+fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
 /// A noted time that is later than now by more than this was noted before the clock was set back.
 const SET_BACK_MS: u64 = 1000;
 
@@ -132,6 +151,16 @@ pub fn coarse_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn boot_instants_go_with_the_machines_boot_clock() {
+        let clock = Clock::MACHINE;
+        let (began, before) = (clock.boot_instant(), since_boot());
+        clock.sleep(Duration::from_millis(20));
+        let (inner, ended) = (since_boot() - before, clock.boot_instant());
+        assert!(ended - began >= inner, "it is read before and after");
+        assert!(ended - began >= Duration::from_millis(20));
+    }
 
     #[test]
     fn what_was_noted_before_the_clock_was_set_back_is_old() {

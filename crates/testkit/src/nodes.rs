@@ -116,6 +116,13 @@ impl<S: TokenStore> Nodes<S> {
         self.halocline(&[&["cluster", what, &self.origins[0], "--cluster", &url], rest].concat())
     }
 
+    /// The names of the entries in the list of sessions.
+    pub fn listed(&self) -> Vec<String> {
+        let list = fs::read_dir(self.path("origin/.halocline-cluster")).unwrap();
+        let names = list.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("session-")).collect()
+    }
+
     /// A file, made if need be, as each node has it, open to read and write.
     pub fn open(&self, name: &str) -> [File; 2] {
         NODES.map(|node| {

@@ -100,6 +100,10 @@ pub(crate) struct CachedFile {
     pub(crate) times: Mutex<()>,
     /// Serialises flushes of this file.
     pub(crate) flushing: Mutex<()>,
+    /// Flushes that somebody waits for, and that have not begun, as another one is in their way.
+    pub(crate) awaited_flushes: AtomicU32,
+    /// Those of them that another node waits for.
+    pub(crate) awaited_hand_overs: AtomicU32,
     /// What this node may do with it if other nodes use the origin, too.
     pub(crate) tokens: OnceLock<Arc<dyn FileTokens>>,
     /// What other nodes have said that their caches have of it.
@@ -144,6 +148,8 @@ impl CachedFile {
             mtime_held_ns: AtomicI64::new(NO_TIME),
             times: Mutex::default(),
             flushing: Mutex::default(),
+            awaited_flushes: AtomicU32::new(0),
+            awaited_hand_overs: AtomicU32::new(0),
             tokens: OnceLock::new(),
             peer_copies,
             pages: RwLock::default(),

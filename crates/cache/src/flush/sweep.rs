@@ -7,14 +7,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use bon::Builder;
 use halocline_model::background::Share;
 use halocline_model::request::ByteRange;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rangemap::RangeSet;
 
 use super::choosing::{DirtyRegion, Which, chosen};
@@ -131,7 +131,7 @@ impl Sweeper {
         which: Which,
         watcher: Watcher<'_>,
     ) -> Result<Swept> {
-        let _one = file.flushing.lock();
+        let _one = Self::begin(file, watcher.manners.waits);
         // A defect met with one file must not keep other files from being flushed or the mount from ending.
         match self.defects.guard("flush", || self.sweep_alone(file, id, which, watcher)) {
             Ok(bytes) => Ok(Swept::Flushed(bytes)),
@@ -141,6 +141,24 @@ impl Sweeper {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Waits until no other flush of the file is under way. Who waits for this one is counted, because those that may give
+    /// way do.
+    fn begin<'f>(file: &'f CachedFile, waits: Waits) -> MutexGuard<'f, ()> {
+        let counts: &[&AtomicU32] = match waits {
+            Waits::NoOne => &[],
+            Waits::Caller => &[&file.awaited_flushes],
+            Waits::Node(_) => &[&file.awaited_flushes, &file.awaited_hand_overs],
+        };
+        for count in counts {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let one = file.flushing.lock();
+        for count in counts {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+        one
     }
 
     /// The same for a caller that holds `flushing`; returns the bytes that became clean.
@@ -264,11 +282,13 @@ impl Sweeper {
             if flushed.bytes >= limit || self.backpressure.has_waiters() {
                 total += self.finish(file, id, &std::mem::take(&mut flushed), watcher)?;
             }
-            if !(watcher.go_on)(bytes) || file.last_seen.lock().is_external() {
+            let goes_on = || (watcher.go_on)(0) && !gives_way(file, watcher.manners.waits);
+            if !(watcher.go_on)(bytes) || !goes_on() || file.last_seen.lock().is_external() {
                 regions.lock().clear();
                 break;
             }
-            self.be_courteous(watcher.manners.waits, self.clock.elapsed(begun), bytes, workers);
+            let worked = (self.clock.elapsed(begun), bytes);
+            self.be_courteous(watcher.manners.waits, worked, workers, &goes_on);
         }
         Ok(total + self.finish(file, id, &flushed, watcher)?)
     }
@@ -319,7 +339,14 @@ impl Sweeper {
     /// Rests after work while there is no pressure, so long that the `workers` of a sweep take no more of the origin
     /// together than is this node's share. A flush that was asked for rests only while programs of this node use the
     /// origin, and one that another node waits for never does.
-    fn be_courteous(&self, waits: Waits, worked: Duration, bytes: u64, workers: u32) {
+    /// It ends when the sweep shall not go on.
+    fn be_courteous(
+        &self,
+        waits: Waits,
+        (worked, bytes): (Duration, u64),
+        workers: u32,
+        goes_on: &dyn Fn() -> bool,
+    ) {
         let is_done = || match waits {
             Waits::Node(_) => true,
             Waits::Caller => self.origin.is_idle(),
@@ -339,7 +366,8 @@ impl Sweeper {
             rest = rest.max(due.saturating_sub(worked).min(REST_MAX));
         }
         let begun = self.clock.instant();
-        while !self.pressure.is_pressed() && !self.backpressure.has_waiters() && !is_done() {
+        let is_over = || self.pressure.is_pressed() || self.backpressure.has_waiters() || is_done();
+        while !is_over() && goes_on() {
             // No need to rest so long once programs are done with the origin, or other nodes with their work.
             if waits == Waits::NoOne && (limit == 0 || self.share.is_idle()) {
                 rest = rest.min(self.share.rest(worked, workers));
@@ -455,4 +483,15 @@ impl Sweeper {
             }
         }
     }
+}
+
+/// Whether a sweep of `file` ends because somebody waits for another one: of this node, if nobody waits for this sweep, or
+/// of another node, whose programs wait. What is left is flushed by a later sweep.
+fn gives_way(file: &CachedFile, waits: Waits) -> bool {
+    let count = match waits {
+        Waits::NoOne => &file.awaited_flushes,
+        Waits::Caller => &file.awaited_hand_overs,
+        Waits::Node(_) => return false,
+    };
+    count.load(Ordering::Relaxed) > 0
 }

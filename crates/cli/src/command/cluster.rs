@@ -3,17 +3,22 @@
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use halocline_cluster::sessions::{self, Node};
+use halocline_cluster::registry::Seen;
+use halocline_cluster::sessions::{self, Exclusive, Node};
 use halocline_meta::identity::identity_of;
+use halocline_meta::origin_mark;
+use halocline_meta::table::Access;
 use halocline_model::token::Life;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 
+use super::offline_cache::OfflineCache;
 use super::print_json;
 use crate::cluster::{Left, StoreArgs};
 use crate::failure::{Failure, Outcome};
@@ -41,7 +46,7 @@ enum What {
     /// Bring to the origin what a node that is gone left on its cache, which this machine reaches, and end its session
     Recover(RecoverArgs),
     /// End the session of a node that will not come back: what only its cache has is lost
-    Forget(EndArgs),
+    Forget(ForgetArgs),
 }
 
 /// What is asked about an origin.
@@ -74,6 +79,15 @@ struct EndArgs {
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+struct ForgetArgs {
+    #[command(flatten)]
+    end: EndArgs,
+    /// Forget it even if nobody can say which files it wrote last
+    #[arg(long)]
+    yes: bool,
 }
 
 /// Does it.
@@ -154,6 +168,7 @@ fn recover(args: &RecoverArgs) -> Outcome {
         check_identity(&cache, Some(left.cache_id()), &node).map_err(Failure::refused)?;
         let bytes = left.bring_to_origin().map_err(Failure::refused)?;
         sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
+        clear_mark(&origin, &node);
         let bytes = text::bytes(bytes);
         say!("{name}: {bytes} brought to the origin, its session is ended");
     }
@@ -188,23 +203,71 @@ fn check_identity(cache: &Path, found: Option<&str>, node: &Node) -> Result<()> 
     ))
 }
 
-fn forget(args: &EndArgs) -> Outcome {
+fn forget(args: &ForgetArgs) -> Outcome {
+    let ForgetArgs { end: args, yes } = args;
     let (store, registry) = args.store.open().map_err(Failure::refused)?;
     let all = sessions::nodes(&*store, &registry).map_err(Failure::refused)?;
     let name = text::line(&args.node);
     for node in gone(all, &args.node)? {
-        let held = sessions::exclusive(&*store, node.session).map_err(Failure::refused)?;
-        let inodes: BTreeSet<u64> = held.iter().map(|(file, _)| file.inode).collect();
+        let Exclusive { held, is_complete } =
+            sessions::exclusive(&*store, node.session).map_err(Failure::refused)?;
+        let mut inodes: BTreeSet<u64> = held.iter().map(|(file, _)| file.inode).collect();
+        let dirty = dirty_inodes(&node);
+        let is_complete = is_complete || dirty.is_some();
+        inodes.extend(dirty.into_iter().flatten());
         for lost in names_of(&args.store.origin, &inodes) {
             tell!("{lost}: what {name} wrote last may be lost");
+        }
+        if !is_complete {
+            tell!(
+                "any other file: the store does not know all that {name} held, because it was restarted or lost data, or \
+                 has too many files, and the cache of {name} is not to be seen here"
+            );
         }
         if args.dry_run {
             continue;
         }
+        if !is_complete && !yes {
+            return Err(Failure::refused(format!(
+                "which files {name} wrote last is not known; `halocline cluster recover` where its cache is saves them; \
+                 to give them up without knowing, add --yes"
+            )));
+        }
         sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
-        say!("{name} is forgotten, with {}", counted(inodes.len(), "file"));
+        clear_mark(&args.store.origin, &node);
+        let files = counted(inodes.len(), "file");
+        if is_complete {
+            say!("{name} is forgotten, with {files}");
+        } else {
+            say!("{name} is forgotten, with {files} that are known and perhaps others");
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The files with dirty bytes in the cache of a session that is gone, if it is to be seen here.
+fn dirty_inodes(node: &Node) -> Option<BTreeSet<u64>> {
+    let cache = node.cache.as_ref()?;
+    let id = identity_of(cache).ok()??.cache_id;
+    if node.cache_id != Some(id) {
+        return None;
+    }
+    let seen = File::open(cache).and_then(Seen::of).ok()?;
+    // A copy may have other bytes than the node's own.
+    if node.cache_seen.is_none_or(|own| own.inode != seen.inode || own.born_ns != seen.born_ns) {
+        return None;
+    }
+    let cache = OfflineCache::open(cache, Access::ReadOnly).ok()?;
+    let dirty = cache.dmt.dirty_files();
+    let inodes = dirty.into_iter().filter_map(|(id, _)| Some(cache.dmt.file(id)?.key.inode));
+    Some(inodes.collect())
+}
+
+/// Nothing is expected of the cache of a session that has ended, so its mark refuses no mount.
+fn clear_mark(origin: &Path, node: &Node) {
+    if let Some(cache_id) = &node.cache_id {
+        origin_mark::clear(origin, cache_id);
+    }
 }
 
 /// Names of files for people: a path, or the inode number if no name is found.

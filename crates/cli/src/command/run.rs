@@ -24,7 +24,7 @@ use super::bulk::{conflicts, tell_left};
 use super::curve::{self, Curve, Sizes};
 use super::write_json;
 use crate::child::Signals;
-use crate::cluster::ClusterArgs;
+use crate::cluster::{self, ClusterArgs};
 use crate::failure::{Failure, Outcome};
 use crate::host::{self, Flushing, Host};
 use crate::mount_lookup;
@@ -166,9 +166,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     if !args.quiet {
         open_engine::tell_notes(common);
     }
-    let mut command = Command::new(&plan.program);
-    command.args(&args.command[1..]);
-    enter(&mut command, &plan)?;
+    let mut command = command_of(args, &plan)?;
     if plan.is_mpi {
         mpi::prepare(&mut command, &host.socket());
     }
@@ -305,6 +303,15 @@ fn seclude(origin: &Path, quiet: bool) -> Result<Option<Arc<PrivateView>>, Failu
         );
     }
     Ok(None)
+}
+
+fn command_of(args: &RunArgs, plan: &Plan) -> Result<Command, Failure> {
+    let mut command = Command::new(&plan.program);
+    // Any program, and whoever sees its environment, could take other nodes' tokens.
+    command.env_remove(cluster::PASSWORD);
+    command.args(&args.command[1..]);
+    enter(&mut command, plan)?;
+    Ok(command)
 }
 
 /// Lets the command begin in its working directory, under the name that leads into the mount.

@@ -173,12 +173,12 @@ fn i12_a_node_that_stands_still_longer_than_its_lease_does_no_harm() {
     survive("longer than leases", store, &kinds, count);
 }
 
-/// Which master has the leases; the inode of the list of sessions is in the key's tag.
+/// Which master has the leases; the id of the list of sessions is the key's tag.
 fn master_of_members(faults: &Faults<'_, RedisCluster>) -> usize {
-    use std::os::unix::fs::MetadataExt;
-    let list = faults.nodes.path("origin/.halocline-cluster");
-    let tag = std::fs::metadata(list).unwrap().ino();
-    faults.nodes.store.master_of(&format!("halocline:{{{tag:x}}}:members"))
+    let id = std::fs::read(faults.nodes.path("origin/.halocline-cluster/id")).unwrap();
+    let id: serde_json::Value = serde_json::from_slice(&id).unwrap();
+    let tag = id["id"].as_str().unwrap();
+    faults.nodes.store.master_of(&format!("halocline:{{{tag}}}:members"))
 }
 
 fn kill_and_replace(faults: &mut Faults<'_, RedisCluster>, master: usize, random: &mut Random) {

@@ -138,8 +138,7 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
             self.nodes.succeed(&["umount", node]);
         }
         self.settle(&self.nodes.path("origin"), "on the origin");
-        let list = self.nodes.path("origin/.halocline-cluster");
-        assert_eq!(std::fs::read_dir(list).unwrap().count(), 0, "both have left");
+        assert_eq!(self.nodes.listed(), [""; 0], "both have left");
         for cache in CACHES {
             self.nodes.succeed(&["fsck", cache]);
         }

@@ -57,7 +57,7 @@ pub(super) struct State {
 pub(super) struct Looks {
     /// Counts what was found: a different value, or tokens granted.
     pub(super) found: u64,
-    /// Looks since the last request began to wait.
+    /// Looks so far.
     count: u32,
     /// The number of messages before the last look.
     told: u64,
@@ -73,7 +73,8 @@ impl Looks {
     pub(super) fn begin(&mut self, told: u64, now: Instant) {
         let pause = FIRST_PAUSE;
         let due = Some(now + pause);
-        *self = Self { found: self.found + 1, count: 0, told, due, pause, failure: None };
+        // The number of looks goes on: requests that begin often must not keep a dead holder from being looked for.
+        *self = Self { found: self.found + 1, count: self.count, told, due, pause, failure: None };
     }
 
     /// Whether a look is due after `told` messages.
@@ -150,7 +151,7 @@ impl File {
 
     /// A permit under the tokens that are held.
     pub(super) fn permit(&self, want: Want) -> Option<Grant> {
-        let now = self.shared.options.clock.instant();
+        let now = self.shared.options.clock.boot_instant();
         if !self.shared.lease.runs_at(now) {
             return None;
         }

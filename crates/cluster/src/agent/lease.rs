@@ -20,6 +20,8 @@ pub(super) struct OwnLease {
     lapses: AtomicU64,
     /// Another node recovered the session or gave it up.
     ended: AtomicBool,
+    /// The list of sessions is not where it was: others may not see this node any more.
+    unlisted: AtomicBool,
 }
 
 impl OwnLease {
@@ -28,10 +30,11 @@ impl OwnLease {
         Self {
             clock: options.clock.clone(),
             lasts: options.lease.saturating_sub(options.margin),
-            begun: options.clock.instant(),
+            begun: options.clock.boot_instant(),
             until_ns: AtomicU64::new(0),
             lapses: AtomicU64::new(0),
             ended: AtomicBool::new(false),
+            unlisted: AtomicBool::new(false),
         }
     }
 
@@ -40,17 +43,19 @@ impl OwnLease {
     }
 
     pub(super) fn runs(&self) -> bool {
-        self.runs_at(self.clock.instant())
+        self.runs_at(self.clock.boot_instant())
     }
 
     pub(super) fn runs_at(&self, now: Instant) -> bool {
         let now_ns = now.saturating_duration_since(self.begun).as_nanos();
-        now_ns < u128::from(self.until_ns.load(Ordering::Acquire)) && !self.has_ended()
+        now_ns < u128::from(self.until_ns.load(Ordering::Acquire))
+            && !self.has_ended()
+            && !self.is_unlisted()
     }
 
     pub(super) fn left(&self) -> Duration {
         let until = Duration::from_nanos(self.until_ns.load(Ordering::Acquire));
-        until.saturating_sub(self.clock.elapsed(self.begun))
+        until.saturating_sub(self.clock.boot_instant().saturating_duration_since(self.begun))
     }
 
     /// Notes the lease obtained by a request that was sent at that time. Returns what was left of the one before, if there
@@ -81,5 +86,14 @@ impl OwnLease {
 
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Nothing begins while the list of sessions is not where it was; returns what was said of it before.
+    pub(super) fn set_unlisted(&self, is_unlisted: bool) -> bool {
+        self.unlisted.swap(is_unlisted, Ordering::AcqRel)
+    }
+
+    pub(super) fn is_unlisted(&self) -> bool {
+        self.unlisted.load(Ordering::Acquire)
     }
 }

@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::Shared;
 use super::peer_queries::PeerQueries;
 use crate::counters::add;
+use crate::registry::Place;
 use crate::store::{Lease, Result, StoreError};
 
 /// Number of threads that give up what others want.
@@ -123,6 +124,7 @@ impl Shared {
             let is_late = self.lease.left() < late;
             if is_late
                 && !self.lease.has_ended()
+                && !self.lease.is_unlisted()
                 && let Some(regaining) = self.upkeep.regaining.try_lock()
                 && let Err(error) = self.renew(&regaining)
             {
@@ -137,7 +139,10 @@ impl Shared {
 
     /// Renews the lease; `false` if it is over, or if the store may have forgotten it.
     fn renew(&self, _regaining: &MutexGuard<'_, ()>) -> Result<bool> {
-        let sent = self.options.clock.instant();
+        if self.lease.is_unlisted() {
+            return Err(StoreError::Unusable(self.registry.what_is_elsewhere()));
+        }
+        let sent = self.options.clock.boot_instant();
         let asserted = *self.upkeep.asserted.lock();
         let renewed = self.store.renew(self.session, asserted, self.lease_ms())?;
         if renewed {
@@ -154,7 +159,7 @@ impl Shared {
             let roll = self.roll.refresh()?;
             let mut members = roll.members.clone();
             members.join(self.session, roll.epoch);
-            let sent = self.options.clock.instant();
+            let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 *self.upkeep.asserted.lock() = roll.epoch;
                 self.holds_since(sent);
@@ -174,8 +179,16 @@ impl Shared {
         if self.lease.has_ended() {
             return Ok(());
         }
+        if self.lease.is_unlisted() {
+            self.check_list()?;
+        }
         let asserted = *self.upkeep.asserted.lock();
         let renewed = self.renew(&self.upkeep.regaining.lock())?;
+        // After the renewal, because it may wait for the origin.
+        self.check_list()?;
+        if self.lease.has_ended() {
+            return Ok(());
+        }
         if renewed {
             let roll = self.roll.known();
             // The lease comes first, because this may wait for a server that does not answer. Whether it does or not,
@@ -202,6 +215,34 @@ impl Shared {
         self.confirm()
     }
 
+    /// Checks that the list of sessions is where it was, and has this session. Whoever renames or removes that directory
+    /// lets the next node begin another list, which does not have this one's tokens; whoever ends a session removes it
+    /// from the list before the store forgets it, and so may find that it has just regained its lease.
+    fn check_list(&self) -> Result<()> {
+        match self.registry.place_of(self.session) {
+            Ok(Place::Here) => {
+                self.lease.set_unlisted(false);
+                Ok(())
+            }
+            Ok(Place::Unlisted) => {
+                self.end();
+                Ok(())
+            }
+            Ok(Place::Elsewhere) => {
+                let what = self.registry.what_is_elsewhere();
+                if !self.lease.set_unlisted(true) {
+                    tracing::error!("node {} stops: {what}", self.options.node);
+                }
+                Err(StoreError::Unusable(what))
+            }
+            // The origin does not answer just now, so nobody can have begun another list there either.
+            Err(error) => {
+                tracing::debug!("the list of sessions cannot be looked at: {error}");
+                Ok(())
+            }
+        }
+    }
+
     /// Others have ended the session.
     fn end(&self) {
         tracing::error!("node {} was recovered or given up by others", self.options.node);
@@ -223,7 +264,7 @@ impl Shared {
                 self.end();
                 return Ok(());
             }
-            let sent = self.options.clock.instant();
+            let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 self.roll.refresh()?;
                 self.holds_since(sent);
@@ -239,13 +280,23 @@ impl Shared {
         self.lease.lapse();
         add(&self.counters.lapses);
         let files: Vec<_> = self.files.lock().values().cloned().collect();
-        for file in files {
-            if !file.drop_what_is_unsure() {
-                let what = format!("inode {} cannot be dropped from the cache yet", file.id.inode);
-                return Err(StoreError::NoAnswer(what));
+        // One file that cannot be dropped yet holds up none of the others.
+        let kept: Vec<u64> = files
+            .iter()
+            .filter(|file| !file.drop_what_is_unsure())
+            .map(|file| file.id.inode)
+            .collect();
+        match kept.first() {
+            None => Ok(()),
+            Some(inode) => {
+                let more = match kept.len() {
+                    1 => String::new(),
+                    files => format!(" and {} more", files - 1),
+                };
+                let what = format!("inode {inode}{more} cannot be dropped from the cache yet");
+                Err(StoreError::NoAnswer(what))
             }
         }
-        Ok(())
     }
 
     /// Asserts file by file what the node holds, because the store may have forgotten it.
@@ -271,7 +322,7 @@ impl Shared {
             }
             let mut members = roll.members.clone();
             members.assert(self.session, roll.epoch);
-            let sent = self.options.clock.instant();
+            let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
                 *self.upkeep.asserted.lock() = roll.epoch;
                 self.roll.refresh()?;
@@ -289,6 +340,7 @@ impl Shared {
 
     /// Lets tokens be granted if all sessions of the registry have asserted what they hold.
     pub(super) fn confirm(&self) -> Result<()> {
+        self.check_list()?;
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
             if roll.members.grants(roll.epoch) {

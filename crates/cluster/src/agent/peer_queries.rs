@@ -180,7 +180,7 @@ impl PeerQueries {
     /// The cache of a session, if it can be reached here and answers.
     pub(super) fn cache_of(&self, shared: &Shared, session: Session) -> Option<Arc<PeerCache>> {
         let pattern = shared.options.peers.as_deref()?;
-        let now = shared.options.clock.instant();
+        let now = shared.options.clock.boot_instant();
         {
             let state = self.state.lock();
             let is_silent = |since: &Instant| now.saturating_duration_since(*since) < SILENT_FOR;
@@ -254,7 +254,7 @@ impl PeerQueries {
             answers.cached.push((session, answer.cached));
             answers.are_all &= answer.is_all;
         }
-        let now = shared.options.clock.instant();
+        let now = shared.options.clock.boot_instant();
         let silent = &mut self.state.lock().silent;
         if silent.len() >= PEERS_MAX {
             silent.clear();
@@ -347,6 +347,7 @@ mod tests {
             since: 1,
             cache_seen: None,
             seen: None,
+            list_id: None,
         }
     }
 

@@ -18,7 +18,7 @@ pub(super) struct LatestRoll {
 impl LatestRoll {
     /// `roll` was just read.
     pub(super) fn new(store: &Arc<dyn Store>, clock: &Clock, roll: Roll) -> Self {
-        let known = Mutex::new((Arc::new(roll), clock.instant()));
+        let known = Mutex::new((Arc::new(roll), clock.boot_instant()));
         Self { store: Arc::clone(store), clock: clock.clone(), known }
     }
 
@@ -26,7 +26,7 @@ impl LatestRoll {
     pub(super) fn refresh(&self) -> Result<Arc<Roll>> {
         // The lock is held during the read, so that an older roll never replaces a newer one.
         let mut known = self.known.lock();
-        let at = self.clock.instant();
+        let at = self.clock.boot_instant();
         let roll = Arc::new(self.store.roll()?);
         *known = (Arc::clone(&roll), at);
         Ok(roll)
@@ -43,7 +43,7 @@ impl LatestRoll {
             let known = self.known.lock();
             (known.0.now_ms, known.1)
         };
-        let since = self.clock.elapsed(at).as_millis();
+        let since = self.clock.boot_instant().saturating_duration_since(at).as_millis();
         now_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 }

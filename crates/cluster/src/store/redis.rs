@@ -17,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::SharedFile;
 use halocline_model::background::{Use, Users};
@@ -38,6 +38,12 @@ const KEPT: Duration = Duration::from_hours(1);
 const FORGOTTEN: Duration = LEASE_MAX;
 /// The longest name of an origin.
 const NAME_MAX: usize = 64;
+
+/// The most requests that list the files of one server: a thousand keys each, whosever they are. A server might go on
+/// forever.
+const SCANS_MAX: u32 = 1_000_000;
+/// How long that may take.
+const SCAN_LIMIT: Duration = Duration::from_mins(10);
 
 /// The most servers that a URL may name.
 const SEEDS_MAX: usize = 64;
@@ -404,7 +410,8 @@ fn scan(
 ) -> Result<Vec<SharedFile>> {
     let mut files = Vec::new();
     let mut cursor = 0_u64;
-    loop {
+    let begun = Instant::now();
+    for _ in 0..SCANS_MAX {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1000);
         let (next, keys) = ask(&scan)?;
@@ -413,12 +420,15 @@ fn scan(
         files.truncate(limit);
         cursor = next;
         if cursor == 0 || files.len() == limit {
+            files.sort_unstable();
+            files.dedup();
+            return Ok(files);
+        }
+        if begun.elapsed() > SCAN_LIMIT {
             break;
         }
     }
-    files.sort_unstable();
-    files.dedup();
-    Ok(files)
+    Err(StoreError::NoAnswer("it does not come to an end with the list of its keys".to_owned()))
 }
 
 impl Store for RedisStore {
@@ -481,5 +491,26 @@ impl Store for RedisStore {
 
     fn round_trips(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a server that never ended its list kept `cluster status`, `fsck` and `forget` forever.
+    #[test]
+    fn a_list_of_keys_without_an_end_is_an_error() {
+        let endless = |_: &redis::Cmd| Ok((1, Vec::new()));
+        assert!(matches!(scan(endless, "x", 10), Err(StoreError::NoAnswer(_))));
+        let key = "halocline:{0}:file:1:2".to_owned();
+        let two = |command: &redis::Cmd| {
+            let is_first = command
+                .args_iter()
+                .nth(1)
+                .is_some_and(|cursor| matches!(cursor, redis::Arg::Simple(b"0")));
+            Ok((u64::from(is_first), vec![key.clone()]))
+        };
+        assert_eq!(scan(two, "x", 10).unwrap(), [SharedFile { inode: 1, born_ns: 2 }]);
     }
 }

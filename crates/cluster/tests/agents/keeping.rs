@@ -8,7 +8,7 @@ use halocline_cache::coherence::{Coherence, FileTokens, LocalCache, Permit, Shar
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
-use halocline_cluster::store::memory::{Kept, MemoryStore};
+use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
 use halocline_cluster::store::{Lease, Reading, Roll, Store, StoreError, Swap};
 use halocline_model::background::{Use, Users};
 use halocline_model::request::{ByteRange, Direction};
@@ -290,4 +290,87 @@ fn what_panics_while_it_is_given_up_is_given_up_later() {
     drop(Permit::wait(&*tokens, Node::want(WRITE, 0, false)).unwrap());
     agent.leave().unwrap();
     other.agent.leave().unwrap();
+}
+
+/// Regression: the list was found by its name only, so whoever renamed or removed it had the next node begin another
+/// one, and nodes that did not know each other cached the same files.
+#[test]
+fn i11_a_node_whose_list_is_gone_stops_until_it_is_back() {
+    let world = World::new();
+    let node = world.node("a", |options| options.wait_limit = Duration::from_hours(1));
+    node.request(0, Node::want(WRITE, 0, false)).unwrap();
+    let [list, elsewhere] = ["registry", "elsewhere"].map(|name| world.place.path().join(name));
+    for instead in [false, true] {
+        std::fs::rename(&list, &elsewhere).unwrap();
+        if instead {
+            std::fs::create_dir(&list).unwrap();
+        }
+        node.agent.keep().unwrap_err();
+        let refused = node.agent.check_lease().unwrap_err().to_string();
+        assert!(refused.contains("put it back"), "{refused}");
+        node.request(0, Node::want(WRITE, 0, false)).unwrap_err();
+        if instead {
+            std::fs::remove_dir(&list).unwrap();
+        }
+        std::fs::rename(&elsewhere, &list).unwrap();
+        node.agent.keep().unwrap();
+        node.request(0, Node::want(WRITE, 0, false)).unwrap();
+    }
+    node.agent.leave().unwrap();
+    world.origin.check();
+}
+
+/// Regression: a node that had been stopped, and went on between the two steps of its being given up, lived on without
+/// being in the list.
+#[test]
+fn a_session_that_is_not_in_the_list_any_more_ends() {
+    let world = World::new();
+    let node = world.node("a", |_| {});
+    node.request(0, Node::want(WRITE, 0, false)).unwrap();
+    Registry::open(&world.registry()).unwrap().leave(node.agent.session()).unwrap();
+    node.agent.keep().unwrap();
+    let refused = node.request(0, Node::want(WRITE, 0, false)).unwrap_err().to_string();
+    assert!(refused.contains("recovered or given up"), "{refused}");
+}
+
+/// An engine that cannot give up one of its files.
+#[derive(Debug, Default)]
+struct Stuck {
+    given: Mutex<Vec<SharedFile>>,
+}
+
+impl LocalCache for Stuck {
+    fn give_up(&self, shared: SharedFile, _: ByteRange, _: bool) -> Result<()> {
+        self.given.lock().push(shared);
+        if shared == file(0) { Err(std::io::Error::from_raw_os_error(5).into()) } else { Ok(()) }
+    }
+}
+
+/// Regression: the first file that could not be dropped kept all others cached.
+#[test]
+fn a_file_that_cannot_be_dropped_holds_up_no_other() {
+    let world = World::new();
+    let mut options = Options::new("a".to_owned(), "/ssd".into(), "cache of a".to_owned());
+    options.clock = Clock::simulated();
+    options.poll = Duration::from_millis(50);
+    let clock = options.clock.clone();
+    let registry = Registry::open(&world.registry()).unwrap();
+    let store = Arc::clone(&world.store);
+    let agent = Agent::begin(options, store, registry).unwrap();
+    let stuck = Arc::new(Stuck::default());
+    let holder: Weak<dyn LocalCache> = Arc::downgrade(&(Arc::clone(&stuck) as Arc<dyn LocalCache>));
+    agent.attach(holder);
+    for number in 0..6 {
+        let tokens: Arc<dyn FileTokens> = agent.tokens(file(number)).unwrap();
+        drop(Permit::wait(&*tokens, Node::want(Direction::Read, 0, false)).unwrap());
+    }
+    world.store.set_faults(Faults { stopped: true, ..Faults::default() });
+    clock.leap(Duration::from_secs(31));
+    world.store.advance(Duration::from_secs(31));
+    world.store.set_faults(Faults::default());
+    let refused = agent.keep().unwrap_err().to_string();
+    assert!(refused.contains("inode 0 cannot be dropped"), "{refused}");
+    for number in 0..6 {
+        assert!(stuck.given.lock().contains(&file(number)), "file {number}");
+    }
 }

@@ -269,7 +269,8 @@ fn i13_dirty_bytes_of_a_node_that_is_gone_are_an_error_until_it_was_recovered() 
     assert!(error.to_string().contains("node dead-node"), "{error}");
     other.request(1, Node::want(WRITE, 0, false)).unwrap();
     let held = sessions::exclusive(&*world.store, session).unwrap();
-    assert_eq!(held.iter().map(|(file, _)| *file).collect::<Vec<_>>(), [file(0)]);
+    assert_eq!(held.held.iter().map(|(file, _)| *file).collect::<Vec<_>>(), [file(0)]);
+    assert!(held.is_complete);
     let nodes = sessions::nodes(&*world.store, &registry).unwrap();
     assert_eq!(nodes.len(), 2);
     cache.bring_to_origin();

@@ -25,6 +25,7 @@ use halocline_testkit::waiting::{SetOnDrop, eventually, within};
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker, SetAttr};
 use rustix::process::Signal;
+use rustix::thread::CapabilitySet;
 use tempfile::TempDir;
 
 const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -80,7 +81,7 @@ impl Cluster {
         let mut options =
             Options::new(format!("n{number}"), cache.path().to_owned(), format!("cache {number}"));
         options.poll = Duration::from_millis(20);
-        let registry = Registry::open(registry).unwrap();
+        let registry = Registry::open(&registry.join("list")).unwrap();
         let agent = Arc::new(Agent::begin(options, Arc::clone(store), registry).unwrap());
         let coherence: Arc<dyn Coherence> = Arc::clone(&agent) as _;
         let config = Config {
@@ -131,6 +132,32 @@ fn i11_what_is_given_up_is_brought_to_the_origin_and_no_more() {
     assert_eq!(dirty(), 3 << 20, "what lies far away stays");
     other.engine.read(&reader, FAR + (2 << 20), &mut read, ME).unwrap();
     assert_eq!((read, dirty()), ([2; 100], 0));
+}
+
+/// Regression: what was given up was synced by a descriptor that the node's user could not get, and whoever waited for
+/// the file waited for ever.
+#[test]
+fn a_file_that_the_nodes_user_may_not_open_is_given_up() {
+    use std::os::unix::fs::PermissionsExt;
+    // Root may open everything. The engines' threads are made by this one.
+    let mut own = rustix::thread::capabilities(None).unwrap();
+    own.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+    rustix::thread::set_capabilities(None, own).unwrap();
+    for mode in [0o200, 0o400, 0] {
+        let cluster = Cluster::with(2, &Config { rebuild: false, ..Config::default() });
+        let path = cluster.origin.path().join("file");
+        let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+        let (writer, beside) = (one.open(libc::O_RDWR), other.open(libc::O_RDWR));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        one.engine.write(&writer, 0, &[7; 5000], ME).unwrap();
+        let mut read = [0; 100];
+        other.engine.read(&beside, 4000, &mut read, ME).unwrap();
+        assert_eq!(read, [7; 100], "mode {mode:o}");
+        one.engine.read(&writer, 0, &mut read, ME).unwrap();
+        other.engine.write(&beside, 0, &[8; 5000], ME).unwrap();
+        one.engine.read(&writer, 0, &mut read, ME).unwrap();
+        assert_eq!(read, [8; 100], "mode {mode:o}");
+    }
 }
 
 /// Regression: everything dirty in the region around it was flushed, too, while another node waited.

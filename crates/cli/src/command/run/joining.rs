@@ -21,7 +21,7 @@ use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, tell};
 use crate::progress::Meter;
-use crate::{host, mount_lookup, mpi, text};
+use crate::{cluster, host, mount_lookup, mpi, text};
 
 /// How often it is checked whether a mount has begun or ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -117,6 +117,8 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
         show(plan, &joined, copy)?;
     }
     let mut command = Command::new(&plan.program);
+    // Any program, and whoever sees its environment, could take other nodes' tokens.
+    command.env_remove(cluster::PASSWORD);
     // Its name leads into the mount.
     command.args(&args.command[1..]).current_dir(&plan.workdir);
     let cache = File::open(&plan.place.cache)?;

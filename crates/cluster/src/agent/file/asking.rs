@@ -34,9 +34,9 @@ impl File {
             return Ok(Attempt::Granted(grant));
         }
         let waits = |what: &str| Ok(Attempt::Waits(what.to_owned()));
-        let now = shared.options.clock.instant();
+        let now = shared.options.clock.boot_instant();
         if !shared.lease.runs_at(now) {
-            if shared.lease.has_ended() {
+            if shared.lease.has_ended() || shared.lease.is_unlisted() {
                 shared.check_lease()?;
             }
             shared.upkeep.wake();
@@ -184,7 +184,7 @@ impl File {
             }
             Answer::Lost(held) => Asked::Lost(*held),
             Answer::Granted(held) => {
-                let now = shared.options.clock.instant();
+                let now = shared.options.clock.boot_instant();
                 let mut state = self.state.lock();
                 // If the lease lapsed since the request, only the store knows of the token: this node gives it up when
                 // others want it, or is granted it again.

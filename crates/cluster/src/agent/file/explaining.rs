@@ -15,7 +15,13 @@ impl File {
     pub(super) fn explained(&self, want: Want) -> Option<String> {
         let now = self.why_not_now(filled(want));
         let last = self.state.lock().last_wait.clone().map(|wait| {
-            let ago = self.shared.options.clock.elapsed(wait.at).as_secs();
+            let ago = self
+                .shared
+                .options
+                .clock
+                .boot_instant()
+                .saturating_duration_since(wait.at)
+                .as_secs();
             let (ms, on) = (wait.lasted.as_millis(), wait.on);
             format!("the last request of the file that waited did so {ago} s ago, {ms} ms for {on}")
         });

@@ -89,8 +89,10 @@ impl File {
 
     fn note_wait(&self, lasted: Duration, on: Option<String>) {
         self.shared.counters.note_wait(lasted);
-        let (at, on) =
-            (self.shared.options.clock.instant(), on.unwrap_or_else(|| "the store".to_owned()));
+        let (at, on) = (
+            self.shared.options.clock.boot_instant(),
+            on.unwrap_or_else(|| "the store".to_owned()),
+        );
         self.state.lock().last_wait = Some(LastWait { at, lasted, on });
     }
 }

@@ -1,0 +1,197 @@
+//! The id of a list of sessions, and the origin's mark that this list is the one.
+//!
+//! Origins that share a store are told apart by it. The inode number of the directory would not do: fresh file systems
+//! number their directories alike. The id says which directory it was made for, so that a copy of an origin, with its
+//! list, is not mistaken for the original.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use halocline_meta::cluster_mark;
+use halocline_os::error::{Error, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{fstat, fsync, linkat, openat, renameat_with, unlinkat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::seen::Seen;
+
+/// The file with the id.
+const FILE: &str = "id";
+/// The largest such file that is read, in bytes.
+const BYTES_MAX: u64 = 4096;
+/// Random bytes of an id.
+const RANDOM_BYTES: usize = 16;
+
+/// An id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ListId(String);
+
+/// The contents of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Said {
+    id: String,
+    /// The directory of the list.
+    inode: u64,
+    born_ns: u64,
+}
+
+fn random_id() -> io::Result<String> {
+    let mut bytes = [0; RANDOM_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
+}
+
+/// Makes what `temporary` has the file of the id, unless there is one.
+fn publish(dir: &OwnedFd, temporary: &str) -> rustix::io::Result<()> {
+    match linkat(dir, temporary, dir, FILE, AtFlags::empty()) {
+        Ok(()) => unlinkat(dir, temporary, AtFlags::empty()),
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK) => {
+            renameat_with(dir, temporary, dir, FILE, RenameFlags::NOREPLACE)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl ListId {
+    /// The id as a name.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Gives a directory an id, durably; returns the one that it has then, if another node was faster.
+    pub(super) fn create(dir: &OwnedFd) -> io::Result<Self> {
+        let seen = Seen::of(dir)?;
+        let id = random_id()?;
+        let temporary = format!(".{FILE}-{id}");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let mut file = File::from(openat(dir, &temporary, flags | OFlags::CLOEXEC, mode)?);
+        let said = Said { id: id.clone(), inode: seen.inode, born_ns: seen.born_ns };
+        file.write_all(&serde_json::to_vec(&said)?)?;
+        file.sync_all()?;
+        let published = publish(dir, &temporary);
+        if published.is_err() {
+            let _ = unlinkat(dir, &temporary, AtFlags::empty());
+        }
+        match published {
+            Ok(()) => {
+                fsync(dir)?;
+                Ok(Self(id))
+            }
+            Err(Errno::EXIST) => {
+                let found = read(dir)?.map(|said| Self(said.id));
+                found.ok_or_else(|| io::Error::other("its id was removed just now"))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The id of a directory, if it has one.
+    ///
+    /// # Errors
+    /// If it cannot be read, or was made for another directory.
+    pub(super) fn read(dir: &OwnedFd, path: &Path) -> Result<Option<Self>> {
+        let Some(said) = read(dir).map_err(Error::at(path.join(FILE), "read"))? else {
+            return Ok(None);
+        };
+        let seen = Seen::of(dir).map_err(Error::at(path, "look at"))?;
+        // Some nodes may not be shown birth times.
+        let is_alike = |one: u64, two: u64| one == two || one == 0 || two == 0;
+        if said.inode == seen.inode && is_alike(said.born_ns, seen.born_ns) {
+            return Ok(Some(Self(said.id)));
+        }
+        Err(Error::invalid(
+            format!(
+                "{} is a copy of the list of sessions of another origin, or this node's client shows other inode \
+                 numbers than the others'",
+                path.display()
+            ),
+            "if the origin is a copy, remove that directory from it; what caches of the original had that was not \
+             flushed is not in it",
+        ))
+    }
+
+    /// Marks the origin, so that the list is missed if it is gone.
+    pub(super) fn mark(&self, origin: &OwnedFd, path: &Path) -> Result<()> {
+        let at = || Error::at(path, "mark the origin of");
+        let origin = File::from(origin.try_clone().map_err(at())?);
+        if !cluster_mark::set(&origin, &self.0).map_err(at())? {
+            tracing::debug!("{}: the origin takes no mark", path.display());
+        }
+        Ok(())
+    }
+}
+
+/// What the file says. Only what a node of this user wrote is believed.
+fn read(dir: impl AsFd) -> io::Result<Option<Said>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(dir, FILE, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        file => file?,
+    };
+    let stat = fstat(&file)?;
+    let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own {
+        return Err(io::Error::other("it is no file of this user"));
+    }
+    let mut bytes = Vec::new();
+    File::from(file).take(BYTES_MAX).read_to_end(&mut bytes)?;
+    let said: Said = serde_json::from_slice(&bytes)?;
+    let is_id = said.id.len() == 2 * RANDOM_BYTES
+        && said.id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    if is_id { Ok(Some(said)) } else { Err(io::Error::other("it has no id in it")) }
+}
+
+/// The other lists that an origin is marked with.
+fn others(origin: &OwnedFd, path: &Path, own: Option<&ListId>) -> Result<Vec<(String, String)>> {
+    let at = || Error::at(path, "read the marks on the origin of");
+    let origin = File::from(origin.try_clone().map_err(at())?);
+    let mut marks = cluster_mark::found_on(&origin).map_err(at())?;
+    marks.retain(|(id, _)| own.is_none_or(|own| own.as_str() != id));
+    Ok(marks)
+}
+
+fn refusal(what: String, path: &Path, marks: &[(String, String)]) -> Error {
+    let origin = path.parent().unwrap_or(path).display();
+    let commands = marks.iter().map(|(_, name)| format!("setfattr -x {name} {origin}"));
+    let commands = commands.collect::<Vec<_>>().join(" && ");
+    Error::invalid(
+        what,
+        format!(
+            "put it back; if it is lost, unmount all nodes everywhere, and then have the origin forget it: {commands}"
+        ),
+    )
+}
+
+/// Refuses to begin a new list for an origin that has one.
+pub(super) fn refuse_if_marked(origin: &OwnedFd, path: &Path) -> Result<()> {
+    let marks = others(origin, path, None)?;
+    if marks.is_empty() {
+        return Ok(());
+    }
+    let what = format!(
+        "{} is missing, the list of the nodes that cache the origin: they may be there still",
+        path.display()
+    );
+    Err(refusal(what, path, &marks))
+}
+
+/// Refuses a list in place of the one that the origin is marked with.
+pub(super) fn refuse_if_marked_for_another(
+    origin: &OwnedFd,
+    path: &Path,
+    own: Option<&ListId>,
+) -> Result<()> {
+    let marks = others(origin, path, own)?;
+    if marks.is_empty() {
+        return Ok(());
+    }
+    let what = format!(
+        "{} is not the list of sessions that the origin had, whose nodes may be there still",
+        path.display()
+    );
+    Err(refusal(what, path, &marks))
+}
