@@ -145,7 +145,7 @@ impl Sweeper {
 
     /// Waits until no other flush of the file is under way. Who waits for this one is counted, because those that may give
     /// way do.
-    fn begin<'f>(file: &'f CachedFile, waits: Waits) -> MutexGuard<'f, ()> {
+    fn begin(file: &CachedFile, waits: Waits) -> MutexGuard<'_, ()> {
         let counts: &[&AtomicU32] = match waits {
             Waits::NoOne => &[],
             Waits::Caller => &[&file.awaited_flushes],

@@ -7,6 +7,7 @@
 mod cluster;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod keys;
 pub(crate) mod parts;
 mod routes;
 mod scripts;
@@ -27,6 +28,7 @@ use redis::{Connection, FromRedisValue, Script, ScriptInvocation};
 
 use super::coding;
 use super::{LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
+use keys::{Keys, file_of, named};
 use scripts::{FileScripts, MemberScripts};
 use server::{Server, TIMEOUT, info_of};
 
@@ -123,54 +125,6 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("server", &self.server).finish_non_exhaustive()
     }
-}
-
-struct Keys {
-    prefix: String,
-    epoch: String,
-    members: String,
-    leases: String,
-    working: String,
-    serving: String,
-}
-
-impl Keys {
-    /// The keys with a hash tag.
-    fn new(tag: &str) -> Self {
-        let prefix = format!("halocline:{{{tag}}}:");
-        let key = |name: &str| format!("{prefix}{name}");
-        Self {
-            epoch: key("epoch"),
-            members: key("members"),
-            leases: key("leases"),
-            working: key("working"),
-            serving: key("serving"),
-            prefix,
-        }
-    }
-
-    fn file(&self, file: SharedFile) -> String {
-        format!("{}file:{}", self.prefix, named(file))
-    }
-
-    fn told(&self, session: Session) -> String {
-        format!("{}told:{:016x}", self.prefix, session.0)
-    }
-
-    fn peer_messages(&self, session: Session) -> String {
-        format!("{}letters:{:016x}", self.prefix, session.0)
-    }
-}
-
-fn named(file: SharedFile) -> String {
-    format!("{:x}:{:x}", file.inode, file.born_ns.cast_unsigned())
-}
-
-fn file_of(name: &str) -> Option<SharedFile> {
-    let (inode, born) = name.split_once(':')?;
-    let inode = u64::from_str_radix(inode, 16).ok()?;
-    let born_ns = u64::from_str_radix(born, 16).ok()?.cast_signed();
-    Some(SharedFile { inode, born_ns })
 }
 
 impl RedisStore {

@@ -249,6 +249,47 @@ fn low_priority_flushes_rest_for_programs_of_other_nodes() {
     eventually("it is flushed", || one.engine.status().dirty_bytes == 0);
 }
 
+/// Regression: a hand-over waited until a flush for age had rested between all regions of a large file, and the other node's
+/// program got an error after two minutes.
+#[test]
+fn a_flush_that_nobody_waits_for_gives_way_to_a_hand_over() {
+    const REGIONS: u64 = 300;
+    const APART: u64 = 16 << 20;
+    let config =
+        Config { rebuild_rate: 1, max_dirty_age: Duration::from_secs(1), ..Config::default() };
+    let cluster = Cluster::with(2, &config);
+    let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+    one.truncate(2 * REGIONS * APART);
+    let [first, second] = [one, other].map(|node| node.open(libc::O_RDWR));
+    for region in 0..REGIONS {
+        one.engine.write(&first, region * APART, &[1; 4096], ME).unwrap();
+    }
+    let writes = || -> u64 {
+        let servers = one.engine.status().servers;
+        servers.iter().filter(|server| server.side == Side::Origin).map(|one| one.writes).sum()
+    };
+    let before = writes();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // A program that uses the origin: each byte once.
+            for at in (REGIONS * APART..2 * REGIONS * APART).step_by(4096) {
+                if is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                one.engine.read(&first, at, &mut [0; 100], ME).unwrap();
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let _ends = SetOnDrop(&is_over);
+        within(Duration::from_mins(2), "the flush has begun", || writes() > before);
+        let mut read = [0; 100];
+        other.engine.read(&second, (REGIONS - 1) * APART, &mut read, ME).unwrap();
+        assert_eq!(read, [1; 100]);
+        assert!(one.engine.status().dirty_bytes > 0, "nobody waited for the others");
+    });
+}
+
 /// What one node did the other sees at once: bytes, size, holes.
 #[test]
 fn i11_nodes_see_each_others_bytes_at_once() {
