@@ -27,7 +27,7 @@
 //!   caches what they have said they have ([`peer_copies`]).
 //!
 //! Commands are answered by [`status`] (from [`counters`] and [`status_notes`]), [`explain`], [`bulk_operations`] and
-//! [`glob_rules`]; [`globs`] are pinned or excluded paths, [`page_cache_passthrough`] is kernel passthrough of files
+//! [`glob_rules`]; [`page_cache_passthrough`] is kernel passthrough of files
 //! wholly in memory.
 //!
 //! It also assembles itself: [`settings`], both sides' [`servers`] with their [`decorators`], and the [`components`] from

@@ -128,7 +128,9 @@ fn i11_a_file_below_a_directory_that_another_node_renamed_has_its_newest_bytes()
         fs::rename(nodes.path("other").join(old), nodes.path("other").join(new)).unwrap();
         has(&at("other", new), byte + 2);
         write(&at("other", new), byte + 3);
-        NODES.iter().for_each(|node| drop(nodes.succeed(&["flush", node])));
+        for node in NODES {
+            nodes.succeed(&["flush", node]);
+        }
         has(&nodes.path("origin").join(new).join("file"), byte + 3);
         has(&at("one", new), byte + 3);
         // Clean on one node.

@@ -10,7 +10,7 @@
 //!   made stale ([`stale_pages`]);
 //! - if other mounts use the origin's files, locks are held on those files ([`locks`]);
 //! - reads and writes may be recorded as a trace ([`recording`]);
-//! - no user may take the descriptors that others need to open files ([`fair`]).
+//! - no user may take the descriptors that others need to open files ([`user_limits`]).
 
 pub(crate) mod attributes;
 pub(crate) mod backing;

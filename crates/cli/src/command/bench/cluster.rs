@@ -2,7 +2,7 @@
 //!
 //! - [`nodes`]: their mounts; the store of their tokens is a [`Server`];
 //! - [`case`]: one pattern over one set of mounts, from mount to unmount;
-//! - [`record`]: the results and what they are compared with; [`told`]: output for people.
+//! - [`record`]: the results and what they are compared with; [`results_table`]: output for people.
 
 mod case;
 mod nodes;
