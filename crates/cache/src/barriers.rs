@@ -88,7 +88,7 @@ impl Barriers {
                 "sync again",
             ));
         }
-        self.mappings.let_go(id, WHOLE)?;
+        self.mappings.unmap(id, WHOLE)?;
         // Before the object is removed: a record that reappeared after a crash would refer to nothing.
         self.store.dmt.persist()?;
         Ok(self.store.objects.remove(id.0)?)

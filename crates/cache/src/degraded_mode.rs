@@ -28,7 +28,7 @@ use crate::own_changes::OwnChanges;
 use crate::repair::Repair;
 use crate::settings::Settings;
 use crate::status_notes::Notes;
-use halocline_meta::{Extent, FileId};
+use halocline_meta::{Extent, FileId, FileRecord};
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::origin::OriginFile;
 
@@ -88,7 +88,7 @@ impl DegradedMode {
         let mut copied = Copied::new();
         let bytes = self.copy_to_origin(file, id, &mut copied)?;
         if bytes > 0 {
-            self.mappings.let_go(id, WHOLE)?;
+            self.mappings.unmap(id, WHOLE)?;
         }
         Ok(bytes)
     }
@@ -107,7 +107,7 @@ impl DegradedMode {
         if changing.external {
             drop(changing);
             let _growth = file.growth.lock();
-            return self.external.meet_alone(file).map(|()| 0);
+            return self.external.resolve_locked(file).map(|()| 0);
         }
         // Readable bytes go to the origin even if others cannot be read: no more can be saved.
         let mut sum = Ok(0);
@@ -178,12 +178,10 @@ impl DegradedMode {
         let needed = dirty.iter().filter(|(id, _)| !gone.contains(id));
         let found = needed.map(|(id, _)| match self.known.file_by_id(*id)? {
             Some(file) => Ok(Some((*id, file))),
-            None => self.known.record_of_missing(*id).map_or(Ok(None), |record| {
-                Err(Error::invalid(
-                    format!("{} is not there any more and has dirty bytes", record.path.display()),
-                    "mount again: it is searched for then",
-                ))
-            }),
+            None => self
+                .known
+                .record_of_missing(*id)
+                .map_or(Ok(None), |record| Err(missing_dirty(&record))),
         });
         found.filter_map(Result::transpose).collect()
     }
@@ -221,15 +219,10 @@ impl DegradedMode {
                     .retry_after_giving_up(|| self.bring_to_origin(&file, *id))
                     .and_then(|_| self.times.give_time(&file)),
                 Ok(None) if self.removed.lock().contains(id) => Ok(()),
-                Ok(None) => self.known.record_of_missing(*id).map_or(Ok(()), |record| {
-                    Err(Error::invalid(
-                        format!(
-                            "{} is not there any more and has dirty bytes",
-                            record.path.display()
-                        ),
-                        "mount again: it is searched for then",
-                    ))
-                }),
+                Ok(None) => self
+                    .known
+                    .record_of_missing(*id)
+                    .map_or(Ok(()), |record| Err(missing_dirty(&record))),
             };
             failed = failed.or(drained.err());
         }
@@ -246,6 +239,14 @@ impl DegradedMode {
             }
         }
     }
+}
+
+/// The error where dirty bytes of a file are to be brought to the origin that is not found there.
+fn missing_dirty(record: &FileRecord) -> Error {
+    Error::invalid(
+        format!("{} is not there any more and has dirty bytes", record.path.display()),
+        "mount again: it is searched for then",
+    )
 }
 
 fn index(length: u64) -> usize {

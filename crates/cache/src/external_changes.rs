@@ -121,17 +121,17 @@ impl ExternalChanges {
                         self.save_lost_end(file, id)?;
                     }
                 }
-                Verdict::Theirs => self.let_theirs_be(file, id)?,
+                Verdict::Theirs => self.keep_origins_version(file, id)?,
             }
             if record.stamp != found {
                 self.own.record(id, found)?;
             }
         }
-        let mut look = file.last_seen.lock();
-        look.see(found);
-        look.recorded = true;
+        let mut last_seen = file.last_seen.lock();
+        last_seen.see(found);
+        last_seen.recorded = true;
         // A crash between a truncate and its records leaves extents past the end.
-        self.mappings.let_go(id, tail(file.size()))
+        self.mappings.unmap(id, tail(file.size()))
     }
 
     /// Saves dirty bytes past the end of a file whose growth the origin lost. The last session promised that these
@@ -149,61 +149,63 @@ impl ExternalChanges {
     /// changes by this mount are in progress, these attributes reveal nothing about others.
     pub(crate) fn check_again(&self, file: &CachedFile, raw: &libc::stat64) -> Result<()> {
         let differs = {
-            let look = file.last_seen.lock();
+            let last_seen = file.last_seen.lock();
             !self.shared
-                && (look.is_external() || !look.is_hidden() && look.seen != Stamp::of_stat(raw))
+                && (last_seen.is_external()
+                    || !last_seen.is_hidden() && last_seen.seen != Stamp::of_stat(raw))
         };
-        if differs { self.meet(file) } else { Ok(()) }
+        if differs { self.resolve(file) } else { Ok(()) }
     }
 
     /// Deals with changes by others to a known file, if there are any. The caller holds no lock of it.
-    pub(crate) fn meet(&self, file: &CachedFile) -> Result<()> {
+    pub(crate) fn resolve(&self, file: &CachedFile) -> Result<()> {
         // Changes through us hold part of its range.
         let _range = file.range.exclusive(WHOLE);
         let _growth = file.growth.lock();
         let _writeback = file.writeback.exclusive(WHOLE);
-        self.meet_alone(file)
+        self.resolve_locked(file)
     }
 
     /// The same while the caller holds all of `range`, `growth` and all of `writeback`.
-    pub(crate) fn meet_alone(&self, file: &CachedFile) -> Result<()> {
-        let mut look = file.last_seen.lock();
+    pub(crate) fn resolve_locked(&self, file: &CachedFile) -> Result<()> {
+        let mut last_seen = file.last_seen.lock();
         let raw = self.own.origin_stat(file, None)?;
         let found = Stamp::of_stat(&raw);
-        let external = look.is_external();
-        let same_bytes = !external && look.seen.same_bytes(found);
+        let external = last_seen.is_external();
+        let same_bytes = !external && last_seen.seen.same_bytes(found);
         // Our own change of its names has not been examined yet.
-        let is_ours = look.is_hidden() || look.seen == found || same_bytes && self.own.is_naming();
+        let is_ours =
+            last_seen.is_hidden() || last_seen.seen == found || same_bytes && self.own.is_naming();
         if !external && is_ours {
             return Ok(());
         }
         let id = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire));
         if !same_bytes {
             // Until that is dealt with: its dirty bytes may have to stay.
-            look.since = Since::Theirs;
+            last_seen.since = Since::Theirs;
         }
         if self.own.is_gone(file, &raw) {
-            return self.let_gone_be(file, &mut look, found);
+            return self.handle_removal(file, &mut last_seen, found);
         }
         if let Some(id) = id {
             if same_bytes {
                 self.drop_clean(id)?;
             } else {
-                self.let_theirs_be(file, id)?;
+                self.keep_origins_version(file, id)?;
                 // The held time belongs to a write that is no longer in the file.
                 file.let_mtime_go(None);
             }
             self.own.record(id, found)?;
-            look.recorded = true;
+            last_seen.recorded = true;
         }
         #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
         file.set_size(raw.st_size as u64);
-        look.see(found);
+        last_seen.see(found);
         Ok(())
     }
 
     /// Keeps the origin's version as the file: dirty bytes are saved elsewhere, and nothing stays cached.
-    fn let_theirs_be(&self, file: &CachedFile, id: FileId) -> Result<()> {
+    fn keep_origins_version(&self, file: &CachedFile, id: FileId) -> Result<()> {
         let path = self.namespace.path_of(&file.node.read());
         let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
         if !dirty.is_empty() {
@@ -221,12 +223,17 @@ impl ExternalChanges {
                 path.display()
             );
         }
-        self.mappings.let_go(id, WHOLE)
+        self.mappings.unmap(id, WHOLE)
     }
 
     /// Others removed the file's last name. Programs that have it open can use it until they close it, as usual; its
     /// dirty bytes are saved now.
-    fn let_gone_be(&self, file: &CachedFile, look: &mut LastSeen, found: Stamp) -> Result<()> {
+    fn handle_removal(
+        &self,
+        file: &CachedFile,
+        last_seen: &mut LastSeen,
+        found: Stamp,
+    ) -> Result<()> {
         if let Some(id) = file.id() {
             let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
             if !dirty.is_empty() {
@@ -234,17 +241,17 @@ impl ExternalChanges {
                 self.save(id, &path, &dirty, "the origin's file was removed or replaced")?;
             }
             if !file.is_open() {
-                self.mappings.let_go(id, WHOLE)?;
+                self.mappings.unmap(id, WHOLE)?;
             }
         }
         file.unlinked.store(true, Ordering::SeqCst);
-        look.see(found);
+        last_seen.see(found);
         Ok(())
     }
 
     /// Drops clean bytes that may be older than the origin's.
     fn drop_clean(&self, id: FileId) -> Result<()> {
-        self.mappings.let_clean_go(id, WHOLE)
+        self.mappings.unmap_clean(id, WHOLE)
     }
 
     /// Saves the dirty extents of a file that was changed or removed on the origin, durably, and notes it. If that

@@ -262,8 +262,9 @@ impl Fills {
     fn is_as_read(&self, file: &CachedFile) -> bool {
         let node = file.node.read().clone();
         let found = self.namespace.stat(&node).map(|stat| Stamp::of_stat(&stat.raw));
-        let look = file.last_seen.lock();
-        look.is_hidden() || !look.is_external() && found.is_ok_and(|found| found == look.seen)
+        let last_seen = file.last_seen.lock();
+        last_seen.is_hidden()
+            || !last_seen.is_external() && found.is_ok_and(|found| found == last_seen.seen)
     }
 }
 

@@ -143,8 +143,8 @@ impl Flusher {
         let flush_handle = self.known.flush_handle_of(file)?;
         self.times.hold_origin_time(file)?;
         // Before `writeback`, as requests do: a request that holds the range may wait for `writeback`.
-        let alone = (when_busy == WhenBusy::Wait).then(|| file.range.shared(span));
-        if alone.is_some() {
+        let guard = (when_busy == WhenBusy::Wait).then(|| file.range.shared(span));
+        if guard.is_some() {
             (dirty, rest) = self.dirty_in(id, region);
             dirty.retain(|extent| span.contains(extent.range));
             let Some(now) = self::span(&dirty) else { return Ok(rest) };
@@ -154,7 +154,7 @@ impl Flusher {
         if all.extents.is_empty() {
             all.syncs_failed = file.syncs_failed.load(Ordering::Acquire);
         }
-        if let Some(snapshot) = self.snapshots.take(file, id, &dirty, alone.as_ref())? {
+        if let Some(snapshot) = self.snapshots.take(file, id, &dirty, guard.as_ref())? {
             let origin = &self.settings.setting.origin;
             let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
             let changing = self.own.changing_bytes(file, &flush_handle)?;
@@ -177,17 +177,17 @@ impl Flusher {
             let gaps = (given || unshared.is_some())
                 .then(|| self.space.take_gaps(&flush_handle, span, bytes))
                 .flatten();
-            let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
+            let each_alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
             file.streams.lock().flushed(origin.striping(), span);
             flush_handle.rewrite(snapshot.runs(), &|runs| match gaps {
                 Some(_) => cost.plan(runs),
-                None => runs.iter().flat_map(alone).collect(),
+                None => runs.iter().flat_map(each_alone).collect(),
             })?;
             drop((gaps, unshared));
             all.bytes += bytes;
             all.extents.extend(snapshot.extents);
             drop(changing);
-            self.own.look_again(file, Some(&flush_handle))?;
+            self.own.refresh_last_seen(file, Some(&flush_handle))?;
             if self.set_apart(file, id, &snapshot.damaged)? {
                 return Ok(Some(region.start));
             }

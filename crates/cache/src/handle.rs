@@ -78,7 +78,7 @@ impl Opener {
     fn over(&self, node: &Node, origin: OriginFile, flags: i32, caller: Caller) -> Result<Handle> {
         let (file, raw) = self.known.file_and_stat(node)?;
         // The kernel's pages may show an earlier state of the file. During our own changes its stamp reveals nothing.
-        let keep_cache = file.last_seen.lock().is_hidden() || node.note_look(&raw);
+        let keep_cache = file.last_seen.lock().is_hidden() || node.note_seen(&raw);
         let pin = self.namespace.pin(node)?;
         let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
         file.opens.fetch_add(1, Ordering::AcqRel);

@@ -87,8 +87,8 @@ impl KnownFiles {
             }
             let id = self.store.dmt.find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
-            let look = (raw.st_size as u64, Stamp::of_stat(&raw));
-            let file = CachedFile::new(key, id, look, node.clone(), self.files.peer_copies());
+            let seen = (raw.st_size as u64, Stamp::of_stat(&raw));
+            let file = CachedFile::new(key, id, seen, node.clone(), self.files.peer_copies());
             if let Some(id) = id {
                 self.external.check(&file, id, &raw)?;
             }
@@ -116,16 +116,16 @@ impl KnownFiles {
         let node = file.node.read().clone();
         let path = self.namespace.path_of(&node);
         let mount = self.origin.mount_of(&node);
-        let mut look = file.last_seen.lock();
+        let mut last_seen = file.last_seen.lock();
         if let Some(id) = file.id() {
             return Ok(id);
         }
         let id = self.store.dmt.register_on(mount, file.key, &path)?;
         self.files.identified(id, file);
         // The new record says that we are changing the file, which must be corrected even if there is no write.
-        look.recorded = false;
-        self.own.note_restless(&mut look, id);
-        drop(look);
+        last_seen.recorded = false;
+        self.own.note_restless(&mut last_seen, id);
+        drop(last_seen);
         self.apply_globs(file);
         Ok(id)
     }

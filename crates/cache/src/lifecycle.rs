@@ -47,7 +47,7 @@ impl Lifecycle {
         if stat.kind() != libc::S_IFREG {
             return Ok(());
         }
-        node.note_look(&stat.raw);
+        node.note_seen(&stat.raw);
         let key = origin_key(&stat);
         if let Some(file) = self.files.by_key(key) {
             return self.follow_attributes(&file, node);
@@ -72,18 +72,18 @@ impl Lifecycle {
             // Otherwise its last close does this, or the rebuilder.
             self.own.rest(file)?;
         }
-        let mut look = file.last_seen.lock();
+        let mut last_seen = file.last_seen.lock();
         let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
         // Any other difference is not ours.
-        if look.is_hidden()
-            || look.is_external()
-            || look.seen == stamp
-            || !look.seen.same_bytes(stamp)
+        if last_seen.is_hidden()
+            || last_seen.is_external()
+            || last_seen.seen == stamp
+            || !last_seen.seen.same_bytes(stamp)
         {
             return Ok(());
         }
-        look.seen = stamp;
-        match file.id().filter(|_| look.recorded && !file.forgotten.load(Ordering::Acquire)) {
+        last_seen.seen = stamp;
+        match file.id().filter(|_| last_seen.recorded && !file.forgotten.load(Ordering::Acquire)) {
             Some(id) => self.own.record(id, stamp),
             None => Ok(()),
         }
@@ -106,7 +106,7 @@ impl Lifecycle {
                 return Ok(());
             }
         }
-        if let Err(error) = self.mappings.let_go(id, WHOLE) {
+        if let Err(error) = self.mappings.unmap(id, WHOLE) {
             file.forgotten.store(false, Ordering::Release);
             return Err(error);
         }
@@ -132,7 +132,7 @@ impl Lifecycle {
     pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
         let forgetting = self.store.forgetting.lock();
         if let Some(id) = self.store.dmt.find(key) {
-            if let Err(error) = self.mappings.let_go(id, WHOLE) {
+            if let Err(error) = self.mappings.unmap(id, WHOLE) {
                 if self.store.dmt.usable().is_ok() {
                     return Err(error);
                 }
@@ -180,7 +180,7 @@ impl Lifecycle {
     /// The file is no longer open: records its stamp, which the next open compares.
     fn leave_alone(&self, file: &CachedFile) -> Result<()> {
         if file.last_seen.lock().is_external() {
-            return self.external.meet(file);
+            return self.external.resolve(file);
         }
         self.own.rest(file)
     }

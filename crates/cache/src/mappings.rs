@@ -61,7 +61,7 @@ impl Mappings {
 
     /// Unmaps `range` before or after its bytes change on the origin, by whatever means are left. The caller holds the
     /// range exclusively.
-    pub(crate) fn let_go(&self, id: FileId, range: ByteRange) -> Result<()> {
+    pub(crate) fn unmap(&self, id: FileId, range: ByteRange) -> Result<()> {
         match self.drop_range(id, range) {
             Err(error) if self.store.dmt.usable().is_err() => {
                 self.cache_failed(&error);
@@ -84,18 +84,18 @@ impl Mappings {
         self.store.dmt.lookup(id, range, &mut segments);
         for segment in segments {
             if segment.extent.is_some_and(|extent| !extent.dirty) {
-                self.let_go(id, segment.range)?;
+                self.unmap(id, segment.range)?;
             }
         }
         Ok(())
     }
 
-    /// Lets go what is clean of `range`, which may be older than the origin's bytes, as [`Self::let_go`].
-    pub(crate) fn let_clean_go(&self, id: FileId, range: ByteRange) -> Result<()> {
+    /// Lets go what is clean of `range`, which may be older than the origin's bytes, as [`Self::unmap`].
+    pub(crate) fn unmap_clean(&self, id: FileId, range: ByteRange) -> Result<()> {
         let mut segments = Vec::new();
         self.store.dmt.lookup(id, range, &mut segments);
         let clean = segments.iter().filter(|it| it.extent.is_some_and(|extent| !extent.dirty));
-        clean.map(|segment| segment.range).try_for_each(|part| self.let_go(id, part))
+        clean.map(|segment| segment.range).try_for_each(|part| self.unmap(id, part))
     }
 
     /// Unmaps `range` of a file; its blocks are freed as soon as that is safe.
@@ -110,7 +110,7 @@ impl Mappings {
     /// unmapped were promised to survive a power loss, the origin is synced first: otherwise the unmapping could
     /// survive and the replacement be lost, and with it what was fsynced before (I4). If the sync fails they are
     /// unmapped nevertheless, because the origin has newer bytes (I1), and the error is returned.
-    pub(crate) fn let_old_go(
+    pub(crate) fn unmap_replaced(
         &self,
         origin: &OriginFile,
         id: FileId,
@@ -118,7 +118,7 @@ impl Mappings {
     ) -> Result<()> {
         let promised = self.store.dmt.promised(id, range);
         let kept = if promised { self.origin.serve(|| origin.sync(false)) } else { Ok(()) };
-        self.let_go(id, range)?;
+        self.unmap(id, range)?;
         Ok(kept?)
     }
 }

@@ -171,7 +171,7 @@ impl NameChanges {
         let brought = self.sweeper.flush_whole(file, &|_| true).and_then(|_| {
             let Some(id) = file.id() else { return Ok(()) };
             let _range = file.range.exclusive(WHOLE);
-            self.mappings.let_clean_go(id, WHOLE)
+            self.mappings.unmap_clean(id, WHOLE)
         });
         if let Err(error) = brought {
             // The name is gone all the same; the cache has the bytes, and the rebuilder tries again.

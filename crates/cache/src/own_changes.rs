@@ -75,10 +75,10 @@ pub(crate) struct Changing<'a> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        let mut look = self.file.last_seen.lock();
-        look.under_way -= 1;
-        look.ours_ms = self.own.clock.now_ms();
-        drop(look);
+        let mut last_seen = self.file.last_seen.lock();
+        last_seen.under_way -= 1;
+        last_seen.ours_ms = self.own.clock.now_ms();
+        drop(last_seen);
         // A long change may have ended after the lease expired.
         self.own.lease.extend();
         self.own.under_way.end();
@@ -115,42 +115,42 @@ impl OwnChanges {
         file: &'a CachedFile,
         via: Option<&OriginFile>,
     ) -> Result<Changing<'a>> {
-        let mut look = file.last_seen.lock();
+        let mut last_seen = file.last_seen.lock();
         if let Some(id) = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire)) {
-            self.find_external(file, &mut look, via);
+            self.find_external(file, &mut last_seen, via);
             // The record of a file that others changed is left as it is, so that the next mount finds the change,
             // too.
-            if look.recorded && !look.is_external() {
+            if last_seen.recorded && !last_seen.is_external() {
                 self.record(id, Stamp::Writing)?;
-                look.recorded = false;
-                self.note_restless(&mut look, id);
+                last_seen.recorded = false;
+                self.note_restless(&mut last_seen, id);
             }
         }
         self.under_way.begin(&self.lease);
         self.lease.extend();
-        if !look.is_external() {
-            look.since = Since::Ours;
+        if !last_seen.is_external() {
+            last_seen.since = Since::Ours;
         }
-        look.under_way += 1;
-        Ok(Changing { own: self, file, external: look.is_external() })
+        last_seen.under_way += 1;
+        Ok(Changing { own: self, file, external: last_seen.is_external() })
     }
 
     /// Whether others changed the origin's file since we last examined it; also `false` if our own changes hide that.
     pub(crate) fn is_external(&self, file: &CachedFile) -> bool {
-        let mut look = file.last_seen.lock();
-        self.find_external(file, &mut look, None);
-        look.is_external()
+        let mut last_seen = file.last_seen.lock();
+        self.find_external(file, &mut last_seen, None);
+        last_seen.is_external()
     }
 
-    fn find_external(&self, file: &CachedFile, look: &mut LastSeen, via: Option<&OriginFile>) {
+    fn find_external(&self, file: &CachedFile, last_seen: &mut LastSeen, via: Option<&OriginFile>) {
         // Other nodes change what they hold tokens for, so the file's stamp does not reveal changes by anyone else.
-        if self.shared || look.is_external() || look.is_hidden() {
+        if self.shared || last_seen.is_external() || last_seen.is_hidden() {
             return;
         }
         // A file that cannot be examined cannot be changed either.
         let Ok(raw) = self.origin_stat(file, via) else { return };
-        if self.is_gone(file, &raw) || !look.seen.same_bytes(Stamp::of_stat(&raw)) {
-            look.since = Since::Theirs;
+        if self.is_gone(file, &raw) || !last_seen.seen.same_bytes(Stamp::of_stat(&raw)) {
+            last_seen.since = Since::Theirs;
         }
     }
 
@@ -176,37 +176,41 @@ impl OwnChanges {
     }
 
     /// Examines a file that we changed, unless changes of ours are in progress.
-    pub(crate) fn look_again(&self, file: &CachedFile, via: Option<&OriginFile>) -> Result<()> {
-        self.look_at(file, &mut file.last_seen.lock(), via)
-    }
-
-    fn look_at(
+    pub(crate) fn refresh_last_seen(
         &self,
         file: &CachedFile,
-        look: &mut LastSeen,
         via: Option<&OriginFile>,
     ) -> Result<()> {
-        if look.under_way > 0 || look.since != Since::Ours {
+        self.refresh_locked(file, &mut file.last_seen.lock(), via)
+    }
+
+    fn refresh_locked(
+        &self,
+        file: &CachedFile,
+        last_seen: &mut LastSeen,
+        via: Option<&OriginFile>,
+    ) -> Result<()> {
+        if last_seen.under_way > 0 || last_seen.since != Since::Ours {
             return Ok(());
         }
         let raw = self.origin_stat(file, via)?;
-        file.node.read().note_look(&raw);
-        look.see(Stamp::of_stat(&raw));
-        self.lease.observe(look.seen);
+        file.node.read().note_seen(&raw);
+        last_seen.see(Stamp::of_stat(&raw));
+        self.lease.observe(last_seen.seen);
         Ok(())
     }
 
     /// Records the stamp of the origin's file, unless changes of ours are in progress.
     pub(crate) fn rest(&self, file: &CachedFile) -> Result<()> {
-        let mut look = file.last_seen.lock();
-        self.look_at(file, &mut look, None)?;
-        if look.is_hidden() || look.recorded || look.is_external() {
+        let mut last_seen = file.last_seen.lock();
+        self.refresh_locked(file, &mut last_seen, None)?;
+        if last_seen.is_hidden() || last_seen.recorded || last_seen.is_external() {
             return Ok(());
         }
         if let Some(id) = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire)) {
             // Not a newer stamp: others may have changed the file since.
-            self.record(id, look.seen)?;
-            look.recorded = true;
+            self.record(id, last_seen.seen)?;
+            last_seen.recorded = true;
         }
         Ok(())
     }
@@ -215,14 +219,14 @@ impl OwnChanges {
     pub(crate) fn record(&self, id: FileId, stamp: Stamp) -> Result<()> {
         let recorded = self.store.dmt.stamp(id, stamp);
         if recorded.is_err() {
-            self.lease.fall_behind();
+            self.lease.note_stale_records();
         }
         self.mappings.advisory(recorded)
     }
 
     /// Makes the rebuilder record the file's stamp as soon as the file is at rest.
-    pub(crate) fn note_restless(&self, look: &mut LastSeen, id: FileId) {
-        if !std::mem::replace(&mut look.restless, true) {
+    pub(crate) fn note_restless(&self, last_seen: &mut LastSeen, id: FileId) {
+        if !std::mem::replace(&mut last_seen.restless, true) {
             self.restless.lock().push(id);
         }
     }
@@ -234,17 +238,20 @@ impl OwnChanges {
         for id in noted {
             let Some(file) = self.files.by_id(id) else { continue };
             let rests = {
-                let look = file.last_seen.lock();
-                look.under_way == 0 && (all || age_ms(now_ms, look.ours_ms) >= REST_MS)
+                let last_seen = file.last_seen.lock();
+                last_seen.under_way == 0 && (all || age_ms(now_ms, last_seen.ours_ms) >= REST_MS)
             };
             let rested = if rests { self.rest(&file) } else { Ok(()) };
             if let Err(error) = rested {
                 tracing::debug!("{}: {error}", self.namespace.path_of(&file.node.read()).display());
             }
-            let mut look = file.last_seen.lock();
-            look.restless = false;
-            if !look.recorded && !look.is_external() && !file.forgotten.load(Ordering::Acquire) {
-                self.note_restless(&mut look, id);
+            let mut last_seen = file.last_seen.lock();
+            last_seen.restless = false;
+            if !last_seen.recorded
+                && !last_seen.is_external()
+                && !file.forgotten.load(Ordering::Acquire)
+            {
+                self.note_restless(&mut last_seen, id);
             }
         }
     }

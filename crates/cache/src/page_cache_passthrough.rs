@@ -130,7 +130,7 @@ impl PageCachePassthrough {
             return Ok(());
         }
         match file.id() {
-            Some(id) if handle.may_flush => self.mappings.let_go(id, WHOLE),
+            Some(id) if handle.may_flush => self.mappings.unmap(id, WHOLE),
             _ => Ok(()),
         }
     }

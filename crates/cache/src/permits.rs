@@ -281,7 +281,7 @@ impl Permits {
         }
         let mut pages = self.use_pages(file);
         if grant.renewed || !grant.caches {
-            self.look_again(file)?;
+            self.refresh_size(file)?;
             self.drop_clean(file, unknown)?;
             let range = if grant.fresh.is_empty() { want.range } else { WHOLE };
             pages = pages.map(|guard| self.forget_pages(file, range, guard)).transpose()?;
@@ -347,7 +347,7 @@ impl Permits {
     /// the file.
     fn lies_within(&self, file: &CachedFile, range: ByteRange) -> Result<bool> {
         if range.end > file.size() {
-            self.look_again(file)?;
+            self.refresh_size(file)?;
         }
         Ok(range.end <= file.size())
     }
@@ -388,7 +388,7 @@ impl Permits {
     ///
     /// # Errors
     /// `ESTALE` if another node removed the file from a striped origin, with the objects that have its data.
-    fn look_again(&self, file: &CachedFile) -> Result<()> {
+    fn refresh_size(&self, file: &CachedFile) -> Result<()> {
         let node = file.node.read().clone();
         let _growth = file.growth.lock();
         let (_, raw) = self.origin.key_of(&node)?;
@@ -410,7 +410,7 @@ impl Permits {
     fn drop_clean(&self, file: &CachedFile, range: ByteRange) -> Result<()> {
         let Some(id) = file.id().or_else(|| self.store.dmt.find(file.key)) else { return Ok(()) };
         let _range = file.range.exclusive(range);
-        self.mappings.let_clean_go(id, range)
+        self.mappings.unmap_clean(id, range)
     }
 }
 

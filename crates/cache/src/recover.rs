@@ -270,7 +270,7 @@ impl Recoverer {
                 Ok(Some(file)) => self.known.forget_idle(&file),
                 // Clean bytes of a file that has moved are not worth a search.
                 _ if self.store.dmt.dirty(record.id, WHOLE, 1).is_empty() => {
-                    self.mappings.let_go(record.id, WHOLE)?;
+                    self.mappings.unmap(record.id, WHOLE)?;
                 }
                 _ => {}
             }
@@ -284,7 +284,8 @@ impl Recoverer {
         for (id, _) in self.store.dmt.dirty_files() {
             // As far as this session knows, a file that cannot be examined is unchanged.
             let Ok(Some(file)) = self.known.file_by_id(id) else { continue };
-            let met = if self.own.is_external(&file) { self.external.meet(&file) } else { Ok(()) };
+            let met =
+                if self.own.is_external(&file) { self.external.resolve(&file) } else { Ok(()) };
             let stamped =
                 met.and_then(|()| self.times.give_time(&file)).and_then(|()| self.own.rest(&file));
             if let Err(error) = stamped {

@@ -298,17 +298,17 @@ impl Redirector {
             if extent.dirty {
                 // Left by a write-back session. Dropped once the origin has the bytes that replace it.
                 self.write_origin(handle, part, data)?;
-                self.mappings.let_old_go(&handle.origin, id, part)?;
+                self.mappings.unmap_replaced(&handle.origin, id, part)?;
                 return Ok(true);
             }
             // The mapping goes first: a crash after the origin changed must not leave old bytes on the cache.
-            self.mappings.let_go(id, part)?;
+            self.mappings.unmap(id, part)?;
             return Ok(false);
         }
         // A clean extent may cover a hole of the origin.
         let space = if extent.dirty { None } else { self.take_dirty(handle, part) };
         if !extent.dirty && space.is_none() {
-            self.mappings.let_go(id, part)?;
+            self.mappings.unmap(id, part)?;
             return Ok(false);
         }
         // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data changes: a crash in between
@@ -316,7 +316,7 @@ impl Redirector {
         if let Err(error) = self.store.dmt.mark_dirty(id, part) {
             // Only a clean extent needs a record: its bytes go to the origin, and the mapping is dropped.
             self.mappings.cache_failed(&error);
-            self.mappings.let_go(id, part)?;
+            self.mappings.unmap(id, part)?;
             return Ok(false);
         }
         match self.identifier.timed(true, Direction::Write, None, part.len(), || {
@@ -332,7 +332,7 @@ impl Redirector {
                 // ones before the mapping is removed.
                 self.mappings.cache_failed(&error);
                 self.write_origin(handle, part, data)?;
-                self.mappings.let_old_go(&handle.origin, id, part)?;
+                self.mappings.unmap_replaced(&handle.origin, id, part)?;
                 Ok(true)
             }
         }

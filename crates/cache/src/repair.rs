@@ -148,7 +148,7 @@ impl Repair {
                 continue;
             }
             for part in damaged {
-                self.mappings.let_go(id, part)?;
+                self.mappings.unmap(id, part)?;
                 bytes += part.len();
             }
         }

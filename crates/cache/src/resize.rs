@@ -53,7 +53,7 @@ impl Resizer {
         let shrunk = size < file.size();
         file.set_size(size);
         if shrunk && let Some(id) = file.id() {
-            self.mappings.let_old_go(origin, id, tail(size))?;
+            self.mappings.unmap_replaced(origin, id, tail(size))?;
         }
         file.note_write(self.clock.now_ns(), false);
         Ok(())
@@ -85,7 +85,7 @@ impl Resizer {
         let Ok(_changing) = self.own.changing_bytes(file, &handle.origin) else { return };
         let undone = self.origin.serve(|| handle.origin.truncate(before)).map_err(Error::from);
         let undone = undone.and_then(|()| match file.id() {
-            Some(id) => self.mappings.let_go(id, tail(before)),
+            Some(id) => self.mappings.unmap(id, tail(before)),
             None => Ok(()),
         });
         // The program must see the write's own error; if the size cannot be restored, the actual size is adopted.
@@ -125,12 +125,12 @@ impl Resizer {
             if self.known.may_become_dirty(file) {
                 self.mappings.claim_for_cache(id, range)?;
             } else {
-                self.mappings.let_clean_go(id, range)?;
+                self.mappings.unmap_clean(id, range)?;
             }
         }
         self.origin.serve(|| handle.origin.allocate(range, how))?;
         if clears && let Some(id) = file.id() {
-            self.mappings.let_old_go(&handle.origin, id, range)?;
+            self.mappings.unmap_replaced(&handle.origin, id, range)?;
         }
         if grows.is_some() && range.end > file.size() {
             file.set_size(range.end);

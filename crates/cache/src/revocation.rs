@@ -77,7 +77,7 @@ impl Revocation {
         if frozen.by_key(key).is_some() {
             return Ok(false);
         }
-        self.mappings.let_clean_go(id, range).map(|()| true)
+        self.mappings.unmap_clean(id, range).map(|()| true)
     }
 
     /// Searches the origin for dirty files that are not in memory and not under their names: those that an earlier
@@ -155,7 +155,7 @@ impl LocalCache for Revocation {
         if !keeps_clean && let Some(id) = file.id() {
             // A read that is filling the cache right now finds that the range was held meanwhile.
             let _range = file.range.exclusive(range);
-            self.mappings.let_go(id, range)?;
+            self.mappings.unmap(id, range)?;
         }
         self.known.forget_idle(&file);
         Ok(())

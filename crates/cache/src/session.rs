@@ -77,7 +77,7 @@ impl Session {
     /// Drops what is clean: no token covered it since the last session, so other nodes may have changed it (I11).
     fn drop_clean(&self) -> Result<()> {
         for record in self.store.dmt.files() {
-            self.mappings.let_clean_go(record.id, WHOLE)?;
+            self.mappings.unmap_clean(record.id, WHOLE)?;
             self.store.note_emptied(record.id);
         }
         Ok(())

@@ -375,7 +375,7 @@ impl Lease {
     }
 
     /// The store refused to record the state of a file.
-    pub fn fall_behind(&self) {
+    pub fn note_stale_records(&self) {
         let mut text = self.text.lock();
         if !std::mem::replace(&mut text.behind, true)
             && let Err(error) = self.write(&text, true)

@@ -20,7 +20,7 @@
 //!   [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`],
 //!   [`history`] and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
 //!   when [`wakeups`] says so; [`adopt`] is for what is no file; [`not_moved`] says why a file stays, [`staged_copy`]
-//!   is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
+//!   is its copy before it moves, and [`notes`] are what a person should know.
 //! - Policy: [`planner`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
 //!   with what [`jobs`] announce (each a [`job`] from a [`job_file`], followed by its [`opener`]); [`eviction_queue`]
 //!   says which files leave first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.

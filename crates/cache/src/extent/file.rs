@@ -118,7 +118,7 @@ impl CachedFile {
     pub(crate) fn new(
         key: OriginKey,
         id: Option<FileId>,
-        (size, look): (u64, Stamp),
+        (size, seen): (u64, Stamp),
         node: Node,
         peer_copies: PeerCopies,
     ) -> Self {
@@ -144,7 +144,7 @@ impl CachedFile {
             read_below: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
-            last_seen: Mutex::new(LastSeen::new(look)),
+            last_seen: Mutex::new(LastSeen::new(seen)),
             mtime_held_ns: AtomicI64::new(NO_TIME),
             times: Mutex::default(),
             flushing: Mutex::default(),

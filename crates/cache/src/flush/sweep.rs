@@ -40,7 +40,7 @@ use halocline_os::clock::{Clock, Team, Work};
 use halocline_os::error::Result;
 
 /// Dirty extents looked up at once.
-const LOOK: usize = 4096;
+const EXTENTS_AT_ONCE: usize = 4096;
 
 /// Bytes flushed before the origin is synced and they are marked clean. Under pressure, programs wait for that.
 const SYNC_BYTES: u64 = 64 << 20;
@@ -49,7 +49,7 @@ const SYNC_BYTES_PRESSED: u64 = 8 << 20;
 /// The longest rest for `rebuild_rate`.
 const REST_MAX: Duration = Duration::from_secs(2);
 /// How often a resting worker checks whether it is needed.
-const LOOK_UP: Duration = Duration::from_millis(20);
+const REST_CHECK: Duration = Duration::from_millis(20);
 
 /// A flush of a whole file gives up after this many sweeps in a row that flush nothing of what it still owes,
 /// although each waits for the requests in its way.
@@ -80,7 +80,7 @@ pub(crate) enum FlushedWhole {
 
 /// Callbacks of a running sweep, called from several threads, and how it deals with programs.
 #[derive(Clone, Copy)]
-struct Watcher<'a> {
+struct SweepCallbacks<'a> {
     /// Called with the bytes of each region flushed; ends the sweep by returning `false`.
     go_on: &'a (dyn Fn(u64) -> bool + Sync),
     /// Called with each range that is now durable on the origin: as it was when the sweep began, or newer.
@@ -121,19 +121,19 @@ impl Sweeper {
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<Swept> {
         let manners = Manners { when_busy: WhenBusy::PassOver, waits: Waits::NoOne };
-        self.sweep_watched(file, id, which, Watcher { go_on, flushed: &|_| (), manners })
+        self.sweep_with(file, id, which, SweepCallbacks { go_on, flushed: &|_| (), manners })
     }
 
-    fn sweep_watched(
+    fn sweep_with(
         &self,
         file: &Arc<CachedFile>,
         id: FileId,
         which: Which,
-        watcher: Watcher<'_>,
+        callbacks: SweepCallbacks<'_>,
     ) -> Result<Swept> {
-        let _one = Self::begin(file, watcher.manners.waits);
+        let _one = Self::begin(file, callbacks.manners.waits);
         // A defect met with one file must not keep other files from being flushed or the mount from ending.
-        match self.defects.guard("flush", || self.sweep_alone(file, id, which, watcher)) {
+        match self.defects.guard("flush", || self.sweep_alone(file, id, which, callbacks)) {
             Ok(bytes) => Ok(Swept::Flushed(bytes)),
             Err(_) if self.is_removed(file, id) => {
                 self.forget_removed(file);
@@ -167,10 +167,10 @@ impl Sweeper {
         file: &Arc<CachedFile>,
         id: FileId,
         which: Which,
-        watcher: Watcher<'_>,
+        callbacks: SweepCallbacks<'_>,
     ) -> Result<u64> {
         if self.store.dmt.usable().is_ok() {
-            match self.sweep_and_record(file, id, which, watcher) {
+            match self.sweep_and_record(file, id, which, callbacks) {
                 // The store now refuses changes: the first sweep to notice bypasses it.
                 Err(error) if self.store.dmt.usable().is_err() => {
                     self.mappings.cache_failed(&error);
@@ -181,7 +181,7 @@ impl Sweeper {
         let bytes = self
             .degraded_mode
             .retry_after_giving_up(|| self.degraded_mode.bring_to_origin(file, id))?;
-        (watcher.flushed)(WHOLE);
+        (callbacks.flushed)(WHOLE);
         self.times.settle(file, id).map(|()| bytes)
     }
 
@@ -190,7 +190,7 @@ impl Sweeper {
         file: &Arc<CachedFile>,
         id: FileId,
         which: Which,
-        watcher: Watcher<'_>,
+        callbacks: SweepCallbacks<'_>,
     ) -> Result<u64> {
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));
         let total = Mutex::new(Ok(0));
@@ -201,7 +201,7 @@ impl Sweeper {
             // Caught here, because a scope loses the panic messages of its threads.
             let swept = self
                 .defects
-                .guard("flush", || self.sweep_some(file, id, &regions, workers, watcher));
+                .guard("flush", || self.sweep_some(file, id, &regions, workers, callbacks));
             let mut total = total.lock();
             match (swept, total.as_mut()) {
                 (Ok(bytes), Ok(sum)) => *sum += bytes,
@@ -219,7 +219,7 @@ impl Sweeper {
         });
         drop(team);
         if self.own.is_external(file) {
-            self.external.meet(file)?;
+            self.external.resolve(file)?;
         }
         self.times.settle(file, id)?;
         self.own.rest(file)?;
@@ -268,7 +268,7 @@ impl Sweeper {
         id: FileId,
         regions: &Mutex<VecDeque<ByteRange>>,
         workers: u32,
-        watcher: Watcher<'_>,
+        callbacks: SweepCallbacks<'_>,
     ) -> Result<u64> {
         let mut flushed = Flushed::default();
         let mut total = 0;
@@ -276,33 +276,33 @@ impl Sweeper {
             let begun = self.clock.instant();
             let Some(region) = regions.lock().pop_front() else { break };
             let before = flushed.bytes;
-            self.flusher.flush_region(file, id, region, watcher.manners, &mut flushed)?;
+            self.flusher.flush_region(file, id, region, callbacks.manners, &mut flushed)?;
             let bytes = flushed.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
             if flushed.bytes >= limit || self.backpressure.has_waiters() {
-                total += self.finish(file, id, &std::mem::take(&mut flushed), watcher)?;
+                total += self.finish(file, id, &std::mem::take(&mut flushed), callbacks)?;
             }
-            let goes_on = || (watcher.go_on)(0) && !gives_way(file, watcher.manners.waits);
-            if !(watcher.go_on)(bytes) || !goes_on() || file.last_seen.lock().is_external() {
+            let goes_on = || (callbacks.go_on)(0) && !gives_way(file, callbacks.manners.waits);
+            if !(callbacks.go_on)(bytes) || !goes_on() || file.last_seen.lock().is_external() {
                 regions.lock().clear();
                 break;
             }
             let worked = (self.clock.elapsed(begun), bytes);
-            self.be_courteous(watcher.manners.waits, worked, workers, &goes_on);
+            self.be_courteous(callbacks.manners.waits, worked, workers, &goes_on);
         }
-        Ok(total + self.finish(file, id, &flushed, watcher)?)
+        Ok(total + self.finish(file, id, &flushed, callbacks)?)
     }
 
-    /// Makes what was written durable on the origin, and reports it to the watcher.
+    /// Makes what was written durable on the origin, and reports it to the callbacks.
     fn finish(
         &self,
         file: &CachedFile,
         id: FileId,
         flushed: &Flushed,
-        watcher: Watcher<'_>,
+        callbacks: SweepCallbacks<'_>,
     ) -> Result<u64> {
         let Some(cleaned) = self.flusher.finish_flush(file, id, flushed)? else { return Ok(0) };
-        flushed.extents.iter().for_each(|&(range, _)| (watcher.flushed)(range));
+        flushed.extents.iter().for_each(|&(range, _)| (callbacks.flushed)(range));
         Ok(cleaned)
     }
 
@@ -312,7 +312,7 @@ impl Sweeper {
         let mut regions: Vec<DirtyRegion> = Vec::new();
         let mut from = 0;
         loop {
-            let extents = self.store.dmt.dirty(id, tail(from), LOOK);
+            let extents = self.store.dmt.dirty(id, tail(from), EXTENTS_AT_ONCE);
             for extent in &extents {
                 let begin = extent.range.start / bytes * bytes;
                 match regions.last_mut() {
@@ -330,7 +330,7 @@ impl Sweeper {
                 }
             }
             match extents.last() {
-                Some(last) if extents.len() == LOOK => from = last.range.end,
+                Some(last) if extents.len() == EXTENTS_AT_ONCE => from = last.range.end,
                 _ => return regions,
             }
         }
@@ -376,7 +376,7 @@ impl Sweeper {
             if left.is_zero() {
                 break;
             }
-            self.clock.sleep(left.min(LOOK_UP));
+            self.clock.sleep(left.min(REST_CHECK));
         }
     }
 
@@ -424,8 +424,8 @@ impl Sweeper {
             goes_on
         };
         let manners = Manners { when_busy: WhenBusy::PassOver, waits };
-        let watcher = Watcher { go_on: &go_on, flushed: &|_| (), manners };
-        if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
+        let callbacks = SweepCallbacks { go_on: &go_on, flushed: &|_| (), manners };
+        if self.sweep_with(file, id, which(), callbacks)? == Swept::Removed {
             return Ok(FlushedWhole::Removed);
         }
         // If programs write, this may be more than was dirty at the beginning, never less than remains of that.
@@ -444,8 +444,8 @@ impl Sweeper {
             }
             let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
             let manners = Manners { when_busy: WhenBusy::Wait, waits };
-            let watcher = Watcher { go_on: &go_on, flushed: &flushed, manners };
-            if self.sweep_watched(file, id, which(), watcher)? == Swept::Removed {
+            let callbacks = SweepCallbacks { go_on: &go_on, flushed: &flushed, manners };
+            if self.sweep_with(file, id, which(), callbacks)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);
             }
             let progress = self.still_owed(id, &owed) < left;
@@ -472,11 +472,11 @@ impl Sweeper {
         let mut ranges = RangeSet::new();
         let mut from = range.start;
         loop {
-            let extents = self.store.dmt.dirty(id, tail(from), LOOK);
+            let extents = self.store.dmt.dirty(id, tail(from), EXTENTS_AT_ONCE);
             let within = extents.iter().filter_map(|extent| extent.range.intersect(range));
             ranges.extend(within.map(|part| part.start..part.end));
             match extents.last() {
-                Some(last) if extents.len() == LOOK && last.range.end < range.end => {
+                Some(last) if extents.len() == EXTENTS_AT_ONCE && last.range.end < range.end => {
                     from = last.range.end;
                 }
                 _ => return ranges,

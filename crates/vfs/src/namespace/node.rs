@@ -30,8 +30,8 @@ pub(super) struct Inode {
     pub(super) key: (u64, u64),
     /// Whether it was used since the descriptor cache last examined it.
     pub(super) used: AtomicBool,
-    /// Fingerprint of size and times at the last call of [`Node::note_look`]; 0 before that.
-    look: AtomicU64,
+    /// Fingerprint of size and times at the last call of [`Node::note_seen`]; 0 before that.
+    seen: AtomicU64,
     pub(super) state: Mutex<State>,
     tree: Weak<Tree>,
 }
@@ -88,12 +88,12 @@ impl Node {
     }
 
     /// Notes size and times of the inode; returns whether they are unchanged since the last call, or this is the first.
-    pub fn note_look(&self, raw: &libc::stat64) -> bool {
+    pub fn note_seen(&self, raw: &libc::stat64) -> bool {
         let mut hasher = FxHasher::default();
         let times = (raw.st_mtime, raw.st_mtime_nsec, raw.st_ctime, raw.st_ctime_nsec);
         (raw.st_size, times).hash(&mut hasher);
         let now = hasher.finish().max(1);
-        let before = self.0.look.swap(now, Ordering::Relaxed);
+        let before = self.0.seen.swap(now, Ordering::Relaxed);
         before == now || before == 0
     }
 
@@ -230,7 +230,7 @@ impl Tree {
         let inode = Arc::new(Inode {
             key,
             used: AtomicBool::new(false),
-            look: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             state: Mutex::default(),
             tree: Arc::downgrade(self),
         });
