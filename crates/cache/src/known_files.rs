@@ -196,8 +196,8 @@ impl KnownFiles {
     /// If it could not be synced; none if the file is gone, for everybody.
     pub(crate) fn sync(&self, file: &CachedFile) -> Result<()> {
         let open = || -> Result<_> {
-            let open = self.flush_handle_of(file).or_else(|_| self.reader_of(file));
-            open.or_else(|_| {
+            // Not by a descriptor for flushing, which would be kept: files that are given up are often closed.
+            self.reader_of(file).or_else(|_| {
                 let node = file.node.read().clone();
                 Ok(Arc::new(self.origin.open(&node, libc::O_WRONLY)?))
             })

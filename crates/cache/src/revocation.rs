@@ -87,7 +87,13 @@ impl Revocation {
     /// # Errors
     /// If `id` is not found.
     fn search(&self, id: FileId) -> Result<()> {
-        let mut last = self.searched.lock();
+        // One search holds up one thread; others that give something up must not wait for it.
+        let Some(mut last) = self.searched.try_lock() else {
+            return Err(Error::invalid(
+                "the origin is being searched for dirty files that other nodes renamed",
+                "it is tried again",
+            ));
+        };
         let is_found = || self.files.by_id(id).is_some() || !self.is_dirty(id, WHOLE);
         if is_found() {
             return Ok(());

@@ -88,6 +88,11 @@ impl Session {
         if let Some(coherence) = self.permits.coherence() {
             // Bytes that are still dirty stay reserved for this cache until its next mount, or its recovery.
             if self.store.dmt.usage().dirty == 0 {
+                // Before the session leaves the list: the next node refuses an origin with a mark of a cache that is not
+                // in it. Durably, so that no power loss brings back records of dirty bytes of a session that has left.
+                if self.barriers.barrier().is_ok() {
+                    self.store.dmt.settle_origin();
+                }
                 coherence.leave()?;
             }
         }

@@ -115,14 +115,19 @@ impl Registry {
         let open_dir = || openat(&origin, name, flags | OFlags::NOFOLLOW, Mode::empty());
         let dir = match open_dir() {
             Err(Errno::NOENT) if creates => {
-                list_id::refuse_if_marked(&origin, path)?;
-                match mkdirat(&origin, name, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => {
-                        return Err(Error::at(path, "create the directory")(error.into()));
-                    }
+                match list_id::refuse_if_marked(&origin, path) {
+                    Ok(()) => match mkdirat(&origin, name, Mode::RWXU) {
+                        Ok(()) | Err(Errno::EXIST) => open_dir(),
+                        Err(error) => {
+                            return Err(Error::at(path, "create the directory")(error.into()));
+                        }
+                    },
+                    // Another node may have begun the list since.
+                    Err(refused) => match open_dir() {
+                        Err(Errno::NOENT) => return Err(refused),
+                        dir => dir,
+                    },
                 }
-                open_dir()
             }
             dir => dir,
         };
@@ -144,10 +149,14 @@ impl Registry {
         if stat.st_uid != own || stat.st_mode & 0o022 != 0 {
             return Err(Error::invalid(
                 format!("{} belongs to somebody else, or others may change it", path.display()),
-                format!("make it belong to user {own}, with mode 0700"),
+                format!("make it and all in it belong to user {own} (chown -R), with mode 0700"),
             ));
         }
-        let id = ListId::read(&dir, path)?;
+        let mut id = ListId::read(&dir, path)?;
+        if id.is_none() && list_id::refuse_if_marked_for_another(&origin, path, None).is_err() {
+            // Another node may have begun the list since.
+            id = ListId::read(&dir, path)?;
+        }
         list_id::refuse_if_marked_for_another(&origin, path, id.as_ref())?;
         Ok(Self { path: path.to_owned(), origin, dir, id })
     }
@@ -180,10 +189,23 @@ impl Registry {
         let found = statx(&self.origin, name, how, StatxFlags::BASIC_STATS | StatxFlags::BTIME);
         match found {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Place::Elsewhere),
-            found if Seen::of_statx(&found?) != Seen::of(&self.dir)? => {
-                return Ok(Place::Elsewhere);
+            found => {
+                let own = match Seen::of(&self.dir) {
+                    // Clients of some file systems say so of a directory that was removed.
+                    Err(error)
+                        if matches!(
+                            Errno::from_io_error(&error),
+                            Some(Errno::STALE | Errno::NOENT)
+                        ) =>
+                    {
+                        return Ok(Place::Elsewhere);
+                    }
+                    own => own?,
+                };
+                if Seen::of_statx(&found?) != own {
+                    return Ok(Place::Elsewhere);
+                }
             }
-            _ => {}
         }
         match statx(&self.dir, name_of(session), how, StatxFlags::BASIC_STATS) {
             Err(Errno::NOENT) => Ok(Place::Unlisted),
@@ -274,8 +296,9 @@ impl Registry {
                 "{}: node {node} is in it with another version of Halocline, which does not see this one's tokens",
                 self.path.display()
             ),
-            remedy: "have all nodes use one version; unmount that node first, or end its session with `halocline cluster \
-                     recover` or `forget` if it is gone"
+            remedy: "have all nodes use one version, and unmount that node first; if it is gone, mount it again, which \
+                     brings its bytes to the origin and ends its session, and then this one. `halocline cluster recover` \
+                     does the same from here; `forget` gives the bytes up"
                 .to_owned(),
         }
     }

@@ -26,6 +26,9 @@ const MARK_BYTES_MAX: usize = 1024;
 struct Said {
     origin_inode: u64,
     origin_born_ns: u64,
+    /// The nodes' user. Lists of other users are nobody's here, and so are their marks, which anybody can make who may write
+    /// to the directory.
+    user: u32,
 }
 
 impl Said {
@@ -33,13 +36,16 @@ impl Said {
         use std::os::unix::fs::MetadataExt;
         let found = origin.metadata()?;
         let key = OriginKey { inode: found.ino(), born_ns: born_ns(&found) };
-        Ok(Self { origin_inode: key.inode, origin_born_ns: key.born_ns })
+        let user = rustix::process::geteuid().as_raw();
+        Ok(Self { origin_inode: key.inode, origin_born_ns: key.born_ns, user })
     }
 
-    /// Whether both are of one directory. Some nodes may not be shown birth times.
+    /// Whether both are of one directory and one user. Some nodes may not be shown birth times.
     const fn is_alike(&self, other: &Self) -> bool {
         let (one, two) = (self.origin_born_ns, other.origin_born_ns);
-        self.origin_inode == other.origin_inode && (one == two || one == 0 || two == 0)
+        self.user == other.user
+            && self.origin_inode == other.origin_inode
+            && (one == two || one == 0 || two == 0)
     }
 }
 

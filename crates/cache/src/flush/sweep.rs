@@ -449,7 +449,11 @@ impl Sweeper {
                 return Ok(FlushedWhole::Removed);
             }
             let progress = self.still_owed(id, &owed) < left;
-            fruitless = if progress { 0 } else { fruitless + 1 };
+            if progress {
+                fruitless = 0;
+            } else if !gives_way(file, waits) {
+                fruitless += 1;
+            }
         }
     }
 

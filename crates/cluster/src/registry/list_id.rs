@@ -118,6 +118,10 @@ impl ListId {
     pub(super) fn mark(&self, origin: &OwnedFd, path: &Path) -> Result<()> {
         let at = || Error::at(path, "mark the origin of");
         let origin = File::from(origin.try_clone().map_err(at())?);
+        if cluster_mark::found_on(&origin).map_err(at())?.iter().any(|(id, _)| *id == self.0) {
+            // A change of the directory would be taken for one of its names by who searches it.
+            return Ok(());
+        }
         if !cluster_mark::set(&origin, &self.0).map_err(at())? {
             tracing::debug!("{}: the origin takes no mark", path.display());
         }
