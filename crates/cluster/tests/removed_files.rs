@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -47,16 +48,26 @@ fn read(engine: &ExtentEngine, handle: &<ExtentEngine as Engine>::Handle) -> Vec
     bytes
 }
 
+/// Whether the origin says that a cache has newer bytes.
+fn is_marked(origin: &Path) -> bool {
+    let mut names = vec![0; 1 << 16];
+    let length = rustix::fs::listxattr(origin, &mut names).unwrap();
+    String::from_utf8_lossy(&names[..length]).contains("halocline.dirty")
+}
+
 /// Grants everything, and notes what the file has when a permit over all of it ends.
 #[derive(Debug)]
 struct Watching {
     path: PathBuf,
     at_end: Arc<Mutex<Vec<Option<Vec<u8>>>>>,
+    /// Whether the origin said that a cache has newer bytes, each time that a session left.
+    marked: Arc<Mutex<Vec<bool>>>,
 }
 
 impl Watching {
     fn again(&self) -> Self {
-        Self { path: self.path.clone(), at_end: Arc::clone(&self.at_end) }
+        let (at_end, marked) = (Arc::clone(&self.at_end), Arc::clone(&self.marked));
+        Self { path: self.path.clone(), at_end, marked }
     }
 }
 
@@ -68,6 +79,7 @@ impl Coherence for Watching {
     }
 
     fn leave(&self) -> Result<()> {
+        self.marked.lock().unwrap().push(is_marked(self.path.parent().unwrap()));
         Ok(())
     }
 
@@ -110,7 +122,8 @@ fn i11_others_get_a_file_back_only_after_its_name_is_gone() {
     fs::write(origin.path().join(NAME), "old").unwrap();
     fs::write(origin.path().join("other"), "new").unwrap();
     let at_end = Arc::default();
-    let watching = Watching { path: origin.path().join(NAME), at_end: Arc::clone(&at_end) };
+    let (path, marked) = (origin.path().join(NAME), Arc::default());
+    let watching = Watching { path, at_end: Arc::clone(&at_end), marked };
     let coherence: Arc<dyn Coherence> = Arc::new(watching);
     let engine = engine(origin.path(), cache.path(), &coherence);
     let root = engine.root();
@@ -119,6 +132,25 @@ fn i11_others_get_a_file_back_only_after_its_name_is_gone() {
     assert_eq!(std::mem::take(&mut *at_end.lock().unwrap()), [Some(b"new".to_vec())]);
     engine.unlink(&root, to).unwrap();
     assert_eq!(*at_end.lock().unwrap(), [None]);
+}
+
+/// Regression: the next node, which believes marks of caches that are not in the list, was refused while the cache of a node
+/// that had left was closed.
+#[test]
+fn a_node_leaves_only_when_the_origin_is_no_longer_marked() {
+    let [origin, cache] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    fs::write(origin.path().join(NAME), "old").unwrap();
+    let (path, marked) = (origin.path().join(NAME), Arc::default());
+    let watching = Watching { path, at_end: Arc::default(), marked: Arc::clone(&marked) };
+    let coherence: Arc<dyn Coherence> = Arc::new(watching);
+    let engine = engine(origin.path(), cache.path(), &coherence);
+    let file = open(&engine, NAME);
+    engine.write(&file, 0, b"new", ME).unwrap();
+    assert!(is_marked(origin.path()));
+    drop(file);
+    Controlled::flush(&engine, None, false, &mut |_| ControlFlow::Continue(())).unwrap();
+    engine.close().unwrap();
+    assert_eq!(*marked.lock().unwrap(), [false]);
 }
 
 struct Node {

@@ -179,3 +179,14 @@ fn i9_dirty_bytes_of_a_file_that_is_gone_are_saved() {
     node.give_up().unwrap();
     assert_eq!((node.dirty(), node.engine.status().report.conflicts), (0, 1));
 }
+
+/// Regression: each file that was given up kept a descriptor, until the node could open no more.
+#[test]
+fn a_closed_file_that_is_given_up_is_forgotten() {
+    let node = Node::new();
+    for _ in 0..2 {
+        node.engine.components.revocation.give_up(node.file, WHOLE, true).unwrap();
+    }
+    assert_eq!(node.dirty(), 0);
+    assert!(node.engine.base.files.by_id(node.id).is_none());
+}
