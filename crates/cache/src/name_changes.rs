@@ -119,7 +119,7 @@ impl NameChanges {
         if let Some(file) = file {
             file.unlinked.store(true, Ordering::SeqCst);
             if file.is_open() {
-                self.bring_home_the_nameless(&file);
+                self.flush_unlinked(&file);
                 return Ok(());
             }
             let forgotten = match file.id() {
@@ -162,9 +162,9 @@ impl NameChanges {
     }
 
     /// A file without names that a program has open, where other nodes use the origin, too: its dirty bytes go to the
-    /// origin, and nothing more is cached. After a kill its record would lead to whatever has its inode by then, because
-    /// tokens and not looks say what may be flushed (I11).
-    fn bring_home_the_nameless(&self, file: &Arc<CachedFile>) {
+    /// origin, and nothing more is cached. After a kill its record would lead to whatever file has the inode number by
+    /// then: with other nodes, tokens and not stamps say what may be flushed (I11).
+    fn flush_unlinked(&self, file: &Arc<CachedFile>) {
         if !self.permits.are_needed() {
             return;
         }

@@ -89,7 +89,7 @@ fn i4_a_discard_that_was_overtaken_is_not_due() {
     assert_eq!(table.usage().used, 0);
 }
 
-/// A power loss after a close leaves the store alone: nobody syncs the ring. What was accepted until
+/// A power loss after a close leaves the store alone: nobody syncs the log then. What was accepted until
 /// changes were refused is in the store, or an eviction would free blocks of extents that are back.
 #[test]
 fn i4_what_is_accepted_during_a_close_is_closed_with_the_rest() {

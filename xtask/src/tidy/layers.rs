@@ -1,17 +1,17 @@
 //! The table of crates in `ARCHITECTURE.md` is what the manifests say: each crate stands there once, below all that it
 //! uses, and its row names exactly the crates of this repository among its dependencies, those of its build script and of
-//! single targets included. The compiler refuses uses that no manifest names, so that the drawing and the code are one
-//! thing. What only tests use is not drawn, but stands above, too: Cargo accepts circles of those.
+//! single targets included. The compiler refuses uses that no manifest names, so that the table and the code are one
+//! thing. What only tests use is not in it, but stands above, too: Cargo accepts circles of those.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Source};
 
-const DRAWING: &str = "ARCHITECTURE.md";
+const TABLE: &str = "ARCHITECTURE.md";
 
 /// Finds what the table and the manifests do not agree on.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
-    let Some(drawing) = sources.iter().find(|source| source.path == DRAWING) else {
+    let Some(drawing) = sources.iter().find(|source| source.path == TABLE) else {
         return Vec::new();
     };
     let rows: Vec<Row> = drawing.text.lines().enumerate().filter_map(Row::read).collect();
@@ -42,7 +42,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
                 |above: &&Row| above.name == other && Some(above.line) < row.map(|row| row.line);
             if !rows.iter().any(|above| is_above(&above)) {
                 let what = format!(
-                    "the tests of {name} use {other}, which must stand above it in {DRAWING}"
+                    "the tests of {name} use {other}, which must stand above it in {TABLE}"
                 );
                 findings.push(Finding::new(manifest, 1, what));
             }
@@ -53,7 +53,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
                 let what = format!("{name} uses {used:?} by its manifest, and {:?} here", row.uses);
                 findings.push(Finding::new(drawing, row.line, what));
             }
-            None => findings.push(Finding::new(manifest, 1, format!("{DRAWING} has no row of it"))),
+            None => findings.push(Finding::new(manifest, 1, format!("{TABLE} has no row of it"))),
         }
     }
     findings.extend(drawn.values().map(|row| {
@@ -130,7 +130,7 @@ mod tests {
                         [dev-dependencies]\nserde = \"1\"\n";
 
     fn findings(table: &str, manifests: &[(&str, &str)]) -> usize {
-        let mut sources = vec![Source::new(DRAWING, table)];
+        let mut sources = vec![Source::new(TABLE, table)];
         sources.extend(
             manifests
                 .iter()

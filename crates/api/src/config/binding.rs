@@ -158,7 +158,6 @@ impl Binding {
     }
 }
 
-/// Birth time in nanoseconds since the epoch; 0 where the file system knows none.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_programs_need_the_processors() {
+    fn no_thread_polls_where_programs_need_the_processors() {
         // The answer after some requests.
         let due = |poll: &mut BusyPoll| (0..100).map(|_| poll.is_due()).last().unwrap();
         let mut first = poll();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_ends_by_itself() {
+    fn polling_ends_by_itself() {
         let mut poll = poll();
         let mut times = 0;
         poll.poll(|| {
