@@ -143,8 +143,7 @@ impl Sweeper {
         }
     }
 
-    /// Waits until no other flush of the file is under way. Who waits for this one is counted, because those that may give
-    /// way do.
+    /// Waits until no other flush of the file is under way; those that may give way do.
     fn begin(file: &CachedFile, waits: Waits) -> MutexGuard<'_, ()> {
         let counts: &[&AtomicU32] = match waits {
             Waits::NoOne => &[],
