@@ -22,8 +22,8 @@ pub(super) const TRIES: u32 = 64;
 /// The most round trips of an operation: a directory may lie deep, and then all above it are asked. What a store answers
 /// may lead nowhere.
 const STEPS_MAX: u32 = 100_000;
-/// How often a script finds that a new epoch began.
-const STALE_MAX: u32 = 8;
+/// How long a script finds again and again that a new epoch began: checks may follow each other closely.
+const STALE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a check is waited for, and how often it is asked.
 const HELD_MAX: Duration = Duration::from_secs(10);
 /// See [`HELD_MAX`].
@@ -118,13 +118,16 @@ impl Driver {
         let mut numbers = self.numbers.lock();
         if numbers.1 - numbers.0 < count {
             self.sent.fetch_add(1, Ordering::Relaxed);
-            let epoch = *self.epochs.read();
-            let first = match self.store.reserve(BLOCK) {
-                Err(NamesError::Stale) => {
-                    self.refresh(epoch)?;
-                    self.store.reserve(BLOCK)?
+            let mut epoch = *self.epochs.read();
+            let begun = self.wait.clock.instant();
+            let first = loop {
+                match self.store.reserve(BLOCK) {
+                    Err(NamesError::Stale) if self.wait.clock.elapsed(begun) < STALE_LIMIT => {
+                        self.refresh(epoch)?;
+                        epoch = *self.epochs.read();
+                    }
+                    first => break first?,
                 }
-                first => first?,
             };
             let end = first.checked_add(BLOCK);
             let end = end.ok_or_else(|| NamesError::Unsound("no number is left".to_owned()))?;
@@ -158,7 +161,7 @@ impl Driver {
     /// in the way, which does nothing.
     fn send(&self, shard: Inode, script: &Script, began: &mut u64) -> Sent<Answer> {
         let mut first: Option<(IntentId, Instant)> = None;
-        let mut stale = 0;
+        let sent = self.wait.clock.instant();
         loop {
             let epochs = self.epochs.read();
             if *epochs != *began {
@@ -172,8 +175,7 @@ impl Driver {
             let answer = self.store.run(shard, script);
             drop(epochs);
             let answer = match answer {
-                Err(NamesError::Stale) if stale < STALE_MAX => {
-                    stale += 1;
+                Err(NamesError::Stale) if self.wait.clock.elapsed(sent) < STALE_LIMIT => {
                     self.refresh(*began)?;
                     continue;
                 }
