@@ -224,13 +224,9 @@ impl Shared {
                 self.lease.set_unlisted(false);
                 Ok(())
             }
-            // Seen twice: a file system that repairs itself may hide an entry for a moment.
-            Ok(Place::Unlisted) if self.lease.set_unlisted(true) => {
+            Ok(Place::Unlisted) => {
                 self.end();
                 Ok(())
-            }
-            Ok(Place::Unlisted) => {
-                Err(StoreError::Unusable("this session is not in the list of sessions".to_owned()))
             }
             Ok(Place::Elsewhere) => {
                 let what = self.registry.what_is_elsewhere();
