@@ -114,21 +114,22 @@ impl Registry {
         let name = path.file_name().unwrap_or_default();
         let open_dir = || openat(&origin, name, flags | OFlags::NOFOLLOW, Mode::empty());
         let dir = match open_dir() {
-            Err(Errno::NOENT) if creates => {
-                match list_id::refuse_if_marked(&origin, path) {
-                    Ok(()) => match mkdirat(&origin, name, Mode::RWXU) {
-                        Ok(()) | Err(Errno::EXIST) => open_dir(),
+            Err(Errno::NOENT) if creates => match list_id::refuse_if_marked(&origin, path) {
+                Ok(()) => {
+                    match mkdirat(&origin, name, Mode::RWXU) {
+                        Ok(()) | Err(Errno::EXIST) => {}
                         Err(error) => {
                             return Err(Error::at(path, "create the directory")(error.into()));
                         }
-                    },
-                    // Another node may have begun the list since.
-                    Err(refused) => match open_dir() {
-                        Err(Errno::NOENT) => return Err(refused),
-                        dir => dir,
-                    },
+                    }
+                    open_dir()
                 }
-            }
+                // Another node may have begun the list since.
+                Err(refused) => match open_dir() {
+                    Err(Errno::NOENT) => return Err(refused),
+                    dir => dir,
+                },
+            },
             dir => dir,
         };
         let dir = dir.map_err(|error| Error::at(path, "open the directory")(error.into()))?;
@@ -153,11 +154,15 @@ impl Registry {
             ));
         }
         let mut id = ListId::read(&dir, path)?;
-        if id.is_none() && list_id::refuse_if_marked_for_another(&origin, path, None).is_err() {
+        let refuse = |id: Option<&ListId>| list_id::refuse_if_marked_for_another(&origin, path, id);
+        match refuse(id.as_ref()) {
             // Another node may have begun the list since.
-            id = ListId::read(&dir, path)?;
+            Err(_) if id.is_none() => {
+                id = ListId::read(&dir, path)?;
+                refuse(id.as_ref())?;
+            }
+            done => done?,
         }
-        list_id::refuse_if_marked_for_another(&origin, path, id.as_ref())?;
         Ok(Self { path: path.to_owned(), origin, dir, id })
     }
 
@@ -396,4 +401,4 @@ fn session_of(name: &str) -> Option<Session> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

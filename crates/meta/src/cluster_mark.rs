@@ -56,6 +56,10 @@ impl Said {
 pub fn set(origin: &File, list_id: &str) -> io::Result<bool> {
     let said = serde_json::to_vec(&Said::of(origin)?)?;
     let attribute = OriginAttribute::new(origin.try_clone()?, WHAT, list_id)?;
+    if attribute.read_own(MARK_BYTES_MAX)? == said {
+        // A change of the directory would be taken for one of its names by who searches it.
+        return Ok(true);
+    }
     match attribute.write(&said) {
         Ok(()) => Ok(true),
         Err(error) => {

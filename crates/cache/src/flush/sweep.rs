@@ -281,13 +281,14 @@ impl Sweeper {
             if flushed.bytes >= limit || self.backpressure.has_waiters() {
                 total += self.finish(file, id, &std::mem::take(&mut flushed), callbacks)?;
             }
-            let goes_on = || (callbacks.go_on)(0) && !gives_way(file, callbacks.manners.waits);
-            if !(callbacks.go_on)(bytes) || !goes_on() || file.last_seen.lock().is_external() {
+            let goes_on =
+                |bytes| (callbacks.go_on)(bytes) && !gives_way(file, callbacks.manners.waits);
+            if !goes_on(bytes) || file.last_seen.lock().is_external() {
                 regions.lock().clear();
                 break;
             }
             let worked = (self.clock.elapsed(begun), bytes);
-            self.be_courteous(callbacks.manners.waits, worked, workers, &goes_on);
+            self.be_courteous(callbacks.manners.waits, worked, workers, &|| goes_on(0));
         }
         Ok(total + self.finish(file, id, &flushed, callbacks)?)
     }
@@ -337,8 +338,7 @@ impl Sweeper {
 
     /// Rests after work while there is no pressure, so long that the `workers` of a sweep take no more of the origin
     /// together than is this node's share. A flush that was asked for rests only while programs of this node use the
-    /// origin, and one that another node waits for never does.
-    /// It ends when the sweep shall not go on.
+    /// origin, and one that another node waits for never does. A rest ends when the sweep shall not go on.
     fn be_courteous(
         &self,
         waits: Waits,

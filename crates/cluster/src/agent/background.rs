@@ -37,6 +37,13 @@ struct State {
     is_refused: bool,
 }
 
+impl State {
+    /// Whether the others know of anything that this node does.
+    fn was_told(&self) -> bool {
+        self.told.is_some_and(|(told, _)| any(told))
+    }
+}
+
 const fn either(one: Use, other: Use) -> Use {
     Use { works: one.works || other.works, serves: one.serves || other.serves }
 }
@@ -90,12 +97,11 @@ impl Shared {
             state.nodes = state.nodes.max(nodes);
             let own = either(state.since, state.now);
             state.since = state.now;
+            if !any(own) && !state.was_told() {
+                return;
+            }
             own
         };
-        let was_told = self.background.state.lock().told.is_some_and(|(told, _)| any(told));
-        if !any(own) && !was_told {
-            return;
-        }
         let now = self.options.clock.instant();
         let lease_ms = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
         let answer = self.store.users(Some((self.session, own, lease_ms)));
@@ -121,7 +127,7 @@ impl Shared {
 
     /// Takes back what this node told, at its end; what is not taken back ends with the lease.
     pub(super) fn end_use(&self) {
-        let was_told = self.background.state.lock().told.is_some_and(|(told, _)| any(told));
+        let was_told = self.background.state.lock().was_told();
         if was_told {
             let _ = self.store.users(Some((self.session, Use::default(), 0)));
         }

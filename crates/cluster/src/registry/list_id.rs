@@ -118,10 +118,6 @@ impl ListId {
     pub(super) fn mark(&self, origin: &OwnedFd, path: &Path) -> Result<()> {
         let at = || Error::at(path, "mark the origin of");
         let origin = File::from(origin.try_clone().map_err(at())?);
-        if cluster_mark::found_on(&origin).map_err(at())?.iter().any(|(id, _)| *id == self.0) {
-            // A change of the directory would be taken for one of its names by who searches it.
-            return Ok(());
-        }
         if !cluster_mark::set(&origin, &self.0).map_err(at())? {
             tracing::debug!("{}: the origin takes no mark", path.display());
         }
@@ -172,15 +168,10 @@ fn refusal(what: String, path: &Path, marks: &[(String, String)]) -> Error {
 
 /// Refuses to begin a new list for an origin that has one.
 pub(super) fn refuse_if_marked(origin: &OwnedFd, path: &Path) -> Result<()> {
-    let marks = others(origin, path, None)?;
-    if marks.is_empty() {
-        return Ok(());
-    }
-    let what = format!(
-        "{} is missing, the list of the nodes that cache the origin: they may be there still",
-        path.display()
-    );
-    Err(refusal(what, path, &marks))
+    refuse_others(
+        (origin, path, None),
+        "is missing, the list of the nodes that cache the origin: they may be there still",
+    )
 }
 
 /// Refuses a list in place of the one that the origin is marked with.
@@ -189,13 +180,18 @@ pub(super) fn refuse_if_marked_for_another(
     path: &Path,
     own: Option<&ListId>,
 ) -> Result<()> {
-    let marks = others(origin, path, own)?;
-    if marks.is_empty() {
-        return Ok(());
+    refuse_others(
+        (origin, path, own),
+        "is not the list of sessions that the origin had, whose nodes may be there still",
+    )
+}
+
+fn refuse_others(
+    (origin, path, own): (&OwnedFd, &Path, Option<&ListId>),
+    what: &str,
+) -> Result<()> {
+    match &others(origin, path, own)?[..] {
+        [] => Ok(()),
+        marks => Err(refusal(format!("{} {what}", path.display()), path, marks)),
     }
-    let what = format!(
-        "{} is not the list of sessions that the origin had, whose nodes may be there still",
-        path.display()
-    );
-    Err(refusal(what, path, &marks))
 }

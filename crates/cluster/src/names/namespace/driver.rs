@@ -117,10 +117,10 @@ impl Driver {
     pub(super) fn numbers(&self, count: u64) -> Result<Inode> {
         let mut numbers = self.numbers.lock();
         if numbers.1 - numbers.0 < count {
-            self.sent.fetch_add(1, Ordering::Relaxed);
             let mut epoch = *self.epochs.read();
             let begun = self.wait.clock.instant();
             let first = loop {
+                self.sent.fetch_add(1, Ordering::Relaxed);
                 match self.store.reserve(BLOCK) {
                     Err(NamesError::Stale) if self.wait.clock.elapsed(begun) < STALE_LIMIT => {
                         self.refresh(epoch)?;
