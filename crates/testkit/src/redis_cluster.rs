@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -145,6 +146,18 @@ impl RedisCluster {
         // What was sent before would be read when it goes on.
         self.command(master, &["CLIENT", "KILL", "TYPE", "replica"]);
         replica
+    }
+
+    /// Kills the master that serves a key, and with it what it acknowledges from now on; its replica takes its place, and it
+    /// comes back.
+    pub fn lose_master_of(&mut self, key: &str) {
+        let master = self.master_of(key);
+        let replica = self.cut_replica_of(master);
+        thread::sleep(Duration::from_millis(300));
+        self.kill(master);
+        self.signal(replica, Signal::CONT);
+        self.wait_for_successor(master, key);
+        self.revive(master);
     }
 
     /// Sends the process of a server a signal.

@@ -338,17 +338,8 @@ mod tests {
     use super::*;
 
     fn entry(node: &str, cache: &str) -> Entry {
-        Entry {
-            session: Session(1),
-            node: node.to_owned(),
-            cache: PathBuf::from(cache),
-            cache_id: "id".to_owned(),
-            boot_id: "boot".to_owned(),
-            since: 1,
-            cache_seen: None,
-            seen: None,
-            list_id: None,
-        }
+        let (node, cache) = (node.to_owned(), PathBuf::from(cache));
+        Entry { node, cache, ..crate::registry::tests::entry(1) }
     }
 
     #[test]

@@ -3,7 +3,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use super::*;
 
-fn entry(session: u64) -> Entry {
+pub(crate) fn entry(session: u64) -> Entry {
     Entry {
         session: Session(session),
         node: "n1".to_owned(),

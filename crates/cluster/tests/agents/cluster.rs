@@ -113,13 +113,7 @@ fn i14_masters_are_killed_under_load_with_what_they_acknowledged() {
     let key = key_of(&cluster, 0);
     for (seed, key) in (0..).zip([key.as_str(), MEMBERS]) {
         under_load(&nodes, seed, || {
-            let master = cluster.master_of(key);
-            let replica = cluster.cut_replica_of(master);
-            thread::sleep(Duration::from_millis(300));
-            cluster.kill(master);
-            cluster.signal(replica, Signal::CONT);
-            cluster.wait_for_successor(master, key);
-            cluster.revive(master);
+            cluster.lose_master_of(key);
         });
         cluster.wait_until_well();
     }

@@ -9,9 +9,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use halocline_api::config::{CacheSize, Config};
+use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
-use halocline_cache::{Decorations, ExtentEngine};
 use halocline_model::request::ByteRange;
 use halocline_os::client_pages;
 use halocline_os::error::Result;
@@ -19,10 +18,10 @@ use halocline_testkit::fuse_device;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::stalling_server::{Stalled, StallingServer};
 use halocline_testkit::waiting::eventually;
+use halocline_vfs::Engine;
 use halocline_vfs::namespace::Node;
-use halocline_vfs::{Caller, Engine};
 
-const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+use super::{ME, without_rebuild};
 
 /// Tokens that are always new, and let bytes be cached or not.
 #[derive(Debug, Clone, Copy)]
@@ -69,14 +68,7 @@ impl FileTokens for New {
 
 fn engine(origin: &Path, cache: &Path, tokens: New) -> ExtentEngine {
     let coherence: Arc<dyn Coherence> = Arc::new(tokens);
-    let config = Config {
-        size: CacheSize::Bytes(64 << 20),
-        policy: "always".to_owned(),
-        rebuild: false,
-        ..Config::default()
-    };
-    let around = Decorations { coherence: Some(&coherence), ..Decorations::NONE };
-    ExtentEngine::open_decorated(origin, cache, &config, around).unwrap()
+    super::engine(origin, cache, &coherence, &without_rebuild())
 }
 
 /// Regression: a page that was being read when another node wrote, and was still locked when this node dropped its

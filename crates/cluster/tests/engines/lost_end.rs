@@ -6,25 +6,17 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use halocline_api::config::{CacheSize, Config};
 use halocline_api::control::Controlled;
+use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::Coherence;
-use halocline_cache::{Decorations, ExtentEngine};
 use halocline_cluster::alone::Alone;
-use halocline_vfs::{Caller, Engine};
+use halocline_vfs::Engine;
 
-const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+use super::{ME, without_rebuild};
 
 fn engine(origin: &Path, cache: &Path) -> ExtentEngine {
     let alone: Arc<dyn Coherence> = Arc::new(Alone);
-    let config = Config {
-        size: CacheSize::Bytes(64 << 20),
-        policy: "always".to_owned(),
-        rebuild: false,
-        ..Config::default()
-    };
-    let around = Decorations { coherence: Some(&alone), ..Decorations::NONE };
-    ExtentEngine::open_decorated(origin, cache, &config, around).unwrap()
+    super::engine(origin, cache, &alone, &without_rebuild())
 }
 
 /// Regression: in a cluster such bytes were dropped, and nobody was told.

@@ -1,6 +1,10 @@
 //! Extent engines of several nodes over one origin, with the agents' tokens between them (I11).
 
+mod client_pages;
 mod growth;
+mod lost_end;
+mod new_tokens;
+mod removed_files;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -24,11 +28,28 @@ use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
 use halocline_testkit::waiting::{SetOnDrop, eventually, within};
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker, SetAttr};
-use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 use tempfile::TempDir;
 
 const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+/// An engine that caches everything, with what else `config` says.
+fn engine(
+    origin: &Path,
+    cache: &Path,
+    coherence: &Arc<dyn Coherence>,
+    config: &Config,
+) -> ExtentEngine {
+    let config =
+        Config { size: CacheSize::Bytes(64 << 20), policy: "always".to_owned(), ..config.clone() };
+    let around = Decorations { coherence: Some(coherence), ..Decorations::NONE };
+    ExtentEngine::open_decorated(origin, cache, &config, around).unwrap()
+}
+
+/// Nothing is flushed before somebody wants it.
+fn without_rebuild() -> Config {
+    Config { rebuild: false, ..Config::default() }
+}
 
 struct Node {
     engine: ExtentEngine,
@@ -84,13 +105,7 @@ impl Cluster {
         let registry = Registry::open(&registry.join("list")).unwrap();
         let agent = Arc::new(Agent::begin(options, Arc::clone(store), registry).unwrap());
         let coherence: Arc<dyn Coherence> = Arc::clone(&agent) as _;
-        let config = Config {
-            size: CacheSize::Bytes(64 << 20),
-            policy: "always".to_owned(),
-            ..config.clone()
-        };
-        let around = Decorations { coherence: Some(&coherence), ..Decorations::NONE };
-        let engine = ExtentEngine::open_decorated(origin, cache.path(), &config, around).unwrap();
+        let engine = engine(origin, cache.path(), &coherence, config);
         Node { engine, agent, _cache: cache }
     }
 }
@@ -365,14 +380,7 @@ fn i14_no_acknowledged_write_is_lost_when_masters_are_killed() {
         Cluster::over(3, &Config::default(), || open(&servers.urls(), None, "test").unwrap());
     let written = registers(&cluster, 400, || {
         for key in ["halocline:{test}:members", &key_of_file(&servers)] {
-            let master = servers.master_of(key);
-            // What it acknowledges from now on is lost with it.
-            let replica = servers.cut_replica_of(master);
-            thread::sleep(Duration::from_millis(300));
-            servers.kill(master);
-            servers.signal(replica, Signal::CONT);
-            servers.wait_for_successor(master, key);
-            servers.revive(master);
+            servers.lose_master_of(key);
             servers.wait_until_well();
         }
     });

@@ -6,15 +6,15 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use halocline_api::config::{CacheSize, Config};
 use halocline_api::control::Controlled;
+use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
-use halocline_cache::{Decorations, ExtentEngine};
 use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
-use halocline_vfs::{Caller, Engine};
+use halocline_vfs::Engine;
 
-const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+use super::{ME, engine, without_rebuild};
+
 const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
 
 /// Grants everything, as it is told to.
@@ -88,15 +88,7 @@ impl Mounted {
         fs::write(origin.path().join("file"), [0; 10_000]).unwrap();
         let tokens = Arc::<Tokens>::default();
         let coherence: Arc<dyn Coherence> = Arc::new(Node(Arc::clone(&tokens)));
-        let config = Config {
-            size: CacheSize::Bytes(64 << 20),
-            policy: "always".to_owned(),
-            rebuild: false,
-            ..Config::default()
-        };
-        let around = Decorations { coherence: Some(&coherence), ..Decorations::NONE };
-        let engine =
-            ExtentEngine::open_decorated(origin.path(), cache.path(), &config, around).unwrap();
+        let engine = engine(origin.path(), cache.path(), &coherence, &without_rebuild());
         let (node, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
         let handle = Some(engine.open(&node, libc::O_RDWR, ME).unwrap());
         Self { engine, handle, tokens, origin, _cache: cache }

@@ -5,35 +5,22 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
-use halocline_api::config::{CacheSize, Config};
 use halocline_api::control::Controlled;
+use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, FileTokens, Grant, LocalCache, SharedFile, Want};
-use halocline_cache::{Decorations, ExtentEngine};
-use halocline_cluster::agent::{Agent, Options};
-use halocline_cluster::registry::Registry;
 use halocline_cluster::store::Store;
 use halocline_cluster::store::memory::MemoryStore;
 use halocline_model::request::ByteRange;
 use halocline_os::error::Result;
-use halocline_vfs::{Caller, Engine};
+use halocline_vfs::Engine;
 
-const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+use super::{Cluster, ME, Node, without_rebuild};
+
 const NAME: &str = "file";
 
-fn config() -> Config {
-    Config {
-        size: CacheSize::Bytes(64 << 20),
-        policy: "always".to_owned(),
-        rebuild: false,
-        ..Config::default()
-    }
-}
-
 fn engine(origin: &Path, cache: &Path, coherence: &Arc<dyn Coherence>) -> ExtentEngine {
-    let around = Decorations { coherence: Some(coherence), ..Decorations::NONE };
-    ExtentEngine::open_decorated(origin, cache, &config(), around).unwrap()
+    super::engine(origin, cache, coherence, &without_rebuild())
 }
 
 fn open(engine: &ExtentEngine, name: &str) -> <ExtentEngine as Engine>::Handle {
@@ -153,25 +140,9 @@ fn a_node_leaves_only_when_the_origin_is_no_longer_marked() {
     assert_eq!(*marked.lock().unwrap(), [false]);
 }
 
-struct Node {
-    engine: ExtentEngine,
-    agent: Arc<Agent>,
-    _cache: tempfile::TempDir,
-}
-
 fn nodes(origin: &Path, registry: &Path) -> [Node; 2] {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
-    [0, 1].map(|number| {
-        let cache = tempfile::tempdir().unwrap();
-        let mut options =
-            Options::new(format!("n{number}"), cache.path().to_owned(), format!("cache {number}"));
-        options.poll = Duration::from_millis(20);
-        let registry = Registry::open(&registry.join("list")).unwrap();
-        let agent = Arc::new(Agent::begin(options, Arc::clone(&store), registry).unwrap());
-        let coherence: Arc<dyn Coherence> = Arc::clone(&agent) as _;
-        let engine = engine(origin, cache.path(), &coherence);
-        Node { engine, agent, _cache: cache }
-    })
+    [0, 1].map(|number| Cluster::node(number, (origin, registry), &store, &without_rebuild()))
 }
 
 /// What programs have open without a name they can go on to read and write, on all nodes; none of it stays dirty on a
