@@ -46,12 +46,12 @@ impl NameChanges {
     /// Makes a directory entry other than a regular file that is to be opened.
     pub(crate) fn make(
         &self,
-        place: (&Node, &OsStr),
+        entry: (&Node, &OsStr),
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Node, Stat)> {
         let _space = self.space.take_name(0)?;
-        self.namespace.make(place, what, by)
+        self.namespace.make(entry, what, by)
     }
 
     /// Gives a file one more name; returns its attributes afterwards.

@@ -36,7 +36,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
-use crate::registry::{Entry, Registry, Seen};
+use crate::registry::{Entry, FileIdentity, Registry};
 use crate::store::{Store, StoreError};
 use background::Background;
 use file::File;
@@ -362,8 +362,8 @@ pub(crate) fn told(error: StoreError) -> Error {
 }
 
 /// Which directory a path leads to, if that can be seen.
-fn seen(path: &Path) -> Option<Seen> {
-    std::fs::File::open(path).and_then(Seen::of).ok()
+fn seen(path: &Path) -> Option<FileIdentity> {
+    std::fs::File::open(path).and_then(FileIdentity::of).ok()
 }
 
 /// A number that was never used before.

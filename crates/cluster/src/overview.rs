@@ -83,7 +83,7 @@ pub enum Problem {
         /// What is wrong with it.
         what: String,
     },
-    /// A part of the store does not answer: its files' tokens can be neither seen nor changed.
+    /// A partition of the store does not answer: its files' tokens can be neither seen nor changed.
     Silent {
         /// Which server and part, and why.
         what: String,
@@ -138,7 +138,7 @@ impl Overview {
 
 /// Examines everything and changes nothing; nodes continue meanwhile, and files are counted one after another.
 ///
-/// Anything that cannot be seen because a part of the store does not answer is reported as such.
+/// Anything that cannot be seen because a partition of the store does not answer is reported as such.
 ///
 /// # Errors
 /// If the members or the list cannot be read.

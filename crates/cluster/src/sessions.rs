@@ -8,7 +8,7 @@ use halocline_os::error::{Error, Result};
 use serde::Serialize;
 
 use crate::agent::{remove, told};
-use crate::registry::{Registry, Seen};
+use crate::registry::{FileIdentity, Registry};
 use crate::store::{self, Lease, Reading, Roll, Store};
 
 /// How many files are examined to find what a session holds.
@@ -29,7 +29,7 @@ pub struct Node {
     pub boot_id: Option<String>,
     /// Which directory its cache is on that machine.
     #[serde(skip)]
-    pub cache_seen: Option<Seen>,
+    pub cache_seen: Option<FileIdentity>,
     /// Whether it is alive; `None` if the store does not know it.
     pub life: Option<Life>,
     /// How long its lease may still run by the store's clock, in milliseconds: while the store may have forgotten

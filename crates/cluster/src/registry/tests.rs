@@ -56,15 +56,15 @@ fn i11_nodes_that_identify_files_differently_do_not_share_them() {
         fs::write(&path, serde_json::to_vec(&entry).unwrap()).unwrap();
     };
     for wrong in [
-        Seen { inode: seen.inode + 1, ..seen },
-        Seen { born_ns: u64::from(seen.born_ns == 0), ..seen },
+        FileIdentity { inode: seen.inode + 1, ..seen },
+        FileIdentity { born_ns: u64::from(seen.born_ns == 0), ..seen },
     ] {
         write(Some(wrong));
         let refused = registry.check_views(own).unwrap_err().to_string();
         assert!(refused.contains("on node far"), "{refused}");
         registry.check_views(other).unwrap();
     }
-    for right in [None, Some(seen), Some(Seen { device: 0, ..seen })] {
+    for right in [None, Some(seen), Some(FileIdentity { device: 0, ..seen })] {
         write(right);
         registry.check_views(own).unwrap();
     }

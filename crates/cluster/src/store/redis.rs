@@ -1,6 +1,6 @@
 //! A store on one server of Redis or Valkey, or on a [cluster](ClusterStore) of them.
 //!
-//! All keys of one origin have the same hash tag; on a cluster, the members and each part have one each. A file's
+//! All keys of one origin have the same hash tag; on a cluster, the members and each partition have one each. A file's
 //! tokens are a hash of a version and a value. It is kept for an hour after nobody holds or wants anything, so that no
 //! delayed request finds the version that it expects. Each session has a list of messages, on which it waits.
 
@@ -8,7 +8,7 @@ mod cluster;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod keys;
-pub(crate) mod parts;
+pub(crate) mod partitions;
 mod routes;
 mod scripts;
 mod server;
@@ -186,25 +186,25 @@ fn candidate() -> u64 {
 }
 
 /// The answer of the script that reads the members: epoch, version, members, time, sessions with their leases, when the
-/// epoch began, and the parts of a cluster.
+/// epoch began, and the partitions of a cluster.
 type RollAnswer = (String, String, Vec<u8>, u64, Vec<String>, String, String);
 
 /// The members, from the answer of the script that reads them. `forgotten` is how long leases that the store has
 /// forgotten may still run.
 fn roll_of(answer: RollAnswer, forgotten: Duration) -> Result<(Roll, String)> {
-    let (epoch, version, members, now_ms, leases, since_ms, parts) = answer;
+    let (epoch, version, members, now_ms, leases, since_ms, partitions) = answer;
     let epoch = Epoch(number(&epoch)?);
     let lease = |pair: &[String]| Ok((Session(number(&pair[0])?), number(&pair[1])?));
     let roll = Roll {
         epoch,
-        parts: Arc::from([epoch]),
+        partitions: Arc::from([epoch]),
         version: if version.is_empty() { 0 } else { number(&version)? },
         members: if version.is_empty() { Members::default() } else { coding::members(&members)? },
         leases: leases.chunks_exact(2).map(lease).collect::<Result<_>>()?,
         forgotten_until_ms: number::<u64>(&since_ms)?.saturating_add(millis(forgotten)),
         now_ms,
     };
-    Ok((roll, parts))
+    Ok((roll, partitions))
 }
 
 fn millis(time: Duration) -> u64 {
@@ -386,7 +386,7 @@ fn scan(
 }
 
 impl Store for RedisStore {
-    fn part(&self, _file: SharedFile) -> usize {
+    fn partition(&self, _file: SharedFile) -> usize {
         0
     }
 

@@ -174,7 +174,7 @@ impl File {
         change: impl Fn(&mut Tokens, Epoch),
     ) -> Result<Option<Tokens>, StoreError> {
         let shared = &self.shared;
-        let epoch = shared.roll.known().parts[shared.store.part(self.id)];
+        let epoch = shared.roll.known().partitions[shared.store.partition(self.id)];
         let mut value = self.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
         for _ in 0..RACES {
             let mut new = value.clone();
