@@ -42,7 +42,7 @@ pub enum Kept {
 #[derive(Debug)]
 pub struct MemoryStore {
     state: Mutex<State>,
-    told: Condvar,
+    arrived: Condvar,
     /// What waits for messages are measured by.
     wait_clock: Clock,
     asked: AtomicU64,
@@ -83,8 +83,8 @@ impl MemoryStore {
         let next_epoch = partitions as u64;
         let partitions = (0..next_epoch).map(Epoch).collect();
         let state = State { partitions, next_epoch, ..State::default() };
-        let (told, wait_clock) = (Condvar::new(), Clock::MACHINE);
-        Self { state: Mutex::new(state), told, wait_clock, asked: AtomicU64::new(0) }
+        let (arrived, wait_clock) = (Condvar::new(), Clock::MACHINE);
+        Self { state: Mutex::new(state), arrived, wait_clock, asked: AtomicU64::new(0) }
     }
 
     /// For tests: advances its clock.
@@ -253,14 +253,14 @@ impl Store for MemoryStore {
         if !messages.contains(&file) {
             messages.push(file);
         }
-        self.told.notify_all();
+        self.arrived.notify_all();
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
         let deadline = self.wait_clock.instant() + wait_limit;
         let mut state = self.state.lock();
         let has_none = |state: &mut State| state.messages.get(&session).is_none_or(Vec::is_empty);
-        self.wait_clock.wait_while(&self.told, &mut state, has_none, deadline);
+        self.wait_clock.wait_while(&self.arrived, &mut state, has_none, deadline);
         state.messages.remove(&session).unwrap_or_default()
     }
 
@@ -268,7 +268,7 @@ impl Store for MemoryStore {
         let state = &mut *self.state.lock();
         if !state.loses_a_message() {
             state.peer_messages.entry(session).or_default().push(message.to_owned());
-            self.told.notify_all();
+            self.arrived.notify_all();
         }
     }
 
@@ -277,7 +277,7 @@ impl Store for MemoryStore {
         let mut state = self.state.lock();
         let has_none =
             |state: &mut State| state.peer_messages.get(&session).is_none_or(Vec::is_empty);
-        self.wait_clock.wait_while(&self.told, &mut state, has_none, deadline);
+        self.wait_clock.wait_while(&self.arrived, &mut state, has_none, deadline);
         state.peer_messages.remove(&session).unwrap_or_default()
     }
 

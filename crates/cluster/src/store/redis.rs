@@ -309,9 +309,9 @@ fn users_of((working, serving, nodes): (u64, u64, u64)) -> Users {
 }
 
 /// The script that sends a session a message; `told` is the session's list.
-fn tell<'a>(script: &'a Script, told: &str, file: SharedFile) -> ScriptInvocation<'a> {
+fn tell<'a>(script: &'a Script, messages: &str, file: SharedFile) -> ScriptInvocation<'a> {
     let mut script = script.prepare_invoke();
-    script.key(told).arg(named(file));
+    script.key(messages).arg(named(file));
     script
 }
 
@@ -413,13 +413,13 @@ impl Store for RedisStore {
     }
 
     fn tell(&self, session: Session, file: SharedFile) {
-        let _: Result<u64> = self.run(&tell(&self.files.tell, &self.keys.told(session), file));
+        let _: Result<u64> = self.run(&tell(&self.files.tell, &self.keys.messages(session), file));
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
         let connect = || self.server.connect().ok();
-        let told = wait_for(&self.listening, connect, &self.keys.told(session), wait_limit);
-        files_of(told.unwrap_or_else(|| nothing_for(wait_limit)))
+        let found = wait_for(&self.listening, connect, &self.keys.messages(session), wait_limit);
+        files_of(found.unwrap_or_else(|| nothing_for(wait_limit)))
     }
 
     fn send(&self, session: Session, message: &[u8]) {

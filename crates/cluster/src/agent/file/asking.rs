@@ -9,7 +9,7 @@ use halocline_model::request::ByteRange;
 use halocline_model::token::{Answer, Demand, Held, Life, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 
-use super::super::{Shared, told};
+use super::super::{Shared, cluster_error};
 use super::{Attempt, File};
 use crate::counters::add;
 use crate::store::{Lease, Reading, Roll, StoreError, Swap};
@@ -86,7 +86,7 @@ impl File {
                 state.polls.failure = Some(error.to_string());
                 Ok(Attempt::Waits(error.to_string()))
             }
-            Err(error) => Err(told(error)),
+            Err(error) => Err(cluster_error(error)),
         }
     }
 

@@ -175,7 +175,7 @@ impl ClusterStore {
     }
 
     /// The list of messages to a session; the lists of sessions are spread over the slots.
-    fn told(&self, session: Session) -> (Keys, KeyGroup) {
+    fn messages(&self, session: Session) -> (Keys, KeyGroup) {
         let tag = format!("{}.told.{:016x}", self.origin, session.0);
         (Keys::new(&tag), KeyGroup::Messages(slot_of(&tag)))
     }
@@ -272,7 +272,7 @@ impl ClusterStore {
         (session, list): (Session, impl Fn(&Keys) -> String),
         wait_limit: Duration,
     ) -> Vec<Vec<u8>> {
-        let (keys, group) = self.told(session);
+        let (keys, group) = self.messages(session);
         let connect = || self.routes.connect(group).ok();
         wait_for(waiting, connect, &list(&keys), wait_limit).unwrap_or_else(|| {
             // The slot may have another master now.
@@ -352,18 +352,18 @@ impl Store for ClusterStore {
     }
 
     fn tell(&self, session: Session, file: SharedFile) {
-        let (keys, group) = self.told(session);
-        let script = tell(&self.file_scripts.tell, &keys.told(session), file);
+        let (keys, group) = self.messages(session);
+        let script = tell(&self.file_scripts.tell, &keys.messages(session), file);
         let _: Result<u64> = self.routes.run(group, &script);
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
-        let list = |keys: &Keys| keys.told(session);
+        let list = |keys: &Keys| keys.messages(session);
         files_of(self.wait_for(&self.listening, (session, list), wait_limit))
     }
 
     fn send(&self, session: Session, message: &[u8]) {
-        let (keys, group) = self.told(session);
+        let (keys, group) = self.messages(session);
         let script = send(&self.file_scripts.send, &keys.peer_messages(session), message);
         let _: Result<u64> = self.routes.run(group, &script);
     }
