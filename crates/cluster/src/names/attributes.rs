@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use halocline_model::token::Session;
 
+pub use super::relative_path::RelativePath;
+
 /// What something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -23,15 +25,18 @@ pub enum Kind {
     BlockDevice,
 }
 
-/// Where the bytes of a file lie.
+/// Where the bytes of a file lie: one ordinary file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {
     /// The node on whose SSD they lie; `None` if on the disk that all share.
     pub node: Option<String>,
     /// The tier on it.
     pub tier: u8,
-    /// The number of the object there.
-    pub object: u64,
+    /// The number of the directory, on that tier, at which `path` begins. Directories are renamed on the shared disk,
+    /// and keep their numbers.
+    pub base: u64,
+    /// The file's path from there.
+    pub path: RelativePath,
 }
 
 /// Attributes. Times are in nanoseconds since 1970.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use halocline_model::namespace::{Entry, Inode, Intent, IntentId, Links, Opaque};
 use halocline_model::token::Session;
 
-use super::attributes::{Attributes, Kind, Location};
+use super::attributes::{Attributes, Kind, Location, RelativePath};
 use super::{NamesError, Result};
 
 /// The longest form of attributes: extended attributes of 64 KiB as Linux has them, and the rest.
@@ -26,8 +26,8 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
 /// The most shards that one operation locks.
 const LOCKED_MAX: usize = 8;
-/// The form of attributes.
-const FORM: u8 = 1;
+/// The form of attributes. In the first one, bytes lay in a numbered object; no mount wrote it.
+const FORM: u8 = 2;
 
 /// Kinds, by the numbers of `d_type`.
 const KINDS: [(Kind, u8); 7] = [
@@ -124,12 +124,13 @@ pub fn encode_attributes(attributes: &Attributes) -> Option<Opaque> {
     let mut fits = put_bytes(&mut out, &attributes.target, TARGET_BYTES_MAX);
     match &attributes.location {
         None => out.push(0),
-        Some(Location { node, tier, object }) => {
+        Some(Location { node, tier, base, path }) => {
             out.push(1 + u8::from(node.is_some()));
             let node = node.as_deref().unwrap_or_default();
             fits &= put_bytes(&mut out, node.as_bytes(), NODE_BYTES_MAX);
             out.push(*tier);
-            out.extend(object.to_le_bytes());
+            out.extend(base.to_le_bytes());
+            fits &= put_bytes(&mut out, path.as_bytes(), RelativePath::BYTES_MAX);
         }
     }
     out.push(u8::from(attributes.writer.is_some()));
@@ -189,7 +190,10 @@ fn location(from: &mut Reader<'_>) -> Result<Option<Location>> {
         2 => Some(node),
         _ => return from.fail(),
     };
-    Ok(Some(Location { node, tier: from.u8()?, object: from.u64()? }))
+    let (tier, base) = (from.u8()?, from.u64()?);
+    let path = RelativePath::new(from.bytes(RelativePath::BYTES_MAX)?);
+    let path = path.ok_or_else(|| unsound("a path that leads elsewhere"))?;
+    Ok(Some(Location { node, tier, base, path }))
 }
 
 /// An entry as bytes, which are never none.
@@ -280,12 +284,17 @@ pub(super) fn decode_intent(bytes: &[u8]) -> Result<Intent> {
 mod tests {
     use super::*;
 
+    fn location(path: &[u8]) -> Location {
+        let path = RelativePath::new(path).unwrap();
+        Location { node: Some("n1".to_owned()), tier: 1, base: 99, path }
+    }
+
     fn full() -> Attributes {
         let mut all = Attributes::new(Kind::Symlink, 0o4711, 1_700_000_000_123_456_789);
         (all.uid, all.gid, all.size, all.rdev) = (7, u32::MAX, u64::MAX, 259);
         all.birth_ns = -5;
         all.target = b"../\xff".to_vec();
-        all.location = Some(Location { node: Some("n1".to_owned()), tier: 1, object: 99 });
+        all.location = Some(location(b"d/\xff f"));
         all.writer = Some(Session(17));
         all.xattrs.insert(b"user.a".to_vec(), Vec::new());
         all.xattrs.insert(b"user.b".to_vec(), vec![0; 5000]);
@@ -318,6 +327,32 @@ mod tests {
         for wrong in [&b""[..], b"x", b"d1234567", b"d123456789", b"l12345678", b"x12345678"] {
             assert!(decode_entry(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    /// Whoever writes into the store must not lead us out of a tier.
+    #[test]
+    fn a_place_that_leads_out_of_its_tier_is_refused() {
+        let at = |path: &[u8]| {
+            let mut attributes = Attributes::new(Kind::File, 0o644, 0);
+            attributes.location = Some(location(path));
+            encode_attributes(&attributes).unwrap().as_bytes().to_vec()
+        };
+        let good = at(b"aa/aa/aaaaa");
+        let path = good.windows(11).position(|bytes| bytes == b"aa/aa/aaaaa").unwrap();
+        for wrong in [
+            b"../aa/aaaaa",
+            b"/aa/aa/aaaa",
+            b"aa/aa/aaaa/",
+            b"aa/../aaaaa",
+            b"aa/./aaaaaa",
+            b"aa//aaaaaaa",
+            b"aa/aa/aaa\0a",
+        ] {
+            let mut bytes = good.clone();
+            bytes[path..path + 11].copy_from_slice(wrong);
+            assert!(decode_attributes(&Opaque::from(bytes)).is_err(), "{}", wrong.escape_ascii());
+        }
+        assert!(decode_attributes(&Opaque::from(good)).is_ok());
     }
 
     #[test]

@@ -1,0 +1,8 @@
+//! The file tier that several nodes share: names in a store (I15), whole files on each node's SSD and on a disk that all
+//! nodes see.
+//!
+//! - [`places`]: where files and directories are on the disks, by plain names, and how they are made, found and removed;
+//! - [`store_directories`]: where directories are in the store.
+
+pub mod places;
+pub mod store_directories;
