@@ -1,5 +1,6 @@
 //! Which node and tier a directory belongs to, and where the SSDs of other nodes are reached.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,6 @@ pub(crate) fn tier_id(shared: &PrivateDir) -> Result<String> {
         if let Some(id) = shared.read(TIER, BYTES_MAX)? {
             return text(&id, shared.path(), TIER);
         }
-        use std::hash::{BuildHasher, RandomState};
         let random = || RandomState::new().hash_one(std::process::id());
         let id = format!("{:016x}{:016x}\n", random(), random());
         let name = fresh(TIER, 0);

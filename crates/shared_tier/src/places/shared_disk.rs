@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{AtFlags, readlinkat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
-use super::tree::{FoundDirectory, Tree, candidates};
+use super::tree::{FoundDirectory, Tree, candidates, kind};
 use super::{Directories, DirectoryStep, marks};
 
 /// The most paths of directories that are remembered.
@@ -82,10 +82,10 @@ impl SharedDisk {
 
     fn look(&self, number: u64, near: Option<&[DirectoryStep]>) -> Result<Option<FoundDirectory>> {
         let remembered = self.remembered.lock().get(&number).cloned();
-        if let Some(path) = remembered {
-            if let Some(fd) = self.tree.directory_at(Some(&path), number)? {
-                return Ok(Some((fd, Some(path))));
-            }
+        if let Some(path) = remembered
+            && let Some(fd) = self.tree.directory_at(Some(&path), number)?
+        {
+            return Ok(Some((fd, Some(path))));
         }
         let Some(near) = near.filter(|near| near.last().is_some_and(|step| step.number == number))
         else {
@@ -145,7 +145,9 @@ impl SharedDisk {
         let number = near.last().map_or(ROOT.0, |step| step.number);
         let above = self.find(number, Some(near))?;
         let (_, path) = self.tree.make_directory(&above, step, owner)?;
-        path.into_iter().for_each(|path| self.remember(step.number, path));
+        if let Some(path) = path {
+            self.remember(step.number, path);
+        }
         Ok(())
     }
 
@@ -283,7 +285,7 @@ impl SharedDisk {
 
     fn remove_other_at(&self, above: &FoundDirectory, name: &Name) -> Result<()> {
         let path = super::tree::below(above.1.as_ref(), name)?;
-        match self.tree.kind(above, name)? {
+        match kind(above, name)? {
             None | Some(libc::S_IFREG | libc::S_IFDIR) => Ok(()),
             Some(_) => match self.tree.unlink(&path, AtFlags::empty()) {
                 Err(error) if error.errno() == libc::ENOENT => Ok(()),

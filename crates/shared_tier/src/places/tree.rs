@@ -3,7 +3,8 @@
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -62,7 +63,6 @@ pub(crate) fn os(name: &Name) -> &OsStr {
 
 /// The path by which a descriptor can be opened again.
 pub(crate) fn proc_path(fd: &impl AsFd) -> String {
-    use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
@@ -176,15 +176,6 @@ impl Tree {
             }
         }
         Ok(Some(found))
-    }
-
-    /// What a name in a directory is, one of `S_IFREG` and the other `S_IF*`; `None` if there is nothing.
-    pub(crate) fn kind(&self, above: &FoundDirectory, name: &Name) -> Result<Option<u32>> {
-        match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(stat.st_mode & libc::S_IFMT)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(errno.into()),
-        }
     }
 
     /// Names something without a number that was made in the directory of temporary names.
@@ -383,7 +374,6 @@ impl Tree {
 
 /// A temporary name that no other process or thread uses.
 pub(crate) fn fresh(what: &str, number: u64) -> String {
-    use std::hash::{BuildHasher, RandomState};
     format!("{what}-{number}-{:x}", RandomState::new().hash_one(number))
 }
 
@@ -417,4 +407,13 @@ pub(crate) fn below_path(
         return Err(Errno::NOENT.into());
     }
     RelativePath::below(directory, path.as_bytes()).ok_or(Errno::NAMETOOLONG.into())
+}
+
+/// What a name in a directory is, one of `S_IFREG` and the other `S_IF*`; `None` if there is nothing.
+pub(crate) fn kind(above: &FoundDirectory, name: &Name) -> Result<Option<u32>> {
+    match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat.st_mode & libc::S_IFMT)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
 }
