@@ -180,7 +180,7 @@ impl Places {
         if !self.ssd.is_nearly_full() {
             match self.make_file_on(SSD, near, name, inode, owner) {
                 Err(error) if error.is_full() => {}
-                made => return made,
+                placed => return placed,
             }
         }
         self.make_file_on(SHARED, near, name, inode, owner)

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use halocline_model::namespace::{Entry, Inode, Intent, IntentId, Links, Opaque};
 use halocline_model::token::Session;
 
-use super::attributes::{Attributes, Kind, Location, RelativePath};
+use super::attributes::{Attributes, Kind, Location, OPENS_MAX, Open, RelativePath};
 use super::{NamesError, Result};
 
 /// The longest form of attributes: extended attributes of 64 KiB as Linux has them, and the rest.
@@ -135,6 +135,13 @@ pub fn encode_attributes(attributes: &Attributes) -> Option<Opaque> {
     }
     out.push(u8::from(attributes.writer.is_some()));
     out.extend(attributes.writer.map_or(0, |session| session.0).to_le_bytes());
+    fits &= attributes.opens.len() <= OPENS_MAX;
+    let opens = u8::try_from(attributes.opens.len()).unwrap_or(u8::MAX);
+    out.extend([u8::from(attributes.many_opens), opens]);
+    for open in &attributes.opens {
+        out.extend(open.session.0.to_le_bytes());
+        out.push(u8::from(open.writes));
+    }
     for (name, value) in &attributes.xattrs {
         fits &= put_bytes(&mut out, name, XATTR_NAME_BYTES_MAX);
         fits &= put_bytes(&mut out, value, XATTR_BYTES_MAX);
@@ -165,6 +172,7 @@ pub fn decode_attributes(opaque: &Opaque) -> Result<Attributes> {
         (1, session) => Some(Session(session)),
         _ => return from.fail(),
     };
+    (attributes.many_opens, attributes.opens) = opens(&mut from)?;
     let mut xattrs = BTreeMap::new();
     while !from.rest.is_empty() {
         let name = from.bytes(XATTR_NAME_BYTES_MAX)?.to_vec();
@@ -176,6 +184,30 @@ pub fn decode_attributes(opaque: &Opaque) -> Result<Attributes> {
     }
     attributes.xattrs = xattrs;
     Ok(attributes)
+}
+
+fn flag(from: &mut Reader<'_>) -> Result<bool> {
+    match from.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => from.fail(),
+    }
+}
+
+fn opens(from: &mut Reader<'_>) -> Result<(bool, Vec<Open>)> {
+    let (many, count) = (flag(from)?, usize::from(from.u8()?));
+    if count > OPENS_MAX {
+        return from.fail();
+    }
+    let mut opens: Vec<Open> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let open = Open { session: Session(from.u64()?), writes: flag(from)? };
+        if opens.last().is_some_and(|last| last.session >= open.session) {
+            return from.fail();
+        }
+        opens.push(open);
+    }
+    Ok((many, opens))
 }
 
 fn location(from: &mut Reader<'_>) -> Result<Option<Location>> {
@@ -295,6 +327,8 @@ mod tests {
         all.birth_ns = -5;
         all.target = b"../\xff".to_vec();
         all.location = Some(location(b"d/\xff f"));
+        all.note_open(Session(9), true);
+        all.note_open(Session(3), false);
         all.writer = Some(Session(17));
         all.xattrs.insert(b"user.a".to_vec(), Vec::new());
         all.xattrs.insert(b"user.b".to_vec(), vec![0; 5000]);
@@ -353,6 +387,27 @@ mod tests {
             assert!(decode_attributes(&Opaque::from(bytes)).is_err(), "{}", wrong.escape_ascii());
         }
         assert!(decode_attributes(&Opaque::from(good)).is_ok());
+    }
+
+    #[test]
+    fn who_opens_a_file_is_noted_and_stops_its_move() {
+        let mut file = Attributes::new(Kind::File, 0o644, 0);
+        file.writer = Some(Session(99));
+        file.note_open(Session(5), false);
+        assert_eq!((file.writer, file.is_written()), (None, false));
+        file.note_open(Session(5), true);
+        file.note_open(Session(5), false);
+        assert!(file.is_written() && file.opens.len() == 1, "what was written is not forgotten");
+        for session in 0..40 {
+            file.note_open(Session(session), false);
+        }
+        assert!(file.many_opens && file.opens.len() == OPENS_MAX);
+        assert_eq!(decode_attributes(&encode_attributes(&file).unwrap()).unwrap(), file);
+        (0..40).for_each(|session| file.note_close(Session(session)));
+        assert!(file.opens.is_empty() && file.many_opens, "somebody may have it open");
+        let [four, three] = [4, 3].map(|session| Open { session: Session(session), writes: false });
+        file.opens = vec![four, three];
+        assert!(decode_attributes(&encode_attributes(&file).unwrap()).is_err(), "another form");
     }
 
     #[test]

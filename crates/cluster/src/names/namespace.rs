@@ -231,8 +231,28 @@ impl Namespace {
     /// # Errors
     /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
     pub fn create(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
+        self.create_as(self.number()?, place, attributes)
+    }
+
+    /// A number that was never used and never will be, for [`create_as`](Self::create_as).
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn number(&self) -> Result<Inode> {
+        self.driver.number()
+    }
+
+    /// As [`create`](Self::create), of what has its [`number`](Self::number) already.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_as(
+        &self,
+        inode: Inode,
+        place: &EntryName,
+        attributes: &Attributes,
+    ) -> Result<Node> {
         check(place)?;
-        let inode = self.driver.number()?;
         let create = Operation::Create(place.clone(), inode, opaque(attributes)?);
         self.driver.operate(create)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
@@ -266,8 +286,20 @@ impl Namespace {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn make_directory(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
+        self.make_directory_as(self.number()?, place, attributes)
+    }
+
+    /// As [`make_directory`](Self::make_directory), of what has its [`number`](Self::number) already.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn make_directory_as(
+        &self,
+        inode: Inode,
+        place: &EntryName,
+        attributes: &Attributes,
+    ) -> Result<Node> {
         check(place)?;
-        let inode = self.driver.number()?;
         let make = Operation::MakeDirectory(place.clone(), inode, opaque(attributes)?);
         self.driver.operate(make)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
