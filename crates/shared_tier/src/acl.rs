@@ -160,7 +160,11 @@ pub(crate) fn inherit(
     }
     if is_directory {
         mode |= libc::S_ISGID;
-    } else if mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0 && uid != 0 && gid != directory.gid {
+    } else if mode & libc::S_ISGID != 0
+        && mode & libc::S_IXGRP != 0
+        && uid != 0
+        && gid != directory.gid
+    {
         // Who is not in the group gives nobody its rights.
         mode &= !libc::S_ISGID;
     }
@@ -198,7 +202,12 @@ mod tests {
         for wrong in [&b""[..], &[3, 0, 0, 0], &value[..value.len() - 1], &value[..20]] {
             assert_eq!(Acl::parse(wrong), None, "{wrong:?}");
         }
-        let no_mask = acl(&[(tag::OWNER, 7, 0), (tag::USER, 7, 1), (tag::OWNING_GROUP, 5, 0), (tag::OTHER, 0, 0)]);
+        let no_mask = acl(&[
+            (tag::OWNER, 7, 0),
+            (tag::USER, 7, 1),
+            (tag::OWNING_GROUP, 5, 0),
+            (tag::OTHER, 0, 0),
+        ]);
         assert_eq!(Acl::parse(&no_mask.to_value()), None);
         assert_eq!((full().mode(), small.mode()), (0o771, 0o750));
         assert!(small.is_only_mode() && !full().is_only_mode());

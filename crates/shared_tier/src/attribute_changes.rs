@@ -41,9 +41,7 @@ fn at(ns: i64) -> SetTime {
 fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
     if let Some(mode) = change.mode {
         attributes.mode = mode & 0o7777;
-    } else if (change.uid.is_some() || change.gid.is_some())
-        && attributes.kind != Kind::Directory
-    {
+    } else if (change.uid.is_some() || change.gid.is_some()) && attributes.kind != Kind::Directory {
         // Who gets a file gets nobody's rights by it.
         attributes.mode &= !libc::S_ISUID;
         if attributes.mode & libc::S_IXGRP != 0 {
@@ -60,7 +58,8 @@ fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
         attributes.mtime_ns = time_ns(time, now_ns);
     }
     attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
-    if let Some(acl) = change.mode.and(attributes.xattrs.get(ACCESS)).and_then(|acl| Acl::parse(acl))
+    if let Some(acl) =
+        change.mode.and(attributes.xattrs.get(ACCESS)).and_then(|acl| Acl::parse(acl))
     {
         attributes.xattrs.insert(ACCESS.to_vec(), acl.with_mode(attributes.mode).to_value());
     }

@@ -1,78 +1,52 @@
-//! Where directories are: the store finds them by number, and knows which directory each is in, but not its name there.
+//! The ways from the root to directories, as programs here have found them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use halocline_cluster::names::PAGE_ENTRIES_MAX;
-use halocline_cluster::names::namespace::Namespace;
-use halocline_model::namespace::{EntryName, Inode as Number, Name, ROOT};
+use halocline_model::namespace::{Inode as Number, Name, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
-use crate::errors::of_names;
 use crate::inodes::{Inode, Table};
 use crate::places::{Directories, DirectoryStep};
+use crate::store_directories::StoreDirectories;
 
-/// The deepest directory: what the store says may lead nowhere.
-const DEPTH_MAX: usize = 4096;
+/// The deepest directory: what is known may lead nowhere.
+const DEPTH_MAX: usize = 2048;
 
 /// Finds the way from the root to directories.
 #[derive(Debug)]
 pub(crate) struct DirectoryPaths {
-    names: Arc<Namespace>,
     table: Arc<Table>,
+    store: StoreDirectories,
 }
 
 impl DirectoryPaths {
-    pub(crate) fn new(names: &Arc<Namespace>, table: &Arc<Table>) -> Self {
-        Self { names: Arc::clone(names), table: Arc::clone(table) }
+    pub(crate) fn new(table: &Arc<Table>, store: StoreDirectories) -> Self {
+        Self { table: Arc::clone(table), store }
     }
 
-    /// The steps to a directory by the names under which programs found it, which may have changed since.
+    /// The steps to a directory by the names under which programs found it, which may have changed since; the store is
+    /// asked only for what they do not tell.
     ///
     /// # Errors
-    /// If one has to be asked for, and the store does not answer.
+    /// `ENOENT` if the directory is gone.
     pub(crate) fn known(&self, directory: Number) -> Result<Vec<DirectoryStep>> {
-        self.walk(directory, |at| self.table.find(at).and_then(|node| node.0.name()))
-    }
-
-    fn walk(
-        &self,
-        directory: Number,
-        name: impl Fn(Number) -> Option<EntryName>,
-    ) -> Result<Vec<DirectoryStep>> {
         let (mut steps, mut at) = (Vec::new(), directory);
         while at != ROOT {
             if steps.len() >= DEPTH_MAX {
                 return Err(Errno::LOOP.into());
             }
-            let found = match name(at) {
-                Some(found) => found,
-                None => self.ask(at)?,
+            let Some(name) = self.table.find(at).and_then(|node| node.0.name()) else {
+                let mut above = self.store.steps(at.0)?;
+                above.extend(steps.into_iter().rev());
+                return Ok(above);
             };
-            steps.push(DirectoryStep { number: at.0, name: found.name });
-            at = found.directory;
+            steps.push(DirectoryStep { number: at.0, name: name.name });
+            at = name.directory;
         }
         steps.reverse();
         Ok(steps)
-    }
-
-    /// The name of a directory, as the store has it.
-    fn ask(&self, directory: Number) -> Result<EntryName> {
-        let parent = self.names.parent(directory).map_err(of_names)?;
-        let mut after = 0;
-        loop {
-            let page = self.names.list(parent, after, PAGE_ENTRIES_MAX).map_err(of_names)?;
-            let is_it = |listed: &&_| is_directory(listed, directory);
-            if let Some(found) = page.0.iter().find(is_it) {
-                return Ok(EntryName { directory: parent, name: found.name.clone() });
-            }
-            match page.0.last() {
-                Some(last) if !page.1 => after = last.cursor,
-                // It was renamed or removed meanwhile.
-                _ => return Err(Errno::NOENT.into()),
-            }
-        }
     }
 
     /// Its path from the root for messages, as far as it is known.
@@ -86,19 +60,8 @@ impl DirectoryPaths {
     }
 }
 
-fn is_directory(
-    listed: &halocline_cluster::names::namespace::Listed,
-    directory: Number,
-) -> bool {
-    listed.is_directory && listed.inode == directory
-}
-
 impl Directories for DirectoryPaths {
     fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
-        self.walk(Number(directory), |at| {
-            let name = self.table.find(at).and_then(|node| node.0.name())?;
-            let is_it = self.names.lookup(&name).is_ok_and(|found| found.inode == at);
-            is_it.then_some(name)
-        })
+        self.store.steps(directory)
     }
 }

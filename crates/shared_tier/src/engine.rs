@@ -32,12 +32,7 @@ impl Engine for SharedTier {
         self.tree.lookup.lookup(&parent.0, name)
     }
 
-    fn lookup_listed(
-        &self,
-        dir: &Directory,
-        parent: &Node,
-        name: &OsStr,
-    ) -> Result<(Node, Stat)> {
+    fn lookup_listed(&self, dir: &Directory, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
         self.tree.lookup.lookup_listed(dir, &parent.0, name)
     }
 

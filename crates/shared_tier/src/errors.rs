@@ -9,12 +9,12 @@ use halocline_os::error::Error;
 pub(crate) fn of_names(failure: Failure) -> Error {
     match failure {
         Failure::Refused(errno) => errno.into(),
-        Failure::Contended => {
-            Error::Refused { message: failure.to_string(), errno: libc::EBUSY }
-        }
+        Failure::Contended => Error::Refused { message: failure.to_string(), errno: libc::EBUSY },
         Failure::Unknown(_) => Error::Cluster {
             what: failure.to_string(),
-            remedy: "look whether it was made, and see that the store can be reached from this node".to_owned(),
+            remedy:
+                "look whether it was made, and see that the store can be reached from this node"
+                    .to_owned(),
         },
         Failure::Store(error) => of_store(&error),
     }

@@ -107,9 +107,8 @@ impl Files {
                 return reopen(&*open, flags & !libc::O_TRUNC);
             };
             let Some(name) = found.name else { return Err(Errno::ISDIR.into()) };
-            let is_noted = noting.noted.is_some_and(|(wrote, at)| {
-                at == lapses && (wrote || !writes(flags))
-            });
+            let is_noted =
+                noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)));
             let attributes = if is_noted {
                 found.node.attributes
             } else {
@@ -146,14 +145,15 @@ impl Files {
         }
         Err(Error::Cluster {
             what: format!("inode {}: its bytes are not where the store says", inode.number.0),
-            remedy: "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
-                .to_owned(),
+            remedy:
+                "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
+                    .to_owned(),
         })
     }
 
     fn open_at(&self, attributes: &Attributes, number: u64, flags: i32) -> Result<OwnedFd> {
         let place = place_of(attributes)?;
-        self.base.places.open(place, number, flags_below(flags))
+        self.base.places.open_file(place, number, flags_below(flags))
     }
 
     /// Makes a file and opens it, or opens what is there unless `O_EXCL` is given.

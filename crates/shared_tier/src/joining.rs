@@ -35,6 +35,7 @@ use crate::lookup::{Lookup, joined};
 use crate::name_changes::NameChanges;
 use crate::places::Places;
 use crate::sessions::Sessions;
+use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
 
 /// The directory with the list of sessions, in the root of the shared disk.
@@ -96,7 +97,7 @@ impl Joining<'_> {
             let names = Namespace::open(self.names, agent.session(), WaitLimit::default());
             let names = Arc::new(names.map_err(of_names)?);
             let table = Arc::new(Table::default());
-            let paths = Arc::new(DirectoryPaths::new(&names, &table));
+            let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
             let places = Places::open(self.root, &node, self.peers, paths.clone())?;
             places.drop_temporaries()?;
             Ok((names, table, paths, places))
@@ -187,7 +188,10 @@ fn ssd_id(own: &PrivateDir) -> Result<String> {
 /// Places of files name nodes, so no two SSDs may have one name.
 fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
     if node.contains('/') || node.len() > 200 {
-        return Err(Error::invalid(format!("{node:?} can be no node's name"), "give another --node"));
+        return Err(Error::invalid(
+            format!("{node:?} can be no node's name"),
+            "give another --node",
+        ));
     }
     let name = format!("{NODE_NAME}{node}");
     match common.file(&name, Use::New) {

@@ -32,6 +32,7 @@ mod lookup;
 mod name_changes;
 pub mod places;
 mod sessions;
+pub mod store_directories;
 mod tree;
 
 use std::fs::File;

@@ -96,7 +96,8 @@ impl NameChanges {
         match what {
             Make::Special(mode, device) => {
                 let new = inherit(&directory.attributes, (mode, by.umask), caller, false);
-                (attributes.mode, attributes.gid, attributes.xattrs) = (new.mode, new.gid, new.xattrs);
+                (attributes.mode, attributes.gid, attributes.xattrs) =
+                    (new.mode, new.gid, new.xattrs);
                 attributes.rdev = device;
             }
             Make::Symlink(target) => {
@@ -182,8 +183,7 @@ impl NameChanges {
         if of.attributes.kind != Kind::File || names.len() != of.links as usize {
             return Ok(());
         }
-        let names: Vec<_> =
-            names.into_iter().map(|name| (name.directory.0, name.name)).collect();
+        let names: Vec<_> = names.into_iter().map(|name| (name.directory.0, name.name)).collect();
         self.base.places.set_names(place_of(&of.attributes)?, inode.number.0, &names)
     }
 
@@ -259,14 +259,13 @@ impl NameChanges {
             _ => return Err(Errno::INVAL.into()),
         };
         let begun = [&from, &to].map(|name| self.begin_rename(name));
-        let known = |number: &Option<Number>| number.and_then(|number| self.base.table.find(number));
+        let known =
+            |number: &Option<Number>| number.and_then(|number| self.base.table.find(number));
         let _renaming = begun.each_ref().map(|begun| Renaming::of(known(&begun.0)));
         let renamed = self.base.names.rename_told(&from, &to, flags);
         let is_moved = |number: Number| {
             let Ok(renamed) = &renamed else { return false };
-            let is_it = |entry: &Option<Entry>| {
-                matches!(entry, Some(Entry::Directory(inode)) if *inode == number)
-            };
+            let is_it = |entry: &Option<Entry>| matches!(entry, Some(Entry::Directory(inode)) if *inode == number);
             renamed.is_done
                 && (is_it(&renamed.from) || flags == Flags::Exchange && is_it(&renamed.to))
         };
@@ -351,9 +350,9 @@ impl NameChanges {
         let near = self.base.near(to.directory)?;
         let new = places.link(&old, number.0, &near, &to.name)?;
         let names = [(to.directory.0, to.name.clone())];
-        let swapped = places.set_names(&new, number.0, &names).and_then(|()| {
-            self.set_place((to, number), &old, &new)
-        });
+        let swapped = places
+            .set_names(&new, number.0, &names)
+            .and_then(|()| self.set_place((to, number), &old, &new));
         match swapped {
             Ok(()) => places.remove(&old, number.0),
             Err(error) => {
@@ -366,7 +365,12 @@ impl NameChanges {
         }
     }
 
-    fn set_place(&self, (name, number): (&EntryName, Number), old: &Place, new: &Place) -> Result<()> {
+    fn set_place(
+        &self,
+        (name, number): (&EntryName, Number),
+        old: &Place,
+        new: &Place,
+    ) -> Result<()> {
         let swap = |attributes: &mut Attributes| {
             if attributes.location.as_ref() != Some(old) {
                 return Err(Failure::Refused(Errno::STALE));

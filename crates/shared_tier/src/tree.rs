@@ -54,7 +54,7 @@ impl Tree for SharedTree {
         };
         let flags = OFlags::from_bits_retain((flags & libc::O_ACCMODE).cast_unsigned());
         let place = place_of(&found.node.attributes)?;
-        Ok(File::from(self.base.places.open(place, node.0.number.0, flags)?))
+        Ok(File::from(self.base.places.open_file(place, node.0.number.0, flags)?))
     }
 
     fn read_link(&self, node: &Node) -> Result<OsString> {
