@@ -160,6 +160,12 @@ impl Joining<'_> {
     }
 }
 
+/// Whether a store has the names of the tier below a root.
+#[must_use]
+pub fn is_shared(root: &Path) -> bool {
+    root.join("hdd").join(PRIVATE).join(FORMATTED).symlink_metadata().is_ok()
+}
+
 /// Holds an SSD for this process: whoever held it before has ended.
 fn lock(own: &PrivateDir) -> Result<File> {
     let file = own.file(LOCK, Use::Write)?;

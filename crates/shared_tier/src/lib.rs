@@ -47,7 +47,7 @@ use halocline_os::error::Result;
 pub use directory::Directory;
 pub use files::Handle;
 pub use inodes::Node;
-pub use joining::{Joining, REGISTRY};
+pub use joining::{Joining, REGISTRY, is_shared};
 pub use tree::SharedTree;
 
 use files::Files;
