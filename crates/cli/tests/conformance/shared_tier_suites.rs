@@ -93,5 +93,9 @@ fn pjdfstest_on_a_shared_tier() {
         return programs::skip(reason);
     }
     let Some(nodes) = nodes(&["one"], &[]) else { return };
-    pjdfstest::passes_as_expected(&nodes.mounts[0]);
+    let failing = [(
+        "rename::updates_link_parent",
+        "directories have one link each, as on btrfs: to count those in one would change two shards",
+    )];
+    pjdfstest::passes_but_for(&nodes.mounts[0], &failing);
 }
