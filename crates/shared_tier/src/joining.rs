@@ -28,6 +28,7 @@ use crate::SharedTier;
 use crate::attribute_changes::AttributeChanges;
 use crate::base::Base;
 use crate::directory_paths::DirectoryPaths;
+use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
 use crate::files::Files;
 use crate::inodes::Table;
@@ -38,8 +39,6 @@ use crate::sessions::Sessions;
 use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
 
-/// The directory with the list of sessions, in the root of the shared disk.
-pub const REGISTRY: &str = ".halocline-cluster";
 /// The file on an SSD that says which node's it is.
 const NODE: &str = "node";
 /// The file on an SSD with an id of its own.
