@@ -7,11 +7,11 @@
 //!   symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
-mod marks;
-mod peers;
+pub(crate) mod marks;
+pub(crate) mod peers;
 mod shared_disk;
-mod steps;
-mod tree;
+pub(crate) mod steps;
+pub(crate) mod tree;
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -103,6 +103,7 @@ impl Places {
         shared.check_attributes()?;
         let tier = peers::tier_id(&shared.private)?;
         peers::claim(&ssd, node, &tier)?;
+        peers::note(&shared.private, node)?;
         let peers = Peers::new(peers, tier, steps)?;
         let shared = SharedDisk::new(shared, directories)?;
         Ok(Self { node: node.to_owned(), ssd, shared, peers })

@@ -136,6 +136,13 @@ impl Tree {
         beneath::open(&self.root, path, OFlags::PATH, Mode::empty())
     }
 
+    /// As [`look`](Self::look), but what is at the path itself may be a symbolic link.
+    pub(crate) fn look_at_link(&self, path: &RelativePath) -> rustix::io::Result<OwnedFd> {
+        let (above, name) = beneath::parent(self.root.as_fd(), path.as_path())?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&above, name, flags, Mode::empty())
+    }
+
     /// The directory at `path`, if it has that number.
     pub(crate) fn directory_at(
         &self,
@@ -354,6 +361,29 @@ impl Tree {
             return Ok(Some(ROOT.0));
         };
         Ok(marks::number(&self.look(Some(&parent))?, marks::DIRECTORY))
+    }
+
+    /// The directory that a path is in.
+    pub(crate) fn parent_of(&self, path: &RelativePath) -> Result<OwnedFd> {
+        let parent = path.as_path().parent().unwrap_or(Path::new(""));
+        Ok(beneath::open(&self.root, parent, DIRECTORY, Mode::empty())?)
+    }
+
+    /// Renames something between two open directories, to a name that nothing has.
+    pub(crate) fn rename_between(
+        &self,
+        from: (&OwnedFd, &Name),
+        to: (&OwnedFd, &Name),
+    ) -> Result<()> {
+        self.step("renaming", || rename_new(from.0, os(from.1), to.0, os(to.1)))
+    }
+
+    /// Renames something to a name in a private directory.
+    pub(crate) fn rename_to(&self, from: &RelativePath, to: &PrivateDir, name: &str) -> Result<()> {
+        self.step("setting a file aside", || {
+            let (from_dir, from) = beneath::parent(self.root.as_fd(), from.as_path())?;
+            rename_new(&from_dir, from, to, name)
+        })
     }
 
     /// Renames a directory, or anything else in a tree, to a path that nothing has.
