@@ -55,6 +55,15 @@ pub trait Engine: Sized + Send + Sync + 'static {
     }
     /// Looks a name up.
     fn lookup(&self, parent: &Self::Node, name: &OsStr) -> Result<(Self::Node, Stat)>;
+    /// Looks a name up that was just read from an open directory: an engine may have read its attributes with it.
+    fn lookup_listed(
+        &self,
+        _dir: &DirectoryBelow<Self>,
+        parent: &Self::Node,
+        name: &OsStr,
+    ) -> Result<(Self::Node, Stat)> {
+        self.lookup(parent, name)
+    }
     /// Attributes.
     fn stat(&self, node: &Self::Node, handle: Option<&Self::Handle>) -> Result<Stat>;
     /// Changes attributes. Clears set-user-id bits as the origin would.

@@ -70,6 +70,19 @@ pub struct Node {
     pub links: u32,
 }
 
+/// What a rename did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renamed {
+    /// What the old name led to.
+    pub from: Option<Entry>,
+    /// What the new name led to.
+    pub to: Option<Entry>,
+    /// `false` if both led to one file: then nothing was done.
+    pub is_done: bool,
+    /// What lost its last name.
+    pub replaced: Option<Node>,
+}
+
 /// A name in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
@@ -329,13 +342,15 @@ impl Namespace {
         found.last().map_or(Ok(None), replaced)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory; answers which one.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
-    pub fn remove_directory(&self, place: &EntryName) -> Result<()> {
+    pub fn remove_directory(&self, place: &EntryName) -> Result<Inode> {
         check(place)?;
-        self.driver.operate(Operation::RemoveDirectory(place.clone())).map(drop)
+        let found = self.driver.operate(Operation::RemoveDirectory(place.clone()))?;
+        let entry = found.first().and_then(|found| found.entry.as_ref());
+        Ok(entry.expect("what was removed was there").inode())
     }
 
     /// Renames, as `renameat2` does. What lost its last name by that is answered.
@@ -343,6 +358,14 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL`.
     pub fn rename(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Option<Node>> {
+        Ok(self.rename_told(from, to, flags)?.replaced)
+    }
+
+    /// As [`rename`](Self::rename); answers all that the names led to before.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename).
+    pub fn rename_told(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Renamed> {
         check(from)?;
         check(to)?;
         let rename = Operation::Rename(from.clone(), to.clone(), flags);
@@ -352,11 +375,15 @@ impl Namespace {
             }
             found => found?,
         };
-        let inode = |found: &Found| found.entry.as_ref().map(Entry::inode);
-        match found.as_slice() {
-            [from, to] if flags == Flags::Replace && inode(from) != inode(to) => replaced(to),
-            _ => Ok(None),
-        }
+        let [from, to] = found.as_slice() else {
+            return Err(NamesError::Unsound("a rename of other than two names".into()).into());
+        };
+        let is_done = from.entry.as_ref().map(Entry::inode) != to.entry.as_ref().map(Entry::inode);
+        let replaced = match flags {
+            Flags::Replace if is_done => replaced(to)?,
+            _ => None,
+        };
+        Ok(Renamed { from: from.entry.clone(), to: to.entry.clone(), is_done, replaced })
     }
 
     /// What the system says rather than that a directory and something else do not agree: that one is above the other.

@@ -113,7 +113,8 @@ impl<E: Engine> Directories<E> {
                 let unknown = Entry::named_only(entry.inode);
                 return add(listed(&unknown.attr), &unknown);
             }
-            let Ok(found) = self.engine.lookup(&parent.node, &entry.name) else {
+            let found = self.engine.lookup_listed(&dir.dir, &parent.node, &entry.name);
+            let Ok(found) = found else {
                 // Removed since the directory was read.
                 return true;
             };

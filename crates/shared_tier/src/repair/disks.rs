@@ -9,6 +9,7 @@ use rustix::fs::AtFlags;
 
 use super::found::Disk;
 use super::scan::{Scanned, scan};
+use crate::joining::set_formatted;
 use crate::places::peers::{self, Peers};
 use crate::places::steps::Steps;
 use crate::places::tree::{Tree, fresh};
@@ -53,6 +54,14 @@ impl Disks {
             }
         }
         Ok(Self { all, missing, check })
+    }
+
+    /// The tier has names from now on: an empty store has lost them.
+    pub(crate) fn set_formatted(&self) -> Result<()> {
+        match self.all.first() {
+            Some(shared) => set_formatted(&shared.tree.private),
+            None => Ok(()),
+        }
     }
 
     /// Nodes that were missing when the names were built last.

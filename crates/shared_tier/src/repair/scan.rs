@@ -16,6 +16,7 @@ use halocline_vfs::namespace::{stat_descriptor, xattr};
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
+use crate::joining::REGISTRY;
 use crate::places::marks;
 use crate::places::tree::Tree;
 
@@ -64,7 +65,7 @@ pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
             }
         };
         for name in names {
-            if above.is_none() && name == PRIVATE {
+            if above.is_none() && [PRIVATE, REGISTRY].iter().any(|ours| name == **ours) {
                 continue;
             }
             let Some(path) = RelativePath::below(path.as_ref(), name.as_bytes()) else {
