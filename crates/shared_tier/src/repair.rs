@@ -262,6 +262,12 @@ impl<'a> Repair<'a> {
         for (at, file) in found.files.iter().enumerate() {
             places.insert(file.number, (file, file.attributes.location.clone()));
             if self.view.files.contains_key(&file.number) {
+                let item = &self.disk(file.at).scanned.items[file.at.1];
+                let is_marked = item.leaving.is_some() || item.arriving.is_some();
+                if is_marked && self.leads_elsewhere(file.at, file.number, found) {
+                    tell(&mut report.left_copies, self.path(file.at));
+                    self.copies.push(file.at);
+                }
                 continue;
             }
             if self.is_rebuilt || !file.is_numbered || self.was_missing(file) {
@@ -480,4 +486,4 @@ fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -280,9 +280,7 @@ impl Tree {
         owner: Owner,
     ) -> Result<(OwnedFd, RelativePath)> {
         let fresh = fresh("f", inode);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let open = || openat(&self.tmp, &fresh, flags, Mode::RUSR | Mode::WUSR);
-        let fd = self.step("making a file", open)?;
+        let fd = self.temporary(&fresh)?;
         let make = || {
             self.step("numbering a file", || {
                 marks::set_number(&fd, marks::INODE, inode)?;
@@ -293,7 +291,7 @@ impl Tree {
         match make() {
             Ok(path) => Ok((fd, path)),
             Err(error) => {
-                let _gone = unlinkat(&self.tmp, &fresh, AtFlags::empty());
+                self.drop_temporary(&fresh);
                 Err(error)
             }
         }
@@ -324,6 +322,39 @@ impl Tree {
             Ok::<_, Error>(())
         })?;
         self.step("naming a file", || rename(&numbered)).map(|()| path)
+    }
+
+    /// Removes what was made here and never got a name.
+    pub(crate) fn drop_temporaries(&self) -> Result<usize> {
+        let names = self.tmp.names()?;
+        for name in &names {
+            if unlinkat(&self.tmp, name, AtFlags::empty()) == Err(Errno::ISDIR) {
+                unlinkat(&self.tmp, name, AtFlags::REMOVEDIR)?;
+            }
+        }
+        Ok(names.len())
+    }
+
+    /// A file that has no name yet.
+    pub(crate) fn temporary(&self, fresh: &str) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let open = || openat(&self.tmp, fresh, flags, Mode::RUSR | Mode::WUSR);
+        self.step("making a file", open)
+    }
+
+    /// Removes it again.
+    pub(crate) fn drop_temporary(&self, fresh: &str) {
+        let _gone = unlinkat(&self.tmp, fresh, AtFlags::empty());
+    }
+
+    /// Makes the directory of a path durable, and those above it, which may be new, too.
+    pub(crate) fn sync_above(&self, path: &RelativePath) -> Result<()> {
+        for parent in path.as_path().ancestors().skip(1) {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let dir = beneath::open(&self.root, parent, flags, Mode::empty())?;
+            self.step("syncing a directory", || rustix::fs::fsync(&dir))?;
+        }
+        Ok(())
     }
 
     /// Gives an open file a second place.

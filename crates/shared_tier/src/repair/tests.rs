@@ -14,6 +14,7 @@ use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Namespace, WaitLimit};
 use halocline_model::namespace::{EntryName, Flags, Inode, Shards};
 use halocline_model::token::Session;
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 use super::*;
@@ -21,13 +22,36 @@ use crate::places::{Directories, DirectoryStep, Places, Watcher};
 use crate::store_directories::StoreDirectories;
 
 /// Dies at a step, as a process would.
-#[derive(Debug, Default)]
-struct Death {
+#[derive(Default)]
+pub(crate) struct Death {
     left: AtomicI64,
+    /// Is told of each step before that.
+    pub(crate) told: Mutex<Option<Told>>,
+}
+
+type Told = Box<dyn FnMut() + Send>;
+
+impl std::fmt::Debug for Death {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Death {:?}", self.left)
+    }
+}
+
+impl Death {
+    /// It dies after so many more steps.
+    pub(crate) fn end_after(&self, steps: i64) {
+        self.left.store(steps, Ordering::SeqCst);
+    }
 }
 
 impl Watcher for Death {
     fn before(&self, _: &'static str) -> Result<()> {
+        // Taken out meanwhile: what it does is no step.
+        let told = self.told.lock().take();
+        if let Some(mut told) = told {
+            told();
+            *self.told.lock() = Some(told);
+        }
         // Nothing is done any more once it is dead.
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             return Err(Errno::CANCELED.into());
@@ -37,17 +61,17 @@ impl Watcher for Death {
 }
 
 /// Two nodes on one machine.
-struct World {
+pub(crate) struct World {
     scratch: tempfile::TempDir,
-    store: MemoryNames,
+    pub(crate) store: MemoryNames,
 }
 
 /// One node: what the engine does, in the order in which it does it.
-struct Node {
-    places: Places,
-    names: Arc<Namespace>,
-    directories: StoreDirectories,
-    death: Arc<Death>,
+pub(crate) struct Node {
+    pub(crate) places: Places,
+    pub(crate) names: Arc<Namespace>,
+    pub(crate) directories: StoreDirectories,
+    pub(crate) death: Arc<Death>,
 }
 
 fn name(text: &str) -> Name {
@@ -55,7 +79,7 @@ fn name(text: &str) -> Name {
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         fs::create_dir(scratch.path().join("shared")).unwrap();
         for node in ["n1", "n2"] {
@@ -67,7 +91,7 @@ impl World {
         Self { scratch, store }
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.scratch.path().join(path)
     }
 
@@ -76,11 +100,11 @@ impl World {
     }
 
     /// A node that dies before its step of a number.
-    fn node_until(&self, node: &str, session: u64, steps: i64) -> Node {
+    pub(crate) fn node_until(&self, node: &str, session: u64, steps: i64) -> Node {
         let store: Arc<dyn NameStore> = Arc::new(self.store.for_another_node());
         let names = Namespace::open(store, Session(session), WaitLimit::default()).unwrap();
         let names = Arc::new(names);
-        let death = Arc::new(Death { left: AtomicI64::new(i64::MAX) });
+        let death = Arc::new(Death { left: AtomicI64::new(i64::MAX), told: Mutex::default() });
         let directories: Arc<dyn Directories> = Arc::new(StoreDirectories(names.clone()));
         let places = Places::open_watched(
             &self.at(node),
@@ -94,21 +118,21 @@ impl World {
         Node { places, directories: StoreDirectories(names.clone()), names, death }
     }
 
-    fn node(&self, node: &str) -> Node {
+    pub(crate) fn node(&self, node: &str) -> Node {
         self.node_until(node, 1, i64::MAX)
     }
 
-    fn repair(&self, repair: bool) -> Report {
+    pub(crate) fn repair(&self, repair: bool) -> Report {
         super::run(&self.at("n1"), Some(&self.peers()), &self.store, repair).unwrap()
     }
 
     /// The store comes back empty.
-    fn forget(&self) {
+    pub(crate) fn forget(&self) {
         self.store.restart(Shards(BTreeMap::new()));
     }
 
     /// Every path with what is there: a file's text, or what else it is.
-    fn tree(&self) -> BTreeMap<String, String> {
+    pub(crate) fn tree(&self) -> BTreeMap<String, String> {
         let node = self.node_until("n1", 999, i64::MAX);
         let mut tree = BTreeMap::new();
         let mut todo = vec![(String::new(), 1)];
@@ -149,7 +173,7 @@ impl Node {
         self.directories.steps(directory).unwrap()
     }
 
-    fn entry(directory: u64, called: &str) -> EntryName {
+    pub(crate) fn entry(directory: u64, called: &str) -> EntryName {
         EntryName { directory: Inode(directory), name: name(called) }
     }
 
@@ -157,7 +181,7 @@ impl Node {
         (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
     }
 
-    fn create(&self, directory: u64, called: &str, text: &str) -> Result<u64> {
+    pub(crate) fn create(&self, directory: u64, called: &str, text: &str) -> Result<u64> {
         let inode = self.names.number().unwrap();
         let (uid, gid) = Self::owner();
         let near = self.near(directory);
@@ -177,7 +201,7 @@ impl Node {
         self.death.before("asking the store")
     }
 
-    fn mkdir(&self, directory: u64, called: &str) -> Result<u64> {
+    pub(crate) fn mkdir(&self, directory: u64, called: &str) -> Result<u64> {
         let inode = self.names.number().unwrap();
         let (uid, gid) = Self::owner();
         let near = self.near(directory);
@@ -188,7 +212,7 @@ impl Node {
         Ok(inode.0)
     }
 
-    fn rename(&self, from: (u64, &str), to: (u64, &str)) -> Result<()> {
+    pub(crate) fn rename(&self, from: (u64, &str), to: (u64, &str)) -> Result<()> {
         let [from_entry, to_entry] =
             [from, to].map(|(directory, called)| Self::entry(directory, called));
         let found = self.names.lookup(&from_entry).unwrap();
@@ -215,7 +239,7 @@ impl Node {
         }
     }
 
-    fn unlink(&self, directory: u64, called: &str) -> Result<()> {
+    pub(crate) fn unlink(&self, directory: u64, called: &str) -> Result<()> {
         self.step()?;
         let gone = self.names.unlink(&Self::entry(directory, called)).unwrap();
         match gone {
@@ -224,7 +248,7 @@ impl Node {
         }
     }
 
-    fn link(&self, from: (u64, &str), to: (u64, &str)) -> Result<()> {
+    pub(crate) fn link(&self, from: (u64, &str), to: (u64, &str)) -> Result<()> {
         let [from_entry, to_entry] =
             [from, to].map(|(directory, called)| Self::entry(directory, called));
         let found = self.names.lookup(&from_entry).unwrap();
