@@ -65,6 +65,17 @@ fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
     }
 }
 
+/// # Errors
+/// `EOPNOTSUPP` for extended attributes of kinds that we do not know the meaning of.
+fn check_kind(name: &OsStr) -> Result<()> {
+    let bytes = name.as_bytes();
+    let is_known =
+        [&b"user."[..], b"trusted.", b"security."].iter().any(|kind| bytes.starts_with(kind))
+            || bytes == ACCESS
+            || bytes == DEFAULT;
+    if is_known { Ok(()) } else { Err(Errno::OPNOTSUPP.into()) }
+}
+
 impl AttributeChanges {
     pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>, files: &Arc<Files>) -> Self {
         Self { base: Arc::clone(base), lookup: Arc::clone(lookup), files: Arc::clone(files) }
@@ -173,6 +184,7 @@ impl AttributeChanges {
     /// # Errors
     /// `ENODATA`.
     pub(crate) fn get_xattr(&self, inode: &Inode, name: &OsStr) -> Result<Vec<u8>> {
+        check_kind(name)?;
         let attributes = self.attributes(inode)?;
         let value = attributes.xattrs.get(name.as_bytes());
         value.cloned().ok_or_else(|| Errno::NODATA.into())
@@ -198,6 +210,7 @@ impl AttributeChanges {
         value: &[u8],
         flags: i32,
     ) -> Result<()> {
+        check_kind(name)?;
         if hidden_xattr(name) {
             return Err(Errno::PERM.into());
         }
@@ -238,12 +251,16 @@ impl AttributeChanges {
     /// # Errors
     /// `ENODATA`, and what the disks refuse.
     pub(crate) fn remove_xattr(&self, inode: &Inode, name: &OsStr) -> Result<()> {
+        check_kind(name)?;
         let bytes = name.as_bytes();
         if bytes == ACCESS || bytes == DEFAULT {
             return self.set_acl(inode, name, None);
         }
         let Some(found) = self.lookup.find(inode)? else { return Err(Errno::NODATA.into()) };
-        if hidden_xattr(name) || !found.node.attributes.xattrs.contains_key(bytes) {
+        if hidden_xattr(name) {
+            return Err(Errno::NODATA.into());
+        }
+        if !found.node.attributes.xattrs.contains_key(bytes) {
             return Err(Errno::NODATA.into());
         }
         self.below(inode, &found, name, None)?;

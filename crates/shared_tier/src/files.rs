@@ -74,7 +74,11 @@ impl Files {
         let handle = self.handle(node, &mut noting, file, (flags, lapses));
         drop(noting);
         if flags & libc::O_TRUNC != 0 {
-            ftruncate(&handle.file, 0)?;
+            // It may have been opened only to be read.
+            match handle.is_writable() {
+                true => ftruncate(&handle.file, 0)?,
+                false => ftruncate(reopen(&*handle.file, libc::O_WRONLY)?, 0)?,
+            }
         }
         Ok(handle)
     }

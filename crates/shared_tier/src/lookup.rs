@@ -79,7 +79,12 @@ fn stat(found: &namespace::Node) -> Stat {
     raw.st_mode = file_type(of.kind) | of.mode & 0o7777;
     raw.st_nlink = u64::from(found.links);
     (raw.st_uid, raw.st_gid, raw.st_rdev) = (of.uid, of.gid, of.rdev);
-    let size = if of.kind == Kind::Symlink { of.target.len() as u64 } else { of.size };
+    let size = match of.kind {
+        Kind::Symlink => of.target.len() as u64,
+        // As file systems have it: programs take one without bytes for empty.
+        Kind::Directory => BLOCK_BYTES.unsigned_abs(),
+        _ => of.size,
+    };
     raw.st_size = i64::try_from(size).unwrap_or(i64::MAX);
     raw.st_blksize = BLOCK_BYTES;
     raw.st_blocks = if of.kind == Kind::File { blocks(size) } else { 0 };

@@ -17,7 +17,7 @@ use crate::base::{Base, os};
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
-use crate::lookup::{Lookup, file_type};
+use crate::lookup::{Found, Lookup, file_type};
 use crate::places::{DirectoryStep, Place};
 
 /// Changes names.
@@ -193,11 +193,34 @@ impl NameChanges {
     /// `ENOENT`, `EISDIR`.
     pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let name = self.base.entry_name(&parent.0, name)?;
-        let gone = self.base.names.unlink(&name).map_err(of_names)?;
-        if let Some(gone) = gone {
-            self.remove(&name, &gone);
+        let (number, gone) = self.base.names.unlink_told(&name).map_err(of_names)?;
+        match gone {
+            Some(gone) => self.remove(&name, &gone),
+            None => follow("unlink", &name, self.note_change(number)),
         }
         Ok(())
+    }
+
+    /// Something lost or changed one of its names: its attributes tell when, if it is known here by another one.
+    fn note_change(&self, number: Number) -> Result<()> {
+        let Some(node) = self.base.table.find(number) else { return Ok(()) };
+        let now_ns = self.base.now_ns();
+        let change = |attributes: &mut Attributes| {
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+            Ok(())
+        };
+        let changed = match self.lookup.find(&node.0)? {
+            None => return Ok(()),
+            Some(Found { name: None, .. }) => self.base.names.update_directory(number, change),
+            Some(Found { name: Some(name), .. }) => {
+                self.base.names.update_of((&name, number), change)
+            }
+        };
+        match changed {
+            // Somebody renamed or removed it meanwhile, and does this.
+            Ok(_) | Err(Failure::Refused(_)) => Ok(()),
+            Err(failure) => Err(of_names(failure)),
+        }
     }
 
     /// Removes from the disks what lost its last name. Programs of this node that have it open go on with it.
@@ -278,8 +301,12 @@ impl NameChanges {
         if !renamed.is_done {
             return Ok(());
         }
-        if let Some(replaced) = &renamed.replaced {
-            self.remove(&to, replaced);
+        match (&renamed.replaced, &renamed.to) {
+            (Some(replaced), _) => self.remove(&to, replaced),
+            (None, Some(Entry::Linked(inode, _))) if flags == Flags::Replace => {
+                follow("rename", &to, self.note_change(*inode));
+            }
+            _ => {}
         }
         let (moved, left) = (renamed.from, renamed.to);
         let replaced = match (&left, flags) {
@@ -322,7 +349,8 @@ impl NameChanges {
         let done = match moved {
             Entry::Directory(_) => self.base.near(to.directory).and_then(|near| {
                 let replaced = replaced.map(|number| number.0);
-                self.base.places.rename_directory(number.0, &near, &to.name, replaced)
+                self.base.places.rename_directory(number.0, &near, &to.name, replaced)?;
+                self.note_change(number)
             }),
             Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),
         };
@@ -339,9 +367,11 @@ impl NameChanges {
         };
         if found.attributes.kind != Kind::File {
             self.make_other(to, number, &found.attributes)?;
-            return self.remove_other(from, number);
+            self.remove_other(from, number)?;
+            return self.note_change(number);
         }
         if found.links > 1 {
+            self.note_change(number)?;
             let node = self.base.table.find(number);
             return node.map_or(Ok(()), |node| self.tell_names(&node.0, &found));
         }
@@ -371,11 +401,13 @@ impl NameChanges {
         old: &Place,
         new: &Place,
     ) -> Result<()> {
+        let now_ns = self.base.now_ns();
         let swap = |attributes: &mut Attributes| {
             if attributes.location.as_ref() != Some(old) {
                 return Err(Failure::Refused(Errno::STALE));
             }
             attributes.location = Some(new.clone());
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
         };
         self.base.names.update_of((name, number), swap).map(drop).map_err(of_names)

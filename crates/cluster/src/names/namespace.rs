@@ -337,9 +337,19 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EISDIR`.
     pub fn unlink(&self, place: &EntryName) -> Result<Option<Node>> {
+        self.unlink_told(place).map(|(_, last)| last)
+    }
+
+    /// As [`unlink`](Self::unlink); answers also what the name led to.
+    ///
+    /// # Errors
+    /// As [`unlink`](Self::unlink).
+    pub fn unlink_told(&self, place: &EntryName) -> Result<(Inode, Option<Node>)> {
         check(place)?;
         let found = self.driver.operate(Operation::Unlink(place.clone()))?;
-        found.last().map_or(Ok(None), replaced)
+        let found = found.last().expect("an unlink reads one name");
+        let entry = found.entry.as_ref().expect("what was removed was there");
+        Ok((entry.inode(), replaced(found)?))
     }
 
     /// Removes an empty directory; answers which one.
