@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::errors::of_names;
 use crate::lookup::take_over;
-use crate::places::{Directories, Place, Places, SHARED, SSD};
+use crate::places::{Directories, Place, Places, SHARED};
 
 /// What became of a file that was to be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, Stat};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mknodat, openat, symlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use peers::Peers;

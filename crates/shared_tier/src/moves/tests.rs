@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::OFlags;
 
 use super::*;
+use crate::places::SSD;
 use crate::repair::tests::{Node, World};
 
 const TEXT: &str = "all of these bytes";
