@@ -344,6 +344,10 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
+    pub(crate) const fn new(origin: PathBuf, url: String) -> Self {
+        Self { origin, url }
+    }
+
     /// Opens both.
     ///
     /// # Errors

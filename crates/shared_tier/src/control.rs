@@ -1,6 +1,6 @@
 //! What a person or a script may ask of the mount of a shared tier: the control interface.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use halocline_api::config::Mode;
 use halocline_api::control::tier::TierState;
@@ -18,6 +18,7 @@ use crate::SharedTier;
 use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::lookup::Found;
+use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
 
 /// The most files that are listed.
@@ -206,12 +207,19 @@ impl Controlled for SharedTier {
         Ok(MoveReport::default())
     }
 
-    fn warm(&self, _: &[std::path::PathBuf], _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
-        Err(not_yet("warm"))
+    fn warm(
+        &self,
+        paths: &[PathBuf],
+        dry_run: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport> {
+        let commands = MoveCommands { base: &self.tree.base, tier: SSD };
+        commands.execute(paths, dry_run, progress)
     }
 
-    fn evict(&self, _: &Path, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
-        Err(not_yet("demote"))
+    fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
+        let commands = MoveCommands { base: &self.tree.base, tier: SHARED };
+        commands.execute(&[path.to_owned()], dry_run, progress)
     }
 
     fn change_rules(&self, _change: &RuleChange) -> Result<Rules> {

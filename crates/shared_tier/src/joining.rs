@@ -155,8 +155,13 @@ impl Joining<'_> {
             State::Confirmed => {}
             state => return Err(of_store(&state.refusal())),
         }
-        if is_marked { Ok(()) } else { common.replace(FORMATTED, b"in the store\n") }
+        if is_marked { Ok(()) } else { set_formatted(common) }
     }
+}
+
+/// Keeps on the shared disk that its tier has names in a store.
+pub(crate) fn set_formatted(common: &PrivateDir) -> Result<()> {
+    common.replace(FORMATTED, b"in the store\n")
 }
 
 /// Whether a store has the names of the tier below a root.

@@ -9,6 +9,8 @@
 //! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`directory`]: listings;
 //! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
 //!   the disks following the store; [`acl`]: what new inodes inherit;
+//! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them;
+//! - [`repair`]: the names compared with the disks, and built again from them;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
 //! What must hold:
@@ -30,8 +32,11 @@ mod files;
 mod inodes;
 mod joining;
 mod lookup;
+mod move_commands;
+mod moves;
 mod name_changes;
 pub mod places;
+pub mod repair;
 mod sessions;
 pub mod store_directories;
 mod tree;

@@ -7,11 +7,12 @@
 //!   symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
-mod marks;
-mod peers;
+pub(crate) mod marks;
+mod moving;
+pub(crate) mod peers;
 mod shared_disk;
-mod steps;
-mod tree;
+pub(crate) mod steps;
+pub(crate) mod tree;
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -25,7 +26,7 @@ use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, Stat};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mknodat, openat, symlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use peers::Peers;
@@ -103,6 +104,7 @@ impl Places {
         shared.check_attributes()?;
         let tier = peers::tier_id(&shared.private)?;
         peers::claim(&ssd, node, &tier)?;
+        peers::note(&shared.private, node)?;
         let peers = Peers::new(peers, tier, steps)?;
         let shared = SharedDisk::new(shared, directories)?;
         Ok(Self { node: node.to_owned(), ssd, shared, peers })
@@ -433,12 +435,9 @@ impl Places {
         name: &Name,
         inode: u64,
         target: &OsStr,
-        (uid, gid): (u32, u32),
+        owner: (u32, u32),
     ) -> Result<()> {
-        self.shared.make_other(near, (name, inode), |dir, fresh| {
-            symlinkat(target, dir, fresh)?;
-            own_other(dir, fresh, (uid, gid))
-        })
+        self.shared.make_link(near, (name, inode), target, owner)
     }
 
     /// Makes a pipe, socket or device on the shared disk, after the store has it; `mode` has its kind.
@@ -450,16 +449,9 @@ impl Places {
         near: &[DirectoryStep],
         name: &Name,
         inode: u64,
-        (mode, uid, gid, device): (u32, u32, u32, u64),
+        what: (u32, u32, u32, u64),
     ) -> Result<()> {
-        self.shared.make_other(near, (name, inode), |dir, fresh| {
-            let kind = rustix::fs::FileType::from_raw_mode(mode);
-            mknodat(dir, fresh, kind, Mode::from_raw_mode(mode & 0o7777), device)?;
-            own_other(dir, fresh, (uid, gid))?;
-            // `mknod` leaves out what the umask says.
-            let mode = Mode::from_raw_mode(mode & 0o7777);
-            Ok(rustix::fs::chmodat(dir, fresh, mode, AtFlags::empty())?)
-        })
+        self.shared.make_special(near, (name, inode), what)
     }
 
     /// Removes a symbolic link, pipe, socket or device from the shared disk. It is no error if it is gone.
@@ -475,14 +467,7 @@ impl Places {
     /// # Errors
     /// If it cannot be read.
     pub fn drop_temporaries(&self) -> Result<usize> {
-        let names = self.ssd.tmp.names()?;
-        for name in &names {
-            let removed = rustix::fs::unlinkat(&self.ssd.tmp, name, AtFlags::empty());
-            if removed == Err(Errno::ISDIR) {
-                rustix::fs::unlinkat(&self.ssd.tmp, name, AtFlags::REMOVEDIR)?;
-            }
-        }
-        Ok(names.len())
+        self.ssd.drop_temporaries()
     }
 }
 
@@ -497,16 +482,6 @@ fn unmark(tree: &Tree, fd: &impl AsFd) -> Result<()> {
         marks::clear(fd, marks::LEAVING)?;
         marks::clear(fd, marks::ARRIVING)
     })
-}
-
-fn own_other(dir: &impl AsFd, name: &str, (uid, gid): (u32, u32)) -> Result<()> {
-    use rustix::fs::{Gid, Uid, chownat, statat};
-    let now = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    if (now.st_uid, now.st_gid) == (uid, gid) {
-        return Ok(());
-    }
-    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-    Ok(chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Ours are not for programs.

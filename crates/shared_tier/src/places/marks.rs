@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 
 use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_model::namespace::Name;
@@ -42,6 +43,15 @@ pub(crate) fn set_number(fd: &impl AsFd, what: &str, number: u64) -> Result<()> 
 pub(crate) fn clear(fd: &impl AsFd, what: &str) -> Result<()> {
     match xattr::remove_on(fd, OsStr::new(what)) {
         Err(error) if matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP) => Ok(()),
+        other => other,
+    }
+}
+
+/// Sets an attribute of a program's.
+pub(crate) fn set_users(fd: &impl AsFd, name: &[u8], value: &[u8]) -> Result<()> {
+    match xattr::set_on(fd, OsStr::from_bytes(name), value, 0) {
+        // Where it came from, the file system kept it.
+        Err(error) if error.errno() == libc::EOPNOTSUPP => Ok(()),
         other => other,
     }
 }

@@ -20,6 +20,8 @@ use super::tree::{Tree, fresh};
 const NODE: &str = "node";
 /// The file on the shared disk with the tier's id.
 const TIER: &str = "tier";
+/// On the shared disk: a directory with a file by the name of each node.
+const NODES: &str = "nodes";
 /// The most bytes of either.
 const BYTES_MAX: u64 = 1024;
 /// Where a pattern has the node's name.
@@ -79,6 +81,28 @@ fn text(bytes: &[u8], dir: &Path, name: &str) -> Result<String> {
             "find out who did; it is made again if it is missing",
         )),
     }
+}
+
+/// The nodes that were ever mounted, as the shared disk knows them.
+pub(crate) fn nodes(shared: &PrivateDir) -> Result<Vec<String>> {
+    let names = shared.sub(NODES)?.names()?;
+    let mut nodes: Vec<String> =
+        names.iter().filter_map(|name| name.to_str()).map(str::to_owned).collect();
+    nodes.retain(|node| check_node(node).is_ok());
+    nodes.sort();
+    Ok(nodes)
+}
+
+/// Notes on the shared disk that there is a node.
+pub(crate) fn note(shared: &PrivateDir, node: &str) -> Result<()> {
+    shared.sub(NODES)?.file(node, Use::Write).map(drop)
+}
+
+/// Whose SSD of this tier is at a path, if it is one's.
+pub(crate) fn node_of(path: &Path, tier: &str) -> Option<String> {
+    let found = whose(path).ok()?;
+    let (node, of) = found.split_once('\n')?;
+    (of == tier && check_node(node).is_ok()).then(|| node.to_owned())
 }
 
 /// Makes an SSD that of a node of a tier, or checks that it is.

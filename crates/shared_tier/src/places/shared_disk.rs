@@ -3,7 +3,8 @@
 //! What must hold: a directory that a node was renaming when it died is still found. Before it is renamed, a link in
 //! `.halocline/renaming`, whose name is its number, leads to where it was.
 
-use std::os::fd::OwnedFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use halocline_cluster::names::attributes::RelativePath;
@@ -12,7 +13,10 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use rustix::fs::{AtFlags, readlinkat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, Uid, chmodat, chownat, mknodat, readlinkat, statat, symlinkat,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use super::tree::{FoundDirectory, Tree, candidates, kind};
@@ -244,9 +248,39 @@ impl SharedDisk {
         }
     }
 
+    /// Makes a symbolic link.
+    pub(crate) fn make_link(
+        &self,
+        near: &[DirectoryStep],
+        name: (&Name, u64),
+        target: &OsStr,
+        owner: (u32, u32),
+    ) -> Result<()> {
+        self.make_other(near, name, |dir, fresh| {
+            symlinkat(target, dir, fresh)?;
+            own_other(dir, fresh, owner)
+        })
+    }
+
+    /// Makes a pipe, socket or device; `mode` has its kind.
+    pub(crate) fn make_special(
+        &self,
+        near: &[DirectoryStep],
+        name: (&Name, u64),
+        (mode, uid, gid, device): (u32, u32, u32, u64),
+    ) -> Result<()> {
+        self.make_other(near, name, |dir, fresh| {
+            let bits = Mode::from_raw_mode(mode & 0o7777);
+            mknodat(dir, fresh, FileType::from_raw_mode(mode), bits, device)?;
+            own_other(dir, fresh, (uid, gid))?;
+            // `mknod` leaves out what the umask says.
+            Ok(chmodat(dir, fresh, bits, AtFlags::empty())?)
+        })
+    }
+
     /// Makes a symbolic link, pipe, socket or device by `make`, which gets the directory and name of a temporary file. What
     /// has the name goes, unless it is a file or directory, which have numbers; then it gets the other name.
-    pub(crate) fn make_other(
+    fn make_other(
         &self,
         near: &[DirectoryStep],
         (name, inode): (&Name, u64),
@@ -300,4 +334,13 @@ impl SharedDisk {
         debug_assert!(number == ROOT.0 || marks::number(&fd, marks::DIRECTORY) == Some(number));
         Ok(fd)
     }
+}
+
+fn own_other(dir: &impl AsFd, name: &str, (uid, gid): (u32, u32)) -> Result<()> {
+    let now = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if (now.st_uid, now.st_gid) == (uid, gid) {
+        return Ok(());
+    }
+    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    Ok(chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
 }

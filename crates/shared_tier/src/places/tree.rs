@@ -136,6 +136,13 @@ impl Tree {
         beneath::open(&self.root, path, OFlags::PATH, Mode::empty())
     }
 
+    /// As [`look`](Self::look), but what is at the path itself may be a symbolic link.
+    pub(crate) fn look_at_link(&self, path: &RelativePath) -> rustix::io::Result<OwnedFd> {
+        let (above, name) = beneath::parent(self.root.as_fd(), path.as_path())?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&above, name, flags, Mode::empty())
+    }
+
     /// The directory at `path`, if it has that number.
     pub(crate) fn directory_at(
         &self,
@@ -273,9 +280,7 @@ impl Tree {
         owner: Owner,
     ) -> Result<(OwnedFd, RelativePath)> {
         let fresh = fresh("f", inode);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let open = || openat(&self.tmp, &fresh, flags, Mode::RUSR | Mode::WUSR);
-        let fd = self.step("making a file", open)?;
+        let fd = self.temporary(&fresh)?;
         let make = || {
             self.step("numbering a file", || {
                 marks::set_number(&fd, marks::INODE, inode)?;
@@ -286,7 +291,7 @@ impl Tree {
         match make() {
             Ok(path) => Ok((fd, path)),
             Err(error) => {
-                let _gone = unlinkat(&self.tmp, &fresh, AtFlags::empty());
+                self.drop_temporary(&fresh);
                 Err(error)
             }
         }
@@ -317,6 +322,39 @@ impl Tree {
             Ok::<_, Error>(())
         })?;
         self.step("naming a file", || rename(&numbered)).map(|()| path)
+    }
+
+    /// Removes what was made here and never got a name.
+    pub(crate) fn drop_temporaries(&self) -> Result<usize> {
+        let names = self.tmp.names()?;
+        for name in &names {
+            if unlinkat(&self.tmp, name, AtFlags::empty()) == Err(Errno::ISDIR) {
+                unlinkat(&self.tmp, name, AtFlags::REMOVEDIR)?;
+            }
+        }
+        Ok(names.len())
+    }
+
+    /// A file that has no name yet.
+    pub(crate) fn temporary(&self, fresh: &str) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let open = || openat(&self.tmp, fresh, flags, Mode::RUSR | Mode::WUSR);
+        self.step("making a file", open)
+    }
+
+    /// Removes it again.
+    pub(crate) fn drop_temporary(&self, fresh: &str) {
+        let _gone = unlinkat(&self.tmp, fresh, AtFlags::empty());
+    }
+
+    /// Makes the directory of a path durable, and those above it, which may be new, too.
+    pub(crate) fn sync_above(&self, path: &RelativePath) -> Result<()> {
+        for parent in path.as_path().ancestors().skip(1) {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let dir = beneath::open(&self.root, parent, flags, Mode::empty())?;
+            self.step("syncing a directory", || rustix::fs::fsync(&dir))?;
+        }
+        Ok(())
     }
 
     /// Gives an open file a second place.
@@ -354,6 +392,29 @@ impl Tree {
             return Ok(Some(ROOT.0));
         };
         Ok(marks::number(&self.look(Some(&parent))?, marks::DIRECTORY))
+    }
+
+    /// The directory that a path is in.
+    pub(crate) fn parent_of(&self, path: &RelativePath) -> Result<OwnedFd> {
+        let parent = path.as_path().parent().unwrap_or(Path::new(""));
+        Ok(beneath::open(&self.root, parent, DIRECTORY, Mode::empty())?)
+    }
+
+    /// Renames something between two open directories, to a name that nothing has.
+    pub(crate) fn rename_between(
+        &self,
+        from: (&OwnedFd, &Name),
+        to: (&OwnedFd, &Name),
+    ) -> Result<()> {
+        self.step("renaming", || rename_new(from.0, os(from.1), to.0, os(to.1)))
+    }
+
+    /// Renames something to a name in a private directory.
+    pub(crate) fn rename_to(&self, from: &RelativePath, to: &PrivateDir, name: &str) -> Result<()> {
+        self.step("setting a file aside", || {
+            let (from_dir, from) = beneath::parent(self.root.as_fd(), from.as_path())?;
+            rename_new(&from_dir, from, to, name)
+        })
     }
 
     /// Renames a directory, or anything else in a tree, to a path that nothing has.
