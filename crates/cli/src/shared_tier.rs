@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use halocline_api::config::Config;
-use halocline_api::control::{Claim, UseAs, ClaimRequest};
+use halocline_api::control::{Claim, ClaimRequest, UseAs};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
 use halocline_os::error::{Error, Result};

@@ -11,7 +11,8 @@ use halocline_model::namespace::{EntryName, Inode, Name, ROOT};
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
-use crate::base::{Base, os};
+use crate::base::Base;
+use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::moves::{Moved, Mover};
 

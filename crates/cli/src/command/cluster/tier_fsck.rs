@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
-use halocline_os::counted::{counted, counted_with};
+use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 use halocline_shared_tier::REGISTRY;
 use halocline_shared_tier::repair::{self, Report};
@@ -51,7 +51,7 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
         say!(
             "confirmed: {} in {}; {} of dead nodes were completed",
             counted(found.names, "name"),
-            counted_with(found.directories, "directory", "directories"),
+            counted(found.directories, "directory"),
             counted(found.intents, "change")
         );
         return Ok(ExitCode::SUCCESS);
@@ -136,9 +136,9 @@ fn print(report: &Report, repaired: bool) {
     if directories + files + others > 0 {
         say!(
             "{}, {} and {} {} names",
-            counted_with(directories, "directory", "directories"),
+            counted(directories, "directory"),
             counted(files, "file"),
-            counted_with(others, "link or device", "links and devices"),
+            counted(others, "other entry"),
             is("got", "would get")
         );
     }
