@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use halocline_api::config::Config;
-use halocline_api::control::{Claim, UseAs, Wanted};
+use halocline_api::control::{Claim, UseAs, ClaimRequest};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
 use halocline_os::error::{Error, Result};
@@ -77,7 +77,7 @@ pub(crate) fn claim(
     let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
     // What is not there yet tells no node from another.
     PrivateDir::make(&place.cache)?;
-    let wanted = Wanted { dirs: &dirs, cache: &place.cache, use_as: UseAs::Node };
+    let wanted = ClaimRequest { dirs: &dirs, cache: &place.cache, use_as: UseAs::Node };
     open_engine::when_free(given_up, || Claim::take(&wanted))
 }
 

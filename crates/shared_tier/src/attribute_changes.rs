@@ -217,7 +217,7 @@ impl AttributeChanges {
         let name_bytes = name.as_bytes();
         if name_bytes == ACCESS || name_bytes == DEFAULT {
             let acl = Acl::parse(value).ok_or(Errno::INVAL)?;
-            return self.set_acl(inode, name, (!acl.is_empty()).then_some(acl));
+            return self.set_acl(inode, name, Some(&acl).filter(|acl| !acl.is_empty()));
         }
         let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
         let is_there = match flags {
@@ -274,7 +274,7 @@ impl AttributeChanges {
 
     /// Sets or removes an ACL. The permission bits follow one that says who may access the inode; one that says no more
     /// than they do is not kept.
-    fn set_acl(&self, inode: &Inode, name: &OsStr, acl: Option<Acl>) -> Result<()> {
+    fn set_acl(&self, inode: &Inode, name: &OsStr, acl: Option<&Acl>) -> Result<()> {
         let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
         let is_access = name.as_bytes() == ACCESS;
         match found.node.attributes.kind {
@@ -285,15 +285,15 @@ impl AttributeChanges {
             _ if acl.is_none() => return Ok(()),
             _ => return Err(Errno::ACCESS.into()),
         }
-        let kept = acl.clone().filter(|acl| !is_access || !acl.is_only_mode());
-        let value = acl.as_ref().map(Acl::to_value);
+        let kept = acl.filter(|acl| !is_access || !acl.is_only_mode());
+        let value = acl.map(Acl::to_value);
         self.below(inode, &found, name, value.as_deref())?;
         let now_ns = self.base.now_ns();
         self.update(inode, &found, |attributes| {
-            if let Some(acl) = acl.as_ref().filter(|_| is_access) {
+            if let Some(acl) = acl.filter(|_| is_access) {
                 attributes.mode = attributes.mode & !0o777 | acl.mode();
             }
-            match &kept {
+            match kept {
                 Some(acl) => attributes.xattrs.insert(name.as_bytes().to_vec(), acl.to_value()),
                 None => attributes.xattrs.remove(name.as_bytes()),
             };

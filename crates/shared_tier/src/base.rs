@@ -1,22 +1,16 @@
 //! What all components of the tier use.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use halocline_cluster::names::namespace::Namespace;
-use halocline_model::namespace::{EntryName, Inode as Number, Name, ROOT};
+use halocline_model::namespace::Inode as Number;
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
-use rustix::io::Errno;
 
 use crate::directory_paths::DirectoryPaths;
-use crate::inodes::{Inode, Table};
+use crate::inodes::Table;
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
-
-/// Names in the root that are ours on the disks: programs do not get them.
-const PRIVATE: [&str; 2] = [halocline_api::control::tier::PRIVATE, crate::REGISTRY];
 
 /// The names, the places and the session of one node.
 #[derive(Debug)]
@@ -30,17 +24,6 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// A name in a directory that programs may use.
-    ///
-    /// # Errors
-    /// `EPERM` for those that are ours.
-    pub(crate) fn entry_name(&self, parent: &Inode, name: &OsStr) -> Result<EntryName> {
-        if parent.number == ROOT && PRIVATE.iter().any(|private| name == *private) {
-            return Err(Errno::PERM.into());
-        }
-        Ok(entry_name(parent.number, name))
-    }
-
     /// The steps to a directory, as they are known here.
     pub(crate) fn near(&self, directory: Number) -> Result<Vec<DirectoryStep>> {
         self.paths.known(directory)
@@ -50,13 +33,4 @@ impl Base {
     pub(crate) fn now_ns(&self) -> i64 {
         self.clock.now_ns()
     }
-}
-
-pub(crate) fn entry_name(directory: Number, name: &OsStr) -> EntryName {
-    EntryName { directory, name: Name::from(name.as_bytes()) }
-}
-
-/// A name as the system has it.
-pub(crate) fn os(name: &Name) -> &OsStr {
-    OsStr::from_bytes(name.as_bytes())
 }

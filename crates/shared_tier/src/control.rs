@@ -15,6 +15,7 @@ use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::SharedTier;
+use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::lookup::Found;
 use crate::move_commands::MoveCommands;
@@ -51,18 +52,16 @@ impl SharedTier {
     }
 
     /// Where the file is that was found at a path.
-    fn describe(&self, path: &Path, found: &Found) -> Result<Option<FileInfo>> {
+    fn describe(&self, path: &Path, found: &Found) -> Option<FileInfo> {
         let of = &found.node.attributes;
-        let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {
-            return Ok(None);
-        };
+        let place = of.location.as_ref().filter(|_| of.kind == Kind::File)?;
         let inode = self.tree.base.table.intern(found.node.inode, false, found.name.clone());
         let shown = self.tree.lookup.shown(&inode.0, &found.node);
         let tier_name = match &place.node {
             Some(node) => format!("ssd of {node}"),
             None => "hdd".to_owned(),
         };
-        Ok(Some(FileInfo {
+        Some(FileInfo {
             path: path.to_owned(),
             tier: usize::from(place.tier),
             tier_name,
@@ -74,7 +73,7 @@ impl SharedTier {
             passed_through: false,
             lost: false,
             clean_copy: None,
-        }))
+        })
     }
 
     /// The files below a directory.
@@ -87,7 +86,7 @@ impl SharedTier {
                 let (listed, is_last) = listed.map_err(of_names)?;
                 for one in &listed {
                     after = one.cursor;
-                    let path = path.join(crate::base::os(&one.name));
+                    let path = path.join(os(&one.name));
                     if one.is_directory {
                         todo.push((path, one.inode));
                         continue;
@@ -96,7 +95,7 @@ impl SharedTier {
                     let node = self.tree.base.names.lookup(&name);
                     // It may have been removed since.
                     let Ok(node) = node else { continue };
-                    files.extend(self.describe(&path, &Found { name: Some(name), node })?);
+                    files.extend(self.describe(&path, &Found { name: Some(name), node }));
                     if files.len() >= LISTED_MAX {
                         return Err(Error::invalid(
                             "there are more files than are listed at once",
@@ -185,7 +184,7 @@ impl Controlled for SharedTier {
 
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
         let (_, found) = self.at(path)?;
-        let Some(info) = self.describe(path, &found)? else { return Err(Errno::INVAL.into()) };
+        let Some(info) = self.describe(path, &found) else { return Err(Errno::INVAL.into()) };
         let whole = range.unwrap_or(ByteRange::new(0, info.size_bytes));
         let (start, end) = (whole.start.min(info.size_bytes), whole.end.min(info.size_bytes));
         Ok(vec![ExtentInfo {
@@ -237,7 +236,7 @@ impl Controlled for SharedTier {
         if found.node.attributes.kind == Kind::Directory {
             self.below(path, &found, &mut files)?;
         } else {
-            files.extend(self.describe(path, &found)?);
+            files.extend(self.describe(path, &found));
         }
         Ok(files)
     }

@@ -7,6 +7,7 @@ use halocline_model::namespace::{Inode as Number, Name, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
+use crate::entry_names::os;
 use crate::inodes::{Inode, Table};
 use crate::places::{Directories, DirectoryStep};
 use crate::store_directories::StoreDirectories;
@@ -56,7 +57,7 @@ impl DirectoryPaths {
             names.push(name.name);
             at = self.table.find(name.directory).and_then(|node| node.0.name());
         }
-        names.iter().rev().map(|name| PathBuf::from(crate::base::os(name))).collect()
+        names.iter().rev().map(|name| PathBuf::from(os(name))).collect()
     }
 }
 

@@ -11,6 +11,7 @@ use halocline_vfs::{Allocate, Caller, Engine, Make, Maker, OpenMode, Seek, SetAt
 
 use crate::SharedTier;
 use crate::directory::Directory;
+use crate::entry_names::entry_name_of_program;
 use crate::files::Handle;
 use crate::inodes::Node;
 use crate::tree::SharedTree;
@@ -66,7 +67,7 @@ impl Engine for SharedTier {
         flags: i32,
         by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
-        let name = self.tree.base.entry_name(&parent.0, name)?;
+        let name = entry_name_of_program(parent.0.number, name)?;
         self.files.create((parent, name), (mode, flags), by)
     }
 

@@ -75,9 +75,10 @@ impl Files {
         drop(noting);
         if flags & libc::O_TRUNC != 0 {
             // It may have been opened only to be read.
-            match handle.is_writable() {
-                true => ftruncate(&handle.file, 0)?,
-                false => ftruncate(reopen(&*handle.file, libc::O_WRONLY)?, 0)?,
+            if handle.is_writable() {
+                ftruncate(&handle.file, 0)?;
+            } else {
+                ftruncate(reopen(&*handle.file, libc::O_WRONLY)?, 0)?;
             }
         }
         Ok(handle)
@@ -123,7 +124,7 @@ impl Files {
                 match self.base.names.update_of((&name, inode.number), note) {
                     // It has another name by now.
                     Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
-                    node => node.map_err(of_names)?.attributes,
+                    noted => noted.map_err(of_names)?.attributes,
                 }
             };
             let wrote = noting.noted.is_some_and(|(wrote, at)| at == lapses && wrote);
@@ -174,8 +175,8 @@ impl Files {
         for _ in 0..TRIES {
             match self.make(parent, &name, (mode, Some(flags)), by) {
                 Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {}
-                made => {
-                    let (node, stat, handle) = made?;
+                done => {
+                    let (node, stat, handle) = done?;
                     let handle = handle.expect("a file that was made to be opened is open");
                     return Ok((node, stat, handle));
                 }
@@ -190,7 +191,7 @@ impl Files {
                 Kind::File => {}
                 _ => return Err(Errno::NXIO.into()),
             }
-            let (node, _) = self.lookup.seen(name.clone(), found);
+            let (node, _) = self.lookup.seen(&name, found);
             match self.open(&node, flags) {
                 // It was removed meanwhile.
                 Err(error) if error.errno() == libc::ESTALE => {}
@@ -230,10 +231,10 @@ impl Files {
             attributes.note_open(base.sessions.own(), writes(flags));
         }
         attributes.location = Some(place.clone());
-        let made = self
+        let named = self
             .keep_acl(&place, number.0, &attributes)
             .and_then(|()| base.names.create_as(number, name, &attributes).map_err(of_names));
-        let made = made.inspect_err(|error| {
+        let named = named.inspect_err(|error| {
             // Where the answer was lost, it may have its name.
             if !matches!(error, Error::Cluster { .. }) {
                 self.remove_data(&place, number.0);
@@ -241,7 +242,7 @@ impl Files {
         })?;
         let node = base.table.intern(number, false, Some(name.clone()));
         let Some(flags) = flags else {
-            let stat = self.lookup.shown(&node.0, &made);
+            let stat = self.lookup.shown(&node.0, &named);
             return Ok((node, stat, None));
         };
         if flags & libc::O_APPEND != 0 {
@@ -252,7 +253,7 @@ impl Files {
         node.0.without_name.lock().last = Some(attributes);
         let handle = self.handle(&node, &mut noting, Arc::new(File::from(fd)), (flags, lapses));
         drop(noting);
-        let stat = self.lookup.shown(&node.0, &made);
+        let stat = self.lookup.shown(&node.0, &named);
         Ok((node, stat, Some(handle)))
     }
 

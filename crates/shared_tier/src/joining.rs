@@ -14,7 +14,7 @@ use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::{NameStore, State};
-use halocline_cluster::registry::{Registry, Seen};
+use halocline_cluster::registry::{FileIdentity, Registry};
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::Store;
 use halocline_os::boot_id::boot_id;
@@ -28,6 +28,7 @@ use crate::SharedTier;
 use crate::attribute_changes::AttributeChanges;
 use crate::base::Base;
 use crate::directory_paths::DirectoryPaths;
+use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
 use crate::files::Files;
 use crate::inodes::Table;
@@ -38,8 +39,6 @@ use crate::sessions::Sessions;
 use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
 
-/// The directory with the list of sessions, in the root of the shared disk.
-pub const REGISTRY: &str = ".halocline-cluster";
 /// The file on an SSD that says which node's it is.
 const NODE: &str = "node";
 /// The file on an SSD with an id of its own.
@@ -262,7 +261,7 @@ fn root(shared: &Path) -> Result<Attributes> {
 /// Ends what earlier sessions of this SSD left: their processes have ended, or their leases do.
 fn settle(store: &dyn Store, registry: &Registry, (ssd, id): (&Path, &str)) -> Result<()> {
     let boot = boot_id()?;
-    let here = File::open(ssd).and_then(Seen::of).map_err(Error::at(ssd, "look at"))?;
+    let here = File::open(ssd).and_then(FileIdentity::of).map_err(Error::at(ssd, "look at"))?;
     for node in sessions::nodes(store, registry)? {
         if node.cache_id.as_deref() != Some(id) {
             continue;

@@ -27,6 +27,7 @@ mod control;
 mod directory;
 mod directory_paths;
 mod engine;
+mod entry_names;
 mod errors;
 mod files;
 mod inodes;
@@ -51,9 +52,10 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
 
 pub use directory::Directory;
+pub use entry_names::REGISTRY;
 pub use files::Handle;
 pub use inodes::Node;
-pub use joining::{Joining, REGISTRY, is_shared};
+pub use joining::{Joining, is_shared};
 pub use tree::SharedTree;
 
 use files::Files;

@@ -14,8 +14,9 @@ use halocline_vfs::namespace::{stat_descriptor, statx};
 use halocline_vfs::{SetTime, Stat};
 use rustix::io::Errno;
 
-use crate::base::{Base, entry_name};
+use crate::base::Base;
 use crate::directory::Directory;
+use crate::entry_names::entry_name;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node};
 
@@ -117,6 +118,18 @@ pub(crate) fn take_over(attributes: &mut Attributes, data: &Stat) {
     attributes.ctime_ns = attributes.ctime_ns.max(joined(raw.st_ctime, raw.st_ctime_nsec));
 }
 
+/// Attributes of an open file without a name: those that were known last, and what the file with the bytes has.
+fn stat_without_name(inode: &Inode) -> Result<Stat> {
+    let without_name = inode.without_name.lock();
+    let (Some(file), Some(last)) = (&without_name.file, &without_name.last) else {
+        return Err(Errno::STALE.into());
+    };
+    let node = namespace::Node { inode: inode.number, attributes: last.clone(), links: 0 };
+    let mut shown = stat(&node);
+    overlay(&mut shown, &stat_descriptor(file)?);
+    Ok(shown)
+}
+
 impl Lookup {
     pub(crate) fn new(base: &Arc<Base>) -> Self {
         Self { base: Arc::clone(base) }
@@ -129,7 +142,7 @@ impl Lookup {
     pub(crate) fn lookup(&self, parent: &Inode, name: &OsStr) -> Result<(Node, Stat)> {
         let name = entry_name(parent.number, name);
         let found = self.base.names.lookup(&name).map_err(of_names)?;
-        Ok(self.seen(name, found))
+        Ok(self.seen(&name, found))
     }
 
     /// The same of a name that was just read from a directory.
@@ -145,17 +158,17 @@ impl Lookup {
         match directory.listed(name) {
             Some(Listed { inode, attributes: Some(attributes), .. }) => {
                 let found = namespace::Node { inode, attributes, links: 1 };
-                Ok(self.seen(entry_name(parent.number, name), found))
+                Ok(self.seen(&entry_name(parent.number, name), found))
             }
             _ => self.lookup(parent, name),
         }
     }
 
     /// Remembers what a name led to just now.
-    pub(crate) fn seen(&self, name: EntryName, found: namespace::Node) -> (Node, Stat) {
+    pub(crate) fn seen(&self, name: &EntryName, found: namespace::Node) -> (Node, Stat) {
         let is_directory = found.attributes.kind == Kind::Directory;
         let node = self.base.table.intern(found.inode, is_directory, Some(name.clone()));
-        let found = self.mended(&node.0, &name, found);
+        let found = self.mended(&node.0, name, found);
         let stat = self.shown(&node.0, &found);
         (node, stat)
     }
@@ -215,19 +228,7 @@ impl Lookup {
             };
             return Ok(self.shown(inode, &node));
         }
-        self.stat_without_name(inode)
-    }
-
-    /// Attributes of an open file without a name: those that were known last, and what the file with the bytes has.
-    fn stat_without_name(&self, inode: &Inode) -> Result<Stat> {
-        let without_name = inode.without_name.lock();
-        let (Some(file), Some(last)) = (&without_name.file, &without_name.last) else {
-            return Err(Errno::STALE.into());
-        };
-        let node = namespace::Node { inode: inode.number, attributes: last.clone(), links: 0 };
-        let mut shown = stat(&node);
-        overlay(&mut shown, &stat_descriptor(file)?);
-        Ok(shown)
+        stat_without_name(inode)
     }
 
     /// Attributes as programs see them. Size and times of a file that some node has open for writing are those of the
@@ -280,7 +281,9 @@ impl Lookup {
             if let Some(data) = data.as_ref().filter(|_| attributes.opens.iter().any(is_its)) {
                 take_over(attributes, data);
             }
-            gone.iter().for_each(|open| attributes.note_close(open.session));
+            for open in &gone {
+                attributes.note_close(open.session);
+            }
             Ok(())
         });
         mended.unwrap_or(found)

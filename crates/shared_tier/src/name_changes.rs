@@ -13,7 +13,8 @@ use halocline_vfs::{Make, Maker, Stat};
 use rustix::io::Errno;
 
 use crate::acl::inherit;
-use crate::base::{Base, os};
+use crate::base::Base;
+use crate::entry_names::{entry_name_of_program, os};
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
@@ -72,9 +73,9 @@ impl NameChanges {
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Node, Stat)> {
-        let name = self.base.entry_name(&parent.0, name)?;
+        let name = entry_name_of_program(parent.0.number, name)?;
         let kind = match what {
-            Make::Directory(mode) => return self.make_directory(parent, name, mode, by),
+            Make::Directory(mode) => return self.make_directory(parent, &name, mode, by),
             Make::Special(mode, _) if matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) => {
                 let (node, stat, _) = self.files.make(parent, &name, (mode, None), by)?;
                 return Ok((node, stat));
@@ -108,7 +109,7 @@ impl NameChanges {
         }
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
         follow("make", &name, self.make_other(&name, made.inode, &attributes));
-        Ok(self.lookup.seen(name, made))
+        Ok(self.lookup.seen(&name, made))
     }
 
     /// Makes a symbolic link, pipe, socket or device on the shared disk.
@@ -126,7 +127,7 @@ impl NameChanges {
     fn make_directory(
         &self,
         parent: &Node,
-        name: EntryName,
+        name: &EntryName,
         mode: u32,
         by: Maker,
     ) -> Result<(Node, Stat)> {
@@ -140,20 +141,19 @@ impl NameChanges {
         let near = base.near(parent.0.number)?;
         let owner = (new.mode, by.caller.uid, new.gid);
         base.places.make_directory(&near, &name.name, number.0, owner)?;
-        let made = base.names.make_directory_as(number, &name, &attributes);
-        let made = made.inspect_err(|failure| {
+        let done = base.names.make_directory_as(number, name, &attributes);
+        let done = done.inspect_err(|failure| {
             // Where the answer was lost, it may have its name.
             if matches!(failure, Failure::Refused(_) | Failure::Contended) {
                 let own = DirectoryStep { number: number.0, name: name.name.clone() };
                 let steps = [&near[..], &[own]].concat();
-                follow("mkdir", &name, base.places.remove_directory(&steps));
+                follow("mkdir", name, base.places.remove_directory(&steps));
             }
         });
-        let made = made.map_err(of_names)?;
-        let seen = self.lookup.seen(name.clone(), made);
+        let seen = self.lookup.seen(name, done.map_err(of_names)?);
         for (xattr, value) in &attributes.xattrs {
             let xattr: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(xattr.as_slice());
-            follow("mkdir", &name, base.places.set_directory_xattr(number.0, xattr, value, 0));
+            follow("mkdir", name, base.places.set_directory_xattr(number.0, xattr, value, 0));
         }
         Ok(seen)
     }
@@ -163,17 +163,25 @@ impl NameChanges {
     /// # Errors
     /// `EEXIST`, `EMLINK`; `ESTALE` if it is not known by what name the file has now.
     pub(crate) fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
-        let to = self.base.entry_name(&parent.0, name)?;
+        let to = entry_name_of_program(parent.0.number, name)?;
         let (from, _) = self.lookup.find_named(&node.0)?;
         self.base.names.link(&from, &to).map_err(of_names)?;
-        let linked = self.base.names.lookup(&to).map_err(of_names)?;
-        if linked.inode != node.0.number {
+        let now_ns = self.base.now_ns();
+        let linked = self.base.names.update_of((&to, node.0.number), |attributes| {
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+            Ok(())
+        });
+        if linked == Err(Failure::Refused(Errno::STALE)) {
             // The name led to something else by then.
             self.base.names.unlink(&to).map_err(of_names)?;
-            return Err(Errno::STALE.into());
         }
+        let linked = linked.map_err(of_names)?;
         node.0.add_name(to.clone());
-        follow("link", &to, self.tell_names(&node.0, &linked));
+        let followed = match linked.attributes.kind {
+            Kind::File => self.tell_names(&node.0, &linked),
+            _ => self.make_other(&to, linked.inode, &linked.attributes),
+        };
+        follow("link", &to, followed);
         Ok(self.lookup.shown(&node.0, &linked))
     }
 
@@ -192,13 +200,20 @@ impl NameChanges {
     /// # Errors
     /// `ENOENT`, `EISDIR`.
     pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
-        let name = self.base.entry_name(&parent.0, name)?;
+        let name = entry_name_of_program(parent.0.number, name)?;
         let (number, gone) = self.base.names.unlink_told(&name).map_err(of_names)?;
         match gone {
             Some(gone) => self.remove(&name, &gone),
-            None => follow("unlink", &name, self.note_change(number)),
+            None => self.lost_a_name(&name, number),
         }
         Ok(())
+    }
+
+    /// Something has lost one of several names.
+    fn lost_a_name(&self, name: &EntryName, number: Number) {
+        // Of a link or special file each name is one on the shared disk; a file has none there by this number.
+        follow("unlink", name, self.remove_other(name, number));
+        follow("unlink", name, self.note_change(number));
     }
 
     /// Something lost or changed one of its names: its attributes tell when, if it is known here by another one.
@@ -249,7 +264,7 @@ impl NameChanges {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
     pub(crate) fn remove_dir(&self, parent: &Inode, name: &OsStr) -> Result<()> {
-        let name = self.base.entry_name(parent, name)?;
+        let name = entry_name_of_program(parent.number, name)?;
         let number = self.base.names.remove_directory(&name).map_err(of_names)?;
         let steps = self.steps(&name, number);
         follow("rmdir", &name, steps.and_then(|steps| self.base.places.remove_directory(&steps)));
@@ -273,8 +288,8 @@ impl NameChanges {
         to: (&Node, &OsStr),
         flags: u32,
     ) -> Result<()> {
-        let from = self.base.entry_name(&from.0.0, from.1)?;
-        let to = self.base.entry_name(&to.0.0, to.1)?;
+        let from = entry_name_of_program(from.0.0.number, from.1)?;
+        let to = entry_name_of_program(to.0.0.number, to.1)?;
         let flags = match flags {
             0 => Flags::Replace,
             libc::RENAME_NOREPLACE => Flags::NoReplace,
@@ -304,7 +319,7 @@ impl NameChanges {
         match (&renamed.replaced, &renamed.to) {
             (Some(replaced), _) => self.remove(&to, replaced),
             (None, Some(Entry::Linked(inode, _))) if flags == Flags::Replace => {
-                follow("rename", &to, self.note_change(*inode));
+                self.lost_a_name(&to, *inode);
             }
             _ => {}
         }

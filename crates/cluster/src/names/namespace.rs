@@ -115,8 +115,8 @@ fn opaque(attributes: &Attributes) -> Result<Opaque> {
 
 /// # Errors
 /// If it can be no name of an entry.
-fn check(place: &EntryName) -> Result<()> {
-    let name = place.name.as_bytes();
+fn check(at: &EntryName) -> Result<()> {
+    let name = at.name.as_bytes();
     match name {
         b"" => refused(Errno::NOENT),
         b"." | b".." => refused(Errno::INVAL),
@@ -162,9 +162,9 @@ impl Namespace {
         self.driver.counts()
     }
 
-    fn entry(&self, place: &EntryName) -> Result<Entry> {
-        let read = Script::Read(Slot::Name(place.name.clone()));
-        match self.driver.read(place.directory, &read)? {
+    fn entry(&self, at: &EntryName) -> Result<Entry> {
+        let read = Script::Read(Slot::Name(at.name.clone()));
+        match self.driver.read(at.directory, &read)? {
             Answer::Name(Some(entry), _) => Ok(entry),
             Answer::Differs => refused(Errno::NOTDIR),
             _ => refused(Errno::NOENT),
@@ -229,10 +229,10 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
-    pub fn lookup(&self, place: &EntryName) -> Result<Node> {
-        check(place)?;
+    pub fn lookup(&self, at: &EntryName) -> Result<Node> {
+        check(at)?;
         for _ in 0..TRIES {
-            if let Some(node) = self.node(&self.entry(place)?)? {
+            if let Some(node) = self.node(&self.entry(at)?)? {
                 return Ok(node);
             }
         }
@@ -243,8 +243,8 @@ impl Namespace {
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
-    pub fn create(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
-        self.create_as(self.number()?, place, attributes)
+    pub fn create(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        self.create_as(self.number()?, at, attributes)
     }
 
     /// A number that was never used and never will be, for [`create_as`](Self::create_as).
@@ -259,14 +259,9 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn create_as(
-        &self,
-        inode: Inode,
-        place: &EntryName,
-        attributes: &Attributes,
-    ) -> Result<Node> {
-        check(place)?;
-        let create = Operation::Create(place.clone(), inode, opaque(attributes)?);
+    pub fn create_as(&self, inode: Inode, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        check(at)?;
+        let create = Operation::Create(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(create)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
     }
@@ -275,17 +270,13 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`lookup`](Self::lookup).
-    pub fn open_or_create(
-        &self,
-        place: &EntryName,
-        attributes: &Attributes,
-    ) -> Result<(Node, bool)> {
+    pub fn open_or_create(&self, at: &EntryName, attributes: &Attributes) -> Result<(Node, bool)> {
         for _ in 0..TRIES {
-            match self.create(place, attributes) {
+            match self.create(at, attributes) {
                 Err(Failure::Refused(Errno::EXIST)) => {}
                 made => return made.map(|node| (node, true)),
             }
-            match self.lookup(place) {
+            match self.lookup(at) {
                 // It was removed meanwhile.
                 Err(Failure::Refused(Errno::NOENT)) => {}
                 found => return found.map(|node| (node, false)),
@@ -298,8 +289,8 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn make_directory(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
-        self.make_directory_as(self.number()?, place, attributes)
+    pub fn make_directory(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        self.make_directory_as(self.number()?, at, attributes)
     }
 
     /// As [`make_directory`](Self::make_directory), of what has its [`number`](Self::number) already.
@@ -309,11 +300,11 @@ impl Namespace {
     pub fn make_directory_as(
         &self,
         inode: Inode,
-        place: &EntryName,
+        at: &EntryName,
         attributes: &Attributes,
     ) -> Result<Node> {
-        check(place)?;
-        let make = Operation::MakeDirectory(place.clone(), inode, opaque(attributes)?);
+        check(at)?;
+        let make = Operation::MakeDirectory(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(make)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
     }
@@ -336,17 +327,17 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
-    pub fn unlink(&self, place: &EntryName) -> Result<Option<Node>> {
-        self.unlink_told(place).map(|(_, last)| last)
+    pub fn unlink(&self, at: &EntryName) -> Result<Option<Node>> {
+        self.unlink_told(at).map(|(_, last)| last)
     }
 
     /// As [`unlink`](Self::unlink); answers also what the name led to.
     ///
     /// # Errors
     /// As [`unlink`](Self::unlink).
-    pub fn unlink_told(&self, place: &EntryName) -> Result<(Inode, Option<Node>)> {
-        check(place)?;
-        let found = self.driver.operate(Operation::Unlink(place.clone()))?;
+    pub fn unlink_told(&self, at: &EntryName) -> Result<(Inode, Option<Node>)> {
+        check(at)?;
+        let found = self.driver.operate(Operation::Unlink(at.clone()))?;
         let found = found.last().expect("an unlink reads one name");
         let entry = found.entry.as_ref().expect("what was removed was there");
         Ok((entry.inode(), replaced(found)?))
@@ -356,9 +347,9 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
-    pub fn remove_directory(&self, place: &EntryName) -> Result<Inode> {
-        check(place)?;
-        let found = self.driver.operate(Operation::RemoveDirectory(place.clone()))?;
+    pub fn remove_directory(&self, at: &EntryName) -> Result<Inode> {
+        check(at)?;
+        let found = self.driver.operate(Operation::RemoveDirectory(at.clone()))?;
         let entry = found.first().and_then(|found| found.entry.as_ref());
         Ok(entry.expect("what was removed was there").inode())
     }
@@ -428,7 +419,9 @@ impl Namespace {
             Answer::Differs => return refused(Errno::NOTDIR),
             _ => return refused(Errno::NOENT),
         };
-        if entries.is_empty() && !is_last || entries.first().is_some_and(|(at, ..)| *at <= cursor) {
+        if entries.is_empty() && !is_last
+            || entries.first().is_some_and(|(last, ..)| *last <= cursor)
+        {
             return Err(NamesError::Unsound("a page that leads nowhere".into()).into());
         }
         let listed = |(cursor, name, entry): (u64, Name, Entry)| {
