@@ -10,7 +10,7 @@
 //! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
 //!   the disks following the store; [`acl`]: what new inodes inherit;
 //! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them;
-//! - [`repair`]: the names compared with the disks, and built again from them;
+//! - [`repair`]: the names compared with the disks, and built again from them; [`adopt`]: a tier of one node becomes a shared one;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
 //! What must hold:
@@ -20,6 +20,7 @@
 //! - The disks follow the store, and never decide: what could not follow is found by its number.
 
 mod acl;
+pub mod adopt;
 mod attribute_changes;
 mod base;
 mod control;

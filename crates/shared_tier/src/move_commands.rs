@@ -1,7 +1,9 @@
 //! `warm`, `demote` and `cluster drain`: files that a person names are moved.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped, is_glob};
 use halocline_api::globs::{self, Globs};
@@ -18,6 +20,10 @@ use crate::moves::{Moved, Mover};
 
 /// The most files of one command.
 const FILES_MAX: usize = 1 << 20;
+/// How often a file that is open is tried.
+const TRIES: usize = 5;
+/// How long it is waited before that.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A file that a command names.
 struct Named {
@@ -64,43 +70,62 @@ impl MoveCommands<'_> {
         files.retain(|file| !file.is_there);
         let total_bytes = files.iter().map(|file| file.size).sum();
         let mut done_bytes = 0;
-        for file in files {
-            if dry_run {
-                (report.files, report.bytes) = (report.files + 1, report.bytes + file.size);
-                continue;
+        if dry_run {
+            report.files = files.len() as u64;
+            report.bytes = total_bytes;
+            return Ok(report);
+        }
+        let mut left = VecDeque::from(files);
+        let mut busy = VecDeque::new();
+        for again in (0..TRIES).rev() {
+            while let Some(file) = left.pop_front() {
+                let path = file.path.clone();
+                let mut tell = |copied: u64| {
+                    done_bytes += copied;
+                    progress(Progress { done_bytes, total_bytes, path: path.clone() })
+                };
+                if tell(0).is_break() {
+                    report.left_bytes += file.size;
+                    report.left_bytes +=
+                        left.iter().chain(&busy).map(|file| file.size).sum::<u64>();
+                    return Ok(report);
+                }
+                if let Some(file) = self.one(file, &mut tell, &mut report, again == 0) {
+                    busy.push_back(file);
+                }
             }
-            let path = file.path.clone();
-            let mut tell = |copied: u64| {
-                done_bytes += copied;
-                progress(Progress { done_bytes, total_bytes, path: path.clone() })
-            };
-            if tell(0).is_break() {
+            if busy.is_empty() {
                 break;
             }
-            self.one(file, &mut tell, &mut report);
+            // The kernel tells of a close a little later than the program that closes.
+            clock.sleep(PAUSE);
+            std::mem::swap(&mut left, &mut busy);
         }
         report.seconds = clock.elapsed(begun).as_secs_f64();
         Ok(report)
     }
 
+    /// Moves one. A file that is busy is answered, to be tried again, unless this is the last time.
     fn one(
         &self,
         file: Named,
         tell: &mut dyn FnMut(u64) -> ControlFlow<()>,
         report: &mut MoveReport,
-    ) {
+        is_last: bool,
+    ) -> Option<Named> {
         let is_over = |session| self.base.sessions.is_over(session);
         let moved = self.mover().move_file(&file.name, file.inode, self.tier, &is_over, tell);
         let reason = match moved {
             Ok(Moved::Moved(_)) => {
                 (report.files, report.bytes) = (report.files + 1, report.bytes + file.size);
-                return;
+                return None;
             }
             Ok(Moved::Already) => {
                 report.already_files += 1;
-                return;
+                return None;
             }
-            Ok(Moved::Gone) => return,
+            Ok(Moved::Gone) => return None,
+            Ok(Moved::Busy) if !is_last => return Some(file),
             Ok(Moved::Busy) => {
                 "a program on some node has it open, or changed it meanwhile; move it \
                  again when it is closed"
@@ -110,6 +135,7 @@ impl MoveCommands<'_> {
         };
         report.left_bytes += file.size;
         report.skipped.push(Skipped { path: file.path, reason });
+        None
     }
 
     /// The files that a path or a glob names.

@@ -13,6 +13,7 @@ pub(crate) mod peers;
 mod shared_disk;
 pub(crate) mod steps;
 pub(crate) mod tree;
+mod users_xattrs;
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -23,8 +24,8 @@ use std::sync::Arc;
 use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
-use halocline_vfs::namespace::{stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, Stat};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -34,6 +35,7 @@ use shared_disk::SharedDisk;
 use steps::Steps;
 pub use steps::Watcher;
 use tree::{FoundDirectory, Owner, Tree, proc_path};
+use users_xattrs::{remove_xattr, set_xattr};
 
 /// Where the bytes of a file are.
 pub type Place = Location;
@@ -482,21 +484,6 @@ fn unmark(tree: &Tree, fd: &impl AsFd) -> Result<()> {
         marks::clear(fd, marks::LEAVING)?;
         marks::clear(fd, marks::ARRIVING)
     })
-}
-
-/// Ours are not for programs.
-fn check_xattr(name: &OsStr) -> Result<()> {
-    if xattr::hidden_xattr(name) { Err(Errno::PERM.into()) } else { Ok(()) }
-}
-
-fn set_xattr(tree: &Tree, fd: &OwnedFd, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-    check_xattr(name)?;
-    tree.step("setting an extended attribute", || xattr::set_on(fd, name, value, flags))
-}
-
-fn remove_xattr(tree: &Tree, fd: &OwnedFd, name: &OsStr) -> Result<()> {
-    check_xattr(name)?;
-    tree.step("removing an extended attribute", || xattr::remove_on(fd, name))
 }
 
 #[cfg(test)]

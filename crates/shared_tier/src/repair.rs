@@ -12,7 +12,7 @@
 mod build;
 mod disks;
 mod found;
-mod scan;
+pub(crate) mod scan;
 mod settle;
 mod view;
 

@@ -1,5 +1,6 @@
 //! `halocline cluster`: the nodes that cache one origin, and what becomes of those that are gone.
 
+mod drain;
 mod report;
 mod tier_fsck;
 
@@ -44,6 +45,8 @@ enum What {
     Tokens(report::TokensArgs),
     /// Look for what does not fit together; without --repair nothing is changed
     Fsck(FsckArgs),
+    /// Move the files on a node's SSD of a shared file tier to the shared disk, before the node leaves
+    Drain(drain::DrainArgs),
     /// Bring to the origin what a node that is gone left on its cache, which this machine reaches, and end its session
     Recover(RecoverArgs),
     /// End the session of a node that will not come back: what only its cache has is lost
@@ -78,8 +81,11 @@ struct FsckArgs {
     /// Put in order what differs, and build the names from the disks if the store may have forgotten some; no node may be mounted
     #[arg(long, requires = "tier")]
     repair: bool,
+    /// The tier was this machine's alone: it becomes that of the node NAME, without a byte being copied
+    #[arg(long, value_name = "NAME", requires = "tier")]
+    adopt: Option<String>,
     /// Do not compare: the names in the store are right, though it was restarted or replaced
-    #[arg(long, requires = "tier", conflicts_with_all = ["repair", "json"])]
+    #[arg(long, requires = "tier", conflicts_with_all = ["repair", "json", "adopt"])]
     confirm: bool,
     /// Answer in JSON
     #[arg(long)]
@@ -124,6 +130,7 @@ pub(crate) fn execute(args: &ClusterCommand) -> Outcome {
         What::Status(args) => report::status(args),
         What::Tokens(args) => report::tokens(args),
         What::Fsck(args) => fsck(args),
+        What::Drain(args) => drain::execute(args),
         What::Recover(args) => recover(args),
         What::Forget(args) => forget(args),
     }

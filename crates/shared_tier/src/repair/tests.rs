@@ -80,15 +80,20 @@ fn name(text: &str) -> Name {
 
 impl World {
     pub(crate) fn new() -> Self {
+        let world = Self::unformatted();
+        Namespace::format(&world.store, &Attributes::new(Kind::Directory, 0o755, 0)).unwrap();
+        world
+    }
+
+    /// Without names.
+    pub(crate) fn unformatted() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         fs::create_dir(scratch.path().join("shared")).unwrap();
         for node in ["n1", "n2"] {
             fs::create_dir_all(scratch.path().join(node).join("ssd")).unwrap();
             symlink("../shared", scratch.path().join(node).join("hdd")).unwrap();
         }
-        let store = MemoryNames::default();
-        Namespace::format(&store, &Attributes::new(Kind::Directory, 0o755, 0)).unwrap();
-        Self { scratch, store }
+        Self { scratch, store: MemoryNames::default() }
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {

@@ -9,6 +9,7 @@ use halocline_cluster::sessions;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 use halocline_shared_tier::REGISTRY;
+use halocline_shared_tier::adopt;
 use halocline_shared_tier::repair::{self, Report};
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ use super::FsckArgs;
 use super::print_json;
 use crate::cluster;
 use crate::failure::{Failure, Outcome};
-use crate::print::say;
+use crate::print::{say, tell};
 use crate::text;
 
 /// A node whose SSD is not reached.
@@ -45,7 +46,14 @@ struct ReportJson {
 
 /// Does it.
 pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
+    if let Some(node) = args.adopt.as_ref().filter(|_| !args.repair) {
+        adopt(root, node, false)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let names = open(root, args).map_err(Failure::refused)?;
+    if let Some(node) = &args.adopt {
+        adopt(root, node, true)?;
+    }
     if args.confirm {
         let found = repair::confirm(root, &names).map_err(Failure::refused)?;
         say!(
@@ -66,6 +74,22 @@ pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
     }
     let is_right = is_clean || args.repair && report_is_right(args, root, &names)?;
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Makes a tier of one node a shared one, or says what that would concern.
+fn adopt(root: &Path, node: &str, repair: bool) -> Result<(), Failure> {
+    let adopted = adopt::run(root, node, repair).map_err(Failure::refused)?;
+    for line in &adopted.told {
+        tell!("halocline: {}", text::line(line));
+    }
+    tell!(
+        "{}, {} on the SSD and {} below {} adopted; no byte is copied",
+        counted(adopted.directories, "directory"),
+        counted(adopted.ssd_files, "file"),
+        counted(adopted.disk_files, "name"),
+        if repair { "were" } else { "would be" }
+    );
+    Ok(())
 }
 
 /// Whether everything fits together after a repair.
@@ -138,7 +162,7 @@ fn print(report: &Report, repaired: bool) {
             "{}, {} and {} {} names",
             counted(directories, "directory"),
             counted(files, "file"),
-            counted(others, "other entry"),
+            counted(others, "other name"),
             is("got", "would get")
         );
     }
