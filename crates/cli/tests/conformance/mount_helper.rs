@@ -180,9 +180,10 @@ fn an_ordinary_user_mounts_a_tier_that_nodes_share() {
     if let Some(reason) = obstacle() {
         return programs::skip(&reason);
     }
-    let Some(store) = RedisServer::start(&[]) else { return };
+    let Some(store) = RedisServer::start(&["--unixsocketperm", "777"]) else { return };
     let scratch = scratch();
     let url = store.url();
+    fs::set_permissions(store.place(), Permissions::from_mode(0o755)).expect("open to the user");
     let tier = |node: &str, mountpoint: &str| {
         format!(
             "mkdir -p {node}/ssd {mountpoint} && ln -s ../disk {node}/hdd && $h mount --tier {node} {mountpoint} \
@@ -200,6 +201,6 @@ fn an_ordinary_user_mounts_a_tier_that_nodes_share() {
     let output = as_user(scratch.path(), &script);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
-    let told = format!("hello\nmore\n0-5\nhello\n2-{NOBODY}\nh\n");
+    let told = format!("hello\nmore\n0-5\nhello\n2-{NOBODY}\nh\nunmounted\nunmounted\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), told, "{errors}");
 }
