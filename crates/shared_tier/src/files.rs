@@ -92,7 +92,8 @@ impl Files {
         (flags, lapses): (i32, u64),
     ) -> Handle {
         noting.handles += 1;
-        node.0.without_name.lock().file.get_or_insert_with(|| Arc::clone(&file));
+        // The latest one: those that were opened before a lapse of the lease may be of a copy that was moved away.
+        node.0.without_name.lock().file = Some(Arc::clone(&file));
         let syncs = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
         Handle { node: node.clone(), file, syncs, lapses, files: Arc::clone(self) }
     }
@@ -281,7 +282,12 @@ impl Files {
         noting.handles -= 1;
         if noting.handles == 0 {
             inode.without_name.lock().file = None;
-            self.note_close(inode, &mut noting, Some(&handle.file));
+            if noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses) {
+                self.note_close(inode, &mut noting, Some(&handle.file));
+            } else {
+                // Its size is not this file's any more; who looks at it next finds it out.
+                noting.noted = None;
+            }
         }
     }
 
