@@ -13,6 +13,7 @@ pub mod coding;
 pub mod memory;
 pub mod namespace;
 pub mod redis;
+mod relative_path;
 
 use std::fmt::Debug;
 

@@ -118,7 +118,7 @@ impl Dependencies {
 /// The crate of this repository that an entry means, which may give it another name.
 fn own((key, value): (&String, &toml::Value)) -> Option<String> {
     let package = value.get("package").and_then(toml::Value::as_str).unwrap_or(key);
-    package.strip_prefix("halocline-").map(str::to_owned)
+    package.strip_prefix("halocline-").map(|name| name.replace('-', "_"))
 }
 
 #[cfg(test)]

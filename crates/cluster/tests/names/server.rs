@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use halocline_cluster::names::attributes::Location;
+use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_cluster::names::check::clean;
 use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
@@ -118,7 +118,12 @@ fn the_flag_of_the_writer_and_the_place_of_the_bytes_are_compared_and_swapped() 
         let refused = names.set_writer(&place, None, other);
         assert_eq!(refused.unwrap_err().errno(), Errno::BUSY);
         names.set_writer(&place, one, None).unwrap();
-        let here = Location { node: Some("n1".to_owned()), tier: 0, object: 5 };
+        let here = Location {
+            node: Some("n1".to_owned()),
+            tier: 0,
+            base: 1,
+            path: RelativePath::new(b"d/f").unwrap(),
+        };
         names.set_location(&place, None, Some(&here)).unwrap();
         assert!(names.set_location(&place, None, Some(&here)).is_err());
         assert_eq!(names.lookup(&place).unwrap().attributes.location, Some(here.clone()));
