@@ -16,7 +16,7 @@ use halocline_vfs::namespace::{stat_descriptor, xattr};
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::joining::REGISTRY;
+use crate::entry_names::REGISTRY;
 use crate::places::marks;
 use crate::places::tree::Tree;
 
