@@ -201,7 +201,7 @@ impl Adoption {
             Kind::Directory => adopted.directories += 1,
             Kind::File => adopted.ssd_files += 1,
             Kind::Symlink => {
-                adopted.disk_files += u64::from(matches!(self.link(item), Link::Below(_)))
+                adopted.disk_files += u64::from(matches!(self.link(item), Link::Below(_)));
             }
             _ => {}
         }
@@ -213,7 +213,7 @@ impl Adoption {
         for item in items {
             let done = match item.attributes.kind {
                 Kind::Directory => self.directory(item),
-                Kind::File => self.unmark(&self.ssd, &item.path),
+                Kind::File => unmark(&self.ssd, &self.ssd.look(Some(&item.path))?),
                 Kind::Symlink => match self.link(item) {
                     Link::Users(target) => self.other(item, &target),
                     Link::Below(place) => {
@@ -271,15 +271,6 @@ impl Adoption {
         })
     }
 
-    /// Marks of the tier of one node, or of whoever: numbers are given anew.
-    fn unmark(&self, tree: &Tree, path: &RelativePath) -> Result<()> {
-        let fd = tree.look(Some(path))?;
-        tree.step("taking marks away", || {
-            let all = [marks::INODE, marks::NAMES, marks::LEAVING, marks::ARRIVING];
-            all.into_iter().try_for_each(|mark| marks::clear(&fd, mark))
-        })
-    }
-
     /// A file below gets its name there, and its link on the SSD goes.
     fn file_below(&self, item: &Item, place: &RelativePath) -> Result<()> {
         let fd = self.shared.look(Some(place)).or_else(|errno| match errno {
@@ -291,7 +282,7 @@ impl Adoption {
         if stat.kind() != libc::S_IFREG {
             return Err(Errno::EXIST.into());
         }
-        self.unmark_open(&fd)?;
+        unmark(&self.shared, &fd)?;
         if *place != item.path {
             let to = self.shared.parent_of(&item.path)?;
             let link = || linkat(CWD, proc_path(&fd), &to, last(item), AtFlags::SYMLINK_FOLLOW);
@@ -314,13 +305,6 @@ impl Adoption {
             }
         }
         self.ssd.unlink(&item.path, AtFlags::empty())
-    }
-
-    fn unmark_open(&self, fd: &OwnedFd) -> Result<()> {
-        self.shared.step("taking marks away", || {
-            let all = [marks::INODE, marks::NAMES, marks::LEAVING, marks::ARRIVING];
-            all.into_iter().try_for_each(|mark| marks::clear(fd, mark))
-        })
     }
 
     /// A symbolic link of a user, a pipe, a socket or a device.
@@ -403,6 +387,14 @@ impl Adoption {
         }
         Ok(())
     }
+}
+
+/// Takes marks of the tier of one node away, or of whoever: numbers are given anew.
+fn unmark(tree: &Tree, fd: &OwnedFd) -> Result<()> {
+    tree.step("taking marks away", || {
+        let all = [marks::INODE, marks::NAMES, marks::LEAVING, marks::ARRIVING];
+        all.into_iter().try_for_each(|mark| marks::clear(fd, mark))
+    })
 }
 
 fn last(item: &Item) -> &std::ffi::OsStr {

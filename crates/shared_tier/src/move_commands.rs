@@ -116,7 +116,7 @@ impl MoveCommands<'_> {
         let is_over = |session| self.base.sessions.is_over(session);
         let moved = self.mover().move_file(&file.name, file.inode, self.tier, &is_over, tell);
         let reason = match moved {
-            Ok(Moved::Moved(_)) => {
+            Ok(Moved::Done(_)) => {
                 (report.files, report.bytes) = (report.files + 1, report.bytes + file.size);
                 return None;
             }
@@ -142,14 +142,14 @@ impl MoveCommands<'_> {
     fn named(&self, path: &Path, files: &mut Vec<Named>) -> Result<()> {
         let text = path.to_string_lossy();
         match self.at(path) {
-            Ok((name, node)) => self.below(path, name, node, files),
+            Ok((name, node)) => self.below(path, name, &node, files),
             Err(error) if error.errno() == libc::ENOENT && is_glob(&text) => {
                 let mut globs = Globs::default();
                 globs.add_pin(&text)?;
                 let beginning = globs::beginning(&text);
                 let mut found = Vec::new();
                 match self.at(&beginning) {
-                    Ok((name, node)) => self.below(&beginning, name, node, &mut found)?,
+                    Ok((name, node)) => self.below(&beginning, name, &node, &mut found)?,
                     Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
                     Err(error) => return Err(error),
                 }
@@ -190,11 +190,11 @@ impl MoveCommands<'_> {
         &self,
         path: &Path,
         name: Option<EntryName>,
-        node: Node,
+        node: &Node,
         files: &mut Vec<Named>,
     ) -> Result<()> {
         if let Some(name) = name.filter(|_| node.attributes.kind != Kind::Directory) {
-            return self.keep(path.to_owned(), name, &node, files);
+            return self.keep(path.to_owned(), name, node, files);
         }
         let mut todo = vec![(path.to_owned(), node.inode)];
         while let Some((path, directory)) = todo.pop() {

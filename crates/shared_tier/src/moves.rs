@@ -22,7 +22,7 @@ use crate::places::{Directories, Place, Places, SHARED};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moved {
     /// It is there now; so many bytes were copied.
-    Moved(u64),
+    Done(u64),
     /// It was there already.
     Already,
     /// Somebody has it open, moves it, or changed it meanwhile.
@@ -181,7 +181,7 @@ impl Mover<'_> {
         if let Err(error) = self.places.end_move(place, &to, inode.0) {
             tracing::warn!(%error, ?place, "the old copy of a file that was moved stays until a check removes it");
         }
-        Ok(Moved::Moved(copied))
+        Ok(Moved::Done(copied))
     }
 
     /// Takes the marks and the announcement back.

@@ -47,7 +47,7 @@ fn a_file_goes_down_and_up_and_to_another_node_with_everything_that_it_has() {
         [(&one, 1, SHARED), (&two, 3, SSD), (&one, 1, SSD), (&two, 3, SHARED)]
     {
         let moved = go(node, session, &at, tier).unwrap();
-        assert_eq!(moved, Moved::Moved(TEXT.len() as u64));
+        assert_eq!(moved, Moved::Done(TEXT.len() as u64));
         assert_eq!(go(node, session, &at, tier).unwrap(), Moved::Already);
         assert_eq!(world.tree(), before.0);
         let place = two.names.lookup(&at).unwrap().attributes.location.unwrap();
@@ -78,7 +78,7 @@ fn a_move_that_dies_at_any_step_loses_nothing() {
         for steps in 0.. {
             let (world, at) = world();
             if tier == SSD {
-                assert!(matches!(go(&world.node("n1"), 1, &at, SHARED), Ok(Moved::Moved(_))));
+                assert!(matches!(go(&world.node("n1"), 1, &at, SHARED), Ok(Moved::Done(_))));
             }
             let before = world.tree();
             let moved = go(&world.node_until("n1", 2, steps), 2, &at, tier);
@@ -93,9 +93,9 @@ fn a_move_that_dies_at_any_step_loses_nothing() {
             assert!(world.repair(false).is_clean(), "{case}: {:?}", world.repair(false));
             // Nobody is in the way of the next one.
             let again = go(&world.node("n1"), 1, &at, tier).unwrap();
-            assert!(matches!(again, Moved::Moved(_) | Moved::Already), "{case}: {again:?}");
+            assert!(matches!(again, Moved::Done(_) | Moved::Already), "{case}: {again:?}");
             assert_eq!(world.tree(), before, "{case}");
-            if matches!(moved, Ok(Moved::Moved(_))) && steps > 60 {
+            if matches!(moved, Ok(Moved::Done(_))) && steps > 60 {
                 break;
             }
         }
@@ -109,7 +109,7 @@ fn what_is_written_while_a_file_is_moved_is_kept() {
     for dies in [false, true] {
         for step in 0..40 {
             let (world, at) = world();
-            let mover = world.node_until("n1", 2, i64::MAX);
+            let moving = world.node_until("n1", 2, i64::MAX);
             let writer = Arc::new(world.node_until("n2", 3, i64::MAX));
             let (count, entry) = (Arc::new(AtomicUsize::new(0)), at.clone());
             let (node, counted) = (Arc::clone(&writer), Arc::clone(&count));
@@ -126,12 +126,12 @@ fn what_is_written_while_a_file_is_moved_is_kept() {
                 let fd = node.places.open_file(&place, found.inode.0, OFlags::WRONLY).unwrap();
                 File::from(fd).write_all_at(b"ALL", 0).unwrap();
             };
-            *mover.death.told.lock() = Some(Box::new(write));
+            *moving.death.told.lock() = Some(Box::new(write));
             if dies {
-                mover.death.end_after(i64::try_from(step).unwrap() + 1);
+                moving.death.end_after(i64::try_from(step).unwrap() + 1);
             }
-            let moved = go(&mover, 2, &at, SHARED);
-            let case = format!("step {step}, {dies}: {moved:?}");
+            let done = go(&moving, 2, &at, SHARED);
+            let case = format!("step {step}, {dies}: {done:?}");
             let is_written = count.load(Ordering::SeqCst) > step;
             let expected = if is_written { "ALL of these bytes" } else { TEXT };
             assert_eq!(world.tree()["/a/f"], expected, "{case}");
@@ -168,7 +168,7 @@ fn a_file_that_is_open_stays_and_one_of_a_session_that_is_over_is_moved_with_its
     let place = open(2, true);
     let fd = node.places.open_file(&place, found.inode.0, OFlags::WRONLY | OFlags::APPEND).unwrap();
     File::from(fd).write_all(b" and more").unwrap();
-    assert!(matches!(go(&node, 1, &at, SHARED), Ok(Moved::Moved(_))));
+    assert!(matches!(go(&node, 1, &at, SHARED), Ok(Moved::Done(_))));
     let after = node.names.lookup(&at).unwrap().attributes;
     assert_eq!((after.size, after.opens.len()), (TEXT.len() as u64 + 9, 0));
     assert_eq!(world.tree()["/a/f"], format!("{TEXT} and more"));
