@@ -180,6 +180,27 @@ fn what_others_wrote_into_the_server_is_an_error() {
     unsound("another kind of value");
 }
 
+/// A check asks for all intents of a shard at once.
+#[test]
+fn more_intents_than_fit_into_an_answer_are_an_error() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let store = formatted(&server);
+    let said = server.command(&["KEYS", "halocline:*:names:1:shard"]);
+    let shard = said.lines().find(|line| line.starts_with("halocline")).unwrap().trim_end();
+    let committed = shard.replace(":shard", ":committed");
+    let script =
+        "for at = 1, ARGV[1] do redis.call('HSET', KEYS[1], at, string.rep('x', 70000)) end";
+    server.command(&["EVAL", script, "1", &committed, "200"]);
+    // They fit, and are none of ours.
+    let unsound = |error: NamesError, what: &str| match error {
+        NamesError::Unsound(said) => assert!(said.contains(what), "{said}"),
+        other => panic!("{other:?}"),
+    };
+    unsound(store.inspect(ROOT).unwrap_err(), "an intent");
+    server.command(&["EVAL", script, "1", &committed, "250"]);
+    unsound(store.inspect(ROOT).unwrap_err(), "too long");
+}
+
 /// Directories that a hostile store says to be above each other: the search upwards ends.
 #[test]
 fn a_store_that_leads_in_circles_is_left() {
