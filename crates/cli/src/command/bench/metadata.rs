@@ -8,9 +8,6 @@ mod own_benchmark;
 mod record;
 mod told;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
 use clap::Args;
 use halocline_cluster::names::namespace::Namespace;
 use halocline_cluster::names::redis::RedisNames;
@@ -20,10 +17,9 @@ use self::load::{Clients, Phase};
 use self::own_benchmark::OwnBenchmark;
 use self::record::{Large, Results, Row};
 use super::interrupted;
-use super::plot;
+use super::report_args::ReportArgs;
 use super::store_server::Server;
 use crate::child::Signals;
-use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, say};
 
@@ -53,18 +49,8 @@ pub(super) struct MetadataArgs {
     /// Also one directory of so many entries, made by most clients at once and listed by one, from 1000 to 100000000
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     entries: Option<u64>,
-    /// Measure everything so many times, from 1 to 1000; the medians are shown
-    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeat: u32,
-    /// Draw the rates: a file that ends in .svg
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
-    /// Answer in JSON
-    #[arg(long)]
-    json: bool,
-    /// A small run, to see that all works
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// Measures and reports.
@@ -74,7 +60,7 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
             "only the store of names itself can be measured, not yet a mount on it: give --store",
         ));
     };
-    args.plot.as_deref().map_or(Ok(()), plot::check)?;
+    args.report.check()?;
     let mut signals = Signals::catch()?;
     let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
     let measured = measure(args, &server, &mut signals);
@@ -88,24 +74,20 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
         own_store,
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         files: files(args),
-        repeat: args.repeat,
+        repeat: args.report.repeat,
         why_no_native,
         rows: record::medians(rows),
         large,
     };
-    if let Some(file) = &args.plot {
-        plot::save(file, |out| told::draw(&results, out))?;
-    }
-    if args.json {
-        return print_json(&results);
-    }
-    say!("");
-    print::lines(&told::summary(&results));
-    Ok(ExitCode::SUCCESS)
+    let draw = |out: &mut String| told::draw(&results, out);
+    args.report.report(&results, draw, || {
+        say!("");
+        print::lines(&told::summary(&results));
+    })
 }
 
 fn files(args: &MetadataArgs) -> u32 {
-    args.files.unwrap_or(if args.quick { QUICK_FILES } else { FILES })
+    args.files.unwrap_or(if args.report.quick { QUICK_FILES } else { FILES })
 }
 
 type Measured = (Vec<Row>, Option<Large>, Option<&'static str>);
@@ -115,14 +97,14 @@ fn measure(
     server: &Server,
     signals: &mut Signals,
 ) -> Result<Measured, Failure> {
-    let tell = |text: &str| if args.json { print::lines_aside(text) } else { print::lines(text) };
+    let tell = |text: &str| args.report.tell(text);
     let native = own_benchmark::find(server);
     tell(&told::heading(server.is_own()));
     if let Err(why) = native {
         tell(&format!("without the server's own benchmark: {why}"));
     }
     let mut rows = Vec::new();
-    for _ in 0..args.repeat {
+    for _ in 0..args.report.repeat {
         for &count in &args.clients {
             let names = formatted(server)?;
             let done = case(args, (server, count), native.as_ref().ok(), signals, &mut |row| {
