@@ -5,7 +5,8 @@
 //!   origin;
 //! - [`replay`](mod@replay): the requests, one after another, on these servers, in simulated time;
 //! - [`workload`]: the request streams of IOR, HPIO, MPI-Tile-IO and BTIO;
-//! - [`study`]: admission policies on random workloads.
+//! - [`study`]: admission policies on random workloads;
+//! - [`store_load`](mod@store_load): clients that ask the masters of a shared store.
 //!
 //! Devices are those of the emulation ([`halocline_model::emulated`]). There are no files, clocks or threads: the same
 //! requests, servers, layouts and seed give the same result.
@@ -16,6 +17,7 @@
 pub mod fuzzing;
 pub mod replay;
 pub mod servers;
+pub mod store_load;
 pub mod study;
 pub mod workload;
 
