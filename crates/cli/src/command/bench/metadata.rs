@@ -1,11 +1,14 @@
 //! `halocline bench metadata`: operations on names of a file tier that several nodes share, in their store.
 //!
 //! - [`load`]: clients and what they do; [`own_benchmark`]: what the server's own benchmark reaches;
+//! - [`row`]: what is measured of one phase; [`simulation`]: the same carried to thousands of nodes;
 //! - [`record`]: the results; [`told`]: output for people.
 
 mod load;
 mod own_benchmark;
 mod record;
+mod row;
+mod simulation;
 mod told;
 
 use clap::Args;
@@ -15,7 +18,8 @@ use rustix::io::Errno;
 
 use self::load::{Clients, Phase};
 use self::own_benchmark::OwnBenchmark;
-use self::record::{Large, Results, Row};
+use self::record::{Large, Results};
+use self::row::Row;
 use super::interrupted;
 use super::report_args::ReportArgs;
 use super::store_server::Server;
@@ -49,6 +53,13 @@ pub(super) struct MetadataArgs {
     /// Also one directory of so many entries, made by most clients at once and listed by one, from 1000 to 100000000
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     entries: Option<u64>,
+    /// Carry the times of creates to 10,000 nodes by a simulation, which first reproduces what was measured: needs the
+    /// server that the benchmark starts, and a single client among the numbers of clients
+    #[arg(long)]
+    simulate: bool,
+    /// Microseconds of a round trip of the network that is simulated, from 0 to 1000000
+    #[arg(long, default_value_t = 50, value_name = "MICROSECONDS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000), requires = "simulate")]
+    network_us: u32,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -61,6 +72,12 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
         ));
     };
     args.report.check()?;
+    if args.simulate && !(store.is_empty() && args.clients.contains(&1)) {
+        return Err(Failure::refused(
+            "--simulate: it takes the processor time of the server from this system, and waking times from a client that \
+             is alone; give --store without a URL, and 1 among --clients",
+        ));
+    }
     let mut signals = Signals::catch()?;
     let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
     let measured = measure(args, &server, &mut signals);
@@ -68,16 +85,21 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let ended = server.end();
     let (rows, large, why_no_native) = measured?;
     ended?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let rows = row::medians(rows);
+    let simulate = || simulation::simulate(&rows, cpus, args.network_us);
+    let simulation = args.simulate.then(simulate).transpose()?;
     let results = Results {
         benchmark: "metadata",
         version: env!("CARGO_PKG_VERSION"),
         own_store,
-        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        cpus,
         files: files(args),
         repeat: args.report.repeat,
         why_no_native,
-        rows: record::medians(rows),
+        rows,
         large,
+        simulation,
     };
     let draw = |out: &mut String| told::draw(&results, out);
     args.report.report(&results, draw, || {
@@ -122,7 +144,7 @@ fn measure(
             let clients = Clients::new(server, count, files(args))?;
             let mut go_on =
                 || signals.stop_signal().map_or(Ok(()), |signal| Err(interrupted(signal)));
-            let large = clients.large(entries, record::own_creates(&rows, count), &mut go_on);
+            let large = clients.large(entries, row::own_creates(&rows, count), &mut go_on);
             names.erase().map_err(load::failed)?;
             Some(large?)
         }
@@ -145,7 +167,7 @@ fn case(
         if let Some(signal) = signals.stop_signal() {
             return Err(interrupted(signal));
         }
-        measured(clients.run(phase, native)?);
+        measured(clients.run(phase, native, server)?);
     }
     Ok(())
 }
