@@ -85,8 +85,17 @@ fn phase<'a>(run: &'a Value, name: &str) -> &'a Value {
 #[test]
 fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
     let Some(scratch) = Scratch::new() else { return };
-    let done =
-        scratch.bench(&["--nodes", "1,2", "--json", "--plot", "p.svg", "--policy", "always"]);
+    let done = scratch.bench(&[
+        "--nodes",
+        "1,2",
+        "--json",
+        "--plot",
+        "p.svg",
+        "--policy",
+        "always",
+        "--simulate",
+        "--quick",
+    ]);
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{said}");
     let results: Value = serde_json::from_slice(&done.stdout).unwrap();
@@ -108,6 +117,13 @@ fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
         &["origin", "cluster"],
     ];
     assert_eq!(setups, expected.concat());
+    let simulation = &results["simulation"];
+    assert!(simulation["request_us"].as_f64().unwrap() > 0.0, "{simulation}");
+    let points = simulation["points"].as_array().unwrap();
+    assert_eq!(points.len(), 3, "each pattern on two nodes");
+    let rows = simulation["rows"].as_array().unwrap();
+    let cached = |row: &Value| (row["pattern"].clone(), row["cached"].as_f64().unwrap() > 0.99);
+    assert!(rows.iter().map(cached).filter(|(pattern, _)| pattern != "strided").all(|(_, is)| is));
     let mut shifted_from_peers = 0;
     for run in runs {
         assert_eq!(run["verified_origin_bytes"], DATA, "{run}");

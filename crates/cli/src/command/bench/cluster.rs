@@ -2,12 +2,14 @@
 //!
 //! - [`nodes`]: their mounts; the store of their tokens is a [`Server`];
 //! - [`case`]: one pattern over one set of mounts, from mount to unmount;
-//! - [`record`]: the results and what they are compared with; [`results_table`]: output for people.
+//! - [`record`]: the results and what they are compared with; [`results_table`]: output for people;
+//! - [`simulation`]: token traffic of thousands of nodes.
 
 mod case;
 mod nodes;
 mod record;
 mod results_table;
+mod simulation;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +50,6 @@ const REQUESTS_MAX: u64 = 1 << 26;
 /// mounts are in one process; the devices are emulated unless --real is given: all nodes share the
 /// origin's disks, and divide the SSDs and the room on them among each other.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(super) struct ClusterBenchArgs {
     /// Numbers of nodes, each from 1 to 64; 1 is a single mount without a cluster
     #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_name = "NUMBERS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -84,6 +85,10 @@ pub(super) struct ClusterBenchArgs {
     dir: Option<PathBuf>,
     #[command(flatten)]
     report: ReportArgs,
+    /// Carry the traffic of tokens to 10,000 nodes by a simulation, with the processor time of the server that the
+    /// benchmark starts
+    #[arg(long, conflicts_with = "cluster")]
+    simulate: bool,
     /// Flip a byte, to see that it is found: the benchmark must fail
     #[arg(long, hide = true)]
     canary: bool,
@@ -117,9 +122,17 @@ pub(super) fn execute(args: &ClusterBenchArgs) -> Outcome {
     let store = Server::open(args.cluster.as_deref())?;
     let own_store = store.is_own();
     let measured = measure(args, &plan, (&scratch, &store), &mut signals);
+    let simulated = match &measured {
+        Ok(runs) if args.simulate => {
+            let medians = record::medians(runs);
+            let measured = (medians.as_slice(), &plan.shape, plan.data);
+            simulation::simulate(&store, measured, args.report.quick).map(Some)
+        }
+        _ => Ok(None),
+    };
     let ended = store.end();
     let removed = scratch.remove();
-    let runs = measured?;
+    let (runs, simulation) = (measured?, simulated?);
     ended?;
     removed?;
     let medians = record::medians(&runs);
@@ -140,6 +153,7 @@ pub(super) fn execute(args: &ClusterBenchArgs) -> Outcome {
         runs,
         medians,
         comparisons,
+        simulation,
     };
     let draw = |out: &mut String| results_table::draw(&results, out);
     args.report.report(&results, draw, || {
@@ -149,6 +163,9 @@ pub(super) fn execute(args: &ClusterBenchArgs) -> Outcome {
         }
         say!("");
         print::lines(&results_table::comparisons(&results.comparisons));
+        if let Some(simulation) = &results.simulation {
+            print::lines(&simulation::told(simulation));
+        }
     })
 }
 

@@ -299,9 +299,9 @@ end
 return all
 ";
 
-/// Removes the shard.
+/// Removes the shard, which may have many entries: the server frees them beside its work.
 const REMOVE: &str = r"
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return {'done'}
 ";
 

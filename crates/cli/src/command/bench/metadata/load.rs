@@ -157,7 +157,7 @@ impl Clients {
         server: &Server,
     ) -> Result<Row, Failure> {
         let before = self.round_trips();
-        let (worked, served) = (processor_time(), server.worked());
+        let begun = (processor_time(), server.worked());
         let barrier = Barrier::new(self.all.len() + 1);
         let (seconds, done) = thread::scope(|scope| {
             let work = |client| {
@@ -179,9 +179,8 @@ impl Clients {
         let per_second = operations_per_second(operations, seconds);
         let native = native.filter(|_| operation == "create");
         let round_trips = self.round_trips() - before;
-        let worked = processor_time().saturating_sub(worked);
-        let served =
-            server.worked().zip(served).map(|(after, before)| after.saturating_sub(before));
+        let worked = processor_time().saturating_sub(begun.0);
+        let by_server = server.worked().zip(begun.1).map(|(now, begun)| now.saturating_sub(begun));
         let us = |time: Duration| time.as_secs_f64() * 1e6 / as_number(operations.max(1));
         Ok(Row {
             clients: u32::try_from(self.all.len()).unwrap_or(u32::MAX),
@@ -194,7 +193,7 @@ impl Clients {
             native_per_second: native,
             ratio: native.map(|native| per_second / native),
             client_us_per_operation: us(worked),
-            server_us_per_operation: served.map(us),
+            server_us_per_operation: by_server.map(us),
         })
     }
 

@@ -82,9 +82,13 @@ pub(super) fn simulate(rows: &[Row], cpus: usize, network_us: u32) -> Result<Sim
     let (client_us, master_us) = worked(fewest)?;
     let wake_us = ((alone_us - client_us - master_us) / 2.0).max(0.0);
     let times_of = |row: &Row| {
-        let (client_us, master_us) = worked(row)?;
-        let [client_ns, master_ns, wake_ns] = [client_us, master_us, wake_us].map(nanoseconds);
-        Ok::<_, Failure>(ServiceTimes { client_ns, master_ns, wake_ns, network_ns: 0 })
+        let (of_client, of_master) = worked(row)?;
+        Ok::<_, Failure>(ServiceTimes {
+            client_ns: nanoseconds(of_client),
+            master_ns: nanoseconds(of_master),
+            wake_ns: nanoseconds(wake_us),
+            network_ns: 0,
+        })
     };
     let processors = Processors::Shared(u32::try_from(cpus).unwrap_or(u32::MAX));
     let point = |row: &&Row| {
