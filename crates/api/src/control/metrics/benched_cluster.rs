@@ -60,7 +60,7 @@ pub(super) const BENCH_CLUSTER: &[Metric] = &[
     metric(
         "simulation.rows[].store_requests_per_node",
         "number",
-        "Requests to the store for eight writes of each node.",
+        "Requests to the store for four writes of each node.",
     ),
     metric(
         "simulation.rows[].handovers",
