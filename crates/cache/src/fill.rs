@@ -32,7 +32,7 @@ use crate::fetch::Fetcher;
 use crate::health::Health;
 use crate::known_files::KnownFiles;
 use crate::range_lock::Watch;
-use halocline_meta::{FileId, Stamp, Wanted};
+use halocline_meta::{CriticalRange, FileId, Stamp};
 use halocline_os::clock::{Clock, Work};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::Namespace;
@@ -41,21 +41,21 @@ use halocline_vfs::namespace::Namespace;
 const QUEUE_BYTES_MAX: usize = 32 << 20;
 
 /// How many missed ranges are remembered: twice the blocks of the cache, within these bounds.
-const SEEN_MIN: u64 = 1 << 12;
-const SEEN_MAX: u64 = 1 << 21;
+const MISSED_MIN: u64 = 1 << 12;
+const MISSED_MAX: u64 = 1 << 21;
 
 /// Ranges that reads missed before: one fingerprint per slot, and a newer one replaces an older one. A lost one delays a
 /// fill by one pass, and a collision (one in 2^32) fills one pass early.
 #[derive(Debug)]
-struct Seen {
+struct MissedRanges {
     fingerprints: Box<[AtomicU32]>,
 }
 
-impl Seen {
+impl MissedRanges {
     fn for_cache(bytes: u64) -> Self {
-        let places = (bytes / halocline_meta::BLOCK * 2).clamp(SEEN_MIN, SEEN_MAX);
-        let places = places.next_power_of_two();
-        Self { fingerprints: (0..places).map(|_| AtomicU32::new(0)).collect() }
+        let slots = (bytes / halocline_meta::BLOCK * 2).clamp(MISSED_MIN, MISSED_MAX);
+        let slots = slots.next_power_of_two();
+        Self { fingerprints: (0..slots).map(|_| AtomicU32::new(0)).collect() }
     }
 
     /// Notes a range; returns whether it was noted before.
@@ -77,7 +77,7 @@ impl Seen {
 #[derive(Debug)]
 struct Fill {
     file: Arc<CachedFile>,
-    wanted: Wanted,
+    wanted: CriticalRange,
     data: Vec<u8>,
     watch: Watch,
 }
@@ -93,8 +93,8 @@ pub(crate) struct Fills {
     clock: Clock,
     known: Arc<KnownFiles>,
     fetcher: Arc<Fetcher>,
-    #[builder(skip = Seen::for_cache(store.dmt.limit()))]
-    seen: Seen,
+    #[builder(skip = MissedRanges::for_cache(store.dmt.limit()))]
+    missed: MissedRanges,
     enabled: bool,
     #[builder(skip)]
     queue: Mutex<Queue>,
@@ -205,9 +205,9 @@ impl Fills {
         data: &[u8],
     ) -> Result<()> {
         let id = self.known.id_of(file)?;
-        let wanted = Wanted { file: id, range, placement };
+        let wanted = CriticalRange { file: id, range, placement };
         let fills = self;
-        if fills.enabled && data.len() <= QUEUE_BYTES_MAX / 4 && fills.seen.note(id, range) {
+        if fills.enabled && data.len() <= QUEUE_BYTES_MAX / 4 && fills.missed.note(id, range) {
             let watch = file.range.watch(range);
             let data = data.to_vec();
             if fills.push(Fill { file: Arc::clone(file), wanted, data, watch }) {
@@ -274,10 +274,10 @@ mod tests {
 
     #[test]
     fn a_range_is_known_the_second_time() {
-        let seen = Seen::for_cache(1 << 20);
+        let missed = MissedRanges::for_cache(1 << 20);
         let ranges = || (0..64).map(|at| ByteRange::at(at * 4096, 4096));
-        assert_eq!(ranges().filter(|range| seen.note(FileId(1), *range)).count(), 0);
-        assert!(ranges().filter(|range| seen.note(FileId(1), *range)).count() > 56);
-        assert_eq!(ranges().filter(|range| seen.note(FileId(2), *range)).count(), 0);
+        assert_eq!(ranges().filter(|range| missed.note(FileId(1), *range)).count(), 0);
+        assert!(ranges().filter(|range| missed.note(FileId(1), *range)).count() > 56);
+        assert_eq!(ranges().filter(|range| missed.note(FileId(2), *range)).count(), 0);
     }
 }

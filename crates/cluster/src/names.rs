@@ -82,7 +82,7 @@ pub enum State {
     Empty,
     /// It has forgotten nothing since its content was confirmed last.
     Confirmed,
-    /// So many of its parts may have forgotten something.
+    /// So many of its partitions may have forgotten something.
     Doubtful(usize),
     /// A check has the names for itself, or died before it gave them back: then another check does.
     Held,
@@ -94,7 +94,9 @@ impl State {
     pub fn refusal(self) -> NamesError {
         match self {
             Self::Held => NamesError::Held,
-            Self::Doubtful(parts) => NamesError::Forgot(format!("{parts} of its parts began anew")),
+            Self::Doubtful(partitions) => {
+                NamesError::Forgot(format!("{partitions} of its partitions began anew"))
+            }
             Self::Empty | Self::Confirmed => {
                 NamesError::Forgot("it has no names of this tier".to_owned())
             }
@@ -113,10 +115,10 @@ pub trait NameStore: Debug + Send + Sync {
     /// Runs one script on one shard, in one round trip.
     fn run(&self, shard: Inode, script: &Script) -> Result<Answer>;
 
-    /// Looks at the epochs of all parts, and uses those that are confirmed from now on.
+    /// Looks at the epochs of all partitions, and uses those that are confirmed from now on.
     fn refresh(&self) -> Result<State>;
 
-    /// Begins a new epoch in all parts: what is there is believed from now on, whatever was forgotten, and what was
+    /// Begins a new epoch in all partitions: what is there is believed from now on, whatever was forgotten, and what was
     /// sent before and comes late does nothing. The caller looked at the content, or knows that it is empty. While it is
     /// alone, nobody else finds the epoch by [`refresh`](Self::refresh).
     fn begin_epoch(&self, is_alone: bool) -> Result<()>;

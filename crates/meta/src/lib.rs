@@ -158,7 +158,7 @@ pub struct Segment {
 
 /// An entry of the critical data table whose bytes are wanted on the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CriticalRange {
     /// The file.
     pub file: FileId,
     /// The range.

@@ -18,6 +18,7 @@ pub mod flush_order;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod heads;
+pub mod in_step;
 pub mod layout;
 pub mod namespace;
 pub mod policy;
@@ -30,5 +31,4 @@ pub mod streams;
 pub mod striping;
 pub mod tier;
 pub mod token;
-pub mod turns;
 pub mod units;

@@ -33,7 +33,7 @@ const STRIPS_MAX: usize = 1024;
 pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
     let mut lines = vec!["#!/bin/sh".to_owned(), "set -e".to_owned()];
     for file in &plan.file {
-        let path = file.path.as_deref().ok_or("a path that is no UTF-8 cannot be in a script")?;
+        let path = file.path.as_deref().ok_or("a path that is not UTF-8 cannot be in a script")?;
         if path.contains(['\0', '\n']) {
             return Err(format!("{path:?}: its name has a line break"));
         }
@@ -228,7 +228,7 @@ impl<'p> Pooled<'p> {
         let found = found.ok_or("it lies on no server")?;
         if !found.stripe.is_multiple_of(POOLED_UNIT) {
             let stripe = found.stripe;
-            return Err(format!("its stripe of {stripe} bytes is no multiple of {POOLED_UNIT}"));
+            return Err(format!("its stripe of {stripe} bytes is not a multiple of {POOLED_UNIT}"));
         }
         Ok(found)
     }
@@ -262,7 +262,7 @@ fn beegfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String
     }
     if !stripe.is_power_of_two() {
         return Err(format!(
-            "its stripe of {stripe} bytes is no power of two, as chunks of BeeGFS are"
+            "its stripe of {stripe} bytes is not a power of two, as chunks of BeeGFS are"
         ));
     }
     let directory = directory_of(path);

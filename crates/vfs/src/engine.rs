@@ -65,14 +65,14 @@ pub trait Engine: Send + Sync + 'static {
     /// Creates something other than an open regular file, with a name in a directory.
     fn make(
         &self,
-        place: (&Self::Node, &OsStr),
+        entry: (&Self::Node, &OsStr),
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Self::Node, Stat)>;
     /// Creates and opens a regular file; `flags` are those of `open(2)`.
     fn create(
         &self,
-        place: (&Self::Node, &OsStr),
+        entry: (&Self::Node, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,

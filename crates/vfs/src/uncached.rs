@@ -83,18 +83,18 @@ impl Engine for Uncached {
         self.namespace.set_attr(node, &change)
     }
 
-    fn make(&self, place: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
-        self.namespace.make(place, what, by)
+    fn make(&self, entry: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+        self.namespace.make(entry, what, by)
     }
 
     fn create(
         &self,
-        place: (&Node, &OsStr),
+        entry: (&Node, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
     ) -> Result<(Node, Stat, OpenFile)> {
-        let (node, stat, file) = self.namespace.create(place, mode, flags, by)?;
+        let (node, stat, file) = self.namespace.create(entry, mode, flags, by)?;
         let handle = self.handle(&node, file)?;
         Ok((node, stat, handle))
     }

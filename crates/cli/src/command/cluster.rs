@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use halocline_cluster::registry::Seen;
+use halocline_cluster::registry::FileIdentity;
 use halocline_cluster::sessions::{self, Exclusive, Node};
 use halocline_meta::identity::identity_of;
 use halocline_meta::origin_mark;
@@ -20,7 +20,7 @@ use halocline_os::error::{Error, Result};
 
 use super::offline_cache::OfflineCache;
 use super::print_json;
-use crate::cluster::{Left, StoreArgs};
+use crate::cluster::{AbandonedCache, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::options::ConfigArgs;
 use crate::print::{say, tell};
@@ -163,10 +163,10 @@ fn recover(args: &RecoverArgs) -> Outcome {
             );
             continue;
         }
-        let left = Left::open(&origin, &cache, &config).map_err(Failure::refused)?;
+        let abandoned = AbandonedCache::open(&origin, &cache, &config).map_err(Failure::refused)?;
         // Only now can no one put another cache there.
-        check_identity(&cache, Some(left.cache_id()), &node).map_err(Failure::refused)?;
-        let bytes = left.bring_to_origin().map_err(Failure::refused)?;
+        check_identity(&cache, Some(abandoned.cache_id()), &node).map_err(Failure::refused)?;
+        let bytes = abandoned.bring_to_origin().map_err(Failure::refused)?;
         sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
         clear_mark(&origin, &node);
         let bytes = text::bytes(bytes);
@@ -252,7 +252,7 @@ fn dirty_inodes(node: &Node) -> Option<BTreeSet<u64>> {
     if node.cache_id != Some(id) {
         return None;
     }
-    let seen = File::open(cache).and_then(Seen::of).ok()?;
+    let seen = File::open(cache).and_then(FileIdentity::of).ok()?;
     // A copy may have other bytes than the node's own.
     if node.cache_seen.is_none_or(|own| own.inode != seen.inode || own.born_ns != seen.born_ns) {
         return None;

@@ -103,8 +103,8 @@ fn opaque(attributes: &Attributes) -> Result<Opaque> {
 
 /// # Errors
 /// If it can be no name of an entry.
-fn check(place: &EntryName) -> Result<()> {
-    let name = place.name.as_bytes();
+fn check(at: &EntryName) -> Result<()> {
+    let name = at.name.as_bytes();
     match name {
         b"" => refused(Errno::NOENT),
         b"." | b".." => refused(Errno::INVAL),
@@ -150,9 +150,9 @@ impl Namespace {
         self.driver.counts()
     }
 
-    fn entry(&self, place: &EntryName) -> Result<Entry> {
-        let read = Script::Read(Slot::Name(place.name.clone()));
-        match self.driver.read(place.directory, &read)? {
+    fn entry(&self, at: &EntryName) -> Result<Entry> {
+        let read = Script::Read(Slot::Name(at.name.clone()));
+        match self.driver.read(at.directory, &read)? {
             Answer::Name(Some(entry), _) => Ok(entry),
             Answer::Differs => refused(Errno::NOTDIR),
             _ => refused(Errno::NOENT),
@@ -217,10 +217,10 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
-    pub fn lookup(&self, place: &EntryName) -> Result<Node> {
-        check(place)?;
+    pub fn lookup(&self, at: &EntryName) -> Result<Node> {
+        check(at)?;
         for _ in 0..TRIES {
-            if let Some(node) = self.node(&self.entry(place)?)? {
+            if let Some(node) = self.node(&self.entry(at)?)? {
                 return Ok(node);
             }
         }
@@ -231,10 +231,10 @@ impl Namespace {
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
-    pub fn create(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
-        check(place)?;
+    pub fn create(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        check(at)?;
         let inode = self.driver.number()?;
-        let create = Operation::Create(place.clone(), inode, opaque(attributes)?);
+        let create = Operation::Create(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(create)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
     }
@@ -243,17 +243,13 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`lookup`](Self::lookup).
-    pub fn open_or_create(
-        &self,
-        place: &EntryName,
-        attributes: &Attributes,
-    ) -> Result<(Node, bool)> {
+    pub fn open_or_create(&self, at: &EntryName, attributes: &Attributes) -> Result<(Node, bool)> {
         for _ in 0..TRIES {
-            match self.create(place, attributes) {
+            match self.create(at, attributes) {
                 Err(Failure::Refused(Errno::EXIST)) => {}
                 made => return made.map(|node| (node, true)),
             }
-            match self.lookup(place) {
+            match self.lookup(at) {
                 // It was removed meanwhile.
                 Err(Failure::Refused(Errno::NOENT)) => {}
                 found => return found.map(|node| (node, false)),
@@ -266,10 +262,10 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn make_directory(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
-        check(place)?;
+    pub fn make_directory(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        check(at)?;
         let inode = self.driver.number()?;
-        let make = Operation::MakeDirectory(place.clone(), inode, opaque(attributes)?);
+        let make = Operation::MakeDirectory(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(make)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
     }
@@ -292,9 +288,9 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
-    pub fn unlink(&self, place: &EntryName) -> Result<Option<Node>> {
-        check(place)?;
-        let found = self.driver.operate(Operation::Unlink(place.clone()))?;
+    pub fn unlink(&self, at: &EntryName) -> Result<Option<Node>> {
+        check(at)?;
+        let found = self.driver.operate(Operation::Unlink(at.clone()))?;
         found.last().map_or(Ok(None), replaced)
     }
 
@@ -302,9 +298,9 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
-    pub fn remove_directory(&self, place: &EntryName) -> Result<()> {
-        check(place)?;
-        self.driver.operate(Operation::RemoveDirectory(place.clone())).map(drop)
+    pub fn remove_directory(&self, at: &EntryName) -> Result<()> {
+        check(at)?;
+        self.driver.operate(Operation::RemoveDirectory(at.clone())).map(drop)
     }
 
     /// Renames, as `renameat2` does. What lost its last name by that is answered.
@@ -360,7 +356,9 @@ impl Namespace {
             Answer::Differs => return refused(Errno::NOTDIR),
             _ => return refused(Errno::NOENT),
         };
-        if entries.is_empty() && !is_last || entries.first().is_some_and(|(at, ..)| *at <= cursor) {
+        if entries.is_empty() && !is_last
+            || entries.first().is_some_and(|(last, ..)| *last <= cursor)
+        {
             return Err(NamesError::Unsound("a page that leads nowhere".into()).into());
         }
         let listed = |(cursor, name, entry): (u64, Name, Entry)| {

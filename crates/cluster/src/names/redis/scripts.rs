@@ -2,14 +2,14 @@
 //! They do what `halocline_model::namespace::Shards` does, and know no more of a name than that its value is compared
 //! and replaced.
 //!
-//! `KEYS[1]` is the marker of the part's epoch: it says in which epoch the names of the part are confirmed, and by which
+//! `KEYS[1]` is the marker of the partition's epoch: it says in which epoch the names of the partition are confirmed, and by which
 //! server. The other keys are the shard: what it is, its entries, their order, its locks, and what it committed, before
 //! and after its locks were finished. `ARGV[1]` is the epoch that the node knows. A slot is `n` and a name, `p` (the
 //! parent), `a` (the attributes) or `w` (all of the shard).
 
 use redis::Script;
 
-/// Refuses to do anything if names of this part may have been forgotten, or if a new epoch began: the server's `run_id`
+/// Refuses to do anything if names of this partition may have been forgotten, or if a new epoch began: the server's `run_id`
 /// changes with each start, its `master_replid` with each promotion, and the marker is lost with the names.
 const EPOCH: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
@@ -311,7 +311,7 @@ redis.call('DEL', KEYS[1])
 return {'done'}
 ";
 
-/// `KEYS[1]` is the marker. Returns the epoch in which the part is confirmed, or nothing; whether there is a marker; and
+/// `KEYS[1]` is the marker. Returns the epoch in which the partition is confirmed, or nothing; whether there is a marker; and
 /// whether a check has the names for itself.
 const PROBE: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')

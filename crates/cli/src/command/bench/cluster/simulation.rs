@@ -145,7 +145,7 @@ fn service_times(server: &Server) -> Result<(f64, f64, f64), Failure> {
     let (url, password) = server.address();
     let store = RedisStore::connect(url, password, ORIGIN).map_err(failed)?;
     let file = SharedFile { inode: 1, born_ns: 0 };
-    let epoch = store.roll().map_err(failed)?.parts[store.part(file)];
+    let epoch = store.roll().map_err(failed)?.partitions[store.partition(file)];
     let members = store.roll().map_err(failed)?.members;
     let worked = || {
         server.worked().ok_or_else(|| {
