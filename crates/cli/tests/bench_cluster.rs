@@ -82,6 +82,17 @@ fn phase<'a>(run: &'a Value, name: &str) -> &'a Value {
     phases.iter().find(|phase| phase["name"] == name).unwrap_or_else(|| panic!("no {name}: {run}"))
 }
 
+/// Of a small run over two nodes.
+fn check_simulation(simulation: &Value) {
+    assert!(simulation["request_us"].as_f64().unwrap() > 0.0, "{simulation}");
+    assert_eq!(simulation["points"].as_array().unwrap().len(), 3, "each pattern");
+    let rows = simulation["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3 * 2);
+    for row in rows.iter().filter(|row| row["pattern"] != "strided") {
+        assert!(row["cached"].as_f64().unwrap() > 0.99, "{row}");
+    }
+}
+
 #[test]
 fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
     let Some(scratch) = Scratch::new() else { return };
@@ -117,13 +128,7 @@ fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
         &["origin", "cluster"],
     ];
     assert_eq!(setups, expected.concat());
-    let simulation = &results["simulation"];
-    assert!(simulation["request_us"].as_f64().unwrap() > 0.0, "{simulation}");
-    let points = simulation["points"].as_array().unwrap();
-    assert_eq!(points.len(), 3, "each pattern on two nodes");
-    let rows = simulation["rows"].as_array().unwrap();
-    let cached = |row: &Value| (row["pattern"].clone(), row["cached"].as_f64().unwrap() > 0.99);
-    assert!(rows.iter().map(cached).filter(|(pattern, _)| pattern != "strided").all(|(_, is)| is));
+    check_simulation(&results["simulation"]);
     let mut shifted_from_peers = 0;
     for run in runs {
         assert_eq!(run["verified_origin_bytes"], DATA, "{run}");
