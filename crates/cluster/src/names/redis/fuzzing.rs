@@ -108,13 +108,15 @@ impl NameStore for Hostile {
     }
 }
 
+/// An operation on names.
+type Run<'a> = &'a dyn Fn(&Namespace) -> std::result::Result<(), Failure>;
+
 /// Answers of scripts: every operation on names, and a check, ends with them, and none believes a page that is out of
 /// order.
 pub fn answers(bytes: &[u8]) {
     let at = |directory: Inode, name: &str| EntryName { directory, name: name.into() };
     let (one, other) = (at(ROOT, "a"), at(Inode(2), "b"));
     let file = Attributes::new(Kind::File, 0o644, 0);
-    type Run<'a> = &'a dyn Fn(&Namespace) -> std::result::Result<(), Failure>;
     let list = |names: &Namespace| {
         let mut cursor = 0;
         loop {
