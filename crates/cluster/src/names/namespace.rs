@@ -48,6 +48,7 @@ impl Failure {
         match self {
             Self::Refused(errno) => *errno,
             Self::Contended => Errno::BUSY,
+            Self::Store(NamesError::Full(_)) => Errno::NOSPC,
             Self::Unknown(_) | Self::Store(_) => Errno::IO,
         }
     }

@@ -185,6 +185,63 @@ fn what_others_wrote_into_the_server_is_an_error() {
     unsound("another kind of value");
 }
 
+/// Nothing is half done in a full store, nothing stays locked, and files can be removed there.
+#[test]
+fn a_full_store_refuses_what_needs_room_and_does_what_makes_room() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, WaitLimit::default());
+    let dir = names.make_directory(&at(ROOT, "d"), &directory()).unwrap().inode;
+    for name in ["f", "g"] {
+        names.create(&at(ROOT, name), &file()).unwrap();
+    }
+    let before = paths(&names);
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let refused = [
+        names.create(&at(ROOT, "x"), &file()).map(drop),
+        names.make_directory(&at(ROOT, "y"), &directory()).map(drop),
+        names.link(&at(ROOT, "f"), &at(ROOT, "l")),
+        names.rename(&at(ROOT, "f"), &at(dir, "f"), Flags::Replace).map(drop),
+        names
+            .rename(&at(ROOT, "d"), &at(ROOT, "e"), Flags::Replace)
+            .map(drop)
+            .and(names.rename(&at(ROOT, "f"), &at(dir, "z"), Flags::NoReplace).map(drop)),
+    ];
+    for (number, refused) in refused.into_iter().enumerate() {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.errno(), Errno::NOSPC, "{number}: {refused:?}");
+        assert!(refused.to_string().contains("maxmemory"), "{refused}");
+    }
+    // What renames a name in one directory makes room first.
+    let renamed = |path: &String| path.replace("/d", "/e");
+    assert_eq!(paths(&names), before.iter().map(renamed).collect::<Vec<_>>());
+    names.unlink(&at(ROOT, "g")).unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    names.rename(&at(ROOT, "f"), &at(dir, "f"), Flags::Replace).unwrap();
+    assert_eq!(paths(&names), ["/e", "/e/f"]);
+    assert_eq!(names.counts().completed, 0, "no lock was left");
+}
+
+/// A check asks for all intents of a shard at once.
+#[test]
+fn more_intents_than_fit_into_an_answer_are_an_error() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let store = formatted(&server);
+    let said = server.command(&["KEYS", "halocline:*:names:1:shard"]);
+    let shard = said.lines().find(|line| line.starts_with("halocline")).unwrap().trim_end();
+    let committed = shard.replace(":shard", ":committed");
+    let script =
+        "for at = 1, ARGV[1] do redis.call('HSET', KEYS[1], at, string.rep('x', 70000)) end";
+    server.command(&["EVAL", script, "1", &committed, "200"]);
+    // They fit, and are none of ours.
+    let unsound = |error: NamesError, what: &str| match error {
+        NamesError::Unsound(said) => assert!(said.contains(what), "{said}"),
+        other => panic!("{other:?}"),
+    };
+    unsound(store.inspect(ROOT).unwrap_err(), "an intent");
+    server.command(&["EVAL", script, "1", &committed, "250"]);
+    unsound(store.inspect(ROOT).unwrap_err(), "too long");
+}
+
 /// Directories that a hostile store says to be above each other: the search upwards ends.
 #[test]
 fn a_store_that_leads_in_circles_is_left() {
