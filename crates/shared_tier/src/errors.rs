@@ -25,6 +25,7 @@ pub(crate) fn of_store(error: &NamesError) -> Error {
     let remedy = match error {
         NamesError::NoAnswer(_) => "see that it runs and can be reached from this node",
         NamesError::Unsound(_) => "use a store, or a database of it, that nothing else writes to",
+        NamesError::Full(_) => "see what uses its memory: halocline cluster status",
         NamesError::Unusable(_) => "change its settings, or name another one",
         NamesError::Stale => "try again",
         NamesError::Held | NamesError::Forgot(_) => {

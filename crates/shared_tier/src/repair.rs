@@ -28,8 +28,8 @@ use rustix::io::Errno;
 use crate::places::tree::candidates;
 use crate::places::{Place, marks};
 use build::Build;
-use disks::Disks;
-use found::{At, Disk, Found, FoundDirectory, FoundFile, Numbers, found};
+use disks::{Disk, Disks};
+use found::{At, Found, FoundDirectory, FoundFile, Numbers, found};
 use scan::tell;
 use view::View;
 

@@ -7,7 +7,6 @@ use halocline_os::error::Result;
 use halocline_os::private::PrivateDir;
 use rustix::fs::AtFlags;
 
-use super::found::Disk;
 use super::scan::{Scanned, scan};
 use crate::joining::set_formatted;
 use crate::places::peers::{self, Peers};
@@ -104,6 +103,15 @@ pub(crate) fn is_rebuilding(root: &Path) -> Result<bool> {
 fn read(tree: Tree, node: Option<String>) -> Result<Disk> {
     let scanned: Scanned = scan(&tree)?;
     Ok(Disk { tree, node, scanned })
+}
+
+/// A disk that was read.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) tree: Tree,
+    /// Whose SSD it is; of the shared disk, which is the first one, nobody's.
+    pub(crate) node: Option<String>,
+    pub(crate) scanned: Scanned,
 }
 
 impl Disk {

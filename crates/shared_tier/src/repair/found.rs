@@ -10,18 +10,10 @@ use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::Result;
 use halocline_os::private::own_uid;
 
-use super::scan::{Item, Scanned, tell};
-use crate::places::tree::{Tree, candidates};
+use super::disks::Disk;
+use super::scan::{Item, tell};
+use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
-
-/// A disk that was read.
-#[derive(Debug)]
-pub(crate) struct Disk {
-    pub(crate) tree: Tree,
-    /// Whose SSD it is; of the shared disk, which is the first one, nobody's.
-    pub(crate) node: Option<String>,
-    pub(crate) scanned: Scanned,
-}
 
 /// Something on a disk: which disk, and which item of it.
 pub(crate) type At = (usize, usize);

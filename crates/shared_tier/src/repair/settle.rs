@@ -13,7 +13,8 @@ use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::statx::set_attr_on;
 use rustix::io::Errno;
 
-use super::found::{Disk, Found};
+use super::disks::Disk;
+use super::found::Found;
 use super::of_store;
 use super::view::View;
 use crate::places::DirectoryStep;
