@@ -40,6 +40,7 @@ pub struct ExtentEngine {
 impl Engine for ExtentEngine {
     type Node = Node;
     type Handle = Handle;
+    type Tree = Namespace;
 
     fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
         (&self.base.namespace, Cow::Borrowed(node))

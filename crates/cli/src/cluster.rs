@@ -43,15 +43,15 @@ const PASSWORD_BYTES_MAX: u64 = 4096;
 /// Which cluster, and as whom.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
-    /// Other mounts cache the same origin, too: the store of their tokens, a server of Redis 7 or Valkey 8, or some servers of a
+    /// Other mounts cache the same origin, or use the same tier, too: the store of their tokens or names, a server of Redis 7 or Valkey 8, or some servers of a
     /// cluster with commas between. A password comes from the environment, as `HALOCLINE_CLUSTER_PASSWORD`, or from the file that `HALOCLINE_CLUSTER_PASSWORD_FILE` names
     #[arg(long, value_name = "URL[,URL...]")]
     cluster: Option<String>,
-    /// Name of this node in the cluster; without it the host's name and the process
+    /// Name of this node in the cluster; without it the host's name and the process, or on a tier that which its SSD has
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Option<String>,
     /// Where the cache directories of other nodes are reached here, if they are: what they have is read from there instead of the origin, and not
-    /// cached twice. A path with `{node}` in place of a node's name, or `{cache}` in place of the path that it has for its cache. For all nodes, or none
+    /// cached twice; on a tier, their SSDs. A path with `{node}` in place of a node's name, or `{cache}` in place of the path that it has for its cache. For all nodes, or none
     #[arg(long, value_name = "PATTERN", requires = "cluster", value_parser = pattern)]
     peers: Option<String>,
 }
@@ -73,6 +73,21 @@ impl ClusterArgs {
     /// Whether no other mount caches the origin.
     pub(crate) fn is_alone(&self) -> bool {
         self.cluster.is_none()
+    }
+
+    /// The store's URL, if others take part.
+    pub(crate) fn url(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+
+    /// The node's name, if it is given.
+    pub(crate) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Where other nodes' directories on SSDs are, if that is given.
+    pub(crate) fn peers(&self) -> Option<&str> {
+        self.peers.as_deref()
     }
 
     /// Adapts the options of a mount that takes part.
@@ -329,6 +344,10 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
+    pub(crate) const fn new(origin: PathBuf, url: String) -> Self {
+        Self { origin, url }
+    }
+
     /// Opens both.
     ///
     /// # Errors
@@ -355,7 +374,7 @@ fn open(origin: &Path, store: (&str, Option<&str>)) -> Result<(Arc<dyn Store>, R
     of_registry(Registry::open(&origin.join(REGISTRY))?, store)
 }
 
-fn of_registry(
+pub(crate) fn of_registry(
     registry: Registry,
     (url, password): (&str, Option<&str>),
 ) -> Result<(Arc<dyn Store>, Registry)> {

@@ -221,6 +221,19 @@ impl Agent {
         }
     }
 
+    /// Whether the node may go on with what it does under its lease.
+    ///
+    /// # Errors
+    /// Says why not.
+    pub fn check_lease(&self) -> Result<()> {
+        self.shared.check_lease()
+    }
+
+    /// How often the lease was over: what was begun before the last time is not to be gone on with.
+    pub fn lapses(&self) -> u64 {
+        self.shared.lease.lapses()
+    }
+
     /// Renews the lease now, and asserts what the node holds if the store may have forgotten it. A thread does this by
     /// itself often enough.
     ///
@@ -276,7 +289,7 @@ impl Coherence for Agent {
     }
 
     fn check_lease(&self) -> Result<()> {
-        self.shared.check_lease()
+        Self::check_lease(self)
     }
 
     fn share(&self, own: Use) -> Share {

@@ -13,6 +13,7 @@ pub mod coding;
 pub mod memory;
 pub mod namespace;
 pub mod redis;
+mod relative_path;
 
 use std::fmt::Debug;
 
@@ -25,6 +26,10 @@ pub const PAGE_ENTRIES_MAX: usize = 1000;
 /// The longest name of an entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
+/// What a server says before it runs a script that would need more memory than it may use. Scripts that have changed
+/// something by then are run to their end.
+const OUT_OF_MEMORY: &str = "command not allowed when used memory > 'maxmemory'";
+
 /// Why a store of names gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamesError {
@@ -34,6 +39,9 @@ pub enum NamesError {
     /// Its content was not written by Halocline.
     #[error("the store of names holds what Halocline did not write: {0}")]
     Unsound(String),
+    /// Nothing was done: its memory is used up. What makes room is still done.
+    #[error("the store of names is full: {0}; remove files, or give it more memory (maxmemory)")]
+    Full(String),
     /// Its settings would lose names, or it refuses us.
     #[error("the store of names cannot be used: {0}")]
     Unusable(String),
@@ -57,6 +65,7 @@ pub enum NamesError {
 impl From<StoreError> for NamesError {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::NoAnswer(what) if what.contains(OUT_OF_MEMORY) => Self::Full(what),
             StoreError::NoAnswer(what) => Self::NoAnswer(what),
             StoreError::Unsound(what) => Self::Unsound(what),
             StoreError::Unusable(what) => Self::Unusable(what),

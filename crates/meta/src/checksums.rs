@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use halocline_model::layout::Placement;
-use halocline_model::request::ByteRange;
+use halocline_model::request::{ByteRange, index};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 use rustc_hash::FxHasher;
@@ -356,10 +356,6 @@ fn push_joined(ranges: &mut Vec<ByteRange>, next: ByteRange) {
         Some(last) if last.end == next.start => last.end = next.end,
         _ => ranges.push(next),
     }
-}
-
-fn index(offset: u64) -> usize {
-    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
 }
 
 #[cfg(test)]

@@ -387,7 +387,7 @@ fn open_directory(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<O
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::LOOP | Errno::NOTDIR => Error::invalid(
-            format!("{} is a symbolic link or no directory", path.display()),
+            format!("{} is a symbolic link or not a directory", path.display()),
             "find out who put it there, and move it away",
         ),
         errno => Error::at(path, "open the directory")(errno.into()),

@@ -401,7 +401,7 @@ mod tests {
         for (widths, why) in [
             ([64 * K, 64 * K, 64 * K], "lies on the pools \"1\" and \"2\""),
             ([64 * K, 128 * K, 0], "65536 and 131072 bytes"),
-            ([4 * K, 4 * K, 0], "no multiple of 65536"),
+            ([4 * K, 4 * K, 0], "not a multiple of 65536"),
         ] {
             let plan = named(&names, "/f", &[(None, &widths)]);
             for target in [Target::CephFs, Target::BeeGfs] {
@@ -412,7 +412,7 @@ mod tests {
         let two = named(&names, "/f", &[(Some(8), &[1, 1, 0]), (None, &[1, 0, 0])]);
         assert!(commands(Target::CephFs, &two).unwrap_err().contains("2 parts"));
         let odd = named(&names, "/f", &[(None, &[192 * K, 192 * K, 0])]);
-        assert!(commands(Target::BeeGfs, &odd).unwrap_err().contains("no power of two"));
+        assert!(commands(Target::BeeGfs, &odd).unwrap_err().contains("not a power of two"));
         let unnamed = named(&["a", "b"], "/f", &[(None, &[64 * K, 0])]);
         assert!(commands(Target::CephFs, &unnamed).unwrap_err().contains("no pool in its name"));
         let words = named(&["ssd.0"], "/f", &[(None, &[64 * K])]);

@@ -48,6 +48,7 @@ impl Uncached {
 impl Engine for Uncached {
     type Node = Node;
     type Handle = OpenFile;
+    type Tree = Namespace;
 
     fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
         (&self.namespace, Cow::Borrowed(node))

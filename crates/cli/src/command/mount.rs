@@ -30,6 +30,7 @@ use crate::options::ConfigArgs;
 use crate::preflight;
 use crate::print::tell;
 use crate::recording::{self, Recording};
+use crate::shared_tier;
 use crate::slow_open_notice::SlowOpenNotice;
 use crate::text;
 
@@ -44,7 +45,7 @@ const LOG_NAME: &str = "halocline.log";
 /// messages to halocline.log in the cache directory. End it with `halocline umount`.
 #[derive(Debug, Args)]
 #[command(override_usage = "halocline mount [OPTIONS] ORIGIN MOUNTPOINT --cache DIR\n       \
-                            halocline mount [OPTIONS] --tier ROOT MOUNTPOINT")]
+                            halocline mount [OPTIONS] --tier ROOT MOUNTPOINT [--cluster URL]")]
 pub(crate) struct MountArgs {
     /// The data on slow storage (not with --tier), and an empty directory or the origin itself
     #[arg(required = true, num_args = 1..=2, value_names = ["ORIGIN", "MOUNTPOINT"])]
@@ -52,8 +53,9 @@ pub(crate) struct MountArgs {
     /// A directory on the SSD, for nothing else; at first an empty one
     #[arg(long, value_name = "DIR", required_unless_present = "tier")]
     cache: Option<PathBuf>,
-    /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices
-    #[arg(long, value_name = "ROOT", conflicts_with_all = ["cache", "cluster"])]
+    /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices. With --cluster, ROOT/ssd is this
+    /// node's own, and ROOT/hdd a directory that all nodes see: docs/SHARED_TIER.md
+    #[arg(long, value_name = "ROOT", conflicts_with = "cache")]
     tier: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -109,9 +111,18 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
                 Ok((open_engine::open_without_others(&paths, &config, node, lost)?, claim))
             })
         }
+        Plan::Tier(root, paths) if !args.cluster.is_alone() => {
+            let config = args.cluster.fit(config);
+            serve(args, &config, &paths, |given_up| {
+                let claim = shared_tier::claim(&root, &paths, given_up)?;
+                let _opening = SlowOpenNotice::of(&root);
+                Ok((shared_tier::open(&root, &args.cluster)?, claim))
+            })
+        }
         Plan::Tier(root, paths) => {
             let config = Config { attr_timeout: config.tier_attr_timeout, ..config };
             serve(args, &config, &paths, |given_up| {
+                shared_tier::refuse_if_shared(&root)?;
                 let claim = open_engine::claim_tiers(&root, &paths, &config, given_up)?;
                 let _opening = SlowOpenNotice::of(&root);
                 Ok((open_engine::open_tier(&root, &config)?, claim))
@@ -127,6 +138,9 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
     let paths = args.paths.as_slice();
     let plan = match (&args.tier, &args.cache, paths) {
         (Some(root), _, [mountpoint]) => {
+            if !args.cluster.is_alone() {
+                shared_tier::check(config, &args.cluster).map_err(Failure::refused)?;
+            }
             let tiers = preflight::tiers(root, config).map_err(Failure::refused)?;
             let mountpoint =
                 preflight::tier_mountpoint(mountpoint, &tiers, config).map_err(Failure::refused)?;

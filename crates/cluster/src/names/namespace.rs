@@ -48,6 +48,7 @@ impl Failure {
         match self {
             Self::Refused(errno) => *errno,
             Self::Contended => Errno::BUSY,
+            Self::Store(NamesError::Full(_)) => Errno::NOSPC,
             Self::Unknown(_) | Self::Store(_) => Errno::IO,
         }
     }
@@ -68,6 +69,19 @@ pub struct Node {
     pub attributes: Attributes,
     /// How many names it has; of a directory always 1, as on btrfs.
     pub links: u32,
+}
+
+/// What a rename did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renamed {
+    /// What the old name led to.
+    pub from: Option<Entry>,
+    /// What the new name led to.
+    pub to: Option<Entry>,
+    /// `false` if both led to one file: then nothing was done.
+    pub is_done: bool,
+    /// What lost its last name.
+    pub replaced: Option<Node>,
 }
 
 /// A name in a listing.
@@ -231,8 +245,23 @@ impl Namespace {
     /// # Errors
     /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
     pub fn create(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        self.create_as(self.number()?, at, attributes)
+    }
+
+    /// A number that was never used and never will be, for [`create_as`](Self::create_as).
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn number(&self) -> Result<Inode> {
+        self.driver.number()
+    }
+
+    /// As [`create`](Self::create), of what has its [`number`](Self::number) already.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_as(&self, inode: Inode, at: &EntryName, attributes: &Attributes) -> Result<Node> {
         check(at)?;
-        let inode = self.driver.number()?;
         let create = Operation::Create(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(create)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
@@ -262,8 +291,20 @@ impl Namespace {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn make_directory(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        self.make_directory_as(self.number()?, at, attributes)
+    }
+
+    /// As [`make_directory`](Self::make_directory), of what has its [`number`](Self::number) already.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn make_directory_as(
+        &self,
+        inode: Inode,
+        at: &EntryName,
+        attributes: &Attributes,
+    ) -> Result<Node> {
         check(at)?;
-        let inode = self.driver.number()?;
         let make = Operation::MakeDirectory(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(make)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
@@ -288,18 +329,30 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EISDIR`.
     pub fn unlink(&self, at: &EntryName) -> Result<Option<Node>> {
-        check(at)?;
-        let found = self.driver.operate(Operation::Unlink(at.clone()))?;
-        found.last().map_or(Ok(None), replaced)
+        self.unlink_told(at).map(|(_, last)| last)
     }
 
-    /// Removes an empty directory.
+    /// As [`unlink`](Self::unlink); answers also what the name led to.
+    ///
+    /// # Errors
+    /// As [`unlink`](Self::unlink).
+    pub fn unlink_told(&self, at: &EntryName) -> Result<(Inode, Option<Node>)> {
+        check(at)?;
+        let found = self.driver.operate(Operation::Unlink(at.clone()))?;
+        let found = found.last().expect("an unlink reads one name");
+        let entry = found.entry.as_ref().expect("what was removed was there");
+        Ok((entry.inode(), replaced(found)?))
+    }
+
+    /// Removes an empty directory; answers which one.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
-    pub fn remove_directory(&self, at: &EntryName) -> Result<()> {
+    pub fn remove_directory(&self, at: &EntryName) -> Result<Inode> {
         check(at)?;
-        self.driver.operate(Operation::RemoveDirectory(at.clone())).map(drop)
+        let found = self.driver.operate(Operation::RemoveDirectory(at.clone()))?;
+        let entry = found.first().and_then(|found| found.entry.as_ref());
+        Ok(entry.expect("what was removed was there").inode())
     }
 
     /// Renames, as `renameat2` does. What lost its last name by that is answered.
@@ -307,6 +360,14 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL`.
     pub fn rename(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Option<Node>> {
+        Ok(self.rename_told(from, to, flags)?.replaced)
+    }
+
+    /// As [`rename`](Self::rename); answers all that the names led to before.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename).
+    pub fn rename_told(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Renamed> {
         check(from)?;
         check(to)?;
         let rename = Operation::Rename(from.clone(), to.clone(), flags);
@@ -316,11 +377,15 @@ impl Namespace {
             }
             found => found?,
         };
-        let inode = |found: &Found| found.entry.as_ref().map(Entry::inode);
-        match found.as_slice() {
-            [from, to] if flags == Flags::Replace && inode(from) != inode(to) => replaced(to),
-            _ => Ok(None),
-        }
+        let [from, to] = found.as_slice() else {
+            return Err(NamesError::Unsound("a rename of other than two names".into()).into());
+        };
+        let is_done = from.entry.as_ref().map(Entry::inode) != to.entry.as_ref().map(Entry::inode);
+        let replaced = match flags {
+            Flags::Replace if is_done => replaced(to)?,
+            _ => None,
+        };
+        Ok(Renamed { from: from.entry.clone(), to: to.entry.clone(), is_done, replaced })
     }
 
     /// What the system says rather than that a directory and something else do not agree: that one is above the other.

@@ -4,6 +4,8 @@
 //! (`docs/decisions/0040-a-store-on-a-cluster.md`): its keys have the partition's hash tag, and so has the marker of the
 //! partition's epoch, which every script compares first.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod scripts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -225,14 +227,27 @@ impl RedisNames {
     }
 
     fn ask(&self, partition: usize, script: &ScriptInvocation<'_>) -> Result<Elements> {
-        let answer: Elements = self.servers.run(partition, script)?;
-        if answer.len() > ELEMENTS_MAX {
-            return Err(unsound("an answer with too many elements"));
-        }
-        if answer.first().is_some_and(|first| first == b"stale") {
-            return Err(NamesError::Stale);
-        }
-        Ok(answer)
+        current(self.servers.run(partition, script)?)
+    }
+}
+
+/// The answer of a script that ran in the epoch that it was sent for.
+fn current(answer: Elements) -> Result<Elements> {
+    if answer.len() > ELEMENTS_MAX {
+        return Err(unsound("an answer with too many elements"));
+    }
+    if answer.first().is_some_and(|first| first == b"stale") {
+        return Err(NamesError::Stale);
+    }
+    Ok(answer)
+}
+
+/// The first of the numbers that were reserved.
+fn first_reserved(elements: &[Vec<u8>]) -> Result<u64> {
+    match elements {
+        // 1 is the root.
+        [_, last] => number(last)?.checked_add(2).ok_or_else(|| unsound("no number is left")),
+        _ => Err(unsound("no number")),
     }
 }
 
@@ -279,7 +294,10 @@ fn page(is_last: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
         b"0" => false,
         _ => return Err(unsound("a page of entries")),
     };
-    if !rest.is_empty() || triples.len() > PAGE_ENTRIES_MAX {
+    // What is too long for a page is alone on it.
+    let bytes: usize = triples.iter().map(|[_, name, entry]| name.len() + entry.len()).sum();
+    let is_long = triples.len() > PAGE_ENTRIES_MAX || triples.len() > 1 && bytes > PAGE_BYTES_MAX;
+    if !rest.is_empty() || is_long {
         return Err(unsound("a page of entries"));
     }
     let mut entries: Vec<(u64, Name, _)> = Vec::with_capacity(triples.len());
@@ -347,11 +365,7 @@ impl NameStore for RedisNames {
     fn reserve(&self, count: u64) -> Result<u64> {
         let mut script = self.about_partition(&self.scripts.reserve, 0);
         script.arg(self.epoch(0)).arg(count);
-        match self.ask(0, &script)?.as_slice() {
-            // 1 is the root.
-            [_, last] => number(last)?.checked_add(2).ok_or_else(|| unsound("no number is left")),
-            _ => Err(unsound("no number")),
-        }
+        first_reserved(&self.ask(0, &script)?)
     }
 
     fn shards(&self) -> Result<Vec<Inode>> {
@@ -375,5 +389,26 @@ impl NameStore for RedisNames {
 
     fn round_trips(&self) -> u64 {
         self.servers.round_trips()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::namespace::Entry;
+
+    use super::*;
+    use crate::names::coding::ATTRIBUTES_BYTES_MAX;
+
+    #[test]
+    fn a_page_of_more_bytes_than_were_asked_for_is_refused() {
+        let entry = Entry::Single(Inode(5), Opaque::from(vec![0; ATTRIBUTES_BYTES_MAX]));
+        let entry = encode_entry(&entry);
+        let page_of = |count: u64| {
+            let triple = |place: u64| [place.to_string().into(), b"a".to_vec(), entry.clone()];
+            let elements: Vec<Vec<u8>> = (1..=count).flat_map(triple).collect();
+            page(b"1", &elements)
+        };
+        assert!(page_of(PAGE_BYTES_MAX as u64 / entry.len() as u64).is_ok());
+        assert!(page_of(PAGE_BYTES_MAX as u64 / entry.len() as u64 + 1).is_err());
     }
 }

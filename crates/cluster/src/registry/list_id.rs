@@ -155,7 +155,9 @@ fn others(origin: &OwnedFd, path: &Path, own: Option<&ListId>) -> Result<Vec<(St
 }
 
 fn refusal(what: String, path: &Path, marks: &[(String, String)]) -> Error {
-    let origin = path.parent().unwrap_or(path).display();
+    let origin = path.parent().unwrap_or(path).to_string_lossy();
+    // An administrator copies this line: what others named must be one word of it. (A path has no byte 0.)
+    let origin = shlex::try_quote(&origin).unwrap_or_default();
     let commands = marks.iter().map(|(_, name)| format!("setfattr -x {name} {origin}"));
     let commands = commands.collect::<Vec<_>>().join(" && ");
     Error::invalid(

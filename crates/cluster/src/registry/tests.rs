@@ -142,7 +142,9 @@ fn sessions_of_earlier_versions_are_seen_where_these_look_for_them() {
 #[test]
 fn i11_a_list_that_is_gone_is_not_begun_anew() {
     let place = tempfile::tempdir().unwrap();
-    let [dir, away] = ["r", "away"].map(|name| place.path().join(name));
+    let origin = place.path().join("an $(origin)");
+    fs::create_dir(&origin).unwrap();
+    let [dir, away] = ["r", "away"].map(|name| origin.join(name));
     let registry = Registry::open(&dir).unwrap();
     registry.enter(&entry(5)).unwrap();
     let place_of = |session| registry.place_of(Session(session)).unwrap();
@@ -155,6 +157,10 @@ fn i11_a_list_that_is_gone_is_not_begun_anew() {
         Ok(_) => return halocline_testkit::skipping::skip("no extended attributes here"),
     };
     assert!(refused.contains("is missing") && refused.contains("setfattr -x"), "{refused}");
+    assert!(
+        refused.contains(&format!(" '{}'", origin.display())),
+        "one word of a shell: {refused}"
+    );
     fs::create_dir(&dir).unwrap();
     assert_eq!(place_of(5), Place::Elsewhere);
     let refused = Registry::open(&dir).unwrap_err().to_string();

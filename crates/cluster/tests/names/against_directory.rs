@@ -158,7 +158,7 @@ fn on_names(names: &Namespace, call: &Call) -> Result<(), Failure> {
             names.link(&from, &walk(names, to)?)
         }
         Call::Unlink(path) => names.unlink(&walk(names, path)?).map(drop),
-        Call::RemoveDirectory(path) => names.remove_directory(&walk(names, path)?),
+        Call::RemoveDirectory(path) => names.remove_directory(&walk(names, path)?).map(drop),
         Call::Rename(from, to, flags) => {
             names.rename(&walk(names, from)?, &walk(names, to)?, *flags).map(drop)
         }

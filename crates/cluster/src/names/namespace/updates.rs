@@ -40,9 +40,33 @@ impl Namespace {
         at: &EntryName,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
+        self.update_if(at, |_| true, change)
+    }
+
+    /// As [`update`](Self::update), if the name leads to this and nothing else.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update); `ESTALE` if it leads to something else.
+    pub fn update_of(
+        &self,
+        (at, inode): (&EntryName, Inode),
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Node> {
+        self.update_if(at, |found| found == inode, change)
+    }
+
+    fn update_if(
+        &self,
+        at: &EntryName,
+        is_meant: impl Fn(Inode) -> bool,
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Node> {
         check(at)?;
         for _ in 0..TRIES {
             let entry = self.entry(at)?;
+            if !is_meant(entry.inode()) {
+                return refused(Errno::STALE);
+            }
             let tried = match &entry {
                 Entry::Directory(inode) => match self.update_directory(*inode, &change) {
                     Err(Failure::Refused(Errno::NOENT)) => None,

@@ -277,26 +277,31 @@ return {'numbers', string.format('%.0f', redis.call('HINCRBY', KEYS[1], 'numbers
 
 /// Says what a check wants to know: what it is, its locks' intents, and those that it committed.
 const INSPECT: &str = r"
-local all = {'inspected', kind}
+local all, room = {'inspected', kind}, 16777216
+local function add(what, value)
+  local intent = bounded(value)
+  room = room - #intent
+  if room < 0 then error(redis.error_reply('UNSOUND intents are too long')) end
+  all[#all + 1] = what
+  all[#all + 1] = intent
+end
 if redis.call('HLEN', locks) + redis.call('HLEN', committed) + redis.call('HLEN', finished) > 100000 then
   error(redis.error_reply('UNSOUND too many intents'))
 end
 for _, lock in ipairs(redis.call('HVALS', locks)) do
-  all[#all + 1] = 'l'
-  all[#all + 1] = bounded(cmsgpack.unpack(lock)[2])
+  add('l', cmsgpack.unpack(lock)[2])
 end
 for _, key in ipairs({committed, finished}) do
   for _, intent in ipairs(redis.call('HVALS', key)) do
-    all[#all + 1] = 'c'
-    all[#all + 1] = bounded(intent)
+    add('c', intent)
   end
 end
 return all
 ";
 
-/// Removes the shard.
+/// Removes the shard, which may have many entries: the server frees them beside its work.
 const REMOVE: &str = r"
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return {'done'}
 ";
 

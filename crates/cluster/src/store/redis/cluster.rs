@@ -226,7 +226,7 @@ impl ClusterStore {
             }
             match self.probe(partition) {
                 Ok(seen) if partitions.0[partition].is_followed_by(seen) => {
-                    partitions.0[partition] = seen
+                    partitions.0[partition] = seen;
                 }
                 Ok(seen) if partitions.0[partition].epoch != seen.epoch => {
                     tracing::warn!(

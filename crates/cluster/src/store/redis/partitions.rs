@@ -21,7 +21,8 @@ const KEYS_MAX: usize = 1 << 28;
 pub(crate) struct Partitions {
     servers: Servers,
     origin: String,
-    partitions: Vec<(String, u16)>,
+    /// Hash tag and slot of each.
+    tags: Vec<(String, u16)>,
     asked: AtomicU64,
 }
 
@@ -59,13 +60,13 @@ impl Partitions {
             let slot = slot_of(&tag);
             (tag, slot)
         };
-        let partitions = tags_of(origin).into_iter().map(partition).collect();
-        Ok(Self { servers, origin: origin.to_owned(), partitions, asked: AtomicU64::new(0) })
+        let tags = tags_of(origin).into_iter().map(partition).collect();
+        Ok(Self { servers, origin: origin.to_owned(), tags, asked: AtomicU64::new(0) })
     }
 
     /// The hash tag of a partition.
     pub(crate) fn tag(&self, partition: usize) -> &str {
-        &self.partitions[partition].0
+        &self.tags[partition].0
     }
 
     /// Runs a script whose keys have a partition's tag. An error other than that of the script itself may mean that it was
@@ -82,7 +83,7 @@ impl Partitions {
                 answer.map_err(|error| server.error(&error))
             }
             Servers::Cluster(routes) => {
-                routes.run(KeyGroup::Partition(partition, self.partitions[partition].1), script)
+                routes.run(KeyGroup::Partition(partition, self.tags[partition].1), script)
             }
         }
     }
