@@ -145,7 +145,8 @@ impl<'a> Search<'a> {
             loop {
                 let before = seconds;
                 (seconds, best) = self.improve(judge, seconds, best);
-                if seconds > before * 0.9999 || self.replays >= self.replays_max {
+                // Not better, even where no request takes any time.
+                if seconds >= before * 0.9999 || self.replays >= self.replays_max {
                     break;
                 }
             }

@@ -341,3 +341,19 @@ fn ours_is_better_where_there_are_seeks_mixed_sizes_phases_or_unequal_servers() 
         assert!(ratio > 1.02, "{what}: {ratio}");
     }
 }
+
+/// The search went on for as long as nothing was better than no time at all.
+#[test]
+fn a_server_that_takes_no_time_ends_the_search() {
+    let none = ServiceProfile { startup_sequential_ps: 0, startup_random_ps: 0, per_byte_ps: 0 };
+    let instant = Server {
+        name: "s0".to_owned(),
+        capacity: None,
+        channels: 1,
+        profile: DeviceProfile { read: none, write: none },
+    };
+    let servers = Servers::new(vec![instant], Network::default()).expect("servers");
+    let workload = seen(&requests(64, 4, 64 * K, Op::Write, |n| n));
+    let outcome = plan(&servers, &workload, &mut Queues::new(&servers), 1.0).expect("a plan");
+    assert_eq!(outcome.chosen, Name::Def, "nothing is to be gained");
+}

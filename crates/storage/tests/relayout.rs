@@ -142,12 +142,12 @@ fn a_moved_file_has_its_bytes_its_attributes_and_its_layout() {
     fs::hard_link(&path, origin.namespace_dir().join("other name")).unwrap();
     drop(origin);
     let before = fs::metadata(&path).unwrap();
-    assert!(label(dir).contains("format = 2"));
+    assert!(label(dir).contains("format = 4"));
     let now = moved(dir, &two_parts());
     assert!(now.agrees());
     // Blocks at the ends of the hole count whole.
     assert!((60_000..90_000).contains(&now.data_bytes()), "{now:?}");
-    assert!(label(dir).contains("format = 3"), "earlier versions do not know layouts");
+    assert!(label(dir).contains("format = 4"), "earlier versions do not know layouts");
     let after = fs::metadata(&path).unwrap();
     let kept = |found: &fs::Metadata| {
         (found.ino(), found.mode(), found.mtime_nsec(), found.len(), found.nlink(), found.uid())
@@ -286,7 +286,7 @@ fn a_copied_volume_has_the_layouts_of_its_files() {
     assert!(done.success());
     let origin = mounted(&copy);
     assert_eq!(read(&origin, "file"), content());
-    assert!(label(&copy).contains("format = 3"));
+    assert!(label(&copy).contains("format = 4"));
     drop(origin);
     assert!(moved(&copy, &two_parts()).agrees());
 }

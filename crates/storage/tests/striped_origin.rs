@@ -329,7 +329,7 @@ fn a_label_that_is_no_file_or_another_users_is_refused() {
 fn a_missing_server_is_named() {
     let dir = tempfile::tempdir().unwrap();
     drop(striped(dir.path()));
-    fs::remove_dir(dir.path().join("server-1")).unwrap();
+    fs::rename(dir.path().join("server-1"), dir.path().join("gone")).unwrap();
     let error = Origin::open_volume(dir.path()).unwrap_err().to_string();
     assert!(error.contains("server-1"), "{error}");
 }

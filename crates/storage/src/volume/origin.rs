@@ -13,6 +13,7 @@ mod layouts;
 mod object_binding;
 mod orphans;
 pub mod relayout;
+mod server_marks;
 pub mod sparse_copy;
 pub(super) mod tree_walk;
 mod volume_directory;
@@ -141,10 +142,11 @@ impl Origin {
         how: Use,
         decorate: Decorate<'_>,
     ) -> Result<Self> {
-        let names: Vec<_> = (0..label.servers).map(|index| format!("server-{index}")).collect();
-        // Anyone who could put objects there could make us read and write files of their choice.
-        let open = |name: &String| PrivateDir::open(&volume_dir.path().join(name));
-        let dirs = names.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let names: Vec<_> = (0..label.servers).map(server_name).collect();
+        let dirs = open_servers(volume_dir, label.servers)?;
+        if let Some(volume) = label.volume() {
+            server_marks::check(&volume, &dirs)?;
+        }
         let in_use = label::lock(volume_dir, &dirs[0], how)?;
         let servers = dirs.iter().zip(&names).enumerate();
         let servers = servers.map(|(at, (dir, name))| Server::private(dir, name, at, decorate));
@@ -273,16 +275,30 @@ fn create_striped(volume_dir: &VolumeDir, shape: VolumeShape) -> Result<VolumeLa
         is_ours || [REGISTRY, "lost+found"].contains(&name) || name.starts_with(label::NAME)
     })?;
     for index in 0..shape.servers {
-        volume_dir.make_directory(&format!("server-{index}"))?;
+        volume_dir.make_directory(&server_name(index), server_marks::is_mark)?;
     }
     // The tree's root gets the owner and mode of the directory.
-    let namespace = volume_dir.make_directory(label::NAMESPACE)?;
+    let namespace = volume_dir.make_directory(label::NAMESPACE, |_| false)?;
     volume_dir.liken(&namespace, label::NAMESPACE)?;
-    let inode =
-        namespace.metadata().map_err(Error::at(volume_dir.path(), "stat the tree in"))?.ino();
-    let label = VolumeLabel::new(shape.servers, shape.stripe, inode);
+    let found = namespace.metadata().map_err(Error::at(volume_dir.path(), "stat the tree in"))?;
+    let changed_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+    let changed_ns = changed_ns.cast_unsigned();
+    let label = VolumeLabel::new(shape.servers, shape.stripe, found.ino(), changed_ns);
+    if let Some(volume) = label.volume() {
+        server_marks::write(&volume, &open_servers(volume_dir, shape.servers)?)?;
+    }
     label.write(volume_dir)?;
     Ok(label)
+}
+
+fn server_name(index: u32) -> String {
+    format!("server-{index}")
+}
+
+/// The directories of the servers. Anyone who could put objects there could make us read and write files of their choice.
+fn open_servers(volume_dir: &VolumeDir, servers: u32) -> Result<Vec<PrivateDir>> {
+    let open = |index| PrivateDir::open(&volume_dir.path().join(server_name(index)));
+    (0..servers).map(open).collect()
 }
 
 fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {

@@ -19,11 +19,14 @@ use halocline_os::private::{self, PrivateDir};
 
 use super::volume_directory::VolumeDir;
 
-/// The format of new volumes.
-const FORMAT: u32 = 2;
+/// The format of new volumes, whose servers are marked; their files may have their own layouts.
+const FORMAT: u32 = 4;
 
 /// The format of a volume whose files may have their own layouts: earlier versions must not open it.
 const FORMAT_LAYOUTS: u32 = 3;
+
+/// The first format in which objects record whose they are.
+const FORMAT_BOUND: u32 = 2;
 
 /// The first format, in which objects did not record whose they are.
 const FORMAT_UNBOUND: u32 = 1;
@@ -96,6 +99,30 @@ pub(super) struct VolumeLabel {
     /// number is signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tree: Option<Inode>,
+    /// What the marks on the servers call the volume, since [`FORMAT`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    volume: Option<VolumeName>,
+}
+
+/// 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct VolumeName(u128);
+
+impl From<VolumeName> for String {
+    fn from(name: VolumeName) -> Self {
+        format!("{:032x}", name.0)
+    }
+}
+
+impl TryFrom<String> for VolumeName {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> std::result::Result<Self, Self::Error> {
+        let name = u128::from_str_radix(&text, 16).map(Self);
+        let name = name.ok().filter(|name| String::from(*name) == text);
+        name.ok_or("the name of a volume has 32 lower-case hexadecimal digits")
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,19 +144,27 @@ impl TryFrom<String> for Inode {
 }
 
 impl VolumeLabel {
-    /// The label of a volume whose objects are bound to the files below the directory with inode number `tree`.
-    pub(super) const fn new(servers: u32, stripe: u64, tree: u64) -> Self {
-        Self { format: FORMAT, servers, stripe, tree: Some(Inode(tree)) }
+    /// The label of a volume whose objects are bound to the files below the directory with inode number `tree`, which
+    /// was last changed at `changed_ns`. Both name the volume: who makes it at the same time, or goes on with making it,
+    /// gives it the same name.
+    pub(super) const fn new(servers: u32, stripe: u64, tree: u64, changed_ns: u64) -> Self {
+        let volume = Some(VolumeName((tree as u128) << 64 | changed_ns as u128));
+        Self { format: FORMAT, servers, stripe, tree: Some(Inode(tree)), volume }
+    }
+
+    /// What the marks on the servers call the volume; `None` if they are not marked.
+    pub(super) fn volume(self) -> Option<String> {
+        self.volume.map(String::from)
     }
 
     /// The same, bound to the files below the directory with inode number `tree`.
     pub(super) fn bound_to(self, tree: u64) -> Self {
-        Self { format: self.format.max(FORMAT), tree: Some(Inode(tree)), ..self }
+        Self { format: self.format.max(FORMAT_BOUND), tree: Some(Inode(tree)), ..self }
     }
 
     /// The same for a volume whose files may have their own layouts.
-    pub(super) const fn with_layouts(self) -> Self {
-        Self { format: FORMAT_LAYOUTS, ..self }
+    pub(super) fn with_layouts(self) -> Self {
+        Self { format: self.format.max(FORMAT_LAYOUTS), ..self }
     }
 
     /// Whether the objects are bound to the files below the directory with inode number `tree`. A copy
@@ -156,7 +191,7 @@ impl VolumeLabel {
             Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
         };
         let label: Self = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
-        if ![FORMAT_UNBOUND, FORMAT, FORMAT_LAYOUTS].contains(&label.format) {
+        if !(FORMAT_UNBOUND..=FORMAT).contains(&label.format) {
             return Err(Error::invalid(
                 format!("{}: format {} of the volume is unknown", path.display(), label.format),
                 "use the version of Halocline that made it, or a newer one",
@@ -164,6 +199,11 @@ impl VolumeLabel {
         }
         if label.servers == 0 || label.stripe == 0 {
             return Err(damaged("servers and stripe must not be 0".into()));
+        }
+        if label.volume.is_some() != (label.format >= FORMAT) {
+            return Err(damaged(format!(
+                "volume is there from format {FORMAT} on, and never before"
+            )));
         }
         if label.servers > SERVERS_MAX || label.stripe > STRIPE_BYTES_MAX {
             let what =
@@ -189,10 +229,11 @@ mod tests {
     /// Any label is either refused or gives a geometry that fits every file.
     #[test]
     fn hostile_labels_of_volumes_are_refused_or_can_be_counted_with() {
-        let made = VolumeLabel::new(8, 64 << 10, 131);
+        let marked = VolumeLabel::new(8, 64 << 10, 131, 1_764_000_000_123_456_789);
+        let made = VolumeLabel { format: FORMAT_BOUND, volume: None, ..marked };
         let layouts = made.with_layouts();
         let unbound = VolumeLabel { format: FORMAT_UNBOUND, tree: None, ..made };
-        let seeds = [("now", made), ("layouts", layouts), ("unbound", unbound)];
+        let seeds = [("now", made), ("layouts", layouts), ("unbound", unbound), ("marked", marked)];
         let text = |label| format!("{HEAD}{}", toml::to_string(&label).unwrap()).into_bytes();
         let mut accepted = 0;
         let count = |bytes: &[u8]| accepted += usize::from(fuzzing::check(bytes));

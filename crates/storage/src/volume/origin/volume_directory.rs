@@ -113,8 +113,13 @@ impl VolumeDir {
         write().map_err(Error::at(self.path.join(name), "write"))
     }
 
-    /// Creates a directory in it, private to the owner, unless it exists and is empty.
-    pub(super) fn make_directory(&self, name: &str) -> Result<File> {
+    /// Creates a directory in it, private to the owner, unless it exists and has nothing but names for which `is_ours` is
+    /// true.
+    pub(super) fn make_directory(
+        &self,
+        name: &str,
+        is_ours: impl Fn(&str) -> bool,
+    ) -> Result<File> {
         match mkdirat(&self.fd, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => {
@@ -123,7 +128,7 @@ impl VolumeDir {
         }
         let made = self.directory(name)?;
         match beneath::names(&made) {
-            Ok(names) if names.is_empty() => Ok(made),
+            Ok(names) if names.iter().all(|name| name.to_str().is_some_and(&is_ours)) => Ok(made),
             Ok(_) => Err(self.not_empty(name)),
             Err(errno) => Err(Error::at(self.path.join(name), "list")(errno.into())),
         }

@@ -1,0 +1,49 @@
+//! Marks on the servers of a striped volume: which volume, and which of its servers, a directory is.
+//!
+//! A server without bytes of a file has no local file, so an empty directory is a server on which all files have holes.
+//! What must hold: a directory that is not the server, such as the mount point of one that is not mounted, or that of
+//! another server, is refused, because its holes would be read, and copied, as data.
+
+use halocline_os::bounded;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
+
+/// Name of the mark in the directory of a server.
+pub(super) const NAME: &str = "halocline-server";
+
+/// Whether a mark, or what an interrupted write of one left, has this name.
+pub(super) fn is_mark(name: &str) -> bool {
+    name.strip_prefix(NAME).is_some_and(|rest| rest.is_empty() || rest == ".new")
+}
+
+fn mark(volume: &str, index: usize) -> String {
+    format!("{volume} {index}\n")
+}
+
+/// Marks the servers of the volume called `volume`, durably.
+pub(super) fn write(volume: &str, servers: &[PrivateDir]) -> Result<()> {
+    let mut servers = servers.iter().enumerate();
+    servers.try_for_each(|(index, dir)| dir.replace(NAME, mark(volume, index).as_bytes()))
+}
+
+/// Refuses directories that are not the servers of the volume called `volume`, in their order.
+pub(super) fn check(volume: &str, servers: &[PrivateDir]) -> Result<()> {
+    for (index, dir) in servers.iter().enumerate() {
+        let wanted = mark(volume, index);
+        let what = match dir.read(NAME, bounded::SMALL_FILE_BYTES_MAX)? {
+            Some(found) if found == wanted.as_bytes() => continue,
+            Some(_) => "is another server",
+            None => "has no mark of a server",
+        };
+        let path = dir.path().display();
+        return Err(Error::invalid(
+            format!("{path} {what}: it is not server {index} of this volume"),
+            format!(
+                "mount that server there; where its data is lost for good, let {NAME} in it be the \
+                 line `{}`, and the files have holes in its place",
+                wanted.trim_end()
+            ),
+        ));
+    }
+    Ok(())
+}

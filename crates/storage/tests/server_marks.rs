@@ -1,0 +1,151 @@
+//! The directories of a striped volume's servers are those of its servers: an empty one, as the mount point of a server
+//! that is not mounted, would be a server on which every file has holes.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use halocline_api::config::{VolumeKind, VolumeShape};
+use halocline_model::file_layout::FileLayout;
+use halocline_storage::device::Device;
+use halocline_storage::volume::Origin;
+use halocline_storage::volume::origin::relayout::Wish;
+use halocline_testkit::waiting::eventually;
+
+const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
+const LABEL: &str = "halocline-volume.toml";
+const MARK: &str = "halocline-server";
+
+fn undecorated(_: usize, device: Arc<dyn Device>) -> Arc<dyn Device> {
+    device
+}
+
+fn opened(dir: &Path) -> Origin {
+    Origin::open_or_create(dir, SHAPE, &undecorated).unwrap()
+}
+
+fn content() -> Vec<u8> {
+    (0..100_000_u32).flat_map(u32::to_le_bytes).collect()
+}
+
+/// A volume with a file on all servers.
+fn volume(dir: &Path) {
+    let origin = opened(dir);
+    let path = origin.namespace_dir().join("file");
+    let node = File::options().create_new(true).read(true).write(true).open(path).unwrap();
+    origin.adopt_data(node).unwrap().write_at(0, &content()).unwrap();
+}
+
+fn read(dir: &Path) -> Vec<u8> {
+    let origin = Origin::open_volume(dir).unwrap();
+    let node = File::open(origin.namespace_dir().join("file")).unwrap();
+    let mut back = vec![0; content().len()];
+    let got =
+        origin.open_data(node.as_fd(), libc::O_RDONLY).unwrap().read_at(0, &mut back).unwrap();
+    assert_eq!(got, back.len());
+    back
+}
+
+/// What each way to open the volume says.
+fn refused(dir: &Path) -> Vec<String> {
+    let opened = [
+        Origin::open_or_create(dir, SHAPE, &undecorated).map(drop),
+        Origin::open_volume(dir).map(drop),
+        Origin::open_alone(dir).map(drop),
+        Origin::open_to_move(dir).map(drop),
+    ];
+    opened.into_iter().map(|opened| opened.unwrap_err().to_string()).collect()
+}
+
+/// A file that was moved meanwhile lost what was on the server, without a word.
+#[test]
+fn a_server_that_is_not_mounted_is_refused_and_no_file_moved() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    volume(dir);
+    for server in ["server-0", "server-1", "server-2"] {
+        fs::rename(dir.join(server), dir.join("aside")).unwrap();
+        fs::create_dir(dir.join(server)).unwrap();
+        for error in refused(dir) {
+            assert!(error.contains(server) && error.contains("mount that server"), "{error}");
+        }
+        assert_eq!(fs::read_dir(dir.join(server)).unwrap().count(), 0, "nothing was made in it");
+        fs::remove_dir(dir.join(server)).unwrap();
+        fs::rename(dir.join("aside"), dir.join(server)).unwrap();
+    }
+    let layout = FileLayout::from_parts([(0, vec![4096, 8192, 4096])]).unwrap();
+    let mut origin = Err(());
+    // A process that another test starts has the lock until it runs its program.
+    eventually("the volume", || {
+        origin = Origin::open_to_move(dir).map_err(drop);
+        origin.is_ok()
+    });
+    let origin = origin.unwrap();
+    let file = origin.look(&[Wish { path: "file".into(), layout }], true).unwrap().remove(0);
+    origin.relayout(&file, &mut |_| Ok(()), &mut |_| ()).unwrap();
+    drop(origin);
+    assert_eq!(read(dir), content());
+}
+
+#[test]
+fn servers_that_were_swapped_and_those_of_another_volume_are_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (dir, other) = (scratch.path().join("volume"), scratch.path().join("other"));
+    for dir in [&dir, &other] {
+        fs::create_dir(dir).unwrap();
+        volume(dir);
+    }
+    let swap = |a: &Path, b: &Path| {
+        let aside = scratch.path().join("aside");
+        fs::rename(a, &aside).unwrap();
+        fs::rename(b, a).unwrap();
+        fs::rename(&aside, b).unwrap();
+    };
+    for with in [dir.join("server-2"), other.join("server-1")] {
+        swap(&dir.join("server-1"), &with);
+        for error in refused(&dir) {
+            assert!(error.contains("server-1 is another server"), "{error}");
+        }
+        swap(&dir.join("server-1"), &with);
+    }
+    assert_eq!(read(&dir), content());
+}
+
+/// The remedy of the refusal, and what a copy and a volume of an earlier format have.
+#[test]
+fn what_is_no_other_server_is_taken() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    volume(dir);
+    fs::rename(dir.join("server-1"), dir.join("lost")).unwrap();
+    fs::create_dir(dir.join("server-1")).unwrap();
+    fs::copy(dir.join("lost").join(MARK), dir.join("server-1").join(MARK)).unwrap();
+    assert_ne!(read(dir), content(), "what was on the lost server is a hole");
+    fs::remove_dir_all(dir.join("server-1")).unwrap();
+    fs::rename(dir.join("lost"), dir.join("server-1")).unwrap();
+    // Before format 4 servers had no marks.
+    let label = fs::read_to_string(dir.join(LABEL)).unwrap();
+    let before = label.lines().filter(|line| !line.starts_with("volume = "));
+    let before: String = before.map(|line| format!("{line}\n")).collect();
+    fs::write(dir.join(LABEL), before.replace("format = 4", "format = 2")).unwrap();
+    for server in 0..SHAPE.servers {
+        fs::remove_file(dir.join(format!("server-{server}")).join(MARK)).unwrap();
+    }
+    assert_eq!(read(dir), content());
+}
+
+/// Whoever makes a volume is killed before the label is there.
+#[test]
+fn making_a_volume_goes_on() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    drop(opened(dir));
+    let mark = fs::read(dir.join("server-2").join(MARK)).unwrap();
+    fs::remove_file(dir.join(LABEL)).unwrap();
+    fs::remove_file(dir.join("server-0/halocline.lock")).unwrap();
+    fs::remove_file(dir.join("server-1").join(MARK)).unwrap();
+    fs::write(dir.join("server-2").join(format!("{MARK}.new")), "").unwrap();
+    drop(opened(dir));
+    assert_eq!(fs::read(dir.join("server-2").join(MARK)).unwrap(), mark, "the same volume");
+}
