@@ -14,13 +14,13 @@ use halocline_model::admit::{
 };
 use halocline_model::backpressure::WAIT_MAX;
 use halocline_model::evict;
-use halocline_model::fill::Allowance;
+use halocline_model::fill::{Allowance, Reads};
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::streams::Streams;
 use halocline_model::striping::Striping;
 use halocline_trace::{Op, Request};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::issue::Issuer;
@@ -124,7 +124,8 @@ struct Cache {
     admission: Box<dyn Admission>,
     extents: Extents,
     streams: FxHashMap<u32, Streams>,
-    missed: FxHashSet<Key>,
+    /// Ranges that critical reads missed, and how many bytes programs had read by then.
+    missed: FxHashMap<Key, u64>,
     pieces: Vec<(ByteRange, Option<Placement>)>,
     flush: Flush,
     backpressure: Backpressure,
@@ -165,7 +166,7 @@ impl Cache {
             admission,
             extents: Extents::new(capacity, (evict::POLICIES[0].make)()),
             streams: FxHashMap::default(),
-            missed: FxHashSet::default(),
+            missed: FxHashMap::default(),
             pieces: Vec::new(),
             flush: Flush::new(slow.len(), &setting.origin.profile),
             backpressure: Backpressure::default(),
@@ -335,16 +336,18 @@ impl Cache {
         placement: Placement,
         pieces: &[(ByteRange, Option<Placement>)],
     ) {
+        let from_cache = self.sums.cache_read_bytes;
+        let read = from_cache.saturating_add(self.sums.origin_read_bytes);
         for (piece, _) in pieces.iter().filter(|piece| piece.1.is_none()) {
-            if self.missed.insert((file, piece.start)) {
+            let Some(missed) = self.missed.insert((file, piece.start), read) else {
                 if self.missed.len() > MISSED_MAX {
                     self.missed.clear();
                 }
                 continue;
-            }
-            let read = self.sums.cache_read_bytes.saturating_add(self.sums.origin_read_bytes);
-            self.allowance.earn(read, self.capacity);
-            let may_evict = if self.allowance.allows(piece.len()) { u64::MAX } else { 0 };
+            };
+            self.allowance.earn(Reads { bytes: read, from_cache }, self.capacity);
+            let allowed = self.allowance.allows(piece.len(), read - missed);
+            let may_evict = if allowed { u64::MAX } else { 0 };
             let before = self.extents.evicted_bytes;
             if self.extents.make_room(piece.len(), (file, range), may_evict) {
                 self.allowance.spend(self.extents.evicted_bytes - before);
