@@ -211,6 +211,9 @@ impl Cache {
         let is_known = pieces.iter().any(|piece| piece.1.is_some());
         if direction == Direction::Write && verdict.critical {
             let all = self.admit_missing(file, range, placement, &mut pieces);
+            if all && waiter.is_some() {
+                self.backpressure.got_room();
+            }
             let waiter = waiter.unwrap_or_else(|| self.waiter(now_ns, verdict, sequential));
             if !all && let Some(again_ns) = self.wait(now_ns, request.process, waiter) {
                 self.pieces = pieces;

@@ -1,7 +1,7 @@
 //! Backpressure, as critical writes do on a mount (docs/ALGORITHMS.md, section 3.6).
 
 use halocline_model::admit::Verdict;
-use halocline_model::backpressure::BACKOFF_WRITES;
+use halocline_model::backpressure::backoff_writes;
 use rustc_hash::FxHashMap;
 
 /// A waiting write.
@@ -19,12 +19,19 @@ pub(super) struct Backpressure {
     waiters: FxHashMap<u32, Waiter>,
     /// How many more writes go to the origin without waiting.
     backoff_writes: u32,
+    /// Waits in vain since one got room.
+    in_vain: u32,
 }
 
 impl Backpressure {
     /// The write of `process` that is issued again.
     pub(super) fn waiter(&mut self, process: u32) -> Option<Waiter> {
         self.waiters.remove(&process)
+    }
+
+    /// A write that waited got its room.
+    pub(super) const fn got_room(&mut self) {
+        self.in_vain = 0;
     }
 
     /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes to the
@@ -45,7 +52,8 @@ impl Backpressure {
             return None;
         }
         let Some(made_ns) = made_ns.filter(|made_ns| *made_ns <= waiter.until_ns) else {
-            self.backoff_writes = BACKOFF_WRITES;
+            self.backoff_writes = backoff_writes(self.in_vain);
+            self.in_vain = self.in_vain.saturating_add(1);
             return None;
         };
         self.waiters.insert(process, waiter);
