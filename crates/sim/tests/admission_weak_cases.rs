@@ -1,6 +1,7 @@
 //! Random workloads on which `adaptive` was far below the origin alone or the best policy, by the seed and number of
-//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md, 0045-which-order-the-disks-see.md and 0049-what-a-fill-may-exchange.md). Simulated, so the
-//! numbers are exact.
+//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md,
+//! docs/decisions/0045-which-order-the-disks-see.md and docs/decisions/0049-what-a-fill-may-exchange.md). Simulated, so
+//! the numbers are exact.
 
 use halocline_sim::study::Case;
 

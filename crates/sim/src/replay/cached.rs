@@ -211,11 +211,8 @@ impl Cache {
         let is_known = pieces.iter().any(|piece| piece.1.is_some());
         if direction == Direction::Write && verdict.critical {
             let all = self.admit_missing(file, range, placement, &mut pieces);
-            if all && waiter.is_some() {
-                self.backpressure.got_room();
-            }
             let waiter = waiter.unwrap_or_else(|| self.waiter(now_ns, verdict, sequential));
-            if !all && let Some(again_ns) = self.wait(now_ns, request.process, waiter) {
+            if let Some(again_ns) = self.wait(now_ns, request.process, waiter, all) {
                 self.pieces = pieces;
                 return Served::WaitsUntil(again_ns);
             }
@@ -272,11 +269,16 @@ impl Cache {
         let wait_limit_ns = self.admission.wait_limit_ps(&verdict) / 1000;
         let most_ns = u64::try_from(WAIT_MAX.as_nanos()).unwrap_or(u64::MAX);
         let until_ns = now_ns.saturating_add(wait_limit_ns.min(most_ns));
-        Waiter { verdict, sequential, until_ns }
+        Waiter { verdict, sequential, until_ns, has_waited: false }
     }
 
-    /// Until when a write waits for room; a flush makes room only if there are too many dirty bytes.
-    fn wait(&mut self, now_ns: u64, process: u32, waiter: Waiter) -> Option<u64> {
+    /// Until when a write waits for room unless it got all it needs; a flush makes room only if there are too many dirty
+    /// bytes.
+    fn wait(&mut self, now_ns: u64, process: u32, waiter: Waiter, got_all: bool) -> Option<u64> {
+        if got_all {
+            self.backpressure.got_room(waiter);
+            return None;
+        }
         let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
         let made_ns = self.flush.next_ns().filter(|_| short);
         self.backpressure.wait(process, now_ns, waiter, made_ns)

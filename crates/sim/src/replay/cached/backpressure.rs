@@ -11,6 +11,8 @@ pub(super) struct Waiter {
     pub(super) sequential: bool,
     /// When it goes to the origin instead.
     pub(super) until_ns: u64,
+    /// Whether it waited before.
+    pub(super) has_waited: bool,
 }
 
 /// The writes that wait for the flush to make room.
@@ -29,9 +31,11 @@ impl Backpressure {
         self.waiters.remove(&process)
     }
 
-    /// A write that waited got its room.
-    pub(super) const fn got_room(&mut self) {
-        self.in_vain = 0;
+    /// A write got its room.
+    pub(super) const fn got_room(&mut self, waiter: Waiter) {
+        if waiter.has_waited {
+            self.in_vain = 0;
+        }
     }
 
     /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes to the
@@ -56,7 +60,7 @@ impl Backpressure {
             self.in_vain = self.in_vain.saturating_add(1);
             return None;
         };
-        self.waiters.insert(process, waiter);
+        self.waiters.insert(process, Waiter { has_waited: true, ..waiter });
         Some(made_ns.max(now_ns + 1))
     }
 }
