@@ -138,7 +138,7 @@ class Mounts:
 
 
 def fill(file):
-    """A file of SIZE bytes that are no zeros."""
+    """A file of SIZE bytes that are not zeros."""
     block = bytes(range(256)) * 4096
     with open(file, "wb") as out:
         for _ in range(SIZE // len(block)):

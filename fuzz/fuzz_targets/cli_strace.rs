@@ -1,6 +1,6 @@
 #![no_main]
 
-// The command is no library, so its parser and the body are included as files.
+// The command is not a library, so its parser and the body are included as files.
 #[path = "../../crates/cli/src/command/jobs/fuzzing.rs"]
 mod fuzzing;
 #[path = "../../crates/cli/src/command/jobs/trace.rs"]

@@ -107,7 +107,7 @@ fn answers(arguments: &[&str], environment: &[(&str, &str)]) -> bool {
 mod tests {
     use super::*;
 
-    /// A target that is no binary of the manifest, or has no seeds, is not run by anybody.
+    /// A target that is not a binary of the manifest, or has no seeds, is not run by anybody.
     #[test]
     fn each_target_is_built_and_has_seeds() {
         let manifest = fs::read_to_string(tidy::root().join("fuzz/Cargo.toml")).unwrap();

@@ -10,6 +10,7 @@ mod calls;
 mod circles;
 mod citations;
 mod clocks;
+mod drawing;
 mod forbidden;
 mod layers;
 mod options;
@@ -95,6 +96,7 @@ pub(crate) fn run() -> Result<(), String> {
     let sources = sources()?;
     let ratchet = size::Ratchet::load(&root().join(size::RATCHET))?;
     let mut findings = layers::check(&sources);
+    findings.extend(drawing::check(&sources));
     findings.extend(size::check(&sources, &ratchet));
     findings.extend(forbidden::check(&sources));
     findings.extend(clocks::check(&sources));

@@ -37,7 +37,7 @@ use crate::config::Mode;
 use halocline_os::error::{Error, Result};
 
 pub use crate::globs::is_glob;
-pub use claim::{Claim, Taken, UseAs, Wanted};
+pub use claim::{Claim, ClaimRequest, Taken, UseAs};
 pub use client::Client;
 pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;
@@ -120,7 +120,7 @@ pub trait Controlled: Send + Sync {
 }
 
 fn no_file_tier() -> Error {
-    Error::invalid("this mount is no file tier", "mount one with `halocline mount --tier ROOT`")
+    Error::invalid("this mount is not a file tier", "mount one with `halocline mount --tier ROOT`")
 }
 
 /// A client's request.

@@ -31,7 +31,7 @@ use crate::repair::Repair;
 use crate::status_notes::Notes;
 use halocline_api::control::{MoveReport, ProgressSink};
 use halocline_api::globs::Globs;
-use halocline_meta::{FileId, Wanted};
+use halocline_meta::{CriticalRange, FileId};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
@@ -304,7 +304,7 @@ impl BulkOperations {
         let mut start = 0;
         while start < file.size() {
             let range = ByteRange::at(start, WARM_PIECE_BYTES.min(file.size() - start));
-            let wanted = Wanted { file: id, range, placement };
+            let wanted = CriticalRange { file: id, range, placement };
             match self.fetcher.fetch(&wanted, true) {
                 Ok(Fetched::Bytes(bytes)) => {
                     if moving.shared(name).advance(bytes).is_break() {

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bon::Builder;
-use halocline_model::request::ByteRange;
+use halocline_model::request::{ByteRange, index};
 use parking_lot::Mutex;
 
 use crate::counters::Counters;
@@ -247,8 +247,4 @@ fn missing_dirty(record: &FileRecord) -> Error {
         format!("{} is not there any more and has dirty bytes", record.path.display()),
         "mount again: it is searched for then",
     )
-}
-
-fn index(length: u64) -> usize {
-    usize::try_from(length).expect("an extent fits in memory")
 }

@@ -40,6 +40,7 @@ pub struct ExtentEngine {
 impl Engine for ExtentEngine {
     type Node = Node;
     type Handle = Handle;
+    type Tree = Namespace;
 
     fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
         (&self.base.namespace, Cow::Borrowed(node))
@@ -68,13 +69,13 @@ impl Engine for ExtentEngine {
         self.components.attributes.set(node, handle.map(|handle| &**handle), change)
     }
 
-    fn make(&self, place: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
-        self.components.names.make(place, what, by)
+    fn make(&self, entry: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+        self.components.names.make(entry, what, by)
     }
 
     fn create(
         &self,
-        place: (&Node, &OsStr),
+        entry: (&Node, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
@@ -82,7 +83,7 @@ impl Engine for ExtentEngine {
         // O_TRUNC of an existing file is handled here, because the cache may hold bytes of it.
         let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
         let _space = self.components.space.take_name(0)?;
-        let (node, stat, file) = self.base.namespace.create(place, mode, below, by)?;
+        let (node, stat, file) = self.base.namespace.create(entry, mode, below, by)?;
         let handle = self.components.opener.created(&node, file, flags, by.caller)?;
         if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
             self.components.attributes.truncate(&node, Some(&handle), 0)?;

@@ -17,7 +17,7 @@ use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use crate::modification_times::ModificationTimes;
 use crate::permits::Permits;
-use halocline_meta::{Segment, Wanted};
+use halocline_meta::{CriticalRange, Segment};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::Namespace;
 
@@ -51,7 +51,7 @@ pub(crate) struct Fetcher {
     mappings: Arc<Mappings>,
     /// Ranges that programs wanted and that are not in the CDT yet.
     #[builder(skip)]
-    wants: Mutex<Vec<Wanted>>,
+    wants: Mutex<Vec<CriticalRange>>,
     /// Held while wants are recorded: a lookup in the CDT meanwhile would miss some.
     #[builder(skip)]
     noting: Mutex<()>,
@@ -73,7 +73,7 @@ impl Fetcher {
 
     /// Notes that a critical read missed bytes (`C_flag`), for the rebuilder to fetch. The rebuilder also records this,
     /// so that no program waits for a record; a crash before that loses only a hint.
-    pub(crate) fn want(&self, wanted: Wanted) {
+    pub(crate) fn want(&self, wanted: CriticalRange) {
         let mut wants = self.wants.lock();
         wants.push(wanted);
         let many = wants.len() >= WANTS_MAX;
@@ -140,7 +140,7 @@ impl Fetcher {
 
     /// Fetches the missing bytes of one wanted range: all of them or none. `evict` allows clean extents to be evicted
     /// for them.
-    pub(crate) fn fetch(&self, wanted: &Wanted, evict: bool) -> Result<Fetched> {
+    pub(crate) fn fetch(&self, wanted: &CriticalRange, evict: bool) -> Result<Fetched> {
         // A file that is missing or cannot be examined is no longer wanted: each retry would fail.
         let Ok(Some(file)) = self.known.file_by_id(wanted.file) else {
             self.store.dmt.critical().drop_range(wanted.file, wanted.range);
@@ -155,7 +155,12 @@ impl Fetcher {
         fetched
     }
 
-    fn fetch_into(&self, file: &Arc<CachedFile>, wanted: &Wanted, evict: bool) -> Result<Fetched> {
+    fn fetch_into(
+        &self,
+        file: &Arc<CachedFile>,
+        wanted: &CriticalRange,
+        evict: bool,
+    ) -> Result<Fetched> {
         // Bytes that other nodes want, or may have changed, are fetched when programs want them again.
         let Some(_held) = self.permits.try_to_read(file, wanted.range) else {
             self.store.dmt.critical().fetched(wanted.file, wanted.range);
@@ -171,7 +176,7 @@ impl Fetcher {
                 return Ok(Fetched::Gone);
             }
         };
-        let clipped = Wanted { range, ..*wanted };
+        let clipped = CriticalRange { range, ..*wanted };
         let brought = self.put(file, &clipped, evict, None).inspect_err(|_| {
             // No longer wanted: a range that cannot be read or stored would fail each time.
             self.store.dmt.critical().fetched(wanted.file, wanted.range);
@@ -187,7 +192,7 @@ impl Fetcher {
     pub(crate) fn put(
         &self,
         file: &CachedFile,
-        wanted: &Wanted,
+        wanted: &CriticalRange,
         evict: bool,
         given: Option<&[u8]>,
     ) -> Result<Option<(u64, u64)>> {
@@ -205,7 +210,7 @@ impl Fetcher {
     /// Returns the number of bytes evicted, or `None` if there is no room.
     fn reserve_all(
         &self,
-        wanted: &Wanted,
+        wanted: &CriticalRange,
         missing: &[Segment],
         evict: bool,
     ) -> Result<Option<u64>> {
@@ -231,7 +236,7 @@ impl Fetcher {
         Ok(Some(sum))
     }
 
-    fn release_all(&self, wanted: &Wanted, segments: &[Segment]) {
+    fn release_all(&self, wanted: &CriticalRange, segments: &[Segment]) {
         for segment in segments {
             self.store.dmt.release(wanted.file, segment.range, wanted.placement);
         }
@@ -241,7 +246,7 @@ impl Fetcher {
     fn bring(
         &self,
         file: &CachedFile,
-        wanted: &Wanted,
+        wanted: &CriticalRange,
         missing: &[Segment],
         given: Option<&[u8]>,
     ) -> Result<u64> {

@@ -33,7 +33,7 @@ use crate::fetch::Fetcher;
 use crate::health::Health;
 use crate::known_files::KnownFiles;
 use crate::range_lock::Watch;
-use halocline_meta::{FileId, Stamp, Wanted};
+use halocline_meta::{CriticalRange, FileId, Stamp};
 use halocline_os::clock::{Clock, Work};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::Namespace;
@@ -42,8 +42,8 @@ use halocline_vfs::namespace::Namespace;
 const QUEUE_BYTES_MAX: usize = 32 << 20;
 
 /// How many missed ranges are remembered: twice the blocks of the cache, within these bounds.
-const SEEN_MIN: u64 = 1 << 12;
-const SEEN_MAX: u64 = 1 << 21;
+const MISSED_MIN: u64 = 1 << 12;
+const MISSED_MAX: u64 = 1 << 21;
 
 /// One cache's worth of reads is this many ticks of the clock that says when a range was missed, which turns round after
 /// 64 of them. What was missed longer ago than that seems to have been missed later.
@@ -52,16 +52,16 @@ const TICKS: u64 = 1 << 10;
 /// Ranges that reads missed before: one fingerprint per slot, with the time, and a newer one replaces an older one. A
 /// lost one delays a fill by one pass, and a collision (one in 2^15) fills one pass early.
 #[derive(Debug)]
-struct Seen {
+struct MissedRanges {
     /// The fingerprint above the time, 16 bits each.
     places: Box<[AtomicU32]>,
     /// Bytes that programs read in a tick.
     tick: u64,
 }
 
-impl Seen {
+impl MissedRanges {
     fn for_cache(bytes: u64) -> Self {
-        let places = (bytes / halocline_meta::BLOCK * 2).clamp(SEEN_MIN, SEEN_MAX);
+        let places = (bytes / halocline_meta::BLOCK * 2).clamp(MISSED_MIN, MISSED_MAX);
         let places = places.next_power_of_two();
         let places = (0..places).map(|_| AtomicU32::new(0)).collect();
         Self { places, tick: (bytes / TICKS).max(1) }
@@ -79,7 +79,7 @@ impl Seen {
         let at = usize::try_from(hash).unwrap_or(usize::MAX) & (self.places.len() - 1);
         let [high, low, ..] = hash.to_be_bytes();
         let fingerprint = u16::from_be_bytes([high, low]) | 1;
-        let time = u16::try_from(read / self.tick & u64::from(u16::MAX)).expect("16 bits");
+        let time = u16::try_from((read / self.tick) & u64::from(u16::MAX)).expect("16 bits");
         let noted = u32::from(fingerprint) << 16 | u32::from(time);
         let [a, b, c, d] = self.places[at].swap(noted, Ordering::Relaxed).to_be_bytes();
         let before = u16::from_be_bytes([c, d]);
@@ -93,7 +93,7 @@ impl Seen {
 #[derive(Debug)]
 struct Fill {
     file: Arc<CachedFile>,
-    wanted: Wanted,
+    wanted: CriticalRange,
     data: Vec<u8>,
     watch: Watch,
     /// Bytes that programs read since the range was missed before.
@@ -111,8 +111,8 @@ pub(crate) struct Fills {
     clock: Clock,
     known: Arc<KnownFiles>,
     fetcher: Arc<Fetcher>,
-    #[builder(skip = Seen::for_cache(store.dmt.limit()))]
-    seen: Seen,
+    #[builder(skip = MissedRanges::for_cache(store.dmt.limit()))]
+    missed: MissedRanges,
     enabled: bool,
     #[builder(skip)]
     queue: Mutex<Queue>,
@@ -223,11 +223,11 @@ impl Fills {
         data: &[u8],
     ) -> Result<()> {
         let id = self.known.id_of(file)?;
-        let wanted = Wanted { file: id, range, placement };
+        let wanted = CriticalRange { file: id, range, placement };
         let read = self.counters.reads().bytes;
         if self.enabled
             && data.len() <= QUEUE_BYTES_MAX / 4
-            && let Some(reuse) = self.seen.note(id, range, read)
+            && let Some(reuse) = self.missed.note(id, range, read)
         {
             let watch = file.range.watch(range);
             let data = data.to_vec();
@@ -295,10 +295,10 @@ mod tests {
 
     #[test]
     fn a_range_is_known_the_second_time() {
-        let seen = Seen::for_cache(1 << 20);
+        let missed = MissedRanges::for_cache(1 << 20);
         let ranges = || (0..64).map(|at| ByteRange::at(at * 4096, 4096));
         let known = |file, read| {
-            ranges().filter(|range| seen.note(FileId(file), *range, read).is_some()).count()
+            ranges().filter(|range| missed.note(FileId(file), *range, read).is_some()).count()
         };
         assert_eq!(known(1, 0), 0);
         assert!(known(1, 4096) > 56);
@@ -307,8 +307,8 @@ mod tests {
 
     #[test]
     fn how_long_ago_a_range_was_missed_is_known_to_a_tick() {
-        let seen = Seen::for_cache(1 << 20);
-        let mut note = |read| seen.note(FileId(1), ByteRange::at(0, 4096), read);
+        let missed = MissedRanges::for_cache(1 << 20);
+        let note = |read| missed.note(FileId(1), ByteRange::at(0, 4096), read);
         assert_eq!(note(5000), None);
         assert_eq!(note(5000), Some(1024));
         assert_eq!(note(5000 + (100 << 10)), Some(101 << 10));

@@ -144,7 +144,7 @@ impl Identifier {
     }
 
     /// Makes policy `name` available to hints.
-    pub(crate) fn learn(&self, name: &str) -> Result<()> {
+    pub(crate) fn load_policy(&self, name: &str) -> Result<()> {
         if self.by_name.read().contains_key(name) {
             return Ok(());
         }

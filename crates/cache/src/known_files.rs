@@ -23,7 +23,7 @@ use halocline_vfs::namespace::Node;
 
 /// The attributes of an origin file, and what is needed to know whether we may have changed it since.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct OriginAttributes {
     unwatched: u64,
     key: OriginKey,
     raw: libc::stat64,
@@ -53,27 +53,27 @@ impl KnownFiles {
     /// The same, with the origin's attributes as just read.
     pub(crate) fn file_and_stat(&self, node: &Node) -> Result<(Arc<CachedFile>, libc::stat64)> {
         loop {
-            if let Some(found) = self.file_seen(node, self.see(node)?)? {
+            if let Some(found) = self.file_with(node, self.origin_attributes(node)?)? {
                 return Ok(found);
             }
         }
     }
 
     /// Reads the attributes of `node` before its [`CachedFile`] is looked up.
-    pub(crate) fn see(&self, node: &Node) -> Result<Seen> {
+    pub(crate) fn origin_attributes(&self, node: &Node) -> Result<OriginAttributes> {
         let unwatched = self.files.unwatched();
         let (key, raw) = self.origin.key_of(node)?;
-        Ok(Seen { unwatched, key, raw })
+        Ok(OriginAttributes { unwatched, key, raw })
     }
 
     /// The one [`CachedFile`] of a node that was seen just now; `None` if it became another file.
     ///
     /// A new one starts from what was seen. If we changed the file since then and released it again, that is out of
     /// date: the size would be wrong (I1), and our own change would later be taken for one by others (I9).
-    pub(crate) fn file_seen(
+    pub(crate) fn file_with(
         &self,
         node: &Node,
-        Seen { unwatched, key, mut raw }: Seen,
+        OriginAttributes { unwatched, key, mut raw }: OriginAttributes,
     ) -> Result<Option<(Arc<CachedFile>, libc::stat64)>> {
         let mut known = true;
         let found = self.files.get_or_insert(key, || {
@@ -124,7 +124,7 @@ impl KnownFiles {
         self.files.identified(id, file);
         // The new record says that we are changing the file, which must be corrected even if there is no write.
         last_seen.recorded = false;
-        self.own.note_restless(&mut last_seen, id);
+        self.own.note_unrecorded(&mut last_seen, id);
         drop(last_seen);
         self.apply_globs(file);
         Ok(id)

@@ -271,7 +271,7 @@ mod tests {
         engine.write(&handle, 0, &[1; 4096], ME).unwrap();
         drop(handle);
         flush();
-        let seen = engine.components.known.see(&node).unwrap();
+        let seen = engine.components.known.origin_attributes(&node).unwrap();
         let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
         engine.write(&handle, 0, &[2; 8192], ME).unwrap();
         let key = handle.file.key;
@@ -279,7 +279,7 @@ mod tests {
         flush();
         assert!(engine.base.files.by_key(key).is_none(), "let go of");
 
-        let (file, _) = engine.components.known.file_seen(&node, seen).unwrap().unwrap();
+        let (file, _) = engine.components.known.file_with(&node, seen).unwrap().unwrap();
         assert_eq!(file.size(), 8192);
         let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
         engine.write(&handle, 0, &[3; 4096], ME).unwrap();

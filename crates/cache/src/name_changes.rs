@@ -1,6 +1,7 @@
 //! Changes of names on the origin; the cache's records follow.
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,11 +20,14 @@ use crate::origin_access::OriginAccess;
 use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use crate::path_lookup::origin_key;
-use crate::permits::{HeldPermit, Permits};
+use crate::permits::Permits;
 use halocline_meta::OriginKey;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{Namespace, Node, Removed};
 use halocline_vfs::{Make, Maker, Stat};
+
+/// How often a name is looked up that other nodes give to other files meanwhile.
+const NAME_TRIES: u32 = 8;
 
 /// Changes names.
 #[derive(Debug, Builder)]
@@ -46,12 +50,12 @@ impl NameChanges {
     /// Makes a directory entry other than a regular file that is to be opened.
     pub(crate) fn make(
         &self,
-        place: (&Node, &OsStr),
+        entry: (&Node, &OsStr),
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Node, Stat)> {
         let _space = self.space.take_name(0)?;
-        self.namespace.make(place, what, by)
+        self.namespace.make(entry, what, by)
     }
 
     /// Gives a file one more name; returns its attributes afterwards.
@@ -65,12 +69,12 @@ impl NameChanges {
 
     /// Removes a name.
     pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
-        let taken = self.known_to_others(parent, name)?;
-        let _held = self.take_from_others(taken.as_ref())?;
-        self.before_name_goes(parent, name)?;
-        let _naming = self.own.name_change();
-        let removed = self.namespace.unlink(parent, name)?;
-        self.name_gone(parent, &removed)
+        self.without_others(parent, name, || {
+            self.before_name_goes(parent, name)?;
+            let _naming = self.own.name_change();
+            let removed = self.namespace.unlink(parent, name)?;
+            self.name_gone(parent, &removed)
+        })
     }
 
     /// Renames as `renameat2(2)` does.
@@ -80,8 +84,10 @@ impl NameChanges {
         to: (&Node, &OsStr),
         flags: u32,
     ) -> Result<()> {
-        let taken = self.known_to_others(to.0, to.1)?;
-        let _held = self.take_from_others(taken.as_ref())?;
+        self.without_others(to.0, to.1, || self.rename_here(from, to, flags))
+    }
+
+    fn rename_here(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
         self.before_name_goes(to.0, to.1)?;
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
         let _naming = self.own.name_change();
@@ -146,19 +152,36 @@ impl NameChanges {
         }
     }
 
-    /// Before a name of a file is removed that other nodes may have cached: makes them flush their dirty bytes of it.
-    /// The permit is held until the name is gone: a node that gets the file's tokens after that finds that it has no
-    /// name ([`Permits`]), so that none keeps dirty bytes of a file that nobody can find again.
-    fn take_from_others<'f>(
+    /// Removes a name, by `remove`, of a file that other nodes may have cached, after they have flushed their dirty bytes
+    /// of it. The permit is held until the name is gone: a node that gets the file's tokens after that finds that it has
+    /// no name ([`Permits`]), so that none keeps dirty bytes of a file that nobody can find again.
+    ///
+    /// Others may give the name to another file while this node waits for the permit: then that one's is taken.
+    fn without_others(
         &self,
-        file: Option<&'f Arc<CachedFile>>,
-    ) -> Result<Option<HeldPermit<'f>>> {
-        let Some(file) = file else { return Ok(None) };
-        match self.permits.to_resize(file, 0) {
-            // Another node was faster, which the removal itself will find.
-            Err(error) if error.errno() == libc::ESTALE => Ok(None),
-            held => held.map(Some),
+        parent: &Node,
+        name: &OsStr,
+        remove: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        for _ in 0..NAME_TRIES {
+            let Some(file) = self.known_to_others(parent, name)? else { return remove() };
+            let _held = match self.permits.to_resize(&file, 0) {
+                Ok(held) => Some(held),
+                // Another node removed the file meanwhile.
+                Err(error) if error.errno() == libc::ESTALE => None,
+                Err(error) => return Err(error),
+            };
+            match self.namespace.lookup(parent, name) {
+                Ok((_, stat)) if is_regular(&stat) && origin_key(&stat) != file.key => {}
+                // What else it leads to, or that it leads nowhere, the removal itself finds.
+                _ => return remove(),
+            }
         }
+        let busy = io::Error::from_raw_os_error(libc::EBUSY);
+        Err(Error::at(
+            self.path_under(parent, name),
+            "take from the other nodes, which replace it,",
+        )(busy))
     }
 
     /// A file without names that a program has open, where other nodes use the origin, too: its dirty bytes go to the

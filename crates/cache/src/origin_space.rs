@@ -46,7 +46,7 @@ const ORIGIN_RESERVE_BYTES: u64 = 64 << 20;
 const NEAR_BYTES: u64 = 64 << 20;
 
 /// Writes that find the budget used up check for new space no more often than this.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const RECHECK_AFTER: Duration = Duration::from_millis(50);
 
 /// Dirty extents that one check compares with the origin's holes.
 const COMPARED_MAX: usize = 16 << 10;
@@ -81,11 +81,11 @@ pub(crate) struct OriginSpace {
     #[builder(skip)]
     short: AtomicBool,
     #[builder(skip)]
-    looked: Mutex<Looked>,
+    last_check: Mutex<LastCheck>,
 }
 
 #[derive(Debug, Default)]
-struct Looked {
+struct LastCheck {
     at: Option<Instant>,
     refusal: Option<Refusal>,
 }
@@ -132,7 +132,7 @@ impl OriginSpace {
     /// Checks both file systems; closes or reopens admission.
     pub(crate) fn check(&self) {
         self.health.set_full(self.lack_of_space());
-        self.look_at_origin(&mut self.looked.lock());
+        self.check_origin(&mut self.last_check.lock());
     }
 
     fn lack_of_space(&self) -> Option<String> {
@@ -167,12 +167,12 @@ impl OriginSpace {
         if new_bytes_in(&handle.origin, part) == 0 {
             return Some(Taken { space: self, bytes: 0 });
         }
-        let mut looked = self.looked.try_lock()?;
-        if looked.at.is_some_and(|at| self.clock.elapsed(at) < LOOK_AGAIN) {
+        let mut last_check = self.last_check.try_lock()?;
+        if last_check.at.is_some_and(|at| self.clock.elapsed(at) < RECHECK_AFTER) {
             return None;
         }
-        self.look_at_origin(&mut looked);
-        drop(looked);
+        self.check_origin(&mut last_check);
+        drop(last_check);
         self.take(bytes, &self.limit)
     }
 
@@ -223,8 +223,8 @@ impl OriginSpace {
         if needed == 0 {
             return nobodys();
         }
-        let mut looked = self.looked.lock();
-        self.look_at_origin(&mut looked);
+        let mut last_check = self.last_check.lock();
+        self.check_origin(&mut last_check);
         if let Some(taken) = self.take(needed, &self.last) {
             return Ok(taken);
         }
@@ -249,7 +249,7 @@ impl OriginSpace {
     }
 
     /// Sets what may be taken from now on.
-    fn look_at_origin(&self, looked: &mut Looked) {
+    fn check_origin(&self, last_check: &mut LastCheck) {
         // Read first: writes that end from now on count as taken, although they may also be seen below.
         let ended = self.ended.load(Ordering::Acquire);
         let usage = self.store.dmt.usage();
@@ -262,24 +262,24 @@ impl OriginSpace {
             // Read last: what a flush took meanwhile is missing in both, or in neither.
             available = available.min(self.free_on_origin().0);
         }
-        if looked.refusal.as_ref().is_some_and(|refusal| {
+        if last_check.refusal.as_ref().is_some_and(|refusal| {
             let seen = !refusal.is_quota
                 && available > refusal.available
                 && available >= promised.saturating_add(reserve);
             seen || self.store.dmt.dirty_bytes(refusal.file) == 0
         }) {
-            looked.refusal = None;
+            last_check.refusal = None;
         }
         let left = available.saturating_sub(promised);
-        let open = if looked.refusal.is_some() { 0 } else { left.saturating_sub(reserve) };
+        let open = if last_check.refusal.is_some() { 0 } else { left.saturating_sub(reserve) };
         let limit = if open == 0 { 0 } else { ended.saturating_add(open) };
         self.limit.store(limit, Ordering::Release);
         self.last.store(ended.saturating_add(left), Ordering::Release);
         self.promised.store(promised, Ordering::Release);
         let short = left < reserve;
-        self.short.store(short && looked.refusal.is_none(), Ordering::Relaxed);
-        looked.at = Some(self.clock.instant());
-        self.health.set_origin_short(match &looked.refusal {
+        self.short.store(short && last_check.refusal.is_none(), Ordering::Relaxed);
+        last_check.at = Some(self.clock.instant());
+        self.health.set_origin_short(match &last_check.refusal {
             Some(refusal) if refusal.is_quota => Some(format!(
                 "{}: a quota is used up; writes that need new space go straight there. Raise the \
                  quota or remove files, then run `halocline flush`",
@@ -352,11 +352,11 @@ impl OriginSpace {
                 "no space is left on the origin {origin}: free some, then run `halocline flush`"
             )
         };
-        let mut looked = self.looked.lock();
+        let mut last_check = self.last_check.lock();
         let available = self.free_on_origin().0;
-        let before = looked.refusal.replace(Refusal { file: id, is_quota, available });
-        self.look_at_origin(&mut looked);
-        drop(looked);
+        let before = last_check.refusal.replace(Refusal { file: id, is_quota, available });
+        self.check_origin(&mut last_check);
+        drop(last_check);
         if before.is_none() {
             let path = self.namespace.path_of(&file.node.read());
             self.notes.note(format!("{}: cannot be flushed: {message}", path.display()));
@@ -366,10 +366,10 @@ impl OriginSpace {
 
     /// All of a file was flushed.
     pub(crate) fn had_room(&self, id: FileId) {
-        let mut looked = self.looked.lock();
-        if looked.refusal.as_ref().is_some_and(|refusal| refusal.file == id) {
-            looked.refusal = None;
-            self.look_at_origin(&mut looked);
+        let mut last_check = self.last_check.lock();
+        if last_check.refusal.as_ref().is_some_and(|refusal| refusal.file == id) {
+            last_check.refusal = None;
+            self.check_origin(&mut last_check);
         }
     }
 }

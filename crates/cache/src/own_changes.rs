@@ -51,7 +51,7 @@ pub(crate) struct OwnChanges {
     pub(crate) evidence: Mutex<Evidence>,
     /// Files whose stamps are to be recorded as soon as they are at rest.
     #[builder(skip)]
-    restless: Mutex<Vec<FileId>>,
+    unrecorded: Mutex<Vec<FileId>>,
     /// Changes of names and attributes begun (`names_changing`), and those of them that have ended (`names_changed`).
     #[builder(skip)]
     pub(crate) names_changing: AtomicU64,
@@ -123,7 +123,7 @@ impl OwnChanges {
             if last_seen.recorded && !last_seen.is_external() {
                 self.record(id, Stamp::Writing)?;
                 last_seen.recorded = false;
-                self.note_restless(&mut last_seen, id);
+                self.note_unrecorded(&mut last_seen, id);
             }
         }
         self.under_way.begin(&self.lease);
@@ -225,15 +225,15 @@ impl OwnChanges {
     }
 
     /// Makes the rebuilder record the file's stamp as soon as the file is at rest.
-    pub(crate) fn note_restless(&self, last_seen: &mut LastSeen, id: FileId) {
-        if !std::mem::replace(&mut last_seen.restless, true) {
-            self.restless.lock().push(id);
+    pub(crate) fn note_unrecorded(&self, last_seen: &mut LastSeen, id: FileId) {
+        if !std::mem::replace(&mut last_seen.unrecorded, true) {
+            self.unrecorded.lock().push(id);
         }
     }
 
     /// Records the stamps of all files at rest; the others are examined again next time.
     pub(crate) fn record_resting(&self, all: bool) {
-        let noted = std::mem::take(&mut *self.restless.lock());
+        let noted = std::mem::take(&mut *self.unrecorded.lock());
         let now_ms = self.clock.now_ms();
         for id in noted {
             let Some(file) = self.files.by_id(id) else { continue };
@@ -246,12 +246,12 @@ impl OwnChanges {
                 tracing::debug!("{}: {error}", self.namespace.path_of(&file.node.read()).display());
             }
             let mut last_seen = file.last_seen.lock();
-            last_seen.restless = false;
+            last_seen.unrecorded = false;
             if !last_seen.recorded
                 && !last_seen.is_external()
                 && !file.forgotten.load(Ordering::Acquire)
             {
-                self.note_restless(&mut last_seen, id);
+                self.note_unrecorded(&mut last_seen, id);
             }
         }
     }

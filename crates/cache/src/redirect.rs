@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use self::missing_bytes::{MissingBytes, Read};
 use bon::Builder;
-use halocline_model::request::{ByteRange, Direction};
+use halocline_model::request::{ByteRange, Direction, index};
 
 use crate::backpressure::Backpressure;
 use crate::counters::Counters;
@@ -31,7 +31,7 @@ use crate::own_changes::OwnChanges;
 use crate::peers::Peers;
 use crate::permits::Permits;
 use crate::repair::Repair;
-use crate::request_split::{index, run, segments_of, slice, slice_mut, with_segments};
+use crate::request_split::{run, segments_of, slice, slice_mut, with_segments};
 use crate::resize::Resizer;
 use crate::settings::Settings;
 use halocline_api::config::Mode;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use halocline_model::request::ByteRange;
+use halocline_model::request::{ByteRange, index};
 
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
@@ -100,11 +100,6 @@ pub(super) fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
 /// The same, mutable.
 pub(super) fn slice_mut(data: &mut [u8], start: u64, part: ByteRange) -> &mut [u8] {
     &mut data[index(part.start - start)..index(part.end - start)]
-}
-
-/// An offset in a buffer.
-pub(super) fn index(offset: u64) -> usize {
-    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
 }
 
 #[cfg(test)]

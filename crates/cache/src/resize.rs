@@ -15,7 +15,7 @@ use crate::origin_space::OriginSpace;
 use crate::own_changes::OwnChanges;
 use halocline_meta::Segment;
 use halocline_os::clock::Clock;
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::Allocate;
 use halocline_vfs::Seek;
@@ -82,11 +82,10 @@ impl Resizer {
         }
         let before = file.size();
         let _writeback = file.writeback.exclusive(tail(before));
-        let Ok(_changing) = self.own.changing_bytes(file, &handle.origin) else { return };
-        let undone = self.origin.serve(|| handle.origin.truncate(before)).map_err(Error::from);
-        let undone = undone.and_then(|()| match file.id() {
-            Some(id) => self.mappings.unmap(id, tail(before)),
-            None => Ok(()),
+        // After the lease nothing is cut off either: others may have the file by then.
+        let undone = self.own.changing_bytes(file, &handle.origin).and_then(|_changing| {
+            self.origin.serve(|| handle.origin.truncate(before))?;
+            file.id().map_or(Ok(()), |id| self.mappings.unmap(id, tail(before)))
         });
         // The program must see the write's own error; if the size cannot be restored, the actual size is adopted.
         if undone.is_err()

@@ -98,6 +98,7 @@ impl Session {
         }
         let closed = self.close_store();
         if closed.is_ok() {
+            // Again: without other nodes it was not settled above, and the close may have flushed the last dirty bytes.
             self.store.dmt.settle_origin();
         }
         closed

@@ -19,7 +19,7 @@ use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::alone::Alone;
 use halocline_cluster::glusterfs::Client;
 use halocline_cluster::inner_origins;
-use halocline_cluster::registry::{Registry, Seen};
+use halocline_cluster::registry::{FileIdentity, Registry};
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::Store;
 use halocline_cluster::store::redis;
@@ -32,7 +32,7 @@ use halocline_os::private;
 use crate::text;
 
 /// How often it is checked whether a lease is over.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// The environment variable with the store's password, which never stands in a command line.
 pub(crate) const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
 /// The environment variable that names a file with the password.
@@ -43,15 +43,15 @@ const PASSWORD_BYTES_MAX: u64 = 4096;
 /// Which cluster, and as whom.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
-    /// Other mounts cache the same origin, too: the store of their tokens, a server of Redis 7 or Valkey 8, or some servers of a
+    /// Other mounts cache the same origin, or use the same tier, too: the store of their tokens or names, a server of Redis 7 or Valkey 8, or some servers of a
     /// cluster with commas between. A password comes from the environment, as `HALOCLINE_CLUSTER_PASSWORD`, or from the file that `HALOCLINE_CLUSTER_PASSWORD_FILE` names
     #[arg(long, value_name = "URL[,URL...]")]
     cluster: Option<String>,
-    /// Name of this node in the cluster; without it the host's name and the process
+    /// Name of this node in the cluster; without it the host's name and the process, or on a tier that which its SSD has
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Option<String>,
     /// Where the cache directories of other nodes are reached here, if they are: what they have is read from there instead of the origin, and not
-    /// cached twice. A path with `{node}` in place of a node's name, or `{cache}` in place of the path that it has for its cache. For all nodes, or none
+    /// cached twice; on a tier, their SSDs. A path with `{node}` in place of a node's name, or `{cache}` in place of the path that it has for its cache. For all nodes, or none
     #[arg(long, value_name = "PATTERN", requires = "cluster", value_parser = pattern)]
     peers: Option<String>,
 }
@@ -73,6 +73,21 @@ impl ClusterArgs {
     /// Whether no other mount caches the origin.
     pub(crate) fn is_alone(&self) -> bool {
         self.cluster.is_none()
+    }
+
+    /// The store's URL, if others take part.
+    pub(crate) fn url(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+
+    /// The node's name, if it is given.
+    pub(crate) fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Where other nodes' directories on SSDs are, if that is given.
+    pub(crate) fn peers(&self) -> Option<&str> {
+        self.peers.as_deref()
     }
 
     /// Adapts the options of a mount that takes part.
@@ -197,13 +212,13 @@ fn settle(
     (origin, cache): (&Path, &Path),
     config: &Config,
 ) -> Result<String> {
-    let left = Left::open(origin, cache, config)?;
-    let cache_id = left.cache_id().to_owned();
+    let abandoned = AbandonedCache::open(origin, cache, config)?;
+    let cache_id = abandoned.cache_id().to_owned();
     let earlier = |node: &Node| node.cache_id.as_ref() == Some(&cache_id);
     let all = sessions::nodes(store, registry)?;
     let earlier: Vec<Node> = all.into_iter().filter(earlier).collect();
     if earlier.is_empty() {
-        let dirty_bytes = left.close()?;
+        let dirty_bytes = abandoned.close()?;
         if dirty_bytes > 0 {
             return Err(Error::invalid(
                 format!(
@@ -219,7 +234,7 @@ fn settle(
         return Ok(cache_id);
     }
     let boot = boot_id()?;
-    let here = File::open(cache).and_then(Seen::of).map_err(Error::at(cache, "look at"))?;
+    let here = File::open(cache).and_then(FileIdentity::of).map_err(Error::at(cache, "look at"))?;
     // The process of such a session had held the lock that was just taken. Two containers of one machine may have
     // different directories under one path, one of them a copy: it is the directory that counts.
     let ended_here =
@@ -229,7 +244,7 @@ fn settle(
     for node in earlier.iter().filter(|node| !ended_here(node)) {
         wait_for_its_end((store, registry), node)?;
     }
-    left.bring_to_origin()?;
+    abandoned.bring_to_origin()?;
     for node in earlier {
         if ended_here(&node) {
             sessions::end_own(store, registry, node.session)?;
@@ -246,7 +261,7 @@ fn settle(
 fn wait_for_its_end((store, registry): (&dyn Store, &Registry), node: &Node) -> Result<()> {
     let mut left_ms = node.lease_ms;
     while left_ms > 0 {
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(RETRY_AFTER);
         let now = sessions::nodes(store, registry)?;
         let now = now.iter().find(|now| now.session == node.session);
         let now_ms = now.map_or(0, |now| now.lease_ms);
@@ -264,12 +279,12 @@ fn wait_for_its_end((store, registry): (&dyn Store, &Registry), node: &Node) -> 
 /// The cache of a process that has ended, opened to bring to the origin what it left behind. No other process can have
 /// given any of that away, so none is asked.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct AbandonedCache {
     engine: ExtentEngine,
     cache: PathBuf,
 }
 
-impl Left {
+impl AbandonedCache {
     /// Takes over the cache, as an engine that no program uses does.
     pub(crate) fn open(origin: &Path, cache: &Path, config: &Config) -> Result<Self> {
         let alone: Arc<dyn Coherence> = Arc::new(Alone);
@@ -329,6 +344,10 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
+    pub(crate) const fn new(origin: PathBuf, url: String) -> Self {
+        Self { origin, url }
+    }
+
     /// Opens both.
     ///
     /// # Errors
@@ -340,7 +359,7 @@ impl StoreArgs {
             refuse_where_the_list_is_missing(&self.origin)?;
             return Err(Error::invalid(
                 format!(
-                    "{} is no origin of a cluster: it has no {REGISTRY}",
+                    "{} is not an origin of a cluster: it has no {REGISTRY}",
                     text::path(&self.origin)
                 ),
                 "name the origin that the mounts with --cluster have",
@@ -355,7 +374,7 @@ fn open(origin: &Path, store: (&str, Option<&str>)) -> Result<(Arc<dyn Store>, R
     of_registry(Registry::open(&origin.join(REGISTRY))?, store)
 }
 
-fn of_registry(
+pub(crate) fn of_registry(
     registry: Registry,
     (url, password): (&str, Option<&str>),
 ) -> Result<(Arc<dyn Store>, Registry)> {

@@ -81,11 +81,11 @@ impl<E: Hosted> Host<E> {
     pub(crate) fn start(
         (engine, claim): (Arc<E>, Claim),
         config: &Config,
-        (place, recording): (&MountPaths, Option<Arc<Recording>>),
+        (paths, recording): (&MountPaths, Option<Arc<Recording>>),
         unmountable: bool,
     ) -> Result<Self> {
         let opened = Arc::clone(&engine);
-        Self::begin((engine, claim), config, (place, recording), unmountable).inspect_err(|_| {
+        Self::begin((engine, claim), config, (paths, recording), unmountable).inspect_err(|_| {
             // In order: it was not used, and other nodes need not wait for it.
             if let Err(error) = opened.close() {
                 tracing::warn!(%error, "what was not mounted is not left in order");
@@ -96,10 +96,10 @@ impl<E: Hosted> Host<E> {
     fn begin(
         (engine, mut claim): (Arc<E>, Claim),
         config: &Config,
-        (place, recording): (&MountPaths, Option<Arc<Recording>>),
+        (paths, recording): (&MountPaths, Option<Arc<Recording>>),
         unmountable: bool,
     ) -> Result<Self> {
-        let mut options = MountOptions::new(&place.mountpoint);
+        let mut options = MountOptions::new(&paths.mountpoint);
         options.allow_other = config.allow_other;
         options.allow_suid = config.allow_suid;
         options.allow_dev = config.allow_dev;
@@ -110,8 +110,8 @@ impl<E: Hosted> Host<E> {
         }
         options.busy_poll = config.busy_poll;
         options.bound = E::BOUND;
-        options.fsname = place.origin.display().to_string();
-        options.view.clone_from(&place.view);
+        options.fsname = paths.origin.display().to_string();
+        options.view.clone_from(&paths.view);
         options.recorder = recording.as_ref().map(|recording| recording.recorder().clone());
         if config.threads > 0 {
             options.threads = config.threads as usize;
@@ -119,7 +119,7 @@ impl<E: Hosted> Host<E> {
         let (sender, unmount_requests) = UnmountRequests::new();
         let members = Members::default();
         let untold = Untold::default();
-        let open_to = E::JOINED.then(|| OpenTo::new(place, config, unmountable)).transpose()?;
+        let open_to = E::JOINED.then(|| OpenTo::new(paths, config, unmountable)).transpose()?;
         let membership = Arc::new(Membership {
             engine: Arc::clone(&engine),
             unmount_requests: unmountable.then_some(sender),
@@ -131,14 +131,14 @@ impl<E: Hosted> Host<E> {
         });
         let controlled = Arc::clone(&engine);
         let server =
-            Server::start(&place.cache, &place.mountpoint, controlled, membership.clone())?;
+            Server::start(&paths.cache, &paths.mountpoint, controlled, membership.clone())?;
         let session = halocline_fuse::mount(Arc::clone(&engine), &options)?;
-        if place.mountpoint == place.origin {
-            claim.also(&place.mountpoint);
+        if paths.mountpoint == paths.origin {
+            claim.also(&paths.mountpoint);
         }
-        claim.serves(&place.mountpoint);
+        claim.serves(&paths.mountpoint);
         claim.answer();
-        let cache = File::open(&place.cache)?;
+        let cache = File::open(&paths.cache)?;
         // From here on, others may join.
         membership.sights.get_or_init(|| (session.transport(), session.sights()));
         Ok(Self {

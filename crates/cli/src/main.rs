@@ -6,6 +6,7 @@
 //! - [`preflight`]: checks before anything is changed;
 //! - [`mount_lookup`]: finding mounts that may not respond;
 //! - [`slow_open_notice`]: reports what opening an origin waits for;
+//! - [`shared_tier`]: opening a tier that nodes share;
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
 //! - [`self_exec`]: starting this program again, under its own name;
 //! - [`inherited`]: umask, limits and signals from the caller;
@@ -32,6 +33,7 @@ mod progress;
 mod reading;
 mod recording;
 mod self_exec;
+mod shared_tier;
 mod slow_open_notice;
 mod text;
 

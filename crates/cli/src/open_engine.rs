@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_api::config::{Config, Mode};
-use halocline_api::control::{AnyStatus, Claim, Request, SOCKET_NAME, Taken, UseAs, Wanted};
+use halocline_api::control::{AnyStatus, Claim, ClaimRequest, Request, SOCKET_NAME, Taken, UseAs};
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, REGISTRY};
@@ -105,7 +105,7 @@ pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
 }
 
 /// How often it is checked whether a mount that is ending has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long to wait for another user's process, which may claim forever that it is ending.
 const OTHER_USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often to check for the end of one whose control socket is already gone.
@@ -158,7 +158,7 @@ pub(crate) fn when_free(
                 format!("{dir}: told to stop waiting for process {pid}; nothing was mounted");
             return Err(Error::Refused { message, errno: libc::EINTR });
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(RETRY_AFTER);
     }
 }
 
@@ -177,50 +177,50 @@ fn tell_wait(taken: &Taken, users: Option<&str>) {
 
 /// Claims the origin of a mount for itself. Before a private namespace is entered, because other claimants cannot be
 /// identified from inside one.
-pub(crate) fn claim(place: &MountPaths, config: &Config, alone: bool) -> Result<Claim, Taken> {
+pub(crate) fn claim(paths: &MountPaths, config: &Config, alone: bool) -> Result<Claim, Taken> {
     let use_as = match config.mode {
         _ if !alone => UseAs::Node,
         Mode::ReadOnly => UseAs::Reader,
         _ => UseAs::OnlyUser,
     };
-    Claim::take(&Wanted { dirs: &[&place.origin], cache: &place.cache, use_as })
+    Claim::take(&ClaimRequest { dirs: &[&paths.origin], cache: &paths.cache, use_as })
 }
 
 /// Claims all tiers of a file tier; waits like [`when_free`].
 pub(crate) fn claim_tiers(
     root: &Path,
-    place: &MountPaths,
+    paths: &MountPaths,
     config: &Config,
     given_up: impl FnMut() -> bool,
 ) -> Result<Claim> {
     let set = tier_set(root, config)?;
     let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
-    let wanted = Wanted { dirs: &dirs, cache: &place.cache, use_as: UseAs::OnlyUser };
+    let wanted = ClaimRequest { dirs: &dirs, cache: &paths.cache, use_as: UseAs::OnlyUser };
     when_free(given_up, || Claim::take(&wanted))
 }
 
 /// As [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost`, opens without those.
 /// Caches of coherent nodes do not exclude each other: a cache that one of their sessions has is none of the others.
 pub(crate) fn open_without_others(
-    place: &MountPaths,
+    paths: &MountPaths,
     config: &Config,
     node: Option<&Arc<dyn Coherence>>,
     others_are_lost: bool,
 ) -> Result<ExtentEngine> {
     let engine = || -> Result<_> {
-        let mut coherent = coherent_caches(place, node)?;
+        let mut coherent = coherent_caches(paths, node)?;
         let check = |coherent: &BTreeSet<String>| {
-            origin_mark::check(&place.origin, &place.cache, |id| coherent.contains(id))
+            origin_mark::check(&paths.origin, &paths.cache, |id| coherent.contains(id))
         };
         if !others_are_lost && let Err(refused) = check(&coherent) {
             // One may have joined, and marked the origin, since they were listed.
-            coherent.append(&mut coherent_caches(place, node)?);
+            coherent.append(&mut coherent_caches(paths, node)?);
             check(&coherent).map_err(|_| refused)?;
         }
-        let engine = open(place, config, node)?;
+        let engine = open(paths, config, node)?;
         if others_are_lost {
             let is_coherent = |id: &str| coherent.contains(id);
-            origin_mark::forget_others(&place.origin, &place.cache, is_coherent);
+            origin_mark::forget_others(&paths.origin, &paths.cache, is_coherent);
         }
         Ok(engine)
     };
@@ -229,13 +229,13 @@ pub(crate) fn open_without_others(
 
 /// The ids of the caches of all nodes, if this mount is one.
 fn coherent_caches(
-    place: &MountPaths,
+    paths: &MountPaths,
     node: Option<&Arc<dyn Coherence>>,
 ) -> Result<BTreeSet<String>> {
     if node.is_none() {
         return Ok(BTreeSet::new());
     }
-    let registry = Registry::open_existing(&place.origin.join(REGISTRY))?;
+    let registry = Registry::open_existing(&paths.origin.join(REGISTRY))?;
     let entries = registry.sessions()?.into_iter().filter_map(|session| registry.entry(session));
     Ok(entries.map(|entry| entry.cache_id).collect())
 }
@@ -249,17 +249,17 @@ fn leave(node: Option<&Arc<dyn Coherence>>) {
 
 /// Opens the engine of a mount. Nodes on one machine share one origin, and so one set of its emulated devices.
 pub(crate) fn open(
-    place: &MountPaths,
+    paths: &MountPaths,
     config: &Config,
     node: Option<&Arc<dyn Coherence>>,
 ) -> Result<ExtentEngine> {
-    let registry = place.origin.join(REGISTRY);
-    open_beside(place, config, node, node.map(|_| registry.as_path()))
+    let registry = paths.origin.join(REGISTRY);
+    open_beside(paths, config, node, node.map(|_| registry.as_path()))
 }
 
 /// The same, with emulated devices of the origin shared by all mounts that name the directory `devices`.
 pub(crate) fn open_beside(
-    place: &MountPaths,
+    paths: &MountPaths,
     config: &Config,
     node: Option<&Arc<dyn Coherence>>,
     devices: Option<&Path>,
@@ -276,8 +276,8 @@ pub(crate) fn open_beside(
     }
     leave_to_root()?;
     let around = Decorations { coherence: node, common_devices: devices, ..Decorations::NONE };
-    let engine = ExtentEngine::open_decorated(&place.origin, &place.cache, config, around)?;
-    if let Some(note) = one_device(&place.origin, &place.cache, config) {
+    let engine = ExtentEngine::open_decorated(&paths.origin, &paths.cache, config, around)?;
+    if let Some(note) = one_device(&paths.origin, &paths.cache, config) {
         engine.note_of_sides(note.of_a_cache());
     }
     Ok(engine)

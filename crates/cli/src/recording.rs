@@ -64,13 +64,13 @@ fn open(path: &Path) -> Result<File> {
 
 impl Recording {
     /// Begins a trace of future requests to a mount; an existing one is replaced.
-    pub(crate) fn begin(path: &Path, place: &MountPaths, config: &Config) -> Result<Arc<Self>> {
+    pub(crate) fn begin(path: &Path, paths: &MountPaths, config: &Config) -> Result<Arc<Self>> {
         let at = |error| Error::at(path, "write the trace")(error);
         let mut file = open(path)?;
         file.set_len(0).map_err(at)?;
         std::io::Seek::rewind(&mut file).map_err(at)?;
         let kind = if config.direct { Kind::MountDirect } else { Kind::Mount };
-        let name = place.mountpoint.as_os_str().as_bytes().to_vec();
+        let name = paths.mountpoint.as_os_str().as_bytes().to_vec();
         let source = Source { kind, name, resolution_ns: 1 };
         let recorder = Recorder::start(file, &source);
         let recorder = recorder.map_err(|error| {

@@ -160,7 +160,7 @@ pub(crate) fn served(report: &Report, policy: Option<&str>) -> String {
     let layouts = layouts(&report.layouts).unwrap_or_else(|| "none".into());
     let lines = [
         ("mounted for", seconds(report.elapsed_s)),
-        // Writes that the cache took are no hits.
+        // Writes that the cache took are not hits.
         ("by cache", format!("{:.1} % of all bytes", report.hit_ratio * 100.0)),
         ("read hits", of_bytes_read(&report.read)),
         (

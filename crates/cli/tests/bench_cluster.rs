@@ -82,11 +82,31 @@ fn phase<'a>(run: &'a Value, name: &str) -> &'a Value {
     phases.iter().find(|phase| phase["name"] == name).unwrap_or_else(|| panic!("no {name}: {run}"))
 }
 
+/// Of a small run over two nodes.
+fn check_simulation(simulation: &Value) {
+    assert!(simulation["request_us"].as_f64().unwrap() > 0.0, "{simulation}");
+    assert_eq!(simulation["points"].as_array().unwrap().len(), 3, "each pattern");
+    let rows = simulation["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3 * 2);
+    for row in rows.iter().filter(|row| row["pattern"] != "strided") {
+        assert!(row["cached"].as_f64().unwrap() > 0.99, "{row}");
+    }
+}
+
 #[test]
 fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
     let Some(scratch) = Scratch::new() else { return };
-    let done =
-        scratch.bench(&["--nodes", "1,2", "--json", "--plot", "p.svg", "--policy", "always"]);
+    let done = scratch.bench(&[
+        "--nodes",
+        "1,2",
+        "--json",
+        "--plot",
+        "p.svg",
+        "--policy",
+        "always",
+        "--simulate",
+        "--quick",
+    ]);
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{said}");
     let results: Value = serde_json::from_slice(&done.stdout).unwrap();
@@ -108,6 +128,7 @@ fn every_byte_of_nodes_with_tokens_is_compared_with_those_of_mounts_without() {
         &["origin", "cluster"],
     ];
     assert_eq!(setups, expected.concat());
+    check_simulation(&results["simulation"]);
     let mut shifted_from_peers = 0;
     for run in runs {
         assert_eq!(run["verified_origin_bytes"], DATA, "{run}");

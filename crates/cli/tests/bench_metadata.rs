@@ -33,7 +33,17 @@ fn each_operation_is_measured_and_a_large_directory_is_listed_once() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let args = ["--clients", "1,3", "--entries", "2500", "--json", "--store", "--plot", "p.svg"];
+    let args = [
+        "--clients",
+        "1,3",
+        "--entries",
+        "2500",
+        "--json",
+        "--store",
+        "--simulate",
+        "--plot",
+        "p.svg",
+    ];
     let found = results(&bench(dir.path(), &args));
     assert_eq!(found["own_store"], true);
     let rows = found["rows"].as_array().unwrap();
@@ -55,6 +65,11 @@ fn each_operation_is_measured_and_a_large_directory_is_listed_once() {
         assert_eq!(row["ratio"].is_f64(), is_compared, "{row}");
     }
     assert_eq!((&found["large"]["entries"], &found["large"]["pages"]), (&2500.into(), &3.into()));
+    let simulation = &found["simulation"];
+    assert_eq!(simulation["points"].as_array().unwrap().len(), 2);
+    assert!(simulation["master_us"].as_f64().unwrap() > 0.0, "{simulation}");
+    let nodes = |row: &Value| row["nodes"].as_u64().unwrap();
+    assert_eq!(simulation["rows"].as_array().unwrap().iter().map(nodes).max(), Some(10_000));
     assert!(Plot::read(&dir.path().join("p.svg")).mentions("bench metadata"));
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "only the plot is left: {left:?}");
@@ -76,6 +91,16 @@ fn a_store_that_runs_has_none_of_it_afterwards() {
         for server in 0..3 {
             assert_eq!(cluster.command(server, &["DBSIZE"]), ":0");
         }
+    }
+}
+
+#[test]
+fn a_simulation_needs_a_server_of_its_own_and_a_single_client() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["--store", "redis://127.0.0.1:1"][..], &["--store", "--clients", "2,4"]] {
+        let done = bench(dir.path(), &[args, &["--simulate"]].concat());
+        assert_eq!(done.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&done.stderr).contains("1 among --clients"), "{done:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use halocline_testkit::commands::commands;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{Sandbox, said, written};
 
-/// What is no value of any option that takes a number.
+/// What is not a value of any option that takes a number.
 const NONSENSE: [&str; 10] =
     ["-5G", "-1", "99999999999999999999999", "1e400", "NaN", "", " ", "1x", "64Q", "\u{663}"];
 

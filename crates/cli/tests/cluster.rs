@@ -50,7 +50,7 @@ fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
     assert_eq!(fs::remove_dir(&list).unwrap_err().raw_os_error(), Some(libc::ENOENT));
     let names = |dir: &str| fs::read_dir(nodes.scratch.path(dir)).unwrap().count();
     assert_eq!(names("one") + 1, names("origin"));
-    // A mount that is no part of it would see old bytes, on any machine, also of a part of the origin.
+    // A mount that is not part of it would see old bytes, on any machine, also of a part of the origin.
     drop(beside);
     nodes.scratch.succeed(&["umount", "one"]);
     nodes.kill("other");

@@ -95,7 +95,7 @@ fn i11_no_mount_begins_while_the_list_of_nodes_that_live_is_gone() {
     let beside = nodes.mount("other", "cache2");
     assert!(beside.status.success(), "{}", said(&beside));
     assert_eq!(fs::read(nodes.path("other/file")).unwrap(), [9; 5000]);
-    // A mount that is no part of it does not begin either, on a machine that has no node.
+    // A mount that is not part of it does not begin either, on a machine that has no node.
     for node in ["one", "other"] {
         nodes.succeed(&["umount", node]);
     }

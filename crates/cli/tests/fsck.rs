@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 use halocline_api::config::{Binding, Config, VolumeKind};
 use halocline_api::control::Controlled;
 use halocline_cache::ExtentEngine;
-use halocline_meta::load::{Left, Recovery};
+use halocline_meta::load::{Recovery, Shutdown};
 use halocline_meta::table::{self, ExtentTable};
 use halocline_meta::{FileId, OriginKey};
 use halocline_model::evict;
@@ -141,7 +141,7 @@ fn a_check_leaves_the_cache_as_it_was() {
     let (scratch, _) = Scratch::new();
     scratch.tables().close().unwrap();
     assert_eq!(scratch.fsck(&[]).0, Some(0));
-    assert_eq!(scratch.tables_on("the next boot").1.left, Left::Closed);
+    assert_eq!(scratch.tables_on("the next boot").1.last_shutdown, Shutdown::Closed);
     assert_eq!(scratch.fsck(&[]).0, Some(0));
 }
 
@@ -160,7 +160,7 @@ fn i6_what_a_power_loss_took_is_told_until_a_mount_or_a_repair() {
             continue;
         }
         let (dmt, recovery) = scratch.tables_on("the next boot");
-        assert_eq!(recovery.left, Left::PowerLost);
+        assert_eq!(recovery.last_shutdown, Shutdown::PowerLost);
         let lost: Vec<_> = recovery.dropped.iter().map(|lost| lost.dirty_bytes).collect();
         assert_eq!(lost, [EXTENT.len()]);
         drop(dmt);
@@ -376,7 +376,7 @@ fn a_cache_in_use_and_a_directory_that_is_none_are_refused() {
     };
     let (status, message) = fsck("origin");
     assert_eq!(status, Some(2), "{message}");
-    assert!(message.contains("is no cache"), "{message}");
+    assert!(message.contains("is not a cache"), "{message}");
     let owner = scratch.tables();
     let (status, message) = fsck("cache");
     assert_eq!(status, Some(2), "{message}");

@@ -1,5 +1,5 @@
 //! Writes of ours that an origin's server does long after the process that asked for them was killed, or told to end:
-//! they are no changes of others (I9).
+//! they are not changes of others (I9).
 
 use std::fs;
 use std::io::{BufRead, BufReader};

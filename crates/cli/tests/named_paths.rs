@@ -123,7 +123,7 @@ fn a_path_that_is_not_there_is_refused_by_every_command() {
         refused(&sandbox, args, &["nowhere: there is no such directory", "name the directory"]);
     }
     for args in ORIGINS {
-        refused(&sandbox, args, &["nowhere is no origin of a cluster", "name the origin"]);
+        refused(&sandbox, args, &["nowhere is not an origin of a cluster", "name the origin"]);
     }
     refused(&sandbox, &["unstripe", "nowhere", "out"], &["nowhere", "give the directory"]);
     fs::write(sandbox.path("servers.toml"), "").unwrap();
@@ -139,7 +139,7 @@ fn what_is_no_cache_is_told_with_a_remedy() {
     for command in [&["fsck"][..], &["rescue", "--to", "out"]] {
         let of = |path| [command, &[path]].concat();
         refused(&sandbox, &of("origin/data"), &["data is not a directory", "name the directory"]);
-        refused(&sandbox, &of("origin"), &["origin is no cache", "name the directory"]);
+        refused(&sandbox, &of("origin"), &["origin is not a cache", "name the directory"]);
     }
     assert!(!sandbox.path("out").exists());
 }

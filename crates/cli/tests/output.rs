@@ -77,7 +77,7 @@ fn names_of_others_are_shown_and_not_obeyed() {
     is_harmless(&scratch.halocline(&["run", "--origin", &file, "--cache", "cache", "--", "true"]));
 }
 
-/// What is behind `--` is no flag, so the flag of the background process was taken for a directory.
+/// What is behind `--` is not a flag, so the flag of the background process was taken for a directory.
 #[test]
 fn directories_may_stand_behind_two_dashes() {
     let Some(scratch) = Scratch::with_mountpoints(program!(), &["./-m"]) else { return };

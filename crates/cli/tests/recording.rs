@@ -49,7 +49,7 @@ fn a_mount_records_what_is_asked_of_it() {
     assert_eq!(file["name"], scratch.path("mnt/new").to_str().unwrap());
     assert_eq!(file["end"], 28 << 10);
     assert!(answer["in_flight_max"].as_u64() >= Some(1), "service times are there");
-    // The next recording replaces it; what is no trace is left alone.
+    // The next recording replaces it; what is not a trace is left alone.
     scratch.succeed(&[&mount[..], &SIZE].concat());
     scratch.succeed(&["umount", "mnt"]);
     let answer = shown(&scratch, "t.hct");

@@ -369,7 +369,7 @@ fn what_a_prepared_cache_names_is_not_touched() {
     // One that would be waited for.
     let fifo = Command::new("mkfifo").arg(inside("halocline.lock")).status().unwrap();
     assert!(fifo.success());
-    scratch.refused(&fsck, &["halocline.lock", "no regular file"]);
+    scratch.refused(&fsck, &["halocline.lock", "not a regular file"]);
     fs::rename(&aside, inside("halocline.lock")).unwrap();
     assert_eq!(fs::read(scratch.path("victim")).unwrap(), b"precious");
     assert_eq!(names(&scratch.path("elsewhere")), Vec::<PathBuf>::new());
@@ -435,7 +435,7 @@ fn fifos_where_files_belong() {
     fs::write(scratch.path("t.csv"), "time_s,process,file,op,offset,length\n0,1,f,read,0,4096\n")
         .unwrap();
     assert!(scratch.halocline(&["trace", "import", "t.csv", "-o", "t.hct"]).status.success());
-    scratch.both_refused("origin", "cache", &["--config", "fifo"], &["fifo", "no regular file"]);
+    scratch.both_refused("origin", "cache", &["--config", "fifo"], &["fifo", "not a regular file"]);
     let commands: [&[&str]; 10] = [
         &["trace", "show", "fifo"],
         &["trace", "import", "fifo", "-o", "new.hct"],

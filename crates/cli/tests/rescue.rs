@@ -108,7 +108,7 @@ fn check_saved(bytes: &Path, byte: u8) -> Value {
 
 #[test]
 fn what_an_origin_that_is_gone_cannot_get_is_saved_and_dropped() {
-    // A name that is no UTF-8 has its bytes in JSON.
+    // A name that is not UTF-8 has its bytes in JSON.
     let odd = OsString::from_vec(vec![b'a', 0xff]);
     let scratch = Scratch::dirty(&["one".into(), odd]);
     scratch.lose_origin();
@@ -210,7 +210,7 @@ fn a_directory_with_something_else_and_one_in_the_cache_are_refused() {
     let (status, found) = scratch.run(&["rescue", "--to", "cache/saved"], "cache");
     assert!(status == Some(2) && found.to_string().contains("in the cache"), "{found}");
     let (status, found) = scratch.run(&["rescue", "--to", "else"], "lost");
-    assert!(status == Some(2) && found.to_string().contains("is no cache"), "{found}");
+    assert!(status == Some(2) && found.to_string().contains("is not a cache"), "{found}");
     assert!(!scratch.path("else").exists());
     assert_eq!(scratch.dirty_bytes(), 40 << 10);
 }

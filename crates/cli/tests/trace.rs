@@ -151,13 +151,13 @@ fn real_logs_of_darshan_are_imported_simulated_and_planned_for() {
         fits(&written(&output));
         simulated_and_planned(dir, count);
     }
-    // What is no log is not taken for an empty one, and the library's own words are passed on.
+    // What is not a log is not taken for an empty one, and the library's own words are passed on.
     let broken = fs::read(data("dxt.darshan")).unwrap();
     let cases: [(&[u8], &str); 4] = [
         (&broken[..broken.len() / 2], "broken.darshan: "),
         (&broken[..3000], "broken.darshan: Error: "),
-        (b"", "it is no log of Darshan"),
-        (&[7; 500], "it is no log of Darshan"),
+        (b"", "it is not a log of Darshan"),
+        (&[7; 500], "it is not a log of Darshan"),
     ];
     for (bytes, what) in cases {
         fs::write(dir.join("broken.darshan"), bytes).unwrap();

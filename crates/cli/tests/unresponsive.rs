@@ -319,7 +319,7 @@ fn a_tier_whose_ssd_server_is_dead_is_told_of_and_detached_by_force() {
     scratch.succeed(&["umount", "tiers/ssd"]);
 }
 
-/// A search path with an empty part, which is common, is no path that hangs: `run` refused its command.
+/// A search path with an empty part, which is common, is not a path that hangs: `run` refused its command.
 #[test]
 fn an_empty_part_of_the_search_path_is_passed_over() {
     let Some(scratch) = Stopped::new() else { return };

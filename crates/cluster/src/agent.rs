@@ -36,7 +36,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
-use crate::registry::{Entry, Registry, Seen};
+use crate::registry::{Entry, FileIdentity, Registry};
 use crate::store::{Store, StoreError};
 use background::Background;
 use file::File;
@@ -151,7 +151,7 @@ impl Agent {
         };
         registry.check_version()?;
         // Done before anything is written, so that a store that cannot be used leaves no entry.
-        let roll = store.roll().map_err(told)?;
+        let roll = store.roll().map_err(cluster_error)?;
         registry.enter(&entry)?;
         // Before the first token. It has none yet, so it can go at once.
         if let Err(error) = registry.check_views(session) {
@@ -187,7 +187,7 @@ impl Agent {
     }
 
     fn start(&self) -> Result<()> {
-        self.shared.join().map_err(told)?;
+        self.shared.join().map_err(cluster_error)?;
         let threads = self.shared.spawn().map_err(Error::at("agent", "start a thread of"))?;
         *self.threads.lock() = threads;
         Ok(())
@@ -221,6 +221,19 @@ impl Agent {
         }
     }
 
+    /// Whether the node may go on with what it does under its lease.
+    ///
+    /// # Errors
+    /// Says why not.
+    pub fn check_lease(&self) -> Result<()> {
+        self.shared.check_lease()
+    }
+
+    /// How often the lease was over: what was begun before the last time is not to be gone on with.
+    pub fn lapses(&self) -> u64 {
+        self.shared.lease.lapses()
+    }
+
     /// Renews the lease now, and asserts what the node holds if the store may have forgotten it. A thread does this by
     /// itself often enough.
     ///
@@ -243,7 +256,7 @@ impl Agent {
         }
         self.stop();
         self.shared.end_use();
-        self.shared.end_session().map_err(told)?;
+        self.shared.end_session().map_err(cluster_error)?;
         self.shared.registry.leave(self.shared.session)
     }
 
@@ -276,7 +289,7 @@ impl Coherence for Agent {
     }
 
     fn check_lease(&self) -> Result<()> {
-        self.shared.check_lease()
+        Self::check_lease(self)
     }
 
     fn share(&self, own: Use) -> Share {
@@ -352,7 +365,7 @@ const FILES: usize = 1024;
 
 /// The store's error as programs and people see it.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(crate) fn told(error: StoreError) -> Error {
+pub(crate) fn cluster_error(error: StoreError) -> Error {
     let remedy = match &error {
         StoreError::NoAnswer(_) => "see that it runs and can be reached from this node",
         StoreError::Unsound(_) => "use a store, or a database of it, that nothing else writes to",
@@ -362,8 +375,8 @@ pub(crate) fn told(error: StoreError) -> Error {
 }
 
 /// Which directory a path leads to, if that can be seen.
-fn seen(path: &Path) -> Option<Seen> {
-    std::fs::File::open(path).and_then(Seen::of).ok()
+fn seen(path: &Path) -> Option<FileIdentity> {
+    std::fs::File::open(path).and_then(FileIdentity::of).ok()
 }
 
 /// A number that was never used before.

@@ -1,4 +1,4 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): what whoever reaches the store or the list of sessions can write
+//! Bodies of this crate's fuzz targets (`fuzz/`): what whoever reaches the stores or the list of sessions can write
 //! there. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::fs;
@@ -8,6 +8,7 @@ use halocline_model::token::Session;
 
 use crate::registry::{Entry, Registry};
 
+pub use crate::names::redis::fuzzing::{answers as name_answers, value as name_value};
 pub use crate::store::redis::fuzzing::{answer, tokens};
 
 /// An entry of the list of sessions: what is believed is of its session, and can be shown.
@@ -43,6 +44,7 @@ mod tests {
     use halocline_testkit::fuzz_target::run;
 
     use super::*;
+    use crate::names::redis::fuzzing::seeds as names;
     use crate::store::redis::fuzzing::seeds;
 
     #[test]
@@ -53,6 +55,16 @@ mod tests {
     #[test]
     fn hostile_answers_of_scripts() {
         run("cluster_answer", &seeds::answers(), 10_000, answer);
+    }
+
+    #[test]
+    fn hostile_values_of_names() {
+        run("cluster_name_values", &names::values(), 20_000, name_value);
+    }
+
+    #[test]
+    fn hostile_answers_about_names() {
+        run("cluster_name_answers", &names::answers(), 10_000, name_answers);
     }
 
     #[test]

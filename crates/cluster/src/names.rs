@@ -13,6 +13,7 @@ pub mod coding;
 pub mod memory;
 pub mod namespace;
 pub mod redis;
+mod relative_path;
 
 use std::fmt::Debug;
 
@@ -25,6 +26,10 @@ pub const PAGE_ENTRIES_MAX: usize = 1000;
 /// The longest name of an entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
+/// What a server says before it runs a script that would need more memory than it may use. Scripts that have changed
+/// something by then are run to their end.
+const OUT_OF_MEMORY: &str = "command not allowed when used memory > 'maxmemory'";
+
 /// Why a store of names gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamesError {
@@ -34,6 +39,9 @@ pub enum NamesError {
     /// Its content was not written by Halocline.
     #[error("the store of names holds what Halocline did not write: {0}")]
     Unsound(String),
+    /// Nothing was done: its memory is used up. What makes room is still done.
+    #[error("the store of names is full: {0}; remove files, or give it more memory (maxmemory)")]
+    Full(String),
     /// Its settings would lose names, or it refuses us.
     #[error("the store of names cannot be used: {0}")]
     Unusable(String),
@@ -57,6 +65,7 @@ pub enum NamesError {
 impl From<StoreError> for NamesError {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::NoAnswer(what) if what.contains(OUT_OF_MEMORY) => Self::Full(what),
             StoreError::NoAnswer(what) => Self::NoAnswer(what),
             StoreError::Unsound(what) => Self::Unsound(what),
             StoreError::Unusable(what) => Self::Unusable(what),
@@ -74,7 +83,7 @@ pub enum State {
     Empty,
     /// It has forgotten nothing since its content was confirmed last.
     Confirmed,
-    /// So many of its parts may have forgotten something.
+    /// So many of its partitions may have forgotten something.
     Doubtful(usize),
     /// A check has the names for itself, or died before it gave them back: then another check does.
     Held,
@@ -86,7 +95,9 @@ impl State {
     pub fn refusal(self) -> NamesError {
         match self {
             Self::Held => NamesError::Held,
-            Self::Doubtful(parts) => NamesError::Forgot(format!("{parts} of its parts began anew")),
+            Self::Doubtful(partitions) => {
+                NamesError::Forgot(format!("{partitions} of its partitions began anew"))
+            }
             Self::Empty | Self::Confirmed => {
                 NamesError::Forgot("it has no names of this tier".to_owned())
             }
@@ -105,10 +116,10 @@ pub trait NameStore: Debug + Send + Sync {
     /// Runs one script on one shard, in one round trip.
     fn run(&self, shard: Inode, script: &Script) -> Result<Answer>;
 
-    /// Looks at the epochs of all parts, and uses those that are confirmed from now on.
+    /// Looks at the epochs of all partitions, and uses those that are confirmed from now on.
     fn refresh(&self) -> Result<State>;
 
-    /// Begins a new epoch in all parts: what is there is believed from now on, whatever was forgotten, and what was
+    /// Begins a new epoch in all partitions: what is there is believed from now on, whatever was forgotten, and what was
     /// sent before and comes late does nothing. The caller looked at the content, or knows that it is empty. While it is
     /// alone, nobody else finds the epoch by [`refresh`](Self::refresh).
     fn begin_epoch(&self, is_alone: bool) -> Result<()>;

@@ -7,7 +7,7 @@ use halocline_model::token::{Held, Life, Mode, Session};
 use halocline_os::error::Result;
 use serde::Serialize;
 
-use crate::agent::told;
+use crate::agent::cluster_error;
 use crate::registry::Registry;
 use crate::sessions::{self, Node};
 use crate::store::{Store, StoreError};
@@ -83,7 +83,7 @@ pub enum Problem {
         /// What is wrong with it.
         what: String,
     },
-    /// A part of the store does not answer: its files' tokens can be neither seen nor changed.
+    /// A partition of the store does not answer: its files' tokens can be neither seen nor changed.
     Silent {
         /// Which server and part, and why.
         what: String,
@@ -138,12 +138,12 @@ impl Overview {
 
 /// Examines everything and changes nothing; nodes continue meanwhile, and files are counted one after another.
 ///
-/// Anything that cannot be seen because a part of the store does not answer is reported as such.
+/// Anything that cannot be seen because a partition of the store does not answer is reported as such.
 ///
 /// # Errors
 /// If the members or the list cannot be read.
 pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
-    let roll = store.roll().map_err(told)?;
+    let roll = store.roll().map_err(cluster_error)?;
     let listed = registry.sessions()?;
     let nodes = sessions::nodes_of(&roll, listed.clone(), registry);
     // Of no use to whoever does not know it, so no reason to fail.
@@ -164,7 +164,7 @@ pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
             found.note_silent(what);
             Vec::new()
         }
-        files => files.map_err(told)?,
+        files => files.map_err(cluster_error)?,
     };
     found.all_files &= files.len() < FILES_MAX;
     let mut held: BTreeMap<Session, Holdings> =
@@ -207,7 +207,7 @@ fn look_at(
             found.note_silent(what);
             return Ok(());
         }
-        tokens => tokens.map_err(told)?,
+        tokens => tokens.map_err(cluster_error)?,
     };
     if tokens.is_empty() {
         return Ok(());

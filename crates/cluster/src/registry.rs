@@ -4,8 +4,8 @@
 //! cache was recovered or given up. There is one file for each, in a directory that only the nodes' own user may
 //! change. What that directory is called in the store, and how its loss is noticed, is in `registry/list_id.rs`.
 
+mod file_identity;
 mod list_id;
-mod seen;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,8 +20,8 @@ use rustix::fs::{fstat, fsync, mkdirat, open, openat, renameat, statx, unlinkat}
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+pub use file_identity::FileIdentity;
 use list_id::ListId;
-pub use seen::Seen;
 
 /// Sessions that can be listed.
 const SESSIONS_MAX: usize = 100_000;
@@ -49,10 +49,10 @@ pub struct Entry {
     pub since: u64,
     /// Which directory its cache is on its machine; two containers may have different ones under one path.
     #[serde(default)]
-    pub cache_seen: Option<Seen>,
+    pub cache_seen: Option<FileIdentity>,
     /// The file of this entry itself, as its node identifies it; set when it is entered.
     #[serde(default)]
-    pub seen: Option<Seen>,
+    pub seen: Option<FileIdentity>,
     /// The id of the list that its node found; set when it is entered. Earlier versions had none, and call the origin
     /// otherwise in the store.
     #[serde(default)]
@@ -195,7 +195,7 @@ impl Registry {
         match found {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Place::Elsewhere),
             found => {
-                let own = match Seen::of(&self.dir) {
+                let own = match FileIdentity::of(&self.dir) {
                     // Clients of some file systems say so of a directory that was removed.
                     Err(error)
                         if matches!(
@@ -207,7 +207,7 @@ impl Registry {
                     }
                     own => own?,
                 };
-                if Seen::of_statx(&found?) != own {
+                if FileIdentity::of_statx(&found?) != own {
                     return Ok(Place::Elsewhere);
                 }
             }
@@ -252,7 +252,7 @@ impl Registry {
             let file = openat(&self.dir, &temporary, flags | OFlags::CLOEXEC, mode)?;
             let mut file = File::from(file);
             let list_id = self.id.as_ref().map(|id| id.as_str().to_owned());
-            let entry = Entry { seen: Some(Seen::of(&file)?), list_id, ..entry.clone() };
+            let entry = Entry { seen: Some(FileIdentity::of(&file)?), list_id, ..entry.clone() };
             file.write_all(&serde_json::to_vec(&entry)?)?;
             file.sync_all()?;
             renameat(&self.dir, &temporary, &self.dir, &name)?;
@@ -275,7 +275,8 @@ impl Registry {
                 return Err(self.other_version(&entry.node));
             }
             let Some(there) = entry.seen.filter(|there| !there.is_alike(here)) else { continue };
-            let shown = |seen: Seen| format!("inode {}, born {} ns", seen.inode, seen.born_ns);
+            let shown =
+                |seen: FileIdentity| format!("inode {}, born {} ns", seen.inode, seen.born_ns);
             let file = self.path.join(name_of(session));
             return Err(Error::Cluster {
                 what: format!(
@@ -360,7 +361,7 @@ impl Registry {
     }
 
     /// The same, with its file as this node sees it.
-    fn read_entry(&self, session: Session) -> Option<(Entry, Seen)> {
+    fn read_entry(&self, session: Session) -> Option<(Entry, FileIdentity)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.dir, name_of(session), flags, Mode::empty()).ok()?;
         let stat = fstat(&file).ok()?;
@@ -368,7 +369,7 @@ impl Registry {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own {
             return None;
         }
-        let seen = Seen::of(&file).ok()?;
+        let seen = FileIdentity::of(&file).ok()?;
         let mut bytes = Vec::new();
         File::from(file).take(ENTRY_MAX).read_to_end(&mut bytes).ok()?;
         let entry: Entry = serde_json::from_slice(&bytes).ok()?;

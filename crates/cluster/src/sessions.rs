@@ -7,8 +7,8 @@ use halocline_model::token::{Held, Life, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 use serde::Serialize;
 
-use crate::agent::{remove, told};
-use crate::registry::{Registry, Seen};
+use crate::agent::{cluster_error, remove};
+use crate::registry::{FileIdentity, Registry};
 use crate::store::{self, Lease, Reading, Roll, Store};
 
 /// How many files are examined to find what a session holds.
@@ -29,7 +29,7 @@ pub struct Node {
     pub boot_id: Option<String>,
     /// Which directory its cache is on that machine.
     #[serde(skip)]
-    pub cache_seen: Option<Seen>,
+    pub cache_seen: Option<FileIdentity>,
     /// Whether it is alive; `None` if the store does not know it.
     pub life: Option<Life>,
     /// How long its lease may still run by the store's clock, in milliseconds: while the store may have forgotten
@@ -44,7 +44,7 @@ pub struct Node {
 /// # Errors
 /// If either cannot be read.
 pub fn nodes(store: &dyn Store, registry: &Registry) -> Result<Vec<Node>> {
-    Ok(nodes_of(&store.roll().map_err(told)?, registry.sessions()?, registry))
+    Ok(nodes_of(&store.roll().map_err(cluster_error)?, registry.sessions()?, registry))
 }
 
 /// The sessions of a roll and those that are `listed`, with their entries.
@@ -75,7 +75,7 @@ pub(crate) fn nodes_of(roll: &Roll, listed: Vec<Session>, registry: &Registry) -
 /// # Errors
 /// If the store cannot be read.
 pub fn tokens(store: &dyn Store, file: SharedFile) -> Result<Tokens> {
-    current(store, file).map_err(told)
+    current(store, file).map_err(cluster_error)
 }
 
 /// The valid tokens of a file, without those of an earlier epoch of the store.
@@ -100,14 +100,14 @@ pub struct Exclusive {
 /// If the store cannot be read.
 pub fn exclusive(store: &dyn Store, session: Session) -> Result<Exclusive> {
     let mut found = Vec::new();
-    let files = store.files(FILES_MAX).map_err(told)?;
+    let files = store.files(FILES_MAX).map_err(cluster_error)?;
     let all_files = files.len() < FILES_MAX;
     for file in files {
         let own = tokens(store, file)?.of(session).into_iter();
         found.extend(own.filter(|held| held.mode == Mode::Exclusive).map(|held| (file, held)));
     }
     // Read last: the store may have forgotten something meanwhile.
-    let roll = store.roll().map_err(told)?;
+    let roll = store.roll().map_err(cluster_error)?;
     let is_known = roll.members.has_asserted(session, roll.epoch);
     Ok(Exclusive { held: found, is_complete: is_known && all_files })
 }
@@ -119,7 +119,7 @@ pub fn exclusive(store: &dyn Store, session: Session) -> Result<Exclusive> {
 /// # Errors
 /// If its lease is still valid, or if something cannot be written; to be called again then.
 pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {
-    let roll = store.roll().map_err(told)?;
+    let roll = store.roll().map_err(cluster_error)?;
     if !roll.is_over(session) {
         let seconds = roll.lease_ms(session).div_ceil(1000);
         return Err(Error::Cluster {
@@ -132,7 +132,7 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
     }
     // In this order, because a session that asserts again what it holds reads the registry after that.
     registry.leave(session)?;
-    remove(store, session, Lease::IsOver(session)).map_err(told)
+    remove(store, session, Lease::IsOver(session)).map_err(cluster_error)
 }
 
 /// Ends a session whose process the caller knows to have ended: the caller holds the lock of that cache, in the same
@@ -142,5 +142,5 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
 /// If something cannot be written; to be called again then.
 pub fn end_own(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {
     registry.leave(session)?;
-    remove(store, session, Lease::Ends(session)).map_err(told)
+    remove(store, session, Lease::Ends(session)).map_err(cluster_error)
 }

@@ -2,7 +2,7 @@
 //!
 //! A store computes nothing about tokens. It keeps values with versions, and accepts a new value if the old value and
 //! the store's epoch are still those that the new one was computed from. It may forget anything at any time, but then
-//! its epoch must change. It consists of one or more parts, each of which may forget independently.
+//! its epoch must change. It consists of one or more partitions, each of which may forget independently.
 
 mod coding;
 pub mod memory;
@@ -41,7 +41,7 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 pub struct Reading {
     /// The value; empty and with version 0 if there is none.
     pub tokens: Tokens,
-    /// The epoch of the file's part of the store.
+    /// The epoch of the file's partition of the store.
     pub epoch: Epoch,
 }
 
@@ -57,10 +57,10 @@ pub enum Swap {
 /// The members, as the store has them.
 #[derive(Debug, Clone)]
 pub struct Roll {
-    /// The epoch of the whole store, which changes whenever that of a part does.
+    /// The epoch of the whole store, which changes whenever that of a partition does.
     pub epoch: Epoch,
-    /// The epochs of its parts.
-    pub parts: Arc<[Epoch]>,
+    /// The epochs of its partitions.
+    pub partitions: Arc<[Epoch]>,
     /// The number of changes of the members.
     pub version: u64,
     /// The members.
@@ -105,20 +105,20 @@ pub enum Lease {
 
 /// A store that all nodes reach. Every call is answered or fails within bounded time.
 pub trait Store: Debug + Send + Sync {
-    /// The part that keeps a file's tokens: an index into [`Roll::parts`].
-    fn part(&self, file: SharedFile) -> usize;
+    /// The partition that keeps a file's tokens: an index into [`Roll::partitions`].
+    fn partition(&self, file: SharedFile) -> usize;
 
     /// The tokens of a file.
     fn read(&self, file: SharedFile) -> Result<Reading>;
 
-    /// Replaces them if their version is still `expected` and the part's epoch is that of `new`.
+    /// Replaces them if their version is still `expected` and the partition's epoch is that of `new`.
     fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap>;
 
     /// The members and their leases.
     fn roll(&self) -> Result<Roll>;
 
     /// Replaces the members if they and the epoch of the whole store are still those of `from` and the change of the
-    /// lease is permitted; `false` otherwise. A part whose epoch changed unnoticed does no harm: it accepts no change
+    /// lease is permitted; `false` otherwise. A partition whose epoch changed unnoticed does no harm: it accepts no change
     /// for the epoch that the members know.
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool>;
 

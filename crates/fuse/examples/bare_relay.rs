@@ -140,7 +140,7 @@ fn main() -> io::Result<()> {
         [dir, mountpoint] => (dir, mountpoint, 2),
         [dir, mountpoint, threads] => {
             let threads = threads.to_str().and_then(|text| text.parse().ok());
-            (dir, mountpoint, threads.ok_or_else(|| io::Error::other("THREADS is no number"))?)
+            (dir, mountpoint, threads.ok_or_else(|| io::Error::other("THREADS is not a number"))?)
         }
         _ => return Err(io::Error::other("DIRECTORY and MOUNTPOINT are missing: give both")),
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
-use super::{FileId, Wanted};
+use super::{CriticalRange, FileId};
 
 type Key = (FileId, u64, u64);
 
@@ -22,7 +22,7 @@ struct CriticalEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durable {
     /// `C_flag` was set: keep the entry with its position in the order.
-    Keep(Wanted, u64),
+    Keep(CriticalRange, u64),
     /// `C_flag` or the entry is gone.
     Drop(FileId, ByteRange),
 }
@@ -44,8 +44,8 @@ fn key(file: FileId, range: ByteRange) -> Key {
     (file, range.start, range.end)
 }
 
-fn wanted(key: Key, placement: Placement) -> Wanted {
-    Wanted { file: key.0, range: ByteRange::new(key.1, key.2), placement }
+fn wanted(key: Key, placement: Placement) -> CriticalRange {
+    CriticalRange { file: key.0, range: ByteRange::new(key.1, key.2), placement }
 }
 
 impl Cdt {
@@ -62,7 +62,7 @@ impl Cdt {
     }
 
     /// Notes a use of a range, and sets `C_flag` if `fetch`; an existing flag keeps its position.
-    pub(crate) fn note(&mut self, note: Wanted, fetch: bool, changes: &mut Vec<Durable>) {
+    pub(crate) fn note(&mut self, note: CriticalRange, fetch: bool, changes: &mut Vec<Durable>) {
         if self.capacity == 0 || note.range.is_empty() {
             return;
         }
@@ -80,7 +80,7 @@ impl Cdt {
     }
 
     /// Restores an entry with `C_flag`.
-    pub(crate) fn restore(&mut self, note: Wanted, order: u64) {
+    pub(crate) fn restore(&mut self, note: CriticalRange, order: u64) {
         if self.entries.len() < self.capacity {
             self.next = self.next.max(order.saturating_add(1));
             let used = self.tick();
@@ -90,7 +90,7 @@ impl Cdt {
     }
 
     /// Entries with `C_flag` in the order in which it was set, at most `limit`.
-    pub(crate) fn wanted(&self, limit: usize) -> Vec<Wanted> {
+    pub(crate) fn wanted(&self, limit: usize) -> Vec<CriticalRange> {
         let flagged = self.flags.values().take(limit);
         flagged.map(|key| wanted(*key, self.entries[key].placement)).collect()
     }
@@ -173,8 +173,8 @@ mod tests {
 
     const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 
-    fn at(file: u64, start: u64) -> Wanted {
-        Wanted { file: FileId(file), range: ByteRange::at(start, 10), placement: HERE }
+    fn at(file: u64, start: u64) -> CriticalRange {
+        CriticalRange { file: FileId(file), range: ByteRange::at(start, 10), placement: HERE }
     }
 
     fn starts(cdt: &Cdt) -> Vec<u64> {

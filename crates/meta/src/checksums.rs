@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use halocline_model::layout::Placement;
-use halocline_model::request::ByteRange;
+use halocline_model::request::{ByteRange, index};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 use rustc_hash::FxHasher;
@@ -32,7 +32,7 @@ pub(crate) use self::slot::fuzzing;
 
 use self::arena::Arena;
 use self::slot::{Key, Slot, Sum, Words};
-use super::load::Left;
+use super::load::Shutdown;
 use super::{BLOCK, FileId};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
@@ -92,8 +92,8 @@ pub(super) struct Setting<'a> {
     pub(super) dir: &'a PrivateDir,
     /// Boot id of the machine.
     pub(super) boot_id: &'a str,
-    /// How the cache was left.
-    pub(super) left: Left,
+    /// How the last session of the cache ended.
+    pub(super) last_shutdown: Shutdown,
     /// Bytes of data that the cache may have.
     pub(super) limit_bytes: u64,
     /// Bytes that the checksums take on disk, counted before they take it (I5).
@@ -135,7 +135,7 @@ impl Checksums {
         let copy = memfd_create("checksums", MemfdFlags::CLOEXEC).map_err(io::Error::from);
         let mut copy = copy.map(File::from).map_err(Error::at(&path, "copy"))?;
         io::copy(&mut file, &mut copy).map_err(Error::at(&path, "copy"))?;
-        Self::open_in(copy, &Setting { left: Left::Closed, ..*setting }, is_mapped)
+        Self::open_in(copy, &Setting { last_shutdown: Shutdown::Closed, ..*setting }, is_mapped)
     }
 
     fn open_in(
@@ -143,7 +143,7 @@ impl Checksums {
         setting: &Setting<'_>,
         is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
     ) -> Result<Self> {
-        let Setting { dir, boot_id, left, limit_bytes, bytes } = *setting;
+        let Setting { dir, boot_id, last_shutdown, limit_bytes, bytes } = *setting;
         let max = (limit_bytes / BLOCK).saturating_add(1024).min(SLOTS_MAX);
         let max = u32::try_from(max).expect("it was bounded");
         let mut found: Vec<(u32, Key)> = Vec::new();
@@ -156,7 +156,7 @@ impl Checksums {
             }
             mapped
         };
-        let arena = Arena::open(file, (boot_id, left), max, Arc::clone(bytes), &mut take)
+        let arena = Arena::open(file, (boot_id, last_shutdown), max, Arc::clone(bytes), &mut take)
             .map_err(Error::at(dir.path().join(NAME), "open"))?;
         let table = Table { arena, shards: Default::default() };
         for (at, key) in found {
@@ -356,10 +356,6 @@ fn push_joined(ranges: &mut Vec<ByteRange>, next: ByteRange) {
         Some(last) if last.end == next.start => last.end = next.end,
         _ => ranges.push(next),
     }
-}
-
-fn index(offset: u64) -> usize {
-    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
 }
 
 #[cfg(test)]

@@ -2,6 +2,26 @@
 //!
 //! [`table::ExtentTable`] keeps both in memory, as range maps, and writes every change of them to a store of records
 //! (`records.rs`): the tables belong to this node, the records may be anywhere (D6).
+//!
+//! What programs see of it:
+//! - [`table`] the tables in memory, and every change of them
+//! - [`load`] the tables read again when a cache is opened, after a close, a crash or a power loss
+//! - [`checksums`] sums of the bytes on the cache's devices
+//! - [`owner`] who may use a cache directory, [`identity`] the file that says that it is one
+//! - [`lease`] until when a session may have changed the origin
+//! - [`origin_mark`] on an origin: a cache may hold newer bytes; [`cluster_mark`]: nodes share it
+//!
+//! In memory, below the tables:
+//! - [`files`] by id, identity and path; [`rangemap`] the extents of one file
+//! - [`cdt`] ranges worth caching; [`write_intent`] stretches recorded as dirty before they are
+//! - [`block_accounting`] blocks of the cache; [`eviction_queue`] which extent leaves next
+//!
+//! On disk:
+//! - [`records`] the interface of a store of records; [`record`] the form of one, [`batch`] of several together
+//! - [`log`] the store: a log with snapshots, through a [`mapped_file`]
+//! - [`invalidations`] what must not be trusted although no record could be changed
+//! - [`exit_time`] when a killed process ended; [`origin_attribute`] notes on other storage
+//! - [`migrate`] caches of format 3 and earlier
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -158,7 +178,7 @@ pub struct Segment {
 
 /// An entry of the critical data table whose bytes are wanted on the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CriticalRange {
     /// The file.
     pub file: FileId,
     /// The range.

@@ -22,9 +22,9 @@ use halocline_os::error::{Error, Result};
 /// Records are dropped in batches of this many.
 const DROP_BATCH: usize = 4096;
 
-/// How the cache was left.
+/// How the last session of the cache ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum Shutdown {
     /// It is new.
     Never,
     /// It was closed.
@@ -52,8 +52,8 @@ pub struct Dropped {
 /// What was found when the cache was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// How the cache was left.
-    pub left: Left,
+    /// How the last session of the cache ended.
+    pub last_shutdown: Shutdown,
     /// Files found.
     pub files: u64,
     /// Extents kept.
@@ -121,13 +121,13 @@ pub(crate) fn load(
     Ok(found)
 }
 
-fn how_left(state: &State, boot_id: &str) -> Left {
+fn last_shutdown(state: &State, boot_id: &str) -> Shutdown {
     if state.closed {
-        Left::Closed
+        Shutdown::Closed
     } else if state.boot_id == boot_id {
-        Left::Crashed
+        Shutdown::Crashed
     } else {
-        Left::PowerLost
+        Shutdown::PowerLost
     }
 }
 
@@ -175,7 +175,7 @@ impl<'a> Loader<'a> {
             epoch: 0,
             completed: 0,
             recovery: Recovery {
-                left: Left::Never,
+                last_shutdown: Shutdown::Never,
                 files: 0,
                 extents: 0,
                 dropped: Vec::new(),
@@ -231,8 +231,8 @@ impl<'a> Loader<'a> {
 
     fn take_state(&mut self, state: &State) {
         let recovery = &mut self.loaded.recovery;
-        recovery.left = how_left(state, self.boot_id);
-        recovery.trim = recovery.left != Left::Closed || state.untrimmed;
+        recovery.last_shutdown = last_shutdown(state, self.boot_id);
+        recovery.trim = recovery.last_shutdown != Shutdown::Closed || state.untrimmed;
     }
 
     fn take_file(&mut self, record: FileRecord) -> Result<()> {
@@ -258,7 +258,7 @@ impl<'a> Loader<'a> {
         if record.dirty {
             loaded.epoch = loaded.epoch.max(record.epoch);
         }
-        let lost = loaded.recovery.left == Left::PowerLost
+        let lost = loaded.recovery.last_shutdown == Shutdown::PowerLost
             && (!record.dirty || record.epoch > loaded.completed);
         if lost {
             let key = record::extent_key(file, record.range.start);
@@ -328,7 +328,7 @@ impl<'a> Loader<'a> {
         let mut loaded = self.loaded;
         loaded.eviction_queue.start(self.uses);
         loaded.files.next = loaded.files.next.max(1);
-        if loaded.recovery.left == Left::Closed {
+        if loaded.recovery.last_shutdown == Shutdown::Closed {
             loaded.completed = loaded.epoch;
         }
         let recovery = &mut loaded.recovery;

@@ -32,18 +32,18 @@ unsafe impl Sync for Mapping {}
 
 /// Addresses that a thread is accessing, and whether their page was lost meanwhile.
 #[derive(Clone, Copy)]
-struct Storing {
+struct GuardedAccess {
     start: usize,
     end: usize,
     lost: bool,
 }
 
-impl Storing {
+impl GuardedAccess {
     const NOWHERE: Self = Self { start: 0, end: 0, lost: false };
 }
 
 thread_local! {
-    static STORING: Cell<Storing> = const { Cell::new(Storing::NOWHERE) };
+    static GUARDED: Cell<GuardedAccess> = const { Cell::new(GuardedAccess::NOWHERE) };
 }
 
 /// The action for `SIGBUS` before ours.
@@ -52,7 +52,7 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 impl Mapping {
     /// Maps the first `len` bytes of `file`.
     pub(super) fn new(file: &File, len: usize) -> io::Result<Self> {
-        heed_bus_errors()?;
+        install_bus_error_handler()?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let at = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, 0) }?;
@@ -102,11 +102,11 @@ impl Mapping {
         let Range { start, end } = bytes;
         assert!(start <= end && end <= self.len, "an access beside the mapping");
         let first = self.at.as_ptr() as usize;
-        STORING.set(Storing { start: first + start, end: first + end, lost: false });
+        GUARDED.set(GuardedAccess { start: first + start, end: first + end, lost: false });
         compiler_fence(SeqCst);
         access(self.at.as_ptr().wrapping_add(start));
         compiler_fence(SeqCst);
-        let lost = STORING.replace(Storing::NOWHERE).lost;
+        let lost = GUARDED.replace(GuardedAccess::NOWHERE).lost;
         if lost {
             Err(io::Error::other(
                 "a page of it cannot be used: there is no space or quota for it, or its device failed",
@@ -136,9 +136,9 @@ impl Drop for Mapping {
 }
 
 /// Installs [`on_bus_error`], once in a process.
-fn heed_bus_errors() -> io::Result<()> {
-    static HEEDED: OnceLock<Option<i32>> = OnceLock::new();
-    let failed = HEEDED.get_or_init(|| {
+fn install_bus_error_handler() -> io::Result<()> {
+    static INSTALLED: OnceLock<Option<i32>> = OnceLock::new();
+    let failed = INSTALLED.get_or_init(|| {
         // SAFETY: all zeros are a valid `sigaction`, and both calls get valid ones. The handler is async-signal-safe:
         // it reads and sets plain memory and makes system calls.
         let done = unsafe {
@@ -159,10 +159,10 @@ fn heed_bus_errors() -> io::Result<()> {
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid description of the signal.
     let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
-    let storing = STORING.get();
+    let guarded_access = GUARDED.get();
     let page = page_size();
     // The processor may report only the page.
-    let touched = storing.start & !(page - 1)..storing.end;
+    let touched = guarded_access.start & !(page - 1)..guarded_access.end;
     if code > 0 && touched.contains(&at) {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
@@ -170,7 +170,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
         // SAFETY: the page lies in a mapping that this thread uses, where others use it with
         // guarded accesses only.
         if unsafe { mmap_anonymous(lost, page, protection, flags) }.is_ok() {
-            STORING.set(Storing { lost: true, ..storing });
+            GUARDED.set(GuardedAccess { lost: true, ..guarded_access });
             return;
         }
     }

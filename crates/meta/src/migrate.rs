@@ -26,6 +26,8 @@ const SLOT: usize = 256;
 const SLOTS: u64 = 256;
 /// Bytes of a slot before its batch: checksum, number, length.
 const SLOT_HEAD: usize = 18;
+/// The number of the last change from the ring, or of one that bypassed it.
+const RING_KEY: &[u8] = b"s/ring";
 
 /// Whether a directory has records of an earlier version.
 pub(super) fn is_in(dir: &PrivateDir) -> Result<bool> {
@@ -70,7 +72,7 @@ fn read(path: &Path) -> fjall::Result<(Records, Option<Vec<u8>>)> {
         let (key, value) = found.into_inner()?;
         records.insert(key.to_vec(), value.to_vec());
     }
-    let kept = records.remove(record::RING_KEY);
+    let kept = records.remove(RING_KEY);
     Ok((records, kept))
 }
 
@@ -166,7 +168,7 @@ mod tests {
                 Some(value) => batch.insert(&keyspace, key, value),
                 None => batch.remove(&keyspace, key),
             }
-            batch.insert(&keyspace, record::RING_KEY, record::encode_counter(number));
+            batch.insert(&keyspace, RING_KEY, record::encode_counter(number));
             batch.commit().unwrap();
         }
         database.persist(fjall::PersistMode::SyncAll).unwrap();

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
 
-use super::{FileId, FileRecord, OriginKey, Stamp, Wanted};
+use super::{CriticalRange, FileId, FileRecord, OriginKey, Stamp};
 
 /// First byte of an extent's key.
 pub(crate) const EXTENT: u8 = b'x';
@@ -31,8 +31,6 @@ pub(crate) const CRITICAL: u8 = b'c';
 pub(crate) const STATE_KEY: &[u8] = b"s/state";
 /// The last completed barrier.
 pub(crate) const EPOCH_KEY: &[u8] = b"s/epoch";
-/// The number of the last change from the ring, or of one that bypassed it.
-pub(crate) const RING_KEY: &[u8] = b"s/ring";
 /// The next file id.
 pub(crate) const NEXT_FILE_KEY: &[u8] = b"s/next-file";
 
@@ -226,7 +224,7 @@ pub(crate) fn encode_critical(placement: Placement, order: u64) -> [u8; CRITICAL
 }
 
 /// The critical range in a key and its value.
-pub(crate) fn decode_critical(key: &[u8], value: &[u8]) -> Result<(Wanted, u64), Malformed> {
+pub(crate) fn decode_critical(key: &[u8], value: &[u8]) -> Result<(CriticalRange, u64), Malformed> {
     let key: &[u8; 25] = key.try_into().map_err(|_| Malformed("critical key of a wrong length"))?;
     let value: &[u8; CRITICAL_LEN] =
         value.try_into().map_err(|_| Malformed("critical record of a wrong length"))?;
@@ -238,7 +236,7 @@ pub(crate) fn decode_critical(key: &[u8], value: &[u8]) -> Result<(Wanted, u64),
     if order > COUNTER_MAX {
         return Err(Malformed("critical record with an order that no cache reaches"));
     }
-    let wanted = Wanted {
+    let wanted = CriticalRange {
         file: FileId(get64(&key[1..9])),
         range: ByteRange::new(start, end),
         placement: decode_placement(&value[1..4])?,
@@ -391,7 +389,7 @@ mod tests {
         assert_eq!(decode_file(&file_key(file.id), &encode_file(&file)), Ok(file.clone()));
         assert!(decode_file(&file_key(file.id), &encode_file(&file)[..50]).is_err());
 
-        let wanted = Wanted { file: FileId(9), range: ByteRange::new(1, 2), placement };
+        let wanted = CriticalRange { file: FileId(9), range: ByteRange::new(1, 2), placement };
         let key = critical_key(wanted.file, wanted.range);
         assert_eq!(decode_critical(&key, &encode_critical(placement, 6)), Ok((wanted, 6)));
 

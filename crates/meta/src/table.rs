@@ -36,7 +36,7 @@ use super::eviction_queue::EvictionQueue;
 use super::files::Busy;
 use super::identity::CacheIdentity;
 use super::invalidations::Invalidation;
-use super::load::{self, Left, Recovery, Source};
+use super::load::{self, Recovery, Shutdown, Source};
 use super::log::Pace;
 use super::owner::Owner;
 use super::record::State;
@@ -154,13 +154,13 @@ impl ExtentTable {
         let path = &owner.dir().join(STORE_DIR);
         let source = Source { records: &*records, path, space: &space };
         let loaded = load::load(source, eviction_queue, cdt, boot_id)?;
-        if loaded.recovery.left == Left::PowerLost {
+        if loaded.recovery.last_shutdown == Shutdown::PowerLost {
             tracing::warn!(
                 files = loaded.recovery.dropped.len(),
                 "the machine went down: extents that no fsync covered were dropped"
             );
         }
-        let of_boot = (boot_id, loaded.recovery.left);
+        let of_boot = (boot_id, loaded.recovery.last_shutdown);
         let are_kept = options.checksums;
         let checksums =
             open::open_checksums(&owner, (are_kept, access), of_boot, &space, &loaded.files)?;

@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_meta::load::{Left, Recovery};
+use halocline_meta::load::{Recovery, Shutdown};
 use halocline_meta::owner::{LOCK_FILE, Owner};
 use halocline_meta::table::{ExtentTable, Options};
-use halocline_meta::{FileId, FileRecord, OriginKey, Stamp, Wanted};
+use halocline_meta::{CriticalRange, FileId, FileRecord, OriginKey, Stamp};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -42,7 +42,7 @@ fn open_with(dir: &Path, boot: &str, log_bytes: u64) -> Result<(ExtentTable, Rec
 struct Dump {
     files: Vec<FileRecord>,
     extents: Vec<(FileId, ByteRange, Placement, bool)>,
-    wanted: Vec<Wanted>,
+    wanted: Vec<CriticalRange>,
 }
 
 fn dump(dmt: &ExtentTable) -> Dump {
@@ -121,7 +121,7 @@ fn step(dmt: &ExtentTable, random: &mut Random, number: u64) {
             dmt.mark_clean(file, &list).unwrap();
         }
         8 => dmt.unmap(file, range).unwrap(),
-        9 => dmt.critical().note(Wanted { file, range, placement: HERE }, true),
+        9 => dmt.critical().note(CriticalRange { file, range, placement: HERE }, true),
         10 if number.is_multiple_of(2) => {
             let files = dmt.files();
             dmt.exchange(&files[0].path, &files[2].path).unwrap();
@@ -133,7 +133,7 @@ fn step(dmt: &ExtentTable, random: &mut Random, number: u64) {
 
 fn begin(dir: &Path, log_bytes: u64) -> ExtentTable {
     let (dmt, recovery) = open_with(dir, "boot", log_bytes).unwrap();
-    assert_eq!(recovery.left, Left::Never);
+    assert_eq!(recovery.last_shutdown, Shutdown::Never);
     for (inode, path) in [(1, "d/a"), (2, "d/b"), (3, "c")] {
         dmt.register(OriginKey { inode, born_ns: 9 }, Path::new(path)).unwrap();
     }
@@ -174,7 +174,7 @@ fn i4_a_killed_process_loses_nothing_at_any_operation() {
         if number % 3 == 0 {
             copy(&live, &image);
             let (copied, recovery) = open(&image, "boot").unwrap();
-            assert_eq!((recovery.left, recovery.trim), (Left::Crashed, true));
+            assert_eq!((recovery.last_shutdown, recovery.trim), (Shutdown::Crashed, true));
             assert_eq!(dump(&copied), recorded(&dmt), "after operation {number}");
             drop(copied);
             fs::remove_dir_all(&image).unwrap();
@@ -255,7 +255,7 @@ fn a_power_loss_keeps_what_a_barrier_covered_and_lists_the_rest() {
     drop(dmt);
 
     let (dmt, recovery) = open(dir.path(), "next boot").unwrap();
-    assert_eq!((recovery.left, recovery.trim), (Left::PowerLost, true));
+    assert_eq!((recovery.last_shutdown, recovery.trim), (Shutdown::PowerLost, true));
     assert_eq!(recovery.dropped.len(), 1);
     let dropped = &recovery.dropped[0];
     assert_eq!(dropped.path, Path::new("d/a"));
@@ -264,7 +264,7 @@ fn a_power_loss_keeps_what_a_barrier_covered_and_lists_the_rest() {
     assert_eq!(dump(&dmt).extents, [(FileId(1), ByteRange::at(0, 4096), HERE, true)]);
     drop(dmt);
     let (dmt, recovery) = open(dir.path(), "next boot").unwrap();
-    assert_eq!((recovery.left, recovery.dropped.len()), (Left::Crashed, 0));
+    assert_eq!((recovery.last_shutdown, recovery.dropped.len()), (Shutdown::Crashed, 0));
     assert_eq!(dmt.usage().used, 4096);
 }
 
@@ -339,7 +339,7 @@ fn a_power_loss_is_no_crash_because_the_first_opening_after_it_ended_early() {
     File::create(dir.path().join(LOCK_FILE)).unwrap();
     drop(Owner::take(dir.path()).unwrap());
     let (dmt, recovery) = open(dir.path(), &boot_id()).unwrap();
-    assert_eq!((dump(&dmt), recovery.left), (synced, Left::PowerLost));
+    assert_eq!((dump(&dmt), recovery.last_shutdown), (synced, Shutdown::PowerLost));
 }
 
 /// The boot that the lock file names when nobody says otherwise.
@@ -385,11 +385,12 @@ fn holes(changes: u64, change: impl Fn(&ExtentTable, u64)) {
     let end = written(&log(&whole));
     // Not in the last change: a kill may have cut that short.
     for hole in (from..end - 4096).step_by(977) {
-        for (boot, left) in [("next boot", Some(Left::PowerLost)), ("boot", None)] {
+        for (boot, left) in [("next boot", Some(Shutdown::PowerLost)), ("boot", None)] {
             copy(&whole, &image);
             let torn = File::options().write(true).open(log(&image)).unwrap();
             torn.write_all_at(&[0; 512], hole).unwrap();
-            let opened = open(&image, boot).map(|(dmt, found)| (dump(&dmt).extents, found.left));
+            let opened =
+                open(&image, boot).map(|(dmt, found)| (dump(&dmt).extents, found.last_shutdown));
             match left {
                 Some(left) => assert_eq!(opened.unwrap(), (synced.clone(), left), "at {hole}"),
                 None => assert!(matches!(opened, Err(Error::Store { .. })), "at {hole}"),

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use halocline_meta::load::Left;
+use halocline_meta::load::Shutdown;
 use halocline_meta::table::{ExtentTable, Options, STORE_DIR};
 use halocline_meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
@@ -21,11 +21,11 @@ const SET_ASIDE: u64 = 512 << 10;
 const EXTENTS: u64 = 500;
 const ROUNDS: u64 = 60;
 
-fn open(dir: &Path) -> (ExtentTable, Left) {
+fn open(dir: &Path) -> (ExtentTable, Shutdown) {
     let options =
         Options { records_bytes: SET_ASIDE, ..Options::new(1 << 30, Box::<Lru>::default(), 8) };
     let (dmt, recovery) = ExtentTable::open(dir, options).unwrap();
-    (dmt, recovery.left)
+    (dmt, recovery.last_shutdown)
 }
 
 /// What `du` would say.
@@ -93,7 +93,7 @@ fn i5_a_log_is_replaced_before_it_outgrows_its_share() {
     assert_eq!(extents.len() as u64, EXTENTS);
     drop(dmt);
     let (dmt, left) = open(dir.path());
-    assert_eq!(left, Left::Crashed);
+    assert_eq!(left, Shutdown::Crashed);
     let found = dmt.extents(file);
     assert!(found.iter().zip(&extents).all(|(found, was)| found.range == was.range));
     assert_eq!((found.len(), dmt.usage().dirty_extents), (extents.len(), EXTENTS), "I4");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
-use halocline_meta::load::Left;
+use halocline_meta::load::Shutdown;
 use halocline_meta::table::{ExtentTable, Options};
 use halocline_meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
@@ -113,7 +113,7 @@ fn i4_what_is_accepted_during_a_close_is_closed_with_the_rest() {
         let options = Options::new(1 << 20, Box::<Lru>::default(), 8);
         let (table, recovery) =
             ExtentTable::open_on_boot(dir.path(), options, "next boot").unwrap();
-        assert_eq!(recovery.left, Left::Closed);
+        assert_eq!(recovery.last_shutdown, Shutdown::Closed);
         assert_eq!(table.files().len(), accepted + 1, "round {round}");
     }
 }

@@ -7,9 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_meta::load::Left;
+use halocline_meta::load::Shutdown;
 use halocline_meta::table::{ExtentTable, Options};
-use halocline_meta::{BLOCK, FileId, OriginKey, Stamp, Wanted};
+use halocline_meta::{BLOCK, CriticalRange, FileId, OriginKey, Stamp};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -232,16 +232,16 @@ fn i5_a_close_without_a_trim_passes_the_duty_on() {
     write(&dmt, A, blocks(0, 1), true);
     drop(dmt);
     let (dmt, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
-    assert_eq!((recovery.left, recovery.trim), (Left::Crashed, true));
+    assert_eq!((recovery.last_shutdown, recovery.trim), (Shutdown::Crashed, true));
     dmt.close().unwrap();
     drop(dmt);
     let (dmt, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
-    assert_eq!((recovery.left, recovery.trim), (Left::Closed, true), "nobody trimmed");
+    assert_eq!((recovery.last_shutdown, recovery.trim), (Shutdown::Closed, true), "nobody trimmed");
     dmt.trimmed();
     dmt.close().unwrap();
     drop(dmt);
     let (_, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
-    assert_eq!((recovery.left, recovery.trim), (Left::Closed, false));
+    assert_eq!((recovery.last_shutdown, recovery.trim), (Shutdown::Closed, false));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn renames_carry_directories_and_leave_the_replaced_alone() {
 fn a_file_is_forgotten_with_its_critical_ranges_but_not_its_waiting_blocks() {
     let (_dir, dmt) = cache();
     write(&dmt, A, blocks(0, 1), true);
-    dmt.critical().note(Wanted { file: A, range: blocks(3, 1), placement: HERE }, true);
+    dmt.critical().note(CriticalRange { file: A, range: blocks(3, 1), placement: HERE }, true);
     assert!(matches!(dmt.forget(A), Err(Error::Invalid { .. })), "it has extents");
     dmt.unmap(A, blocks(0, 1)).unwrap();
     dmt.forget(A).unwrap();
@@ -306,7 +306,7 @@ fn a_closed_store_refuses_changes_and_memory_does_not_run_ahead() {
     assert_eq!((dmt.usage(), dmt.files(), dmt.extents(A)), before);
     drop(dmt);
     let (dmt, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
-    assert_eq!(recovery.left, Left::Closed);
+    assert_eq!(recovery.last_shutdown, Shutdown::Closed);
     assert!(recovery.trim, "a reservation was open: its blocks may have been written");
     assert_eq!(dmt.usage().used, 2 * BLOCK);
 }

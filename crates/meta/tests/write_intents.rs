@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_meta::load::Left;
+use halocline_meta::load::Shutdown;
 use halocline_meta::table::{ExtentTable, Options, STORE_DIR};
 use halocline_meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
@@ -18,7 +18,7 @@ const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 const INTENT: u64 = 8;
 const LIMIT: u64 = 32;
 
-fn open(dir: &Path, boot: &str) -> (ExtentTable, Left) {
+fn open(dir: &Path, boot: &str) -> (ExtentTable, Shutdown) {
     static CLOCK: AtomicU64 = AtomicU64::new(1_000_000);
     let options = Options {
         intent_bytes: INTENT * BLOCK,
@@ -26,7 +26,7 @@ fn open(dir: &Path, boot: &str) -> (ExtentTable, Left) {
         ..Options::new(LIMIT * BLOCK, Box::<Lru>::default(), 16)
     };
     let (dmt, recovery) = ExtentTable::open_on_boot(dir, options, boot).unwrap();
-    (dmt, recovery.left)
+    (dmt, recovery.last_shutdown)
 }
 
 /// A cache with one clean extent of the file's first `count` blocks.
@@ -88,7 +88,7 @@ fn i4_a_write_into_a_clean_extent_records_the_stretch_around_it_first() {
     assert_eq!((usage.dirty / BLOCK, usage.held / BLOCK), (4, 4));
     drop(dmt);
     let (dmt, left) = open(dir.path(), "boot");
-    assert_eq!((left, extents(&dmt)), (Left::Crashed, with_intent.to_vec()));
+    assert_eq!((left, extents(&dmt)), (Shutdown::Crashed, with_intent.to_vec()));
     assert_eq!(flush(&dmt), 8, "after a crash all of the stretch goes to the origin");
 }
 
@@ -141,7 +141,7 @@ fn i2_what_is_recorded_as_dirty_is_not_evicted_before_it_is_recorded_otherwise()
     assert_eq!((extents(&dmt), dmt.usage().held), (vec![(3, 1, true)], 0));
     drop(dmt);
     let (dmt, left) = open(dir.path(), "next boot");
-    assert_eq!((left, extents(&dmt)), (Left::PowerLost, vec![(3, 1, true)]));
+    assert_eq!((left, extents(&dmt)), (Shutdown::PowerLost, vec![(3, 1, true)]));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_clean_close_leaves_no_more_dirty_than_there_is() {
     drop(dmt);
     let (dmt, left) = open(dir.path(), "boot");
     let exact = vec![(0, 3, false), (3, 1, true), (4, 4, false)];
-    assert_eq!((left, extents(&dmt)), (Left::Closed, exact));
+    assert_eq!((left, extents(&dmt)), (Shutdown::Closed, exact));
 }
 
 #[test]
@@ -185,5 +185,5 @@ fn what_a_power_loss_keeps_of_a_write_intent_is_what_its_barrier_covered() {
     assert!(dmt.promised(FILE, blocks(5, 1)) && !dmt.promised(FILE, blocks(INTENT + 3, 1)));
     drop(dmt);
     let (dmt, left) = open(dir.path(), "next boot");
-    assert_eq!((left, extents(&dmt)), (Left::PowerLost, vec![(0, INTENT, true)]));
+    assert_eq!((left, extents(&dmt)), (Shutdown::PowerLost, vec![(0, INTENT, true)]));
 }

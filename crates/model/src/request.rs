@@ -22,6 +22,15 @@ pub struct ByteRange {
     pub end: u64,
 }
 
+/// An offset or a length in a buffer, as its index.
+///
+/// # Panics
+/// If no buffer is so long.
+#[must_use]
+pub fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
+}
+
 impl From<ByteRange> for (u64, u64) {
     fn from(range: ByteRange) -> Self {
         (range.start, range.end)

@@ -2,9 +2,9 @@
 //! are active (p of the cost model). The engine and the simulator use the same code.
 
 use crate::heads::Heads;
+use crate::in_step::StepDetector;
 use crate::request::{ByteRange, Direction};
 use crate::striping::Striping;
-use crate::turns::Turns;
 use rustc_hash::FxHashMap;
 
 /// A process counts towards p for this long after its last request for the file.
@@ -28,7 +28,7 @@ pub struct Streams {
     ends: [u64; ENDS],
     next_end: usize,
     heads: Heads,
-    turns: Turns,
+    detector: StepDetector,
     /// p as counted at `counted_ms`; counting at every request would be linear in p.
     active: u32,
     counted_ms: u64,
@@ -43,7 +43,7 @@ impl Default for Streams {
             ends,
             next_end: 0,
             heads: Heads::default(),
-            turns: Turns::default(),
+            detector: StepDetector::default(),
             active: 0,
             counted_ms: 0,
         }
@@ -85,7 +85,7 @@ impl Streams {
     /// Notes a request; returns how it continues its process's stream.
     pub fn note(&mut self, striping: Striping, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
         let pattern = self.peek(striping, pid, range);
-        self.turns.note(striping, range);
+        self.detector.note(striping, range);
         let last = self.by_process.get(&pid);
         self.active += u32::from(last.is_none());
         let Pattern { run_bytes, last_run_bytes, .. } = pattern;
@@ -134,7 +134,7 @@ impl Streams {
     fn in_step(&self, striping: Striping, range: ByteRange) -> bool {
         let kept = striping.servers() == 1
             || (range.len() >= striping.stripe() && !self.heads.serve_reads());
-        self.active > 1 && kept && self.turns.in_step()
+        self.active > 1 && kept && self.detector.in_step()
     }
 
     /// Whether the origin serves reads in the file, wherever its writes go.

@@ -72,7 +72,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 fn not_regular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
+    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
 /// Reads the file at `path`, if it has at most `bytes_max` bytes.

@@ -1,8 +1,27 @@
-//! What Halocline needs of the operating system; outside input is not trusted.
+//! What Halocline needs of the operating system; outside input is not trusted. The layers above open, read, wait and fail
+//! through these modules:
 //!
-//! The layers above open, read, wait and fail through these modules: the [`error`] of all layers with its one
-//! conversion to an errno, the injected [`clock`], [`private`] files and directories that others may have prepared, and
-//! bounded reading of outside input ([`bounded`]).
+//! - [`error`] the error of all layers, with its one conversion to an errno
+//! - [`catch_panic`] a panic fails one request, not the thread
+//! - [`clock`] time and waiting, handed in
+//! - [`timed_calls`] calls that may hang
+//!
+//! Files and directories:
+//! - [`private`] those that only this program may use, whoever prepared them
+//! - [`beneath`] paths resolved strictly below a directory
+//! - [`bounded`] reading of what others may have written
+//! - [`rename_new`] renames that replace nothing
+//! - [`birth_time`] when a file was created, which tells it from a later one with its inode number
+//! - [`write_lease`] whether an open file is the only one of its inode
+//! - [`open_files`] the process's descriptors, divided among components
+//!
+//! The machine:
+//! - [`boot_id`] which boot this is; [`bound_process`] processes that end with the one that started them
+//! - [`one_device`] whether two directories are on one device
+//! - [`root_reserve`] space and memory that the kernel keeps for root
+//! - [`client_pages`] pages that the client of a network file system keeps
+//! - [`kernel_passthrough`] what passthrough needs, and when it pays
+//! - [`counted`] counted nouns for people
 
 pub mod beneath;
 pub mod birth_time;

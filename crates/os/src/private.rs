@@ -315,7 +315,7 @@ pub(crate) fn open_checked(
     let file = openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
         Errno::LOOP => not_ours("is a symbolic link"),
         // A socket, or a FIFO or directory being opened for writing.
-        Errno::NXIO | Errno::ISDIR => not_ours("is no regular file"),
+        Errno::NXIO | Errno::ISDIR => not_ours("is not a regular file"),
         errno => Refusal::System(errno),
     })?;
     let file = File::from(file);
@@ -344,7 +344,7 @@ fn check_ours(file: &File) -> std::result::Result<u32, Refusal> {
     let stat = fstat(file).map_err(Refusal::System)?;
     let not_ours = |what: String| Err(Refusal::NotOurs(what));
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return not_ours("is no regular file".into());
+        return not_ours("is not a regular file".into());
     }
     if stat.st_uid != own_uid() {
         return not_ours(format!("belongs to user {}, not to user {}", stat.st_uid, own_uid()));
@@ -387,7 +387,7 @@ fn open_directory(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<O
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::LOOP | Errno::NOTDIR => Error::invalid(
-            format!("{} is a symbolic link or no directory", path.display()),
+            format!("{} is a symbolic link or not a directory", path.display()),
             "find out who put it there, and move it away",
         ),
         errno => Error::at(path, "open the directory")(errno.into()),

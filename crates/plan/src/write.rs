@@ -33,7 +33,7 @@ const STRIPS_MAX: usize = 1024;
 pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
     let mut lines = vec!["#!/bin/sh".to_owned(), "set -e".to_owned()];
     for file in &plan.file {
-        let path = file.path.as_deref().ok_or("a path that is no UTF-8 cannot be in a script")?;
+        let path = file.path.as_deref().ok_or("a path that is not UTF-8 cannot be in a script")?;
         if path.contains(['\0', '\n']) {
             return Err(format!("{path:?}: its name has a line break"));
         }
@@ -228,7 +228,7 @@ impl<'p> Pooled<'p> {
         let found = found.ok_or("it lies on no server")?;
         if !found.stripe.is_multiple_of(POOLED_UNIT) {
             let stripe = found.stripe;
-            return Err(format!("its stripe of {stripe} bytes is no multiple of {POOLED_UNIT}"));
+            return Err(format!("its stripe of {stripe} bytes is not a multiple of {POOLED_UNIT}"));
         }
         Ok(found)
     }
@@ -262,7 +262,7 @@ fn beegfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String
     }
     if !stripe.is_power_of_two() {
         return Err(format!(
-            "its stripe of {stripe} bytes is no power of two, as chunks of BeeGFS are"
+            "its stripe of {stripe} bytes is not a power of two, as chunks of BeeGFS are"
         ));
     }
     let directory = directory_of(path);
@@ -401,7 +401,7 @@ mod tests {
         for (widths, why) in [
             ([64 * K, 64 * K, 64 * K], "lies on the pools \"1\" and \"2\""),
             ([64 * K, 128 * K, 0], "65536 and 131072 bytes"),
-            ([4 * K, 4 * K, 0], "no multiple of 65536"),
+            ([4 * K, 4 * K, 0], "not a multiple of 65536"),
         ] {
             let plan = named(&names, "/f", &[(None, &widths)]);
             for target in [Target::CephFs, Target::BeeGfs] {
@@ -412,7 +412,7 @@ mod tests {
         let two = named(&names, "/f", &[(Some(8), &[1, 1, 0]), (None, &[1, 0, 0])]);
         assert!(commands(Target::CephFs, &two).unwrap_err().contains("2 parts"));
         let odd = named(&names, "/f", &[(None, &[192 * K, 192 * K, 0])]);
-        assert!(commands(Target::BeeGfs, &odd).unwrap_err().contains("no power of two"));
+        assert!(commands(Target::BeeGfs, &odd).unwrap_err().contains("not a power of two"));
         let unnamed = named(&["a", "b"], "/f", &[(None, &[64 * K, 0])]);
         assert!(commands(Target::CephFs, &unnamed).unwrap_err().contains("no pool in its name"));
         let words = named(&["ssd.0"], "/f", &[(None, &[64 * K])]);

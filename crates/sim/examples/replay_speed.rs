@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use halocline_sim::workload::{Ior, Workload};
 use halocline_sim::{
-    FileLayout, FilesSeen, Options, ServerSet, replay, replay_cached, replay_tiered,
+    FileLayout, Options, ServerSet, TracedFiles, replay, replay_cached, replay_tiered,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,7 +52,7 @@ fn cache_and_tier() -> Result<(), Box<dyn std::error::Error>> {
         let ior = if random { ior.random(1) } else { ior };
         let order = if random { "random" } else { "in order" };
         for policy in ["adaptive", "always", "foresight"] {
-            let mut files = FilesSeen::default();
+            let mut files = TracedFiles::default();
             for request in ior.requests() {
                 files.push(&request);
             }

@@ -5,7 +5,9 @@
 //!   origin;
 //! - [`replay`](mod@replay): the requests, one after another, on these servers, in simulated time;
 //! - [`workload`]: the request streams of IOR, HPIO, MPI-Tile-IO and BTIO;
-//! - [`study`]: admission policies on random workloads.
+//! - [`study`]: admission policies on random workloads;
+//! - [`store_load`](mod@store_load): clients that ask the masters of a shared store;
+//! - [`token_traffic`](mod@token_traffic): what nodes ask the store of tokens.
 //!
 //! Devices are those of the emulation ([`halocline_model::emulated`]). There are no files, clocks or threads: the same
 //! requests, servers, layouts and seed give the same result.
@@ -16,12 +18,14 @@
 pub mod fuzzing;
 pub mod replay;
 pub mod servers;
+pub mod store_load;
 pub mod study;
+pub mod token_traffic;
 pub mod workload;
 
 pub use halocline_model::file_layout::FileLayout;
 pub use replay::{
-    CacheOutcome, FilesSeen, Options, Outcome, Pace, Sides, TierOutcome, Uses, replay,
+    CacheOutcome, Options, Outcome, Pace, Sides, TierOutcome, TracedFiles, Uses, replay,
     replay_cached, replay_tiered,
 };
 pub use servers::{Server, ServerSet};

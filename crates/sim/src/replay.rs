@@ -17,7 +17,7 @@ use serde::Serialize;
 
 pub use cached::{CacheOutcome, replay_cached};
 pub use sides::Sides;
-pub use tiered::{FilesSeen, TierOutcome, Uses, replay_tiered};
+pub use tiered::{TierOutcome, TracedFiles, Uses, replay_tiered};
 
 use crate::FileLayout;
 use crate::servers::ServerSet;

@@ -40,7 +40,7 @@ pub struct Effort {
     /// on an emulated device, whose time does not depend on it.
     pub direct: bool,
     /// Measure the network path to the server separately, too, because the server is on another machine.
-    pub way: bool,
+    pub network: bool,
 }
 
 impl Default for Effort {
@@ -51,7 +51,7 @@ impl Default for Effort {
             requests: 200,
             sizes: [4, 16, 64, 256, 1024].map(|kib| kib << 10).to_vec(),
             direct: true,
-            way: false,
+            network: false,
         }
     }
 }
@@ -64,14 +64,14 @@ pub struct Calibration {
     /// Whether the page cache was bypassed; otherwise reads may have measured memory.
     pub direct: bool,
     /// The network path to the server, if requested; the profile's times include it.
-    pub way: Option<Way>,
+    pub network: Option<NetworkCost>,
     /// Requests that were measured.
     pub requests: usize,
 }
 
 /// The cost of the network path to a server on another machine, measured by reads of what that has in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Way {
+pub struct NetworkCost {
     /// Of one request, in picoseconds: e of the cost model, and the time of the server's software.
     pub startup_ps: u64,
     /// Of one byte, in picoseconds: t of the cost model.
@@ -81,13 +81,13 @@ pub struct Way {
 impl Calibration {
     /// The device alone: the profile without the network path to it.
     pub fn device(&self) -> DeviceProfile {
-        let Some(way) = self.way else { return self.profile };
+        let Some(network) = self.network else { return self.profile };
         let mut device = self.profile;
         for service in [&mut device.read, &mut device.write] {
             for startup in [&mut service.startup_sequential_ps, &mut service.startup_random_ps] {
-                *startup = startup.saturating_sub(way.startup_ps);
+                *startup = startup.saturating_sub(network.startup_ps);
             }
-            service.per_byte_ps = service.per_byte_ps.saturating_sub(way.per_byte_ps);
+            service.per_byte_ps = service.per_byte_ps.saturating_sub(network.per_byte_ps);
         }
         device
     }
@@ -112,7 +112,7 @@ pub fn calibrate(
     let longest = effort.sizes.iter().copied().max().unwrap_or(0).max(FILL);
     let mut run = Run { device, scratch: &scratch, effort, buffer: AlignedBuffer::new(longest) };
     let fill_steps = effort.span.div_ceil(FILL);
-    let series = fit::SERIES.into_iter().chain(effort.way.then_some(fit::WAY));
+    let series = fit::SERIES.into_iter().chain(effort.network.then_some(fit::NETWORK));
     let runs = series.clone().count() * effort.sizes.len();
     let total = fill_steps + (runs * effort.requests) as u64;
     let failed = || Error::at(dir, "measure the server with a scratch file");
@@ -133,10 +133,10 @@ pub fn calibrate(
         }
     }
     let requests = runs * effort.requests;
-    let way = points.split_off(fit::SERIES.len() * effort.sizes.len());
-    let way = effort.way.then(|| fit::way(&way));
-    let way = way.map(|(startup_ps, per_byte_ps)| Way { startup_ps, per_byte_ps });
-    Ok(Calibration { profile: fit::profile(&points), direct: scratch.direct, way, requests })
+    let network = points.split_off(fit::SERIES.len() * effort.sizes.len());
+    let network = effort.network.then(|| fit::network(&network));
+    let network = network.map(|(startup_ps, per_byte_ps)| NetworkCost { startup_ps, per_byte_ps });
+    Ok(Calibration { profile: fit::profile(&points), direct: scratch.direct, network, requests })
 }
 
 fn check(dir: &Path, device: &dyn Device, effort: &Effort) -> Result<()> {

@@ -23,7 +23,7 @@ fn effort() -> Effort {
         requests: 60,
         sizes: vec![4096, 32_768, 262_144],
         direct: false,
-        way: false,
+        network: false,
     }
 }
 
@@ -97,7 +97,7 @@ fn an_emulated_ssd_is_recovered() {
     }));
 }
 
-/// A server on another machine: a way, a device, and in memory what was read last.
+/// A server on another machine: a network path, a device, and in memory what was read last.
 #[derive(Debug)]
 struct RemoteServer {
     memory: LocalDevice,
@@ -105,7 +105,7 @@ struct RemoteServer {
     in_memory: Mutex<(u64, usize)>,
 }
 
-/// What a request waits on the way, and a byte of it, nanoseconds.
+/// What a request waits on the network, and a byte of it, nanoseconds.
 const WAY_NS: (u64, u64) = (400_000, 8);
 
 impl RemoteServer {
@@ -168,17 +168,17 @@ fn the_way_to_a_server_is_told_from_its_device() {
             device: EmulatedServer::new(ssd, Arc::new(local())),
             in_memory: Mutex::default(),
         };
-        let effort = Effort { way: true, ..effort() };
+        let effort = Effort { network: true, ..effort() };
         let found = calibrate(dir.path(), &server, &effort, &mut |_, _| ()).unwrap();
-        let (way, wanted) = (found.way.unwrap(), expected(&ssd, effort.span));
+        let (network, wanted) = (found.network.unwrap(), expected(&ssd, effort.span));
         let mut strayed = strays("read", found.device().read, wanted.read);
         strayed.extend(strays("write", found.device().write, wanted.write));
         // A thread sleeps a little longer than it asks for.
         let (startup_ps, per_byte_ps) = (WAY_NS.0 * 1000, WAY_NS.1 * 1000);
-        if way.startup_ps.abs_diff(startup_ps) * 4 > startup_ps
-            || way.per_byte_ps.abs_diff(per_byte_ps) * 4 > per_byte_ps
+        if network.startup_ps.abs_diff(startup_ps) * 4 > startup_ps
+            || network.per_byte_ps.abs_diff(per_byte_ps) * 4 > per_byte_ps
         {
-            strayed.push(format!("{way:?}"));
+            strayed.push(format!("{network:?}"));
         }
         if strayed.is_empty() {
             return;

@@ -13,7 +13,7 @@ use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_model::file_layout::FileLayout;
 use halocline_os::error::{Error, Result};
 use halocline_storage::device::Device;
-use halocline_storage::volume::origin::relayout::{Standing, Step, Wish};
+use halocline_storage::volume::origin::relayout::{LayoutChange, Step, Wish};
 use halocline_storage::volume::unstripe::unstripe;
 use halocline_storage::volume::{Distribution, Origin, OriginFile};
 use proptest::prelude::*;
@@ -101,7 +101,11 @@ fn to_move(dir: &Path) -> Result<Origin> {
     }
 }
 
-fn apply(dir: &Path, wish: &Wish, before: &mut dyn FnMut(Step) -> Result<()>) -> Result<Standing> {
+fn apply(
+    dir: &Path,
+    wish: &Wish,
+    before: &mut dyn FnMut(Step) -> Result<()>,
+) -> Result<LayoutChange> {
     let origin = to_move(dir)?;
     origin.clear_moves(&mut |_| Ok(()))?;
     let found = origin.look(std::slice::from_ref(wish), true)?.remove(0);
@@ -112,7 +116,7 @@ fn apply(dir: &Path, wish: &Wish, before: &mut dyn FnMut(Step) -> Result<()>) ->
     Ok(origin.look(std::slice::from_ref(wish), false)?.remove(0))
 }
 
-fn moved(dir: &Path, wish: &Wish) -> Standing {
+fn moved(dir: &Path, wish: &Wish) -> LayoutChange {
     apply(dir, wish, &mut |_| Ok(())).unwrap()
 }
 
@@ -171,7 +175,7 @@ fn a_moved_file_has_its_bytes_its_attributes_and_its_layout() {
     unstripe(dir, Path::new("file"), &dir.join("plain"), &mut |_| {}).unwrap();
     assert_eq!(fs::read(dir.join("plain")).unwrap(), want);
     let back = moved(dir, &wish("file", &[(0, [4096; 3])]));
-    assert!(matches!(back.now, Distribution::Even(_)), "the volume's own stripe is no layout");
+    assert!(matches!(back.now, Distribution::Even(_)), "the volume's own stripe is not a layout");
     assert_eq!(local_files(dir, "layouts").len(), 0);
     assert_eq!(read(&mounted(dir), "file"), want);
 }

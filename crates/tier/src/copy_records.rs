@@ -304,7 +304,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also what is no number, or too large a one, and places that lead elsewhere: whatever is taken for
+        /// Also what is not a number, or too large a one, and places that lead elsewhere: whatever is taken for
         /// a record is the same record when it is written again.
         #[test]
         fn hostile_links_are_no_records_or_whole_ones(

@@ -24,6 +24,7 @@ use halocline_vfs::{Caller, DirEntry, Engine, Make, Maker, OpenMode, Seek, SetAt
 impl Engine for FileTier {
     type Node = Node;
     type Handle = Handle;
+    type Tree = Namespace;
 
     fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, namespace::Node>) {
         (self.components.base.tiers.tree(), Cow::Owned(node.0.entry()))

@@ -64,7 +64,7 @@ impl Explainer {
         let is_file = self.inodes.stat(&node.0)?.kind() == libc::S_IFREG;
         let file = if is_file { self.tree_walk.named(path, 1)?.pop() } else { None };
         let file = file.ok_or_else(|| {
-            let what = format!("{} is no regular file", path.display());
+            let what = format!("{} is not a regular file", path.display());
             Error::invalid(what, "`halocline where DIR` lists the files below a directory")
         })?;
         let mut told = self.facts(file)?;

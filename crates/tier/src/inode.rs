@@ -80,7 +80,7 @@ impl Place {
         tiers.tree().stat(&self.entry).map_or(1, |link| link.raw.st_nlink)
     }
 
-    /// Whether this may be a directory: it is no regular file.
+    /// Whether this may be a directory: it is not a regular file.
     pub(super) const fn may_be_directory(&self) -> bool {
         self.away.is_none() && self.resident.is_none()
     }

@@ -19,7 +19,7 @@
 //!   account, [`watermarks`] how full it may be, [`copy_records`] the clean copies (by a [`stamp`] of each),
 //!   [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`],
 //!   [`history`] and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
-//!   when [`wakeups`] says so; [`adopt`] is for what is no file; [`not_moved`] says why a file stays, [`staged_copy`]
+//!   when [`wakeups`] says so; [`adopt`] is for what is not a file; [`not_moved`] says why a file stays, [`staged_copy`]
 //!   is its copy before it moves, and [`notes`] are what a person should know.
 //! - Policy: [`planner`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
 //!   with what [`jobs`] announce (each a [`job`] from a [`job_file`], followed by its [`opener`]); [`eviction_queue`]

@@ -90,7 +90,7 @@ impl TierSet {
             let path = root.join(name);
             let real = fs::canonicalize(&path).ok().filter(|real| real.is_dir()).ok_or_else(|| {
                 Error::invalid(
-                    format!("{}: the tier {name:?} is no directory", path.display()),
+                    format!("{}: the tier {name:?} is not a directory", path.display()),
                     format!(
                         "create it or mount its device there; {} holds one directory for each tier",
                         root.display()

@@ -36,7 +36,7 @@ pub(super) struct Survey {
     pub(super) stay: HashSet<(usize, PathBuf)>,
     /// Files on the SSD that records name by their inodes, as far as they are there.
     pub(super) recorded: HashMap<u64, Option<Recorded>>,
-    /// Clean copies, which are no files of their own.
+    /// Clean copies, which are not files of their own.
     pub(super) copies: HashSet<(usize, PathBuf)>,
     /// Files on the SSD that state which number they keep.
     pub(super) numbered: Vec<Numbered>,

@@ -180,7 +180,7 @@ impl TierDir {
         })
     }
 
-    /// Removes the file at `place`; it is no error if it is gone already.
+    /// Removes the file at `place`; it is not an error if it is gone already.
     pub(super) fn remove(&self, place: &Path) -> Result<()> {
         let remove = || {
             let (dir, name) = self.parent(place)?;

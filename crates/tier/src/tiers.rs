@@ -151,7 +151,7 @@ impl Tiers {
 mod tests {
     use super::*;
 
-    /// A file that has just lost its name has no path: the root of a tier is no place for it.
+    /// A file that has just lost its name has no path: the root of a tier is not a place for it.
     #[test]
     fn a_place_without_a_path_cannot_be_named() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

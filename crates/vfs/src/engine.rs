@@ -11,8 +11,13 @@ use std::os::fd::BorrowedFd;
 
 use halocline_os::error::Result;
 
-use crate::namespace::{self, Directory, Namespace};
+use crate::tree::{OpenDirectory, Tree};
 use crate::{Allocate, Caller, DirEntry, Make, Maker, Seek, SetAttr, Stat};
+
+/// An inode of the tree below an engine.
+pub type NodeBelow<E> = <<E as Engine>::Tree as Tree>::Node;
+/// An open directory of the tree below an engine.
+pub type DirectoryBelow<E> = <<E as Engine>::Tree as Tree>::Directory;
 
 /// How the front end must treat an open file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,23 +35,35 @@ pub struct OpenMode {
 /// The caller guarantees that permissions were checked by the kernel (mount option `default_permissions`) and that a
 /// handle is used only between its open and its drop. An implementation MUST be safe to call from many threads at once
 /// and MUST keep the invariants of `docs/INVARIANTS.md` that concern it.
-pub trait Engine: Send + Sync + 'static {
+pub trait Engine: Sized + Send + Sync + 'static {
     /// A file, directory, link or special file that a front end refers to; cheap to clone.
     /// Dropping the last clone lets the engine forget it.
     type Node: Clone + Send + Sync + Debug + 'static;
     /// An open regular file; dropping it closes it.
     type Handle: Send + Sync + Debug + 'static;
+    /// What has the names.
+    type Tree: Tree;
 
     /// The tree that has the names, and its node for `node`.
-    fn below<'a>(&'a self, node: &'a Self::Node) -> (&'a Namespace, Cow<'a, namespace::Node>);
+    fn below<'a>(&'a self, node: &'a Self::Node) -> (&'a Self::Tree, Cow<'a, NodeBelow<Self>>);
     /// The root directory.
     fn root(&self) -> Self::Node;
     /// Identity of a node: equal for two nodes exactly if they are names of one inode (device, inode).
     fn key(&self, node: &Self::Node) -> (u64, u64) {
-        self.below(node).1.key()
+        let (tree, node) = self.below(node);
+        tree.key(&node)
     }
     /// Looks a name up.
     fn lookup(&self, parent: &Self::Node, name: &OsStr) -> Result<(Self::Node, Stat)>;
+    /// Looks a name up that was just read from an open directory: an engine may have read its attributes with it.
+    fn lookup_listed(
+        &self,
+        _dir: &DirectoryBelow<Self>,
+        parent: &Self::Node,
+        name: &OsStr,
+    ) -> Result<(Self::Node, Stat)> {
+        self.lookup(parent, name)
+    }
     /// Attributes.
     fn stat(&self, node: &Self::Node, handle: Option<&Self::Handle>) -> Result<Stat>;
     /// Changes attributes. Clears set-user-id bits as the origin would.
@@ -65,14 +82,14 @@ pub trait Engine: Send + Sync + 'static {
     /// Creates something other than an open regular file, with a name in a directory.
     fn make(
         &self,
-        place: (&Self::Node, &OsStr),
+        entry: (&Self::Node, &OsStr),
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Self::Node, Stat)>;
     /// Creates and opens a regular file; `flags` are those of `open(2)`.
     fn create(
         &self,
-        place: (&Self::Node, &OsStr),
+        entry: (&Self::Node, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
@@ -84,7 +101,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes an empty directory.
     fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()> {
         let (tree, parent) = self.below(parent);
-        tree.remove_dir(&parent, name).map(drop)
+        tree.remove_dir(&parent, name)
     }
     /// Renames; `flags` are those of `renameat2(2)`.
     fn rename(
@@ -130,7 +147,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Writes all of `data` at `offset`, or at the end for a handle opened with `O_APPEND`.
     fn write(&self, handle: &Self::Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()>;
     /// Makes the names in a directory durable.
-    fn sync_dir(&self, dir: &Directory) -> Result<()> {
+    fn sync_dir(&self, dir: &DirectoryBelow<Self>) -> Result<()> {
         dir.sync()
     }
     /// Whether [`Engine::flush`] does anything; otherwise the kernel need not call it.
@@ -154,14 +171,14 @@ pub trait Engine: Send + Sync + 'static {
     fn seek(&self, handle: &Self::Handle, offset: u64, what: Seek) -> Result<u64>;
 
     /// Opens a directory.
-    fn open_dir(&self, node: &Self::Node) -> Result<Directory> {
+    fn open_dir(&self, node: &Self::Node) -> Result<DirectoryBelow<Self>> {
         let (tree, node) = self.below(node);
         tree.open_dir(&node)
     }
     /// Reads entries from cookie `offset` (0 at first) until `take` returns `false`.
     fn read_dir(
         &self,
-        dir: &Directory,
+        dir: &DirectoryBelow<Self>,
         offset: u64,
         take: &mut dyn FnMut(DirEntry) -> bool,
     ) -> Result<()> {

@@ -1,8 +1,8 @@
 //! The interface between front ends and engines, and the directory tree below both.
 //!
 //! [`engine`] is the contract: a front end (`crates/fuse`) calls it, the extent cache (`crates/cache`) and the file
-//! tier (`crates/tier`) implement it. [`namespace`] is a directory tree accessed by descriptors, which has the names of
-//! either; [`uncached`] is an engine that consists only of such a tree.
+//! tier (`crates/tier`) implement it. [`tree`] is what has an engine's names; [`namespace`] is one in a directory, accessed
+//! by descriptors, which both of these use; [`uncached`] is an engine that consists only of such a tree.
 
 mod allocate;
 mod caller;
@@ -10,6 +10,7 @@ pub mod engine;
 pub mod namespace;
 mod seek;
 mod stat;
+pub mod tree;
 pub mod uncached;
 
 pub use allocate::Allocate;
@@ -18,3 +19,4 @@ pub use engine::{Engine, OpenMode};
 pub use namespace::DirEntry;
 pub use seek::Seek;
 pub use stat::{SetAttr, SetTime, Stat};
+pub use tree::{OpenDirectory, Tree};

@@ -12,6 +12,12 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// One with nothing in it, for who fills in all that is known.
+    pub fn empty() -> Self {
+        // SAFETY: `stat64` is plain integers; all zeros is a value of it.
+        Self { raw: unsafe { std::mem::zeroed() }, born: None }
+    }
+
     /// Device and inode number.
     pub fn key(&self) -> (u64, u64) {
         (self.raw.st_dev, self.raw.st_ino)

@@ -48,6 +48,7 @@ impl Uncached {
 impl Engine for Uncached {
     type Node = Node;
     type Handle = OpenFile;
+    type Tree = Namespace;
 
     fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
         (&self.namespace, Cow::Borrowed(node))
@@ -83,18 +84,18 @@ impl Engine for Uncached {
         self.namespace.set_attr(node, &change)
     }
 
-    fn make(&self, place: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
-        self.namespace.make(place, what, by)
+    fn make(&self, entry: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+        self.namespace.make(entry, what, by)
     }
 
     fn create(
         &self,
-        place: (&Node, &OsStr),
+        entry: (&Node, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
     ) -> Result<(Node, Stat, OpenFile)> {
-        let (node, stat, file) = self.namespace.create(place, mode, flags, by)?;
+        let (node, stat, file) = self.namespace.create(entry, mode, flags, by)?;
         let handle = self.handle(&node, file)?;
         Ok((node, stat, handle))
     }

@@ -181,12 +181,12 @@ fn is_numbered(word: &str) -> bool {
     (1..=2).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// A document that is cited by a name that is no path: in capitals before "section".
+/// A document that is cited by a name that is not a path: in capitals before "section".
 fn unnamed(word: &str, next: &str) -> Option<String> {
     let name = word.trim_matches(|c: char| !c.is_alphanumeric());
     let capitals = name.len() >= 3 && name.bytes().all(|b| b.is_ascii_uppercase());
     let cited = name == GONE || capitals && next.starts_with("section");
-    cited.then(|| format!("{name} is no document of the repository: cite a path"))
+    cited.then(|| format!("{name} is not a document of the repository: cite a path"))
 }
 
 /// Names of documents in a word.

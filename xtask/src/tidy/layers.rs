@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Source};
 
-const TABLE: &str = "ARCHITECTURE.md";
+pub(super) const TABLE: &str = "ARCHITECTURE.md";
 
 /// Finds what the table and the manifests do not agree on.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
@@ -78,22 +78,22 @@ impl<'a> Row<'a> {
     }
 }
 
-fn crate_of(path: &str) -> Option<&str> {
+pub(super) fn crate_of(path: &str) -> Option<&str> {
     let name = path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
     (!name.contains('/')).then_some(name)
 }
 
 /// The crates of this repository that a manifest names, without the prefix of their names.
 #[derive(Debug, Default)]
-struct Dependencies {
+pub(super) struct Dependencies {
     /// By the crate, by its build script, or by either for some targets.
-    used: BTreeSet<String>,
+    pub(super) used: BTreeSet<String>,
     /// By its tests, benchmarks and examples only.
     tested_with: BTreeSet<String>,
 }
 
 impl Dependencies {
-    fn read(manifest: &str) -> Result<Self, toml::de::Error> {
+    pub(super) fn read(manifest: &str) -> Result<Self, toml::de::Error> {
         let manifest: toml::Table = toml::from_str(manifest)?;
         let mut found = Self::default();
         found.add(&manifest);
@@ -118,7 +118,7 @@ impl Dependencies {
 /// The crate of this repository that an entry means, which may give it another name.
 fn own((key, value): (&String, &toml::Value)) -> Option<String> {
     let package = value.get("package").and_then(toml::Value::as_str).unwrap_or(key);
-    package.strip_prefix("halocline-").map(str::to_owned)
+    package.strip_prefix("halocline-").map(|name| name.replace('-', "_"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Documents name source files that exist: `` `cache/redirect.rs` `` is a file of the crate `cache`, `` `flush/sweep.rs` ``
-//! the end of a path of the repository, and `` `cache::redirect` `` a module of a crate, or an item of one.
+//! the end of a path of the repository, and `` `cache::redirect` `` a module of a crate, or an item of one. Also outside of
+//! code letters, a path from the root (`bench/overhead.py`) leads to a file or a directory.
 //!
 //! Decision records and the changelog tell of the past and are left alone.
 
@@ -20,9 +21,18 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
         Path::new(path).extension().is_some_and(|end| end == "md")
             && !PAST.iter().any(|past| path.starts_with(past))
     };
+    let tops: BTreeSet<&str> =
+        paths.iter().filter_map(|path| Some(path.split_once('/')?.0)).collect();
     let mut findings = Vec::new();
     for source in sources.iter().filter(is_document) {
         for (index, line) in source.text.lines().enumerate() {
+            for path in line.split_whitespace().filter_map(|word| from_root(&tops, word)) {
+                let inside = format!("{path}/");
+                if !paths.iter().any(|there| *there == path || there.starts_with(&inside)) {
+                    let what = format!("there is no {path} in the repository");
+                    findings.push(Finding::new(source, index + 1, what));
+                }
+            }
             for code in line.split('`').skip(1).step_by(2) {
                 if let Some(what) = missing(&paths, code) {
                     findings.push(Finding::new(source, index + 1, what));
@@ -31,6 +41,18 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The path from the root that a word of a document is. Sources are left to the other rules, and so are paths with a
+/// placeholder, in capitals or brackets, and documents, whose names are in capitals.
+fn from_root<'a>(tops: &BTreeSet<&str>, word: &'a str) -> Option<&'a str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    let path = word.trim_matches(|c: char| !is_part(c)).trim_end_matches(['/', '.']);
+    let (top, rest) = path.split_once('/')?;
+    let has_capitals = rest.as_bytes().windows(2).any(|two| two.iter().all(u8::is_ascii_uppercase));
+    let is_plain = rest.chars().all(is_part) && !has_capitals;
+    let is_source = Path::new(path).extension().is_some_and(|end| end == "rs");
+    (tops.contains(top) && is_plain && !is_source).then_some(path)
 }
 
 /// What is wrong with a word in code letters, if it names a source.
@@ -69,6 +91,7 @@ mod tests {
         let sources = [
             Source::new("crates/cache/src/lib.rs", ""),
             Source::new("crates/cache/src/components.rs", ""),
+            Source::new("bench/measure.py", ""),
             Source::new(path, text),
         ];
         check(&sources).len()
@@ -77,13 +100,21 @@ mod tests {
     #[test]
     fn what_is_there_may_be_named() {
         let text = "`cache/components.rs`, `src/components.rs`, `crates/cache/src/lib.rs`, `cache::components::let_go`, \
-                    `cache::components`, `admit/NAME.rs`, `a.rs::test`, `Config::load`, `*.rs`";
+                    `cache::components`, `admit/NAME.rs`, `a.rs::test`, `Config::load`, `*.rs`, \
+                    `bench/measure.py --all`, (crates/cache/src), `bench/NAME.py`, crates/, other/file, and/or, `crates/{a,b}`";
         assert_eq!(findings("ARCHITECTURE.md", text), 0);
     }
 
     #[test]
     fn what_is_not_there_is_found() {
-        for text in ["`cache/room.rs`", "`omponents.rs`", "`cache::room`", "`cache::tier::a::b`"] {
+        for text in [
+            "Run bench/other.py.",
+            "`crates/room --x`",
+            "`cache/room.rs`",
+            "`omponents.rs`",
+            "`cache::room`",
+            "`cache::tier::a::b`",
+        ] {
             assert_eq!(findings("docs/INVARIANTS.md", text), 1, "{text}");
             assert_eq!(findings("docs/decisions/0001-a.md", text), 0, "{text}");
         }

@@ -72,7 +72,7 @@ impl Uses {
         }
     }
 
-    /// Macro arguments are no syntax tree: look for `crate :: name` among the tokens.
+    /// Macro arguments are not a syntax tree: look for `crate :: name` among the tokens.
     fn note_tokens(&mut self, tokens: TokenStream) {
         let trees: Vec<TokenTree> = tokens.into_iter().collect();
         for (index, tree) in trees.iter().enumerate() {

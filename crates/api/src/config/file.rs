@@ -117,7 +117,7 @@ impl Source<'_> {
             self.complain(&span, error.message(), "correct the TOML")
         })?;
         let Some(toml::Value::Table(entries)) = whole.get(table) else {
-            let what = format!("{table} is no table");
+            let what = format!("{table} is not a table");
             let remedy = format!("write [{table}.NAME] tables, as docs/CONFIG.md shows");
             return Err(self.complain(&span, &what, &remedy));
         };

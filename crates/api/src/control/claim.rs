@@ -40,7 +40,7 @@ use claimant::{Claimant, Claimants, read_answer};
 use names::{Access, Entry, Kind};
 use other_users::OtherUsers;
 
-pub use claim_request::{UseAs, Wanted};
+pub use claim_request::{ClaimRequest, UseAs};
 #[cfg(any(test, fuzzing))]
 pub(crate) use names::fuzzing;
 pub(super) use owner::{Owner, owner_of};
@@ -84,9 +84,9 @@ struct Told {
 /// A directory that another process uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// The directory that was wanted.
+    /// The directory that was asked for.
     pub wanted: PathBuf,
-    /// The cache that it was wanted with.
+    /// The cache that it was asked for with.
     pub wanted_cache: PathBuf,
     /// The directory in use: the same, or one above or below it. Empty if unknown.
     pub dir: PathBuf,
@@ -103,21 +103,21 @@ pub struct Taken {
 impl Claim {
     /// Claims directories, or reports which process uses one. Starts no thread: until [`Claim::answer`] is called,
     /// processes that ask wait for a second.
-    pub fn take(wanted: &Wanted<'_>) -> Result<Self, Taken> {
+    pub fn take(request: &ClaimRequest<'_>) -> Result<Self, Taken> {
         for tried in 1.. {
             let mut claim = Self {
                 nonce: nonce(),
-                access: wanted.access(),
-                cache: wanted.cache.to_owned(),
+                access: request.access(),
+                cache: request.cache.to_owned(),
                 listeners: Vec::new(),
                 answering: None,
             };
-            let above: Vec<_> = wanted.dirs.iter().map(|dir| ancestors::of(dir)).collect();
-            for (dir, above) in wanted.dirs.iter().zip(&above) {
+            let above: Vec<_> = request.dirs.iter().map(|dir| ancestors::of(dir)).collect();
+            for (dir, above) in request.dirs.iter().zip(&above) {
                 claim.listen(dir, above);
             }
             let mut found = None;
-            for (dir, above) in wanted.dirs.iter().zip(&above) {
+            for (dir, above) in request.dirs.iter().zip(&above) {
                 found = found.or_else(|| claim.find_other(dir, above));
             }
             let Some(taken) = found else { return Ok(claim) };

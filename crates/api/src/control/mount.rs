@@ -238,7 +238,7 @@ fn numbered(table: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
 
 /// State of a mount that was made on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum MountState {
     /// It is there, with nothing mounted over it.
     OnTop,
     /// It is there, under another mount.
@@ -254,17 +254,17 @@ pub fn number_on(path: &Path) -> io::Result<Option<u64>> {
 
 /// The state of the mount `number`, which was made on `path`: by path alone, the disk below would be mistaken for it
 /// once it is gone.
-pub fn standing(path: &Path, number: u64) -> io::Result<Standing> {
-    Ok(standing_in(&fs::read(MOUNTINFO)?, path, number))
+pub fn state(path: &Path, number: u64) -> io::Result<MountState> {
+    Ok(state_in(&fs::read(MOUNTINFO)?, path, number))
 }
 
-fn standing_in(table: &[u8], path: &Path, number: u64) -> Standing {
+fn state_in(table: &[u8], path: &Path, number: u64) -> MountState {
     if top_of(table, path) == Some(number) {
-        Standing::OnTop
+        MountState::OnTop
     } else if numbers_on(table, path).any(|(found, _)| found == number) {
-        Standing::Covered
+        MountState::Covered
     } else {
-        Standing::Gone
+        MountState::Gone
     }
 }
 
@@ -313,12 +313,12 @@ mod tests {
 
     #[test]
     fn a_mount_is_told_from_the_one_below_it() {
-        let of = |path: &str, number| standing_in(TABLE, Path::new(path), number);
-        assert_eq!(of("/srv", 43), Standing::OnTop);
-        assert_eq!(of("/srv", 42), Standing::Covered);
-        assert_eq!(of("/srv", 40), Standing::Gone);
-        assert_eq!(of("/mnt/a b", 40), Standing::OnTop, "a mount inside covers nothing");
-        assert_eq!(of("/mnt/a b", 41), Standing::Gone);
+        let of = |path: &str, number| state_in(TABLE, Path::new(path), number);
+        assert_eq!(of("/srv", 43), MountState::OnTop);
+        assert_eq!(of("/srv", 42), MountState::Covered);
+        assert_eq!(of("/srv", 40), MountState::Gone);
+        assert_eq!(of("/mnt/a b", 40), MountState::OnTop, "a mount inside covers nothing");
+        assert_eq!(of("/mnt/a b", 41), MountState::Gone);
     }
 
     #[test]

@@ -211,7 +211,7 @@ fn a_line_that_is_too_long_ends_the_connection() {
         let mut answer = String::new();
         let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(raw), &mut answer);
         assert!(answer.is_empty() || answer.contains("more than"), "{answer}");
-        assert_eq!(*fake.hints.lock(), [], "the rest of a line is no request");
+        assert_eq!(*fake.hints.lock(), [], "the rest of a line is not a request");
     }
 }
 

@@ -68,7 +68,7 @@ impl Controlled for ExtentEngine {
             self.components.identifier.processes.set_rank(hint.pid, rank);
         }
         if let Some(policy) = &hint.policy {
-            self.components.identifier.learn(policy)?;
+            self.components.identifier.load_policy(policy)?;
         }
         if !hint.path.as_os_str().is_empty() {
             let wish = FileHint {

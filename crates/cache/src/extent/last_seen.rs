@@ -27,7 +27,7 @@ pub(crate) struct LastSeen {
     /// When our last change ended, in milliseconds since the epoch.
     pub(crate) ours_ms: u64,
     /// Whether the rebuilder is to record it as soon as it is at rest.
-    pub(crate) restless: bool,
+    pub(crate) unrecorded: bool,
 }
 
 impl LastSeen {
@@ -39,7 +39,7 @@ impl LastSeen {
             under_way: 0,
             recorded: false,
             ours_ms: 0,
-            restless: false,
+            unrecorded: false,
         }
     }
 

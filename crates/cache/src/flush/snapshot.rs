@@ -8,7 +8,7 @@ use std::thread;
 
 use bon::Builder;
 use halocline_model::layout::Placement;
-use halocline_model::request::ByteRange;
+use halocline_model::request::{ByteRange, index};
 use parking_lot::Mutex;
 
 use crate::damage::Damage;
@@ -199,8 +199,4 @@ fn pieces<'a>(dirty: &[Extent], start: u64, memory: &'a mut [u8]) -> Vec<Piece<'
         (at, rest) = (range.end, behind);
     }
     pieces
-}
-
-fn index(length: u64) -> usize {
-    usize::try_from(length).expect("a region fits in memory")
 }

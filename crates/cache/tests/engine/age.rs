@@ -15,7 +15,7 @@ use crate::truth::pattern;
 const WAIT_LIMIT: Duration = Duration::from_mins(1);
 
 #[test]
-fn i3_dirty_bytes_go_home_at_their_age_whatever_programs_do() {
+fn i3_dirty_bytes_reach_the_origin_at_their_age_whatever_programs_do() {
     let config = Config {
         rebuild: true,
         max_dirty_age: Duration::from_millis(300),

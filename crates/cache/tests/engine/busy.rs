@@ -31,7 +31,7 @@ fn dirty() -> Fixture {
 }
 
 #[test]
-fn i7_a_flush_waits_for_the_request_that_holds_what_it_brings_home() {
+fn i7_a_flush_waits_for_the_request_that_holds_what_it_flushes() {
     let fixture = dirty();
     let handle = fixture.handle("file");
     fixture.cache_faults.set(Some(Operation::Write), Effect::Stall, When::Always);

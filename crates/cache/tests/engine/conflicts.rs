@@ -1,6 +1,6 @@
 //! Dirty bytes under which the origin was changed by others (I9): after a kill, while the mount lives,
 //! and under a cache that is a copy. The origin's version stays the file, ours is saved, and both are
-//! told of; what only we changed is no conflict.
+//! told of; what only we changed is not a conflict.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -191,7 +191,7 @@ impl Run {
         }
         let status = self.fixture.engine().status();
         assert!(status.used_bytes <= LIMIT, "I5: {} bytes after {op:?}", status.used_bytes);
-        // The file system's own index of a sparse object is no data block: at this size it is one
+        // The file system's own index of a sparse object is not data block: at this size it is one
         // block for each of the three objects at most. `sides::limit_bytes` sets room aside for it.
         let blocks = self.fixture.cache_blocks();
         assert!(blocks <= LIMIT + 3 * 4096, "I5: {blocks} bytes on disk after {op:?}");

@@ -122,7 +122,7 @@ fn go_on(truth: &mut Truth) {
     assert!(reason.contains("metadata store"), "{reason}");
 }
 
-/// Writes into a lease that it is no copy: its own inode number and birth time.
+/// Writes into a lease that it is not a copy: its own inode number and birth time.
 fn pass_for_the_original(lease: &Path) {
     let found = std::fs::metadata(lease).unwrap();
     let born = found.created().map_or(0, |at| at.duration_since(UNIX_EPOCH).unwrap().as_nanos());
@@ -167,12 +167,12 @@ fn go_on_and_kill() {
 }
 
 #[test]
-fn i7_dirty_bytes_go_home_and_an_unmount_succeeds() {
+fn i7_dirty_bytes_reach_the_origin_and_an_unmount_succeeds() {
     alone("store_failure::go_on_and_flush");
 }
 
 #[test]
-#[ignore = "run by i7_dirty_bytes_go_home_and_an_unmount_succeeds"]
+#[ignore = "run by i7_dirty_bytes_reach_the_origin_and_an_unmount_succeeds"]
 fn go_on_and_flush() {
     let (mut truth, held) = sick();
     go_on(&mut truth);
@@ -188,12 +188,12 @@ fn go_on_and_flush() {
 }
 
 #[test]
-fn i4_an_fsync_brings_home_what_the_store_cannot_promise() {
+fn i4_an_fsync_flushes_what_the_store_cannot_promise() {
     alone("store_failure::fsync_alone");
 }
 
 #[test]
-#[ignore = "run by i4_an_fsync_brings_home_what_the_store_cannot_promise"]
+#[ignore = "run by i4_an_fsync_flushes_what_the_store_cannot_promise"]
 fn fsync_alone() {
     let (mut truth, held) = sick();
     truth.write("dirty", 10 * KIB, KIB, 30);
@@ -297,12 +297,12 @@ fn i1_i4_programs_go_on_where_the_log_cannot_be_written() {
 /// Each overwrite was noted by itself, and the notes had one block: 293 of 400 writes failed, and so
 /// did every flush and unmount after that.
 #[test]
-fn i1_i7_any_number_of_overwrites_go_home() {
+fn i1_i7_any_number_of_overwrites_reach_the_origin() {
     alone("store_failure::overwrite_many");
 }
 
 #[test]
-#[ignore = "run by i1_i7_any_number_of_overwrites_go_home"]
+#[ignore = "run by i1_i7_any_number_of_overwrites_reach_the_origin"]
 fn overwrite_many() {
     let (mut truth, held) = sick();
     // The device takes nothing any more, so every write over dirty bytes goes to the origin alone.

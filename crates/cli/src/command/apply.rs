@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use clap::Args;
-use halocline_api::control::{Claim, Progress, UseAs, Wanted};
+use halocline_api::control::{Claim, ClaimRequest, Progress, UseAs};
 use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::{Standing, Step};
+use halocline_storage::volume::origin::relayout::{LayoutChange, Step};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -68,7 +68,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
         origin.check_space(&files).map_err(Failure::refused)?;
         return report(args, &plan, &origin, &files, false);
     }
-    let wanted = Wanted { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
+    let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let origin = Origin::open_to_move(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
@@ -122,7 +122,7 @@ fn interrupted(signal: u8, moved: usize, all: usize) -> Failure {
 
 fn move_all(
     origin: &Origin,
-    files: &[Standing],
+    files: &[LayoutChange],
     interruption: &Interruption,
     quiet: bool,
 ) -> Result<(), Failure> {
@@ -172,7 +172,7 @@ struct Stopped {
 /// in memory which object the file names, so both objects stay for the next apply.
 fn move_one(
     origin: &Origin,
-    file: &Standing,
+    file: &LayoutChange,
     before: &mut dyn FnMut(Step) -> Result<(), Error>,
     tell: &mut dyn FnMut(u64),
 ) -> Result<(), Stopped> {
@@ -193,19 +193,19 @@ fn report(
     args: &ApplyArgs,
     plan: &Plan,
     origin: &Origin,
-    files: &[Standing],
+    files: &[LayoutChange],
     cleared: bool,
 ) -> Outcome {
     let servers = placement::by_server(plan, origin, files);
     let to_move = || files.iter().filter(|file| !file.agrees());
-    let bytes = to_move().map(Standing::data_bytes).fold(0, u64::saturating_add);
+    let bytes = to_move().map(LayoutChange::data_bytes).fold(0, u64::saturating_add);
     if args.place.json {
-        let state = |file: &Standing| match (file.agrees(), args.dry_run) {
+        let state = |file: &LayoutChange| match (file.agrees(), args.dry_run) {
             (true, _) => "in place",
             (false, true) => "to move",
             (false, false) => "moved",
         };
-        let file = |file: &Standing| FileJson {
+        let file = |file: &LayoutChange| FileJson {
             path: file.path.to_string_lossy().into_owned(),
             state: state(file),
             bytes: file.data_bytes(),

@@ -17,6 +17,7 @@
 //!   simulated time, [`timed_tier`] the file tier; [`advise`]: what `advise` recommends compared with what they do;
 //! - [`metadata`]: the names of a shared file tier in their store;
 //! - [`store_server`]: the store, a server that the benchmark starts or one that runs;
+//! - [`report_args`]: options that several of them have;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
 mod admission;
@@ -32,6 +33,7 @@ mod metadata;
 mod mount_processes;
 pub(super) mod plot;
 mod record;
+mod report_args;
 mod scratch;
 mod scratch_dir;
 mod store_server;

@@ -14,7 +14,7 @@ use halocline_api::control::{Progress, path_as_json};
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
 use halocline_os::bounded;
 use halocline_os::error::Error;
-use halocline_storage::calibrate::{Calibration, Effort, Way, calibrate, is_remote};
+use halocline_storage::calibrate::{Calibration, Effort, NetworkCost, calibrate, is_remote};
 use halocline_storage::device::Device;
 use halocline_storage::device::emulate::EmulatedServer;
 use halocline_storage::device::local::LocalDevice;
@@ -73,9 +73,10 @@ struct Measured<'a> {
     path: &'a Path,
     #[serde(flatten)]
     profile: &'a DeviceProfile,
-    /// The way to another machine, which the profile has in it.
+    /// The network path to another machine, which the profile has in it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    way: Option<Way>,
+    #[serde(rename = "way")]
+    network: Option<NetworkCost>,
 }
 
 /// Twice the largest request that is measured, at least.
@@ -109,7 +110,7 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
         let measured = measured.iter().map(|(path, found)| Measured {
             path,
             profile: &found.profile,
-            way: found.way,
+            network: found.network,
         });
         print_json(&measured.collect::<Vec<_>>())?;
     } else {
@@ -153,7 +154,7 @@ fn measure(
         span: args.span,
         requests: args.requests as usize,
         direct: emulated.is_none(),
-        way: emulated.is_none() && is_remote(dir)?,
+        network: emulated.is_none() && is_remote(dir)?,
         ..Effort::default()
     };
     let mut meter = Meter::new("measuring", args.json);
@@ -179,9 +180,9 @@ fn describe(dir: &Path, found: &Calibration) -> String {
         ]
         .concat();
     }
-    if let Some(way) = &found.way {
-        let rate = 1e6 / way.per_byte_ps.max(1) as f64;
-        let startup = text::seconds(way.startup_ps as f64 * 1e-12);
+    if let Some(network) = &found.network {
+        let rate = 1e6 / network.per_byte_ps.max(1) as f64;
+        let startup = text::seconds(network.startup_ps as f64 * 1e-12);
         out +=
             &["  of that, the way there: ", &startup, &format!(" for a request; {rate:.0} MB/s\n")]
                 .concat();
@@ -256,7 +257,7 @@ mod tests {
             startup_random_ps: n + 1,
             per_byte_ps: 9,
         };
-        let of = |profile| Calibration { profile, direct: true, way: None, requests: 1 };
+        let of = |profile| Calibration { profile, direct: true, network: None, requests: 1 };
         let (old, new) = [(1, 3), (5, 7)]
             .map(|(read, write)| DeviceProfile { read: direction(read), write: direction(write) })
             .into();
@@ -290,7 +291,7 @@ mod tests {
         let direction =
             ServiceProfile { startup_sequential_ps: 1, startup_random_ps: 1, per_byte_ps: 1 };
         let profile = DeviceProfile { read: direction, write: direction };
-        let found = Calibration { profile, direct: true, way: None, requests: 1 };
+        let found = Calibration { profile, direct: true, network: None, requests: 1 };
         assert!(write(&file, &[("/mnt/a".into(), found)]).is_err());
         assert_eq!(fs::read(&file).unwrap(), text);
     }

@@ -1,6 +1,8 @@
 //! `halocline cluster`: the nodes that cache one origin, and what becomes of those that are gone.
 
+mod drain;
 mod report;
+mod tier_fsck;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -9,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use halocline_cluster::registry::Seen;
+use halocline_cluster::registry::FileIdentity;
 use halocline_cluster::sessions::{self, Exclusive, Node};
 use halocline_meta::identity::identity_of;
 use halocline_meta::origin_mark;
@@ -20,7 +22,7 @@ use halocline_os::error::{Error, Result};
 
 use super::offline_cache::OfflineCache;
 use super::print_json;
-use crate::cluster::{Left, StoreArgs};
+use crate::cluster::{AbandonedCache, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::options::ConfigArgs;
 use crate::print::{say, tell};
@@ -41,8 +43,10 @@ enum What {
     Status(AskArgs),
     /// Say who holds and who waits for which bytes of a file
     Tokens(report::TokensArgs),
-    /// Look for what does not fit together; changes nothing
-    Fsck(AskArgs),
+    /// Look for what does not fit together; without --repair nothing is changed
+    Fsck(FsckArgs),
+    /// Move the files on a node's SSD of a shared file tier to the shared disk, before the node leaves
+    Drain(drain::DrainArgs),
     /// Bring to the origin what a node that is gone left on its cache, which this machine reaches, and end its session
     Recover(RecoverArgs),
     /// End the session of a node that will not come back: what only its cache has is lost
@@ -54,6 +58,35 @@ enum What {
 struct AskArgs {
     #[command(flatten)]
     store: StoreArgs,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is checked: the tokens of an origin, or the names of a shared file tier.
+#[derive(Debug, Args)]
+struct FsckArgs {
+    /// The origin, if it is one's tokens
+    #[arg(required_unless_present = "tier", conflicts_with = "tier")]
+    origin: Option<PathBuf>,
+    /// The store, as the mounts have it
+    #[arg(long = "cluster", value_name = "URL[,URL...]")]
+    url: String,
+    /// The shared file tier whose names are compared with the disks: ROOT, with this node's SSD and the shared disk
+    #[arg(long, value_name = "ROOT")]
+    tier: Option<PathBuf>,
+    /// Where the SSDs of other nodes are reached here: a path with `{node}` in place of a node's name
+    #[arg(long, value_name = "PATTERN", requires = "tier")]
+    peers: Option<String>,
+    /// Put in order what differs, and build the names from the disks if the store may have forgotten some; no node may be mounted
+    #[arg(long, requires = "tier")]
+    repair: bool,
+    /// The tier was this machine's alone: it becomes that of the node NAME, without a byte being copied
+    #[arg(long, value_name = "NAME", requires = "tier")]
+    adopt: Option<String>,
+    /// Do not compare: the names in the store are right, though it was restarted or replaced
+    #[arg(long, requires = "tier", conflicts_with_all = ["repair", "json", "adopt"])]
+    confirm: bool,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -96,9 +129,21 @@ pub(crate) fn execute(args: &ClusterCommand) -> Outcome {
         What::Nodes(args) => nodes(args),
         What::Status(args) => report::status(args),
         What::Tokens(args) => report::tokens(args),
-        What::Fsck(args) => report::fsck(args),
+        What::Fsck(args) => fsck(args),
+        What::Drain(args) => drain::execute(args),
         What::Recover(args) => recover(args),
         What::Forget(args) => forget(args),
+    }
+}
+
+fn fsck(args: &FsckArgs) -> Outcome {
+    match (&args.tier, &args.origin) {
+        (Some(root), _) => tier_fsck::execute(root, args),
+        (None, origin) => {
+            let origin = origin.clone().unwrap_or_default();
+            let store = StoreArgs::new(origin, args.url.clone());
+            report::fsck(&AskArgs { store, json: args.json })
+        }
     }
 }
 
@@ -163,10 +208,10 @@ fn recover(args: &RecoverArgs) -> Outcome {
             );
             continue;
         }
-        let left = Left::open(&origin, &cache, &config).map_err(Failure::refused)?;
+        let abandoned = AbandonedCache::open(&origin, &cache, &config).map_err(Failure::refused)?;
         // Only now can no one put another cache there.
-        check_identity(&cache, Some(left.cache_id()), &node).map_err(Failure::refused)?;
-        let bytes = left.bring_to_origin().map_err(Failure::refused)?;
+        check_identity(&cache, Some(abandoned.cache_id()), &node).map_err(Failure::refused)?;
+        let bytes = abandoned.bring_to_origin().map_err(Failure::refused)?;
         sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
         clear_mark(&origin, &node);
         let bytes = text::bytes(bytes);
@@ -252,7 +297,7 @@ fn dirty_inodes(node: &Node) -> Option<BTreeSet<u64>> {
     if node.cache_id != Some(id) {
         return None;
     }
-    let seen = File::open(cache).and_then(Seen::of).ok()?;
+    let seen = File::open(cache).and_then(FileIdentity::of).ok()?;
     // A copy may have other bytes than the node's own.
     if node.cache_seen.is_none_or(|own| own.inode != seen.inode || own.born_ns != seen.born_ns) {
         return None;

@@ -35,14 +35,14 @@ pub(crate) struct ExplainArgs {
     processes: Option<u32>,
     /// Whether the request reads or writes [default: write]
     #[arg(long, value_enum, requires = "offset")]
-    direction: Option<Way>,
+    direction: Option<DirectionArg>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Way {
+enum DirectionArg {
     Read,
     Write,
 }
@@ -73,8 +73,8 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
         offset,
         length,
         direction: match args.direction {
-            Some(Way::Read) => Direction::Read,
-            Some(Way::Write) | None => Direction::Write,
+            Some(DirectionArg::Read) => Direction::Read,
+            Some(DirectionArg::Write) | None => Direction::Write,
         },
         processes: args.processes,
     };

@@ -30,6 +30,7 @@ use crate::options::ConfigArgs;
 use crate::preflight;
 use crate::print::tell;
 use crate::recording::{self, Recording};
+use crate::shared_tier;
 use crate::slow_open_notice::SlowOpenNotice;
 use crate::text;
 
@@ -44,7 +45,7 @@ const LOG_NAME: &str = "halocline.log";
 /// messages to halocline.log in the cache directory. End it with `halocline umount`.
 #[derive(Debug, Args)]
 #[command(override_usage = "halocline mount [OPTIONS] ORIGIN MOUNTPOINT --cache DIR\n       \
-                            halocline mount [OPTIONS] --tier ROOT MOUNTPOINT")]
+                            halocline mount [OPTIONS] --tier ROOT MOUNTPOINT [--cluster URL]")]
 pub(crate) struct MountArgs {
     /// The data on slow storage (not with --tier), and an empty directory or the origin itself
     #[arg(required = true, num_args = 1..=2, value_names = ["ORIGIN", "MOUNTPOINT"])]
@@ -52,8 +53,9 @@ pub(crate) struct MountArgs {
     /// A directory on the SSD, for nothing else; at first an empty one
     #[arg(long, value_name = "DIR", required_unless_present = "tier")]
     cache: Option<PathBuf>,
-    /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices
-    #[arg(long, value_name = "ROOT", conflicts_with_all = ["cache", "cluster"])]
+    /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices. With --cluster, ROOT/ssd is this
+    /// node's own, and ROOT/hdd a directory that all nodes see: docs/SHARED_TIER.md
+    #[arg(long, value_name = "ROOT", conflicts_with = "cache")]
     tier: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -88,7 +90,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
     let plan = plan(args, &config)?;
     if !args.foreground && !args.background_process {
         let common = match &plan {
-            Plan::Extents(place) => open_engine::one_device(&place.origin, &place.cache, &config),
+            Plan::Extents(paths) => open_engine::one_device(&paths.origin, &paths.cache, &config),
             Plan::Tier(..) => None,
         };
         args.config.check_lasts().map_err(Failure::refused)?;
@@ -97,22 +99,31 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
         return Ok(code);
     }
     match plan {
-        Plan::Extents(place) => {
+        Plan::Extents(paths) => {
             let (alone, config) = (args.cluster.is_alone(), args.cluster.fit(config));
-            serve(args, &config, &place, |given_up| {
+            serve(args, &config, &paths, |given_up| {
                 let claim = open_engine::when_free(given_up, || {
-                    open_engine::claim(&place, &config, alone)
+                    open_engine::claim(&paths, &config, alone)
                 })?;
-                let node = args.cluster.join((&place.origin, &place.cache), &config)?;
+                let node = args.cluster.join((&paths.origin, &paths.cache), &config)?;
                 let (node, lost) = (node.as_ref(), args.cache_lost);
-                let _opening = SlowOpenNotice::of(&place.origin);
-                Ok((open_engine::open_without_others(&place, &config, node, lost)?, claim))
+                let _opening = SlowOpenNotice::of(&paths.origin);
+                Ok((open_engine::open_without_others(&paths, &config, node, lost)?, claim))
             })
         }
-        Plan::Tier(root, place) => {
+        Plan::Tier(root, paths) if !args.cluster.is_alone() => {
+            let config = args.cluster.fit(config);
+            serve(args, &config, &paths, |given_up| {
+                let claim = shared_tier::claim(&root, &paths, given_up)?;
+                let _opening = SlowOpenNotice::of(&root);
+                Ok((shared_tier::open(&root, &args.cluster)?, claim))
+            })
+        }
+        Plan::Tier(root, paths) => {
             let config = Config { attr_timeout: config.tier_attr_timeout, ..config };
-            serve(args, &config, &place, |given_up| {
-                let claim = open_engine::claim_tiers(&root, &place, &config, given_up)?;
+            serve(args, &config, &paths, |given_up| {
+                shared_tier::refuse_if_shared(&root)?;
+                let claim = open_engine::claim_tiers(&root, &paths, &config, given_up)?;
                 let _opening = SlowOpenNotice::of(&root);
                 Ok((open_engine::open_tier(&root, &config)?, claim))
             })
@@ -127,6 +138,9 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
     let paths = args.paths.as_slice();
     let plan = match (&args.tier, &args.cache, paths) {
         (Some(root), _, [mountpoint]) => {
+            if !args.cluster.is_alone() {
+                shared_tier::check(config, &args.cluster).map_err(Failure::refused)?;
+            }
             let tiers = preflight::tiers(root, config).map_err(Failure::refused)?;
             let mountpoint =
                 preflight::tier_mountpoint(mountpoint, &tiers, config).map_err(Failure::refused)?;
@@ -154,7 +168,7 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
 }
 
 /// The arguments of this command for the process in the background: the flag stands right behind the
-/// subcommand, because what is behind `--` is no flag.
+/// subcommand, because what is behind `--` is not a flag.
 fn in_background(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     // In front of the subcommand are only flags without values.
@@ -187,7 +201,7 @@ fn start_in_background() -> Outcome {
 fn serve<E: Hosted>(
     args: &MountArgs,
     config: &Config,
-    place: &MountPaths,
+    paths: &MountPaths,
     open: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<(E, Claim)>,
 ) -> Outcome {
     if args.background_process {
@@ -198,30 +212,30 @@ fn serve<E: Hosted>(
     rustix::process::umask(Mode::from_raw_mode(0o077));
     let mut signals = Signals::catch()?;
     let common = match args.tier {
-        None => open_engine::one_device(&place.origin, &place.cache, config),
+        None => open_engine::one_device(&paths.origin, &paths.cache, config),
         Some(_) => None,
     };
     let background = args.background_process;
     let mut given_up = || signals.stop_requested() || (background && is_unread(&std::io::stdout()));
-    let begin = |file| Recording::begin(file, place, config);
+    let begin = |file| Recording::begin(file, paths, config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let (engine, claim) = open(&mut given_up).map_err(Failure::refused)?;
-    let host = Host::start((Arc::new(engine), claim), config, (place, recording), true)?;
+    let host = Host::start((Arc::new(engine), claim), config, (paths, recording), true)?;
     if args.background_process {
-        if let Err(failure) = step_back(&place.cache) {
+        if let Err(failure) = step_back(&paths.cache) {
             // Who asked for the mount was interrupted, and wants none.
             host.serve(|| true)?;
             return Err(failure);
         }
     } else {
-        tell!("mounted {} on {}", text::path(&place.origin), text::path(&place.mountpoint));
+        tell!("mounted {} on {}", text::path(&paths.origin), text::path(&paths.mountpoint));
         // Behind the line that says that the mount works, for which others wait.
         open_engine::tell_notes(common);
     }
     let done = host.serve(|| signals.stop_requested())?;
     tell_left(&done);
     if done.left_bytes > 0 {
-        return Err(Failure::mount_again(done.left_bytes, &place.cache));
+        return Err(Failure::mount_again(done.left_bytes, &paths.cache));
     }
     conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use halocline_api::config::{Binding, Config};
 use halocline_meta::identity::{self, CACHE_FILE};
 use halocline_meta::lease::{self, Evidence};
-use halocline_meta::load::{Left, Recovery};
+use halocline_meta::load::{Recovery, Shutdown};
 use halocline_meta::table::{self, Access, ExtentTable};
 use halocline_meta::{Extent, FileId};
 use halocline_model::evict;
@@ -56,7 +56,7 @@ pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
         return Err(Failure::refused(lost));
     }
     let dir = text::path(&dir);
-    Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here; {REMEDY}")))
+    Err(Failure::refused(format!("{dir} is not a cache: nothing was ever cached here; {REMEDY}")))
 }
 
 impl OfflineCache {
@@ -91,7 +91,7 @@ impl OfflineCache {
     /// Leaves the cache in the state in which it was found. A crashed one stays crashed: what its process wrote was
     /// never synced, and must not count as durable if the machine fails.
     pub(super) fn leave(&self) -> Result<()> {
-        if self.recovery.left == Left::Crashed {
+        if self.recovery.last_shutdown == Shutdown::Crashed {
             self.dmt.persist()?;
         } else {
             self.dmt.close()?;

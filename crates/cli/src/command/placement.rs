@@ -11,7 +11,7 @@ use halocline_os::bounded;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
 use halocline_sim::ServerSet;
-use halocline_storage::volume::origin::relayout::{Standing, Wish};
+use halocline_storage::volume::origin::relayout::{LayoutChange, Wish};
 use halocline_storage::volume::{Distribution, Origin};
 use serde::Serialize;
 
@@ -185,7 +185,7 @@ pub(crate) struct ServerBytes {
 }
 
 /// The same for each server.
-pub(crate) fn by_server(plan: &Plan, origin: &Origin, files: &[Standing]) -> Vec<ServerBytes> {
+pub(crate) fn by_server(plan: &Plan, origin: &Origin, files: &[LayoutChange]) -> Vec<ServerBytes> {
     let servers = plan.server.iter().zip(origin.servers()).enumerate();
     servers
         .map(|(index, (planned, server))| ServerBytes {

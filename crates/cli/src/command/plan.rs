@@ -24,7 +24,7 @@ use halocline_plan::planner::{self, Name, Outcome};
 use halocline_plan::write::{self, Target};
 
 use super::judge::{self, Replay};
-use source::Seen;
+use source::TraceSummary;
 
 /// Plan the stripes of files on servers of several kinds, from a trace of their requests
 ///
@@ -86,8 +86,8 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         preflight::report_file(file).map_err(Failure::refused)?;
         preflight::no_input(file, &[&args.trace, &args.servers]).map_err(Failure::refused)?;
     }
-    let look = if args.html.is_some() { source::look_closely } else { source::look };
-    let seen = look(&args.trace)?;
+    let read = if args.html.is_some() { source::summarize_for_report } else { source::summarize };
+    let seen = read(&args.trace)?;
     let name = text::path(&args.trace);
     let mut replay = Replay::new(&set);
     let outcome = planner::plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
@@ -134,7 +134,7 @@ fn write_plan(out: &Path, plan: &Plan) -> io::Result<()> {
 }
 
 /// Why there is no plan for the trace at `path`.
-fn no_plan(path: &Path, seen: &Seen, error: &halocline_plan::Error) -> Failure {
+fn no_plan(path: &Path, seen: &TraceSummary, error: &halocline_plan::Error) -> Failure {
     let trace = text::path(path);
     Failure::refused(match error {
         halocline_plan::Error::NoSpace { file, bytes, missing } => {
@@ -149,7 +149,11 @@ fn no_plan(path: &Path, seen: &Seen, error: &halocline_plan::Error) -> Failure {
     })
 }
 
-fn plan_of(seen: &Seen, server: Vec<halocline_plan::servers::Server>, outcome: &Outcome) -> Plan {
+fn plan_of(
+    seen: &TraceSummary,
+    server: Vec<halocline_plan::servers::Server>,
+    outcome: &Outcome,
+) -> Plan {
     let choice = outcome.choice();
     let default = outcome.of(Name::Def).unwrap_or(choice);
     let file = |file: &halocline_plan::workload::File| {

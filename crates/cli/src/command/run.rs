@@ -105,7 +105,7 @@ impl RunArgs {
 /// Everything that was checked before the run.
 struct Plan {
     config: Config,
-    place: MountPaths,
+    paths: MountPaths,
     report: Option<PathBuf>,
     program: PathBuf,
     /// Determined before there is a mount: a process that is killed while it waits for a mount of its own never ends.
@@ -130,14 +130,14 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
             }
             return joining::run(args, &plan, *engine);
         }
-        match open_engine::claim(&plan.place, &plan.config, args.cluster.is_alone()) {
+        match open_engine::claim(&plan.paths, &plan.config, args.cluster.is_alone()) {
             Ok(claim) => return run_alone(args, plan, claim),
             Err(taken) if waiting.is_worth(&found, &taken, &plan) => {}
             Err(_) => {
                 // A signal ends this process, which holds nothing yet.
                 let claim = open_engine::when_free(
                     || false,
-                    || open_engine::claim(&plan.place, &plan.config, args.cluster.is_alone()),
+                    || open_engine::claim(&plan.paths, &plan.config, args.cluster.is_alone()),
                 );
                 return run_alone(args, plan, claim.map_err(Failure::refused)?);
             }
@@ -149,20 +149,20 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
 fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let mut signals = Signals::catch()?;
     // Before the engine starts threads: namespaces can be created with a single thread only.
-    plan.place.view = seclude(&plan.place.origin, args.quiet)?;
-    let begin = |file| Recording::begin(file, &plan.place, &plan.config);
+    plan.paths.view = seclude(&plan.paths.origin, args.quiet)?;
+    let begin = |file| Recording::begin(file, &plan.paths, &plan.config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
-    let sides = (plan.place.origin.as_path(), plan.place.cache.as_path());
+    let sides = (plan.paths.origin.as_path(), plan.paths.cache.as_path());
     let node = args.cluster.join(sides, &plan.config).map_err(Failure::refused)?;
-    let opening = SlowOpenNotice::of(&plan.place.origin);
+    let opening = SlowOpenNotice::of(&plan.paths.origin);
     let engine =
-        open_engine::open_without_others(&plan.place, &plan.config, node.as_ref(), args.cache_lost);
+        open_engine::open_without_others(&plan.paths, &plan.config, node.as_ref(), args.cache_lost);
     drop(opening);
     let engine = engine.map_err(Failure::refused)?;
-    let common = open_engine::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
+    let common = open_engine::one_device(&plan.paths.origin, &plan.paths.cache, &plan.config);
     let limit_bytes = engine.status().limit_bytes;
     let host = (Arc::new(engine), claim);
-    let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;
+    let host = Host::start(host, &plan.config, (&plan.paths, recording.clone()), false)?;
     if !args.quiet {
         open_engine::tell_notes(common);
     }
@@ -182,7 +182,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
             Flushing::Now(now) => meter.tell(&now),
             Flushing::Silent(time) if time > SILENCE && !is_told => {
                 is_told = true;
-                tell_silence(&plan.place.origin);
+                tell_silence(&plan.paths.origin);
             }
             Flushing::Silent(_) => {}
         }
@@ -207,7 +207,7 @@ fn reported(
     let (mut report, flushed) = match finished {
         Ok(finished) => finished,
         Err(error) => {
-            let cache = plan.place.cache.display();
+            let cache = plan.paths.cache.display();
             return stays_dirty(
                 status,
                 &format!("{error}; the cache {cache} keeps what is not flushed"),
@@ -267,7 +267,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     preflight::process_and_device().map_err(Failure::refused)?;
     let report = args.report.as_deref().map(preflight::report_file).transpose();
     args.trace.as_deref().map_or(Ok(()), recording::check).map_err(Failure::refused)?;
-    let place = MountPaths {
+    let paths = MountPaths {
         mountpoint: sides.origin.clone(),
         origin: sides.origin,
         cache: sides.cache,
@@ -276,7 +276,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     let program = find_program(&args.command[0], "nothing was mounted")?;
     Ok(Plan {
         config,
-        place,
+        paths,
         report: report.map_err(Failure::refused)?,
         is_mpi: mpi::is_mpi(&program, args.command[1..].iter().map(OsString::as_os_str)),
         program,
@@ -316,7 +316,7 @@ fn command_of(args: &RunArgs, plan: &Plan) -> Result<Command, Failure> {
 
 /// Lets the command begin in its working directory, under the name that leads into the mount.
 fn enter(command: &mut Command, plan: &Plan) -> Result<(), Failure> {
-    let Some(view) = &plan.place.view else {
+    let Some(view) = &plan.paths.view else {
         // The working directory of this process itself is the one underneath the mount.
         command.current_dir(&plan.workdir);
         return Ok(());
@@ -397,7 +397,7 @@ fn how_it_ended(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) 
         let what = format!(
             "{} stay on the cache {}; they are flushed when it is used again with this origin",
             text::bytes(report.dirty_bytes_left),
-            plan.place.cache.display()
+            plan.paths.cache.display()
         );
         return stays_dirty(status, &what);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_api::control::{Claim, Progress, UseAs, Wanted};
+use halocline_api::control::{Claim, ClaimRequest, Progress, UseAs};
 use halocline_os::error::Error;
 use halocline_storage::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
 
@@ -46,7 +46,7 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
         ))
     })?;
     // Until the copy is made: what is dirty on a cache would not be in it.
-    let wanted = Wanted { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::Reader };
+    let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::Reader };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let total_bytes = planned_bytes(&args.origin, path, out).map_err(Failure::refused)?;
     if args.dry_run {

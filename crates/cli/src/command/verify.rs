@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::Standing;
+use halocline_storage::volume::origin::relayout::LayoutChange;
 use serde::Serialize;
 
 use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
@@ -59,7 +59,7 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     args.place.check_servers(&plan, &origin)?;
     let measured =
         args.trace.as_deref().map(|trace| measured::measure(trace, &plan)).transpose()?;
-    let mut files: Vec<(PathBuf, Option<Standing>)> = Vec::new();
+    let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
     for wish in &wishes {
         let found = match origin.look(std::slice::from_ref(wish), false) {
             Err(error) if error.errno() == libc::ENOENT => None,
@@ -67,12 +67,12 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
         };
         files.push((wish.path.clone(), found));
     }
-    let is_right = |found: &Option<Standing>| found.as_ref().is_some_and(Standing::agrees);
+    let is_right = |found: &Option<LayoutChange>| found.as_ref().is_some_and(LayoutChange::agrees);
     let agrees = files.iter().all(|(_, found)| is_right(found));
-    let there: Vec<Standing> = files.iter().filter_map(|(_, found)| found.clone()).collect();
+    let there: Vec<LayoutChange> = files.iter().filter_map(|(_, found)| found.clone()).collect();
     let servers = placement::by_server(&plan, &origin, &there);
     if args.place.json {
-        let file = |(path, found): &(PathBuf, Option<Standing>)| FileJson {
+        let file = |(path, found): &(PathBuf, Option<LayoutChange>)| FileJson {
             path: path.to_string_lossy().into_owned(),
             agrees: is_right(found),
             missing: found.is_none(),

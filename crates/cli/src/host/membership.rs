@@ -49,14 +49,14 @@ pub(super) struct OpenTo {
 
 impl OpenTo {
     /// To be called before the mount is made, which may cover the origin.
-    pub(super) fn new(place: &MountPaths, config: &Config, public: bool) -> Result<Self> {
-        let origin = place.origin.clone();
+    pub(super) fn new(paths: &MountPaths, config: &Config, public: bool) -> Result<Self> {
+        let origin = paths.origin.clone();
         let seen = fs::metadata(&origin).map_err(Error::at(&origin, "look at the origin"))?;
         let options = OPTIONS.iter().map(|option| (option.key.to_owned(), (option.get)(config)));
         Ok(Self {
             origin,
             id: (seen.dev(), seen.ino()),
-            mountpoint: public.then(|| MountPoint(place.mountpoint.clone())),
+            mountpoint: public.then(|| MountPoint(paths.mountpoint.clone())),
             options: options.collect(),
         })
     }

@@ -23,7 +23,7 @@ const FOR_ALL: u32 = 0o002;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Where a path leads: a name in a directory, which is no link, unless it is one of `/proc`.
+/// Where a path leads: a name in a directory, which is not a link, unless it is one of `/proc`.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) dir: OwnedFd,

@@ -16,7 +16,7 @@ use crate::source_tree::{self, Checkout};
 use crate::{differential, fsx, pjdfstest, programs, sqlite};
 
 /// Shared mappings are refused on a node, and most of fsx's calls are to be others than `close` and `open`.
-fn weights(close_open: u32) -> String {
+pub(crate) fn weights(close_open: u32) -> String {
     fsx::CONFIG
         .replace("mapread = 5", "mapread = 0")
         .replace("mapwrite = 5", "mapwrite = 0")

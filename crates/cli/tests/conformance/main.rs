@@ -22,6 +22,7 @@ mod programs;
 mod read_only_cache;
 mod reserves;
 mod set_id;
+mod shared_tier_suites;
 mod source_tree;
 mod sqlite;
 mod tier_copies;

@@ -83,6 +83,16 @@ impl Mount {
         mount
     }
 
+    /// Mounts the shared disk of another mount, which must live longer, with an SSD of its own: another node.
+    pub(crate) fn tier_beside(other: &Self, options: &[&str]) -> Self {
+        let mut mount = Self::tier_prepared(options);
+        let disk = mount.root().join("hdd");
+        fs::remove_dir(&disk).expect("nothing in it yet");
+        std::os::unix::fs::symlink(other.root().join("hdd"), disk).expect("link");
+        mount.start();
+        mount
+    }
+
     /// The same, not mounted yet.
     pub(crate) fn tier_prepared(options: &[&str]) -> Self {
         Self::prepared(Kind::Tier, options)

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Output;
 
+use halocline_testkit::redis_server::RedisServer;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -171,4 +172,35 @@ fn what_fusermount3_refuses_is_said() {
         assert!(errors.contains(part), "{errors}");
     }
     assert!(!errors.contains("install fuse3"), "it is: {errors}");
+}
+
+/// Two nodes of a shared tier, both by the same user: what is made read-only is written all the same, by who made it.
+#[test]
+fn an_ordinary_user_mounts_a_tier_that_nodes_share() {
+    if let Some(reason) = obstacle() {
+        return programs::skip(&reason);
+    }
+    let Some(store) = RedisServer::start(&["--unixsocketperm", "777"]) else { return };
+    let scratch = scratch();
+    let url = store.url();
+    fs::set_permissions(store.place(), Permissions::from_mode(0o755)).expect("open to the user");
+    let tier = |node: &str, mountpoint: &str| {
+        format!(
+            "mkdir -p {node}/ssd {mountpoint} && ln -s ../disk {node}/hdd && $h mount --tier {node} {mountpoint} \
+             --cluster {url} --node {node} --peers $PWD/{{node}}/ssd"
+        )
+    };
+    let script = format!(
+        "mkdir disk && {} && {} && echo hello > mnt/f && cat mnt2/f && \
+         (umask 0222; echo more > mnt/ro) && cat mnt2/ro && chmod 0 mnt2/ro && stat -c %a-%s mnt/ro && \
+         mkdir mnt2/d && mv mnt/f mnt/d/g && cat mnt2/d/g && ln mnt2/d/g mnt2/h && stat -c %h-%u mnt/h && \
+         ! touch mnt/.halocline 2>/dev/null && rm -r mnt2/d mnt/ro && ls mnt && $h umount mnt && $h umount mnt2",
+        tier("one", "mnt"),
+        tier("two", "mnt2"),
+    );
+    let output = as_user(scratch.path(), &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let told = format!("hello\nmore\n0-5\nhello\n2-{NOBODY}\nh\nunmounted\nunmounted\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), told, "{errors}");
 }

@@ -64,7 +64,7 @@ fn a_tier_without_free_inodes_is_mounted_served_and_recovers() {
     );
 }
 
-/// An origin without inodes takes no new files, and is no reason to refuse those that are there.
+/// An origin without inodes takes no new files, and is not a reason to refuse those that are there.
 #[test]
 fn an_origin_without_free_inodes_is_mounted() {
     check(

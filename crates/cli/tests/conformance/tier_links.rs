@@ -40,7 +40,7 @@ impl Tree {
                     dirs.push(path);
                     continue;
                 }
-                assert!(meta.is_file(), "{} is no file", path.display());
+                assert!(meta.is_file(), "{} is not a file", path.display());
                 let name = path.strip_prefix(root).expect("below").to_owned();
                 tree.content.insert(name.clone(), fs::read(&path).expect("content"));
                 tree.files.entry(meta.ino()).or_default().push(name);

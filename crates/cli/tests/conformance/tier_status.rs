@@ -103,5 +103,5 @@ fn explain_wants_a_range_on_a_cache_and_none_on_a_tier() {
         programs::halocline().arg("explain").arg(cache.path().join("file")).args(["0", "7"]),
     );
     let output = programs::halocline().arg("explain").arg(tier.path()).output().expect("starts");
-    assert!(!output.status.success(), "the root is no file");
+    assert!(!output.status.success(), "the root is not a file");
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::Shared;
 
 /// What changes meanwhile is told at most this often.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 
 /// What the engine does with the origin, and what others do.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct State {
     /// What it said since the others were told.
     since: Use,
     /// What the others were told last, and when.
-    told: Option<(Use, Instant)>,
+    announced: Option<(Use, Instant)>,
     /// What the others do, and since when it is known.
     others: Option<(Users, Instant)>,
     /// How many nodes there are, as far as is known.
@@ -40,7 +40,7 @@ struct State {
 impl State {
     /// Whether the others know of anything that this node does.
     fn was_told(&self) -> bool {
-        self.told.is_some_and(|(told, _)| any(told))
+        self.announced.is_some_and(|(announced, _)| any(announced))
     }
 }
 
@@ -60,17 +60,18 @@ impl Shared {
             let state = &mut *self.background.state.lock();
             state.now = own;
             state.since = either(state.since, own);
-            let told = state.told.map(|(told, _)| told).unwrap_or_default();
-            let is_news = (own.works && !told.works) || (own.serves && !told.serves);
-            let may_tell =
-                state.told.is_none_or(|(_, at)| now.saturating_duration_since(at) >= TOLD_EVERY);
-            if own.works && !told.works {
+            let announced = state.announced.map(|(announced, _)| announced).unwrap_or_default();
+            let is_news = (own.works && !announced.works) || (own.serves && !announced.serves);
+            let may_tell = state
+                .announced
+                .is_none_or(|(_, at)| now.saturating_duration_since(at) >= ANNOUNCE_EVERY);
+            if own.works && !announced.works {
                 // It begins with what others do now.
                 state.others = None;
             }
             if is_news && may_tell {
                 // Once for this news; the thread that renews the lease notes when it told.
-                state.told = Some((either(told, own), now));
+                state.announced = Some((either(announced, own), now));
                 self.upkeep.wake();
             }
         }
@@ -106,7 +107,7 @@ impl Shared {
         let lease_ms = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
         let answer = self.store.users(Some((self.session, own, lease_ms)));
         let state = &mut *self.background.state.lock();
-        state.told = Some((own, now));
+        state.announced = Some((own, now));
         match answer {
             Ok(users) => {
                 state.others = Some((users.without(own), now));

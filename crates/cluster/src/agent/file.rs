@@ -28,7 +28,7 @@ pub(super) struct File {
     pub(super) shared: Arc<Shared>,
     pub(super) state: Mutex<State>,
     /// Notified when a permit that somebody waits for ends, when a closed range opens, when a message reports a change, or
-    /// when a look at the store found one.
+    /// when a poll of the store found one.
     pub(super) changed: Condvar,
     /// Held during a change of the file's tokens in the store, so that there is only one at a time.
     pub(super) change: Mutex<()>,
@@ -40,59 +40,60 @@ pub(super) struct State {
     /// Others want something of the file, so background work leaves it alone.
     pub(super) wanted: bool,
     /// Counts messages about the file.
-    pub(super) told: u64,
+    pub(super) messages: u64,
     /// What requests wait for.
     pub(super) active: Vec<(Direction, ByteRange)>,
     /// The value that this node last wrote or read.
     pub(super) last: Option<Tokens>,
-    /// How requests that wait look at the store, one for all.
-    pub(super) looks: Looks,
+    /// How requests that wait poll the store, one for all.
+    pub(super) polls: StorePolls,
     /// The request that waited last.
     last_wait: Option<LastWait>,
 }
 
-/// The looks of this file's waiting requests at the store. One of them looks when a message has come or the next look is
+/// The polls of the store by this file's waiting requests. One of them polls when a message has come or the next poll is
 /// due, because messages may be lost; the others use what it found.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct StorePolls {
     /// Counts what was found: a different value, or tokens granted.
     pub(super) found: u64,
-    /// Looks so far.
+    /// Polls so far.
     count: u32,
-    /// The number of messages before the last look.
-    told: u64,
-    /// When the next look is due.
+    /// The number of messages before the last poll.
+    messages: u64,
+    /// When the next poll is due.
     pub(super) due: Option<Instant>,
     pause: Duration,
-    /// Why the last look found nothing, if it did not.
+    /// Why the last poll found nothing, if it did not.
     pub(super) failure: Option<String>,
 }
 
-impl Looks {
-    /// A request begins to wait, queued in the store when `told` messages had come.
-    pub(super) fn begin(&mut self, told: u64, now: Instant) {
+impl StorePolls {
+    /// A request begins to wait, queued in the store after so many messages.
+    pub(super) fn begin(&mut self, messages: u64, now: Instant) {
         let pause = FIRST_PAUSE;
         let due = Some(now + pause);
-        // The number of looks goes on: requests that begin often must not keep a dead holder from being looked for.
-        *self = Self { found: self.found + 1, count: self.count, told, due, pause, failure: None };
+        // The count goes on: requests that begin often must not keep a dead holder from being noticed.
+        *self =
+            Self { found: self.found + 1, count: self.count, messages, due, pause, failure: None };
     }
 
-    /// Whether a look is due after `told` messages.
-    pub(super) fn are_due(&self, told: u64, now: Instant) -> bool {
-        told != self.told || self.due.is_none_or(|due| due <= now)
+    /// Whether a poll is due after so many messages.
+    pub(super) fn is_due(&self, messages: u64, now: Instant) -> bool {
+        messages != self.messages || self.due.is_none_or(|due| due <= now)
     }
 
-    /// A look begins after `told` messages; the next one is due at most `longest` later. Returns its number.
-    pub(super) fn look(&mut self, told: u64, now: Instant, longest: Duration) -> u32 {
+    /// A poll begins after so many messages; the next one is due at most `longest` later. Returns its number.
+    pub(super) fn begin_poll(&mut self, messages: u64, now: Instant, longest: Duration) -> u32 {
         let pause = (self.pause * 2).clamp(FIRST_PAUSE, longest.max(FIRST_PAUSE));
         self.count = self.count.wrapping_add(1);
-        (self.told, self.pause, self.due) = (told, pause, Some(now + pause));
+        (self.messages, self.pause, self.due) = (messages, pause, Some(now + pause));
         self.failure = None;
         self.count
     }
 }
 
-/// How long a request waits before it looks again, at first.
+/// How long a request waits before it polls again, at first.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// A request that waited.
@@ -159,9 +160,9 @@ impl File {
     }
 
     /// Notes a message that something changed.
-    pub(super) fn note_told(&self) {
+    pub(super) fn note_message(&self) {
         let mut state = self.state.lock();
-        state.told += 1;
+        state.messages += 1;
         state.wanted = true;
         drop(state);
         self.changed.notify_all();
@@ -181,7 +182,7 @@ impl File {
     pub(super) fn note_value(&self, value: Tokens) {
         let mut state = self.state.lock();
         let is_new = state.last.as_ref().is_none_or(|last| last.version != value.version);
-        state.looks.found += u64::from(is_new);
+        state.polls.found += u64::from(is_new);
         state.last = Some(value);
         drop(state);
         if is_new {

@@ -47,7 +47,7 @@ impl Shared {
     pub(super) fn listen(self: &Arc<Self>) {
         while !self.is_stopped() {
             for file in self.store.listen(self.session, self.options.poll) {
-                self.file(file).note_told();
+                self.file(file).note_message();
                 self.queue.push(file);
             }
         }

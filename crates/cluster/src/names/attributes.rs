@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use halocline_model::token::Session;
 
+pub use super::relative_path::RelativePath;
+
 /// What something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -23,15 +25,30 @@ pub enum Kind {
     BlockDevice,
 }
 
-/// Where the bytes of a file lie.
+/// Where the bytes of a file lie: one ordinary file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {
     /// The node on whose SSD they lie; `None` if on the disk that all share.
     pub node: Option<String>,
     /// The tier on it.
     pub tier: u8,
-    /// The number of the object there.
-    pub object: u64,
+    /// The number of the directory, on that tier, at which `path` begins. Directories are renamed on the shared disk,
+    /// and keep their numbers.
+    pub base: u64,
+    /// The file's path from there.
+    pub path: RelativePath,
+}
+
+/// The most sessions of which it is known that they have a file open.
+pub const OPENS_MAX: usize = 16;
+
+/// A session that has a file open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Open {
+    /// The session.
+    pub session: Session,
+    /// Whether for writing, too: then size and times are those of the file with the bytes.
+    pub writes: bool,
 }
 
 /// Attributes. Times are in nanoseconds since 1970.
@@ -61,8 +78,12 @@ pub struct Attributes {
     pub target: Vec<u8>,
     /// Where the bytes lie, if there are any.
     pub location: Option<Location>,
-    /// Which session may write.
+    /// Which session changes where the bytes lie, if one does: it has not done so if this is another one by then.
     pub writer: Option<Session>,
+    /// Which sessions have it open, in their order; at most [`OPENS_MAX`].
+    pub opens: Vec<Open>,
+    /// Whether more sessions had it open at once than can be noted: any may, until somebody looked at all of them.
+    pub many_opens: bool,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -85,8 +106,31 @@ impl Attributes {
             target: Vec::new(),
             location: None,
             writer: None,
+            opens: Vec::new(),
+            many_opens: false,
             xattrs: BTreeMap::new(),
         }
+    }
+
+    /// Notes that a session has the file open, for writing if it `writes` or did before, and that nobody moves it.
+    pub fn note_open(&mut self, session: Session, writes: bool) {
+        self.writer = None;
+        match self.opens.binary_search_by_key(&session, |open| open.session) {
+            Ok(at) => self.opens[at].writes |= writes,
+            Err(_) if self.opens.len() >= OPENS_MAX => self.many_opens = true,
+            Err(at) => self.opens.insert(at, Open { session, writes }),
+        }
+    }
+
+    /// Notes that a session has it open no more.
+    pub fn note_close(&mut self, session: Session) {
+        self.opens.retain(|open| open.session != session);
+    }
+
+    /// Whether size and times may be other ones by now, which the file with the bytes has.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.many_opens || self.opens.iter().any(|open| open.writes)
     }
 
     /// The attributes of a directory whose names changed last at `changed_us` by the store's clock; 0 if not since

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use halocline_model::namespace::{Entry, Inode, Intent, IntentId, Links, Opaque};
 use halocline_model::token::Session;
 
-use super::attributes::{Attributes, Kind, Location};
+use super::attributes::{Attributes, Kind, Location, OPENS_MAX, Open, RelativePath};
 use super::{NamesError, Result};
 
 /// The longest form of attributes: extended attributes of 64 KiB as Linux has them, and the rest.
@@ -26,8 +26,8 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
 /// The most shards that one operation locks.
 const LOCKED_MAX: usize = 8;
-/// The form of attributes.
-const FORM: u8 = 1;
+/// The form of attributes. In the first one, bytes lay in a numbered object; no mount wrote it.
+const FORM: u8 = 2;
 
 /// Kinds, by the numbers of `d_type`.
 const KINDS: [(Kind, u8); 7] = [
@@ -124,16 +124,24 @@ pub fn encode_attributes(attributes: &Attributes) -> Option<Opaque> {
     let mut fits = put_bytes(&mut out, &attributes.target, TARGET_BYTES_MAX);
     match &attributes.location {
         None => out.push(0),
-        Some(Location { node, tier, object }) => {
+        Some(Location { node, tier, base, path }) => {
             out.push(1 + u8::from(node.is_some()));
             let node = node.as_deref().unwrap_or_default();
             fits &= put_bytes(&mut out, node.as_bytes(), NODE_BYTES_MAX);
             out.push(*tier);
-            out.extend(object.to_le_bytes());
+            out.extend(base.to_le_bytes());
+            fits &= put_bytes(&mut out, path.as_bytes(), RelativePath::BYTES_MAX);
         }
     }
     out.push(u8::from(attributes.writer.is_some()));
     out.extend(attributes.writer.map_or(0, |session| session.0).to_le_bytes());
+    fits &= attributes.opens.len() <= OPENS_MAX;
+    let opens = u8::try_from(attributes.opens.len()).unwrap_or(u8::MAX);
+    out.extend([u8::from(attributes.many_opens), opens]);
+    for open in &attributes.opens {
+        out.extend(open.session.0.to_le_bytes());
+        out.push(u8::from(open.writes));
+    }
     for (name, value) in &attributes.xattrs {
         fits &= put_bytes(&mut out, name, XATTR_NAME_BYTES_MAX);
         fits &= put_bytes(&mut out, value, XATTR_BYTES_MAX);
@@ -164,6 +172,7 @@ pub fn decode_attributes(opaque: &Opaque) -> Result<Attributes> {
         (1, session) => Some(Session(session)),
         _ => return from.fail(),
     };
+    (attributes.many_opens, attributes.opens) = opens(&mut from)?;
     let mut xattrs = BTreeMap::new();
     while !from.rest.is_empty() {
         let name = from.bytes(XATTR_NAME_BYTES_MAX)?.to_vec();
@@ -175,6 +184,30 @@ pub fn decode_attributes(opaque: &Opaque) -> Result<Attributes> {
     }
     attributes.xattrs = xattrs;
     Ok(attributes)
+}
+
+fn flag(from: &mut Reader<'_>) -> Result<bool> {
+    match from.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => from.fail(),
+    }
+}
+
+fn opens(from: &mut Reader<'_>) -> Result<(bool, Vec<Open>)> {
+    let (many, count) = (flag(from)?, usize::from(from.u8()?));
+    if count > OPENS_MAX {
+        return from.fail();
+    }
+    let mut opens: Vec<Open> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let open = Open { session: Session(from.u64()?), writes: flag(from)? };
+        if opens.last().is_some_and(|last| last.session >= open.session) {
+            return from.fail();
+        }
+        opens.push(open);
+    }
+    Ok((many, opens))
 }
 
 fn location(from: &mut Reader<'_>) -> Result<Option<Location>> {
@@ -189,7 +222,10 @@ fn location(from: &mut Reader<'_>) -> Result<Option<Location>> {
         2 => Some(node),
         _ => return from.fail(),
     };
-    Ok(Some(Location { node, tier: from.u8()?, object: from.u64()? }))
+    let (tier, base) = (from.u8()?, from.u64()?);
+    let path = RelativePath::new(from.bytes(RelativePath::BYTES_MAX)?);
+    let path = path.ok_or_else(|| unsound("a path that leads elsewhere"))?;
+    Ok(Some(Location { node, tier, base, path }))
 }
 
 /// An entry as bytes, which are never none.
@@ -280,12 +316,19 @@ pub(super) fn decode_intent(bytes: &[u8]) -> Result<Intent> {
 mod tests {
     use super::*;
 
+    fn location(path: &[u8]) -> Location {
+        let path = RelativePath::new(path).unwrap();
+        Location { node: Some("n1".to_owned()), tier: 1, base: 99, path }
+    }
+
     fn full() -> Attributes {
         let mut all = Attributes::new(Kind::Symlink, 0o4711, 1_700_000_000_123_456_789);
         (all.uid, all.gid, all.size, all.rdev) = (7, u32::MAX, u64::MAX, 259);
         all.birth_ns = -5;
         all.target = b"../\xff".to_vec();
-        all.location = Some(Location { node: Some("n1".to_owned()), tier: 1, object: 99 });
+        all.location = Some(location(b"d/\xff f"));
+        all.note_open(Session(9), true);
+        all.note_open(Session(3), false);
         all.writer = Some(Session(17));
         all.xattrs.insert(b"user.a".to_vec(), Vec::new());
         all.xattrs.insert(b"user.b".to_vec(), vec![0; 5000]);
@@ -318,6 +361,53 @@ mod tests {
         for wrong in [&b""[..], b"x", b"d1234567", b"d123456789", b"l12345678", b"x12345678"] {
             assert!(decode_entry(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    /// Whoever writes into the store must not lead us out of a tier.
+    #[test]
+    fn a_place_that_leads_out_of_its_tier_is_refused() {
+        let at = |path: &[u8]| {
+            let mut attributes = Attributes::new(Kind::File, 0o644, 0);
+            attributes.location = Some(location(path));
+            encode_attributes(&attributes).unwrap().as_bytes().to_vec()
+        };
+        let good = at(b"aa/aa/aaaaa");
+        let path = good.windows(11).position(|bytes| bytes == b"aa/aa/aaaaa").unwrap();
+        for wrong in [
+            b"../aa/aaaaa",
+            b"/aa/aa/aaaa",
+            b"aa/aa/aaaa/",
+            b"aa/../aaaaa",
+            b"aa/./aaaaaa",
+            b"aa//aaaaaaa",
+            b"aa/aa/aaa\0a",
+        ] {
+            let mut bytes = good.clone();
+            bytes[path..path + 11].copy_from_slice(wrong);
+            assert!(decode_attributes(&Opaque::from(bytes)).is_err(), "{}", wrong.escape_ascii());
+        }
+        assert!(decode_attributes(&Opaque::from(good)).is_ok());
+    }
+
+    #[test]
+    fn who_opens_a_file_is_noted_and_stops_its_move() {
+        let mut file = Attributes::new(Kind::File, 0o644, 0);
+        file.writer = Some(Session(99));
+        file.note_open(Session(5), false);
+        assert_eq!((file.writer, file.is_written()), (None, false));
+        file.note_open(Session(5), true);
+        file.note_open(Session(5), false);
+        assert!(file.is_written() && file.opens.len() == 1, "what was written is not forgotten");
+        for session in 0..40 {
+            file.note_open(Session(session), false);
+        }
+        assert!(file.many_opens && file.opens.len() == OPENS_MAX);
+        assert_eq!(decode_attributes(&encode_attributes(&file).unwrap()).unwrap(), file);
+        (0..40).for_each(|session| file.note_close(Session(session)));
+        assert!(file.opens.is_empty() && file.many_opens, "somebody may have it open");
+        let [four, three] = [4, 3].map(|session| Open { session: Session(session), writes: false });
+        file.opens = vec![four, three];
+        assert!(decode_attributes(&encode_attributes(&file).unwrap()).is_err(), "another form");
     }
 
     #[test]

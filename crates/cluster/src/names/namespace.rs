@@ -48,6 +48,7 @@ impl Failure {
         match self {
             Self::Refused(errno) => *errno,
             Self::Contended => Errno::BUSY,
+            Self::Store(NamesError::Full(_)) => Errno::NOSPC,
             Self::Unknown(_) | Self::Store(_) => Errno::IO,
         }
     }
@@ -68,6 +69,19 @@ pub struct Node {
     pub attributes: Attributes,
     /// How many names it has; of a directory always 1, as on btrfs.
     pub links: u32,
+}
+
+/// What a rename did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renamed {
+    /// What the old name led to.
+    pub from: Option<Entry>,
+    /// What the new name led to.
+    pub to: Option<Entry>,
+    /// `false` if both led to one file: then nothing was done.
+    pub is_done: bool,
+    /// What lost its last name.
+    pub replaced: Option<Node>,
 }
 
 /// A name in a listing.
@@ -102,8 +116,8 @@ fn opaque(attributes: &Attributes) -> Result<Opaque> {
 
 /// # Errors
 /// If it can be no name of an entry.
-fn check(place: &EntryName) -> Result<()> {
-    let name = place.name.as_bytes();
+fn check(at: &EntryName) -> Result<()> {
+    let name = at.name.as_bytes();
     match name {
         b"" => refused(Errno::NOENT),
         b"." | b".." => refused(Errno::INVAL),
@@ -149,9 +163,9 @@ impl Namespace {
         self.driver.counts()
     }
 
-    fn entry(&self, place: &EntryName) -> Result<Entry> {
-        let read = Script::Read(Slot::Name(place.name.clone()));
-        match self.driver.read(place.directory, &read)? {
+    fn entry(&self, at: &EntryName) -> Result<Entry> {
+        let read = Script::Read(Slot::Name(at.name.clone()));
+        match self.driver.read(at.directory, &read)? {
             Answer::Name(Some(entry), _) => Ok(entry),
             Answer::Differs => refused(Errno::NOTDIR),
             _ => refused(Errno::NOENT),
@@ -216,10 +230,10 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
-    pub fn lookup(&self, place: &EntryName) -> Result<Node> {
-        check(place)?;
+    pub fn lookup(&self, at: &EntryName) -> Result<Node> {
+        check(at)?;
         for _ in 0..TRIES {
-            if let Some(node) = self.node(&self.entry(place)?)? {
+            if let Some(node) = self.node(&self.entry(at)?)? {
                 return Ok(node);
             }
         }
@@ -230,10 +244,25 @@ impl Namespace {
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT` if the directory is gone, `ENOSPC` if the attributes are too long.
-    pub fn create(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
-        check(place)?;
-        let inode = self.driver.number()?;
-        let create = Operation::Create(place.clone(), inode, opaque(attributes)?);
+    pub fn create(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        self.create_as(self.number()?, at, attributes)
+    }
+
+    /// A number that was never used and never will be, for [`create_as`](Self::create_as).
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn number(&self) -> Result<Inode> {
+        self.driver.number()
+    }
+
+    /// As [`create`](Self::create), of what has its [`number`](Self::number) already.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_as(&self, inode: Inode, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        check(at)?;
+        let create = Operation::Create(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(create)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
     }
@@ -242,17 +271,13 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`lookup`](Self::lookup).
-    pub fn open_or_create(
-        &self,
-        place: &EntryName,
-        attributes: &Attributes,
-    ) -> Result<(Node, bool)> {
+    pub fn open_or_create(&self, at: &EntryName, attributes: &Attributes) -> Result<(Node, bool)> {
         for _ in 0..TRIES {
-            match self.create(place, attributes) {
+            match self.create(at, attributes) {
                 Err(Failure::Refused(Errno::EXIST)) => {}
                 made => return made.map(|node| (node, true)),
             }
-            match self.lookup(place) {
+            match self.lookup(at) {
                 // It was removed meanwhile.
                 Err(Failure::Refused(Errno::NOENT)) => {}
                 found => return found.map(|node| (node, false)),
@@ -265,10 +290,22 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn make_directory(&self, place: &EntryName, attributes: &Attributes) -> Result<Node> {
-        check(place)?;
-        let inode = self.driver.number()?;
-        let make = Operation::MakeDirectory(place.clone(), inode, opaque(attributes)?);
+    pub fn make_directory(&self, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+        self.make_directory_as(self.number()?, at, attributes)
+    }
+
+    /// As [`make_directory`](Self::make_directory), of what has its [`number`](Self::number) already.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn make_directory_as(
+        &self,
+        inode: Inode,
+        at: &EntryName,
+        attributes: &Attributes,
+    ) -> Result<Node> {
+        check(at)?;
+        let make = Operation::MakeDirectory(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(make)?;
         Ok(Node { inode, attributes: attributes.clone(), links: 1 })
     }
@@ -291,19 +328,31 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
-    pub fn unlink(&self, place: &EntryName) -> Result<Option<Node>> {
-        check(place)?;
-        let found = self.driver.operate(Operation::Unlink(place.clone()))?;
-        found.last().map_or(Ok(None), replaced)
+    pub fn unlink(&self, at: &EntryName) -> Result<Option<Node>> {
+        self.unlink_told(at).map(|(_, last)| last)
     }
 
-    /// Removes an empty directory.
+    /// As [`unlink`](Self::unlink); answers also what the name led to.
+    ///
+    /// # Errors
+    /// As [`unlink`](Self::unlink).
+    pub fn unlink_told(&self, at: &EntryName) -> Result<(Inode, Option<Node>)> {
+        check(at)?;
+        let found = self.driver.operate(Operation::Unlink(at.clone()))?;
+        let found = found.last().expect("an unlink reads one name");
+        let entry = found.entry.as_ref().expect("what was removed was there");
+        Ok((entry.inode(), replaced(found)?))
+    }
+
+    /// Removes an empty directory; answers which one.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
-    pub fn remove_directory(&self, place: &EntryName) -> Result<()> {
-        check(place)?;
-        self.driver.operate(Operation::RemoveDirectory(place.clone())).map(drop)
+    pub fn remove_directory(&self, at: &EntryName) -> Result<Inode> {
+        check(at)?;
+        let found = self.driver.operate(Operation::RemoveDirectory(at.clone()))?;
+        let entry = found.first().and_then(|found| found.entry.as_ref());
+        Ok(entry.expect("what was removed was there").inode())
     }
 
     /// Renames, as `renameat2` does. What lost its last name by that is answered.
@@ -311,6 +360,14 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL`.
     pub fn rename(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Option<Node>> {
+        Ok(self.rename_told(from, to, flags)?.replaced)
+    }
+
+    /// As [`rename`](Self::rename); answers all that the names led to before.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename).
+    pub fn rename_told(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Renamed> {
         check(from)?;
         check(to)?;
         let rename = Operation::Rename(from.clone(), to.clone(), flags);
@@ -320,11 +377,15 @@ impl Namespace {
             }
             found => found?,
         };
-        let inode = |found: &Found| found.entry.as_ref().map(Entry::inode);
-        match found.as_slice() {
-            [from, to] if flags == Flags::Replace && inode(from) != inode(to) => replaced(to),
-            _ => Ok(None),
-        }
+        let [from, to] = found.as_slice() else {
+            return Err(NamesError::Unsound("a rename of other than two names".into()).into());
+        };
+        let is_done = from.entry.as_ref().map(Entry::inode) != to.entry.as_ref().map(Entry::inode);
+        let replaced = match flags {
+            Flags::Replace if is_done => replaced(to)?,
+            _ => None,
+        };
+        Ok(Renamed { from: from.entry.clone(), to: to.entry.clone(), is_done, replaced })
     }
 
     /// What the system says rather than that a directory and something else do not agree: that one is above the other.
@@ -359,7 +420,9 @@ impl Namespace {
             Answer::Differs => return refused(Errno::NOTDIR),
             _ => return refused(Errno::NOENT),
         };
-        if entries.is_empty() && !is_last || entries.first().is_some_and(|(at, ..)| *at <= cursor) {
+        if entries.is_empty() && !is_last
+            || entries.first().is_some_and(|(last, ..)| *last <= cursor)
+        {
             return Err(NamesError::Unsound("a page that leads nowhere".into()).into());
         }
         let listed = |(cursor, name, entry): (u64, Name, Entry)| {

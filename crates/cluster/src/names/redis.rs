@@ -1,9 +1,11 @@
 //! A store of names on one server of Redis or Valkey, or on a cluster of them.
 //!
-//! A shard belongs to one of 64 parts by its number, for ever, as a file's tokens do
-//! (`docs/decisions/0040-a-store-on-a-cluster.md`): its keys have the part's hash tag, and so has the marker of the
-//! part's epoch, which every script compares first.
+//! A shard belongs to one of 64 partitions by its number, for ever, as a file's tokens do
+//! (`docs/decisions/0040-a-store-on-a-cluster.md`): its keys have the partition's hash tag, and so has the marker of the
+//! partition's epoch, which every script compares first.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod scripts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ use super::coding::{
     encode_links, opaque,
 };
 use super::{Inspected, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
-use crate::store::redis::parts::PartServers;
+use crate::store::redis::partitions::Partitions;
 use scripts::Scripts;
 
 /// The most bytes of a page of entries.
@@ -29,10 +31,10 @@ const ELEMENTS_MAX: usize = 1 << 18;
 /// The store, as one node uses it.
 #[derive(Debug)]
 pub struct RedisNames {
-    servers: PartServers,
+    servers: Partitions,
     scripts: Scripts,
-    /// The epochs of the parts that this node uses; 0 for none.
-    epochs: [AtomicU64; PartServers::COUNT],
+    /// The epochs of the partitions that this node uses; 0 for none.
+    epochs: [AtomicU64; Partitions::COUNT],
 }
 
 /// The elements of a script's answer.
@@ -89,8 +91,8 @@ impl RedisNames {
     /// # Errors
     /// If it cannot be reached, or if its settings would lose names. No error shows a secret.
     pub fn connect(urls: &str, password: Option<&str>, origin: &str) -> Result<Self> {
-        let servers = PartServers::connect(urls, password, origin)?;
-        let epochs = [const { AtomicU64::new(0) }; PartServers::COUNT];
+        let servers = Partitions::connect(urls, password, origin)?;
+        let epochs = [const { AtomicU64::new(0) }; Partitions::COUNT];
         Ok(Self { servers, scripts: Scripts::new(), epochs })
     }
 
@@ -102,8 +104,8 @@ impl RedisNames {
         for shard in self.shards()? {
             self.remove(shard)?;
         }
-        for part in 0..PartServers::COUNT {
-            self.ask(part, &self.about_part(&self.scripts.erase, part))?;
+        for partition in 0..Partitions::COUNT {
+            self.ask(partition, &self.about_partition(&self.scripts.erase, partition))?;
         }
         Ok(())
     }
@@ -119,34 +121,34 @@ impl RedisNames {
         let mut words = vec!["EVALSHA".to_owned(), self.scripts.alone.get_hash().to_owned()];
         words.push(keys.len().to_string());
         words.extend(keys);
-        words.push(self.epoch(Self::part(directory)).to_string());
+        words.push(self.epoch(Self::partition(directory)).to_string());
         words.extend(["n", "nfile__rand_int__", "", &entry, "1"].map(str::to_owned));
         words
     }
 
-    fn part(shard: Inode) -> usize {
+    fn partition(shard: Inode) -> usize {
         // The upper bits of a product are mixed best. The result is the same on all nodes.
         let mixed = shard.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        usize::try_from(mixed >> 58).unwrap_or_default() % PartServers::COUNT
+        usize::try_from(mixed >> 58).unwrap_or_default() % Partitions::COUNT
     }
 
-    fn marker(&self, part: usize) -> String {
-        format!("halocline:{{{}}}:names:epoch", self.servers.tag(part))
+    fn marker(&self, partition: usize) -> String {
+        format!("halocline:{{{}}}:names:epoch", self.servers.tag(partition))
     }
 
-    /// The keys of a shard, after that of its part's marker.
+    /// The keys of a shard, after that of its partition's marker.
     fn keys(&self, shard: Inode) -> [String; 7] {
-        let part = Self::part(shard);
+        let partition = Self::partition(shard);
         let key = |what: &str| {
-            format!("halocline:{{{}}}:names:{:x}:{what}", self.servers.tag(part), shard.0)
+            format!("halocline:{{{}}}:names:{:x}:{what}", self.servers.tag(partition), shard.0)
         };
         let [is, entries, order] = [key("shard"), key("entries"), key("order")];
         let [locks, committed, finished] = [key("locks"), key("committed"), key("finished")];
-        [self.marker(part), is, entries, order, locks, committed, finished]
+        [self.marker(partition), is, entries, order, locks, committed, finished]
     }
 
-    fn epoch(&self, part: usize) -> u64 {
-        self.epochs[part].load(Ordering::SeqCst)
+    fn epoch(&self, partition: usize) -> u64 {
+        self.epochs[partition].load(Ordering::SeqCst)
     }
 
     /// Begins a request about a shard.
@@ -155,14 +157,18 @@ impl RedisNames {
         for key in self.keys(shard) {
             script.key(key);
         }
-        script.arg(self.epoch(Self::part(shard)));
+        script.arg(self.epoch(Self::partition(shard)));
         script
     }
 
-    /// Begins a request about a part.
-    fn about_part<'a>(&self, script: &'a redis::Script, part: usize) -> ScriptInvocation<'a> {
+    /// Begins a request about a partition.
+    fn about_partition<'a>(
+        &self,
+        script: &'a redis::Script,
+        partition: usize,
+    ) -> ScriptInvocation<'a> {
         let mut script = script.prepare_invoke();
-        script.key(self.marker(part));
+        script.key(self.marker(partition));
         script
     }
 
@@ -220,15 +226,28 @@ impl RedisNames {
         })
     }
 
-    fn ask(&self, part: usize, script: &ScriptInvocation<'_>) -> Result<Elements> {
-        let answer: Elements = self.servers.run(part, script)?;
-        if answer.len() > ELEMENTS_MAX {
-            return Err(unsound("an answer with too many elements"));
-        }
-        if answer.first().is_some_and(|first| first == b"stale") {
-            return Err(NamesError::Stale);
-        }
-        Ok(answer)
+    fn ask(&self, partition: usize, script: &ScriptInvocation<'_>) -> Result<Elements> {
+        current(self.servers.run(partition, script)?)
+    }
+}
+
+/// The answer of a script that ran in the epoch that it was sent for.
+fn current(answer: Elements) -> Result<Elements> {
+    if answer.len() > ELEMENTS_MAX {
+        return Err(unsound("an answer with too many elements"));
+    }
+    if answer.first().is_some_and(|first| first == b"stale") {
+        return Err(NamesError::Stale);
+    }
+    Ok(answer)
+}
+
+/// The first of the numbers that were reserved.
+fn first_reserved(elements: &[Vec<u8>]) -> Result<u64> {
+    match elements {
+        // 1 is the root.
+        [_, last] => number(last)?.checked_add(2).ok_or_else(|| unsound("no number is left")),
+        _ => Err(unsound("no number")),
     }
 }
 
@@ -275,7 +294,10 @@ fn page(is_last: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
         b"0" => false,
         _ => return Err(unsound("a page of entries")),
     };
-    if !rest.is_empty() || triples.len() > PAGE_ENTRIES_MAX {
+    // What is too long for a page is alone on it.
+    let bytes: usize = triples.iter().map(|[_, name, entry]| name.len() + entry.len()).sum();
+    let is_long = triples.len() > PAGE_ENTRIES_MAX || triples.len() > 1 && bytes > PAGE_BYTES_MAX;
+    if !rest.is_empty() || is_long {
         return Err(unsound("a page of entries"));
     }
     let mut entries: Vec<(u64, Name, _)> = Vec::with_capacity(triples.len());
@@ -307,16 +329,16 @@ fn inspected(elements: &[Vec<u8>]) -> Result<Option<Inspected>> {
 
 impl NameStore for RedisNames {
     fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
-        answer(self.ask(Self::part(shard), &self.invocation(shard, script)?)?)
+        answer(self.ask(Self::partition(shard), &self.invocation(shard, script)?)?)
     }
 
     fn refresh(&self) -> Result<State> {
         let (mut doubtful, mut empty, mut is_held) = (0, 0, false);
-        for part in 0..PartServers::COUNT {
-            let script = self.about_part(&self.scripts.probe, part);
-            let (epoch, is_there, held): (String, u8, u8) = self.servers.run(part, &script)?;
+        for partition in 0..Partitions::COUNT {
+            let script = self.about_partition(&self.scripts.probe, partition);
+            let (epoch, is_there, held): (String, u8, u8) = self.servers.run(partition, &script)?;
             let epoch = if epoch.is_empty() { 0 } else { number(epoch.as_bytes())? };
-            self.epochs[part].store(if held == 0 { epoch } else { 0 }, Ordering::SeqCst);
+            self.epochs[partition].store(if held == 0 { epoch } else { 0 }, Ordering::SeqCst);
             is_held |= held != 0;
             doubtful += usize::from(epoch == 0);
             empty += usize::from(is_there == 0);
@@ -324,30 +346,26 @@ impl NameStore for RedisNames {
         Ok(match doubtful {
             0 if is_held => State::Held,
             0 => State::Confirmed,
-            _ if empty == PartServers::COUNT && self.shards()?.is_empty() => State::Empty,
-            parts => State::Doubtful(parts),
+            _ if empty == Partitions::COUNT && self.shards()?.is_empty() => State::Empty,
+            partitions => State::Doubtful(partitions),
         })
     }
 
     fn begin_epoch(&self, is_alone: bool) -> Result<()> {
         let epoch = candidate();
-        for part in 0..PartServers::COUNT {
-            let mut script = self.about_part(&self.scripts.begin, part);
+        for partition in 0..Partitions::COUNT {
+            let mut script = self.about_partition(&self.scripts.begin, partition);
             script.arg(epoch).arg(u8::from(is_alone));
-            self.ask(part, &script)?;
-            self.epochs[part].store(epoch, Ordering::SeqCst);
+            self.ask(partition, &script)?;
+            self.epochs[partition].store(epoch, Ordering::SeqCst);
         }
         Ok(())
     }
 
     fn reserve(&self, count: u64) -> Result<u64> {
-        let mut script = self.about_part(&self.scripts.reserve, 0);
+        let mut script = self.about_partition(&self.scripts.reserve, 0);
         script.arg(self.epoch(0)).arg(count);
-        match self.ask(0, &script)?.as_slice() {
-            // 1 is the root.
-            [_, last] => number(last)?.checked_add(2).ok_or_else(|| unsound("no number is left")),
-            _ => Err(unsound("no number")),
-        }
+        first_reserved(&self.ask(0, &script)?)
     }
 
     fn shards(&self) -> Result<Vec<Inode>> {
@@ -361,15 +379,36 @@ impl NameStore for RedisNames {
 
     fn inspect(&self, shard: Inode) -> Result<Option<Inspected>> {
         let script = self.about(&self.scripts.inspect, shard);
-        inspected(&self.ask(Self::part(shard), &script)?)
+        inspected(&self.ask(Self::partition(shard), &script)?)
     }
 
     fn remove(&self, shard: Inode) -> Result<()> {
         let script = self.about(&self.scripts.remove, shard);
-        self.ask(Self::part(shard), &script).map(drop)
+        self.ask(Self::partition(shard), &script).map(drop)
     }
 
     fn round_trips(&self) -> u64 {
         self.servers.round_trips()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::namespace::Entry;
+
+    use super::*;
+    use crate::names::coding::ATTRIBUTES_BYTES_MAX;
+
+    #[test]
+    fn a_page_of_more_bytes_than_were_asked_for_is_refused() {
+        let entry = Entry::Single(Inode(5), Opaque::from(vec![0; ATTRIBUTES_BYTES_MAX]));
+        let entry = encode_entry(&entry);
+        let page_of = |count: u64| {
+            let triple = |place: u64| [place.to_string().into(), b"a".to_vec(), entry.clone()];
+            let elements: Vec<Vec<u8>> = (1..=count).flat_map(triple).collect();
+            page(b"1", &elements)
+        };
+        assert!(page_of(PAGE_BYTES_MAX as u64 / entry.len() as u64).is_ok());
+        assert!(page_of(PAGE_BYTES_MAX as u64 / entry.len() as u64 + 1).is_err());
     }
 }

@@ -16,7 +16,7 @@ use rustix::fs::{fstat, fsync, linkat, openat, renameat_with, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::seen::Seen;
+use super::file_identity::FileIdentity;
 
 /// The file with the id.
 const FILE: &str = "id";
@@ -63,7 +63,7 @@ impl ListId {
 
     /// Gives a directory an id, durably; returns the one that it has then, if another node was faster.
     pub(super) fn create(dir: &OwnedFd) -> io::Result<Self> {
-        let seen = Seen::of(dir)?;
+        let seen = FileIdentity::of(dir)?;
         let id = random_id()?;
         let temporary = format!(".{FILE}-{id}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
@@ -97,7 +97,7 @@ impl ListId {
         let Some(said) = read(dir).map_err(Error::at(path.join(FILE), "read"))? else {
             return Ok(None);
         };
-        let seen = Seen::of(dir).map_err(Error::at(path, "look at"))?;
+        let seen = FileIdentity::of(dir).map_err(Error::at(path, "look at"))?;
         // Some nodes may not be shown birth times.
         let is_alike = |one: u64, two: u64| one == two || one == 0 || two == 0;
         if said.inode == seen.inode && is_alike(said.born_ns, seen.born_ns) {
@@ -135,7 +135,7 @@ fn read(dir: impl AsFd) -> io::Result<Option<Said>> {
     let stat = fstat(&file)?;
     let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own {
-        return Err(io::Error::other("it is no file of this user"));
+        return Err(io::Error::other("it is not a file of this user"));
     }
     let mut bytes = Vec::new();
     File::from(file).take(BYTES_MAX).read_to_end(&mut bytes)?;
@@ -155,7 +155,9 @@ fn others(origin: &OwnedFd, path: &Path, own: Option<&ListId>) -> Result<Vec<(St
 }
 
 fn refusal(what: String, path: &Path, marks: &[(String, String)]) -> Error {
-    let origin = path.parent().unwrap_or(path).display();
+    let origin = path.parent().unwrap_or(path).to_string_lossy();
+    // An administrator copies this line: what others named must be one word of it. (A path has no byte 0.)
+    let origin = shlex::try_quote(&origin).unwrap_or_default();
     let commands = marks.iter().map(|(_, name)| format!("setfattr -x {name} {origin}"));
     let commands = commands.collect::<Vec<_>>().join(" && ");
     Error::invalid(

@@ -56,15 +56,15 @@ fn i11_nodes_that_identify_files_differently_do_not_share_them() {
         fs::write(&path, serde_json::to_vec(&entry).unwrap()).unwrap();
     };
     for wrong in [
-        Seen { inode: seen.inode + 1, ..seen },
-        Seen { born_ns: u64::from(seen.born_ns == 0), ..seen },
+        FileIdentity { inode: seen.inode + 1, ..seen },
+        FileIdentity { born_ns: u64::from(seen.born_ns == 0), ..seen },
     ] {
         write(Some(wrong));
         let refused = registry.check_views(own).unwrap_err().to_string();
         assert!(refused.contains("on node far"), "{refused}");
         registry.check_views(other).unwrap();
     }
-    for right in [None, Some(seen), Some(Seen { device: 0, ..seen })] {
+    for right in [None, Some(seen), Some(FileIdentity { device: 0, ..seen })] {
         write(right);
         registry.check_views(own).unwrap();
     }
@@ -142,7 +142,9 @@ fn sessions_of_earlier_versions_are_seen_where_these_look_for_them() {
 #[test]
 fn i11_a_list_that_is_gone_is_not_begun_anew() {
     let place = tempfile::tempdir().unwrap();
-    let [dir, away] = ["r", "away"].map(|name| place.path().join(name));
+    let origin = place.path().join("an $(origin)");
+    fs::create_dir(&origin).unwrap();
+    let [dir, away] = ["r", "away"].map(|name| origin.join(name));
     let registry = Registry::open(&dir).unwrap();
     registry.enter(&entry(5)).unwrap();
     let place_of = |session| registry.place_of(Session(session)).unwrap();
@@ -155,6 +157,10 @@ fn i11_a_list_that_is_gone_is_not_begun_anew() {
         Ok(_) => return halocline_testkit::skipping::skip("no extended attributes here"),
     };
     assert!(refused.contains("is missing") && refused.contains("setfattr -x"), "{refused}");
+    assert!(
+        refused.contains(&format!(" '{}'", origin.display())),
+        "one word of a shell: {refused}"
+    );
     fs::create_dir(&dir).unwrap();
     assert_eq!(place_of(5), Place::Elsewhere);
     let refused = Registry::open(&dir).unwrap_err().to_string();

@@ -42,7 +42,7 @@ pub enum Kept {
 #[derive(Debug)]
 pub struct MemoryStore {
     state: Mutex<State>,
-    told: Condvar,
+    arrived: Condvar,
     /// What waits for messages are measured by.
     wait_clock: Clock,
     asked: AtomicU64,
@@ -50,7 +50,7 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct State {
-    parts: Vec<Epoch>,
+    partitions: Vec<Epoch>,
     next_epoch: u64,
     data: Data,
     saved: Data,
@@ -77,14 +77,14 @@ struct Data {
 }
 
 impl MemoryStore {
-    /// An empty store with this many parts. Its clock stands still except for [`advance`](Self::advance).
+    /// An empty store with this many partitions. Its clock stands still except for [`advance`](Self::advance).
     #[must_use]
-    pub fn new(parts: usize) -> Self {
-        let next_epoch = parts as u64;
-        let parts = (0..next_epoch).map(Epoch).collect();
-        let state = State { parts, next_epoch, ..State::default() };
-        let (told, wait_clock) = (Condvar::new(), Clock::MACHINE);
-        Self { state: Mutex::new(state), told, wait_clock, asked: AtomicU64::new(0) }
+    pub fn new(partitions: usize) -> Self {
+        let next_epoch = partitions as u64;
+        let partitions = (0..next_epoch).map(Epoch).collect();
+        let state = State { partitions, next_epoch, ..State::default() };
+        let (arrived, wait_clock) = (Condvar::new(), Clock::MACHINE);
+        Self { state: Mutex::new(state), arrived, wait_clock, asked: AtomicU64::new(0) }
     }
 
     /// For tests: advances its clock.
@@ -103,21 +103,21 @@ impl MemoryStore {
         state.saved = state.data.clone();
     }
 
-    /// For tests: restarts one of its parts; the first part keeps the members, too.
-    pub fn restart(&self, part: usize, kept: Kept) {
+    /// For tests: restarts one of its partitions; the first partition keeps the members, too.
+    pub fn restart(&self, partition: usize, kept: Kept) {
         let state = &mut *self.state.lock();
-        state.parts[part] = Epoch(state.next_epoch);
+        state.partitions[partition] = Epoch(state.next_epoch);
         state.next_epoch += 1;
-        let others = state.parts.len();
-        let of_part = |file: &SharedFile| part_of(*file, others) == part;
+        let others = state.partitions.len();
+        let of_partition = |file: &SharedFile| partition_of(*file, others) == partition;
         let from = match kept {
             Kept::All => return,
             Kept::Nothing => Data::default(),
             Kept::Saved => state.saved.clone(),
         };
-        state.data.files.retain(|file, _| !of_part(file));
-        state.data.files.extend(from.files.into_iter().filter(|(file, _)| of_part(file)));
-        if part == 0 {
+        state.data.files.retain(|file, _| !of_partition(file));
+        state.data.files.extend(from.files.into_iter().filter(|(file, _)| of_partition(file)));
+        if partition == 0 {
             let files = std::mem::take(&mut state.data.files);
             let lease_ms = u64::try_from(LEASE_MAX.as_millis()).unwrap_or(u64::MAX);
             let forgotten_until_ms = state.now_ms + lease_ms;
@@ -141,13 +141,13 @@ impl MemoryStore {
     }
 }
 
-fn part_of(file: SharedFile, parts: usize) -> usize {
-    usize::try_from(file.inode % parts as u64).unwrap_or_default()
+fn partition_of(file: SharedFile, partitions: usize) -> usize {
+    usize::try_from(file.inode % partitions as u64).unwrap_or_default()
 }
 
 impl State {
     fn reading(&self, file: SharedFile) -> Result<Reading> {
-        let epoch = self.parts[part_of(file, self.parts.len())];
+        let epoch = self.partitions[partition_of(file, self.partitions.len())];
         let tokens = match self.data.files.get(&file) {
             Some((version, bytes)) => coding::tokens(bytes, *version)?,
             None => Tokens::new(epoch),
@@ -162,15 +162,15 @@ impl State {
         self.faults.stopped || (every > 0 && self.sent.is_multiple_of(every))
     }
 
-    /// The newest of the parts' epochs, so it changes whenever one of them does.
+    /// The newest of the partitions' epochs, so it changes whenever one of them does.
     fn epoch(&self) -> Epoch {
-        self.parts.iter().copied().max().unwrap_or(Epoch(0))
+        self.partitions.iter().copied().max().unwrap_or(Epoch(0))
     }
 }
 
 impl Store for MemoryStore {
-    fn part(&self, file: SharedFile) -> usize {
-        part_of(file, self.state.lock().parts.len())
+    fn partition(&self, file: SharedFile) -> usize {
+        partition_of(file, self.state.lock().partitions.len())
     }
 
     fn read(&self, file: SharedFile) -> Result<Reading> {
@@ -193,7 +193,7 @@ impl Store for MemoryStore {
         self.request(|state| {
             Ok(Roll {
                 epoch: state.epoch(),
-                parts: Arc::from(state.parts.as_slice()),
+                partitions: Arc::from(state.partitions.as_slice()),
                 version: state.data.version,
                 members: match state.data.members.as_slice() {
                     [] => Members::default(),
@@ -209,7 +209,7 @@ impl Store for MemoryStore {
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool> {
         let bytes = coding::encode(new)?;
         self.request(|state| {
-            if state.data.version != from.version || *state.parts != *from.parts {
+            if state.data.version != from.version || *state.partitions != *from.partitions {
                 return Ok(false);
             }
             let now_ms = state.now_ms;
@@ -253,14 +253,14 @@ impl Store for MemoryStore {
         if !messages.contains(&file) {
             messages.push(file);
         }
-        self.told.notify_all();
+        self.arrived.notify_all();
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
         let deadline = self.wait_clock.instant() + wait_limit;
         let mut state = self.state.lock();
         let has_none = |state: &mut State| state.messages.get(&session).is_none_or(Vec::is_empty);
-        self.wait_clock.wait_while(&self.told, &mut state, has_none, deadline);
+        self.wait_clock.wait_while(&self.arrived, &mut state, has_none, deadline);
         state.messages.remove(&session).unwrap_or_default()
     }
 
@@ -268,7 +268,7 @@ impl Store for MemoryStore {
         let state = &mut *self.state.lock();
         if !state.loses_a_message() {
             state.peer_messages.entry(session).or_default().push(message.to_owned());
-            self.told.notify_all();
+            self.arrived.notify_all();
         }
     }
 
@@ -277,7 +277,7 @@ impl Store for MemoryStore {
         let mut state = self.state.lock();
         let has_none =
             |state: &mut State| state.peer_messages.get(&session).is_none_or(Vec::is_empty);
-        self.wait_clock.wait_while(&self.told, &mut state, has_none, deadline);
+        self.wait_clock.wait_while(&self.arrived, &mut state, has_none, deadline);
         state.peer_messages.remove(&session).unwrap_or_default()
     }
 

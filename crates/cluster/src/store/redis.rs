@@ -1,6 +1,6 @@
 //! A store on one server of Redis or Valkey, or on a [cluster](ClusterStore) of them.
 //!
-//! All keys of one origin have the same hash tag; on a cluster, the members and each part have one each. A file's
+//! All keys of one origin have the same hash tag; on a cluster, the members and each partition have one each. A file's
 //! tokens are a hash of a version and a value. It is kept for an hour after nobody holds or wants anything, so that no
 //! delayed request finds the version that it expects. Each session has a list of messages, on which it waits.
 
@@ -8,7 +8,7 @@ mod cluster;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod keys;
-pub(crate) mod parts;
+pub(crate) mod partitions;
 mod routes;
 mod scripts;
 mod server;
@@ -186,25 +186,25 @@ fn candidate() -> u64 {
 }
 
 /// The answer of the script that reads the members: epoch, version, members, time, sessions with their leases, when the
-/// epoch began, and the parts of a cluster.
+/// epoch began, and the partitions of a cluster.
 type RollAnswer = (String, String, Vec<u8>, u64, Vec<String>, String, String);
 
 /// The members, from the answer of the script that reads them. `forgotten` is how long leases that the store has
 /// forgotten may still run.
 fn roll_of(answer: RollAnswer, forgotten: Duration) -> Result<(Roll, String)> {
-    let (epoch, version, members, now_ms, leases, since_ms, parts) = answer;
+    let (epoch, version, members, now_ms, leases, since_ms, partitions) = answer;
     let epoch = Epoch(number(&epoch)?);
     let lease = |pair: &[String]| Ok((Session(number(&pair[0])?), number(&pair[1])?));
     let roll = Roll {
         epoch,
-        parts: Arc::from([epoch]),
+        partitions: Arc::from([epoch]),
         version: if version.is_empty() { 0 } else { number(&version)? },
         members: if version.is_empty() { Members::default() } else { coding::members(&members)? },
         leases: leases.chunks_exact(2).map(lease).collect::<Result<_>>()?,
         forgotten_until_ms: number::<u64>(&since_ms)?.saturating_add(millis(forgotten)),
         now_ms,
     };
-    Ok((roll, parts))
+    Ok((roll, partitions))
 }
 
 fn millis(time: Duration) -> u64 {
@@ -309,9 +309,9 @@ fn users_of((working, serving, nodes): (u64, u64, u64)) -> Users {
 }
 
 /// The script that sends a session a message; `told` is the session's list.
-fn tell<'a>(script: &'a Script, told: &str, file: SharedFile) -> ScriptInvocation<'a> {
+fn tell<'a>(script: &'a Script, messages: &str, file: SharedFile) -> ScriptInvocation<'a> {
     let mut script = script.prepare_invoke();
-    script.key(told).arg(named(file));
+    script.key(messages).arg(named(file));
     script
 }
 
@@ -386,7 +386,7 @@ fn scan(
 }
 
 impl Store for RedisStore {
-    fn part(&self, _file: SharedFile) -> usize {
+    fn partition(&self, _file: SharedFile) -> usize {
         0
     }
 
@@ -413,13 +413,13 @@ impl Store for RedisStore {
     }
 
     fn tell(&self, session: Session, file: SharedFile) {
-        let _: Result<u64> = self.run(&tell(&self.files.tell, &self.keys.told(session), file));
+        let _: Result<u64> = self.run(&tell(&self.files.tell, &self.keys.messages(session), file));
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
         let connect = || self.server.connect().ok();
-        let told = wait_for(&self.listening, connect, &self.keys.told(session), wait_limit);
-        files_of(told.unwrap_or_else(|| nothing_for(wait_limit)))
+        let found = wait_for(&self.listening, connect, &self.keys.messages(session), wait_limit);
+        files_of(found.unwrap_or_else(|| nothing_for(wait_limit)))
     }
 
     fn send(&self, session: Session, message: &[u8]) {

@@ -23,7 +23,7 @@ fn store(cluster: &RedisCluster) -> Arc<dyn Store> {
     open(&cluster.urls(), None, "test").unwrap()
 }
 
-/// The key of a file, wherever its part lies.
+/// The key of a file, wherever its partition lies.
 fn key_of(cluster: &RedisCluster, number: u64) -> String {
     let suffix = format!("}}:file:{number:x}:1");
     let keys = |server| cluster.command(server, &["KEYS", "halocline:{test.*}:file:*"]);
@@ -91,7 +91,7 @@ fn it_keeps_what_a_store_promises() {
     for server in 0..2 * MASTERS {
         let other = open(&cluster.url(server), None, "test").unwrap();
         let seen = other.roll().unwrap();
-        assert_eq!((seen.epoch, seen.parts), (roll.epoch, roll.parts.clone()));
+        assert_eq!((seen.epoch, seen.partitions), (roll.epoch, roll.partitions.clone()));
     }
     // Files lie on all masters.
     for master in 0..MASTERS {
@@ -211,7 +211,7 @@ fn i14_a_part_whose_master_was_replaced_has_another_epoch_and_others_have_not() 
     let Some(mut cluster) = RedisCluster::start(&[]) else { return };
     let store = store(&cluster);
     let before = store.roll().unwrap();
-    let epoch = before.parts[store.part(file(0))];
+    let epoch = before.partitions[store.partition(file(0))];
     let made = |version: u64| {
         let mut tokens = Tokens::new(epoch);
         tokens.version = version;
@@ -237,9 +237,10 @@ fn i14_a_part_whose_master_was_replaced_has_another_epoch_and_others_have_not() 
     assert!(!store.renew(Session(1), before.epoch, 1000).unwrap());
     let after = store.roll().unwrap();
     assert_ne!(after.epoch, before.epoch);
-    let changed = (0..after.parts.len()).filter(|part| after.parts[*part] != before.parts[*part]);
+    let changed =
+        (0..after.partitions.len()).filter(|at| after.partitions[*at] != before.partitions[*at]);
     let changed = changed.count();
-    assert!((15..30).contains(&changed), "all parts of one master in one go, not {changed}");
+    assert!((15..30).contains(&changed), "all partitions of one master in one go, not {changed}");
     assert!(!store.swap_members(&before, &before.members, Lease::Stays).unwrap());
     assert_eq!(store.roll().unwrap().epoch, after.epoch, "and then it stays");
 }
@@ -283,7 +284,7 @@ fn i12_a_silent_master_costs_no_lease_where_another_one_began_anew() {
     let other = store(&cluster);
     let from = other.roll().unwrap();
     for number in 0..40 {
-        let mut tokens = Tokens::new(from.parts[other.part(file(number))]);
+        let mut tokens = Tokens::new(from.partitions[other.partition(file(number))]);
         tokens.version = 1;
         assert_eq!(other.swap(file(number), 0, &tokens).unwrap(), Swap::Taken);
     }
@@ -298,7 +299,7 @@ fn i12_a_silent_master_costs_no_lease_where_another_one_began_anew() {
 
     let fresh = store(&cluster);
     assert_eq!(fresh.roll().unwrap().epoch, from.epoch, "nobody noticed yet");
-    // By the list a part has another epoch now.
+    // By the list a partition has another epoch now.
     eventually("it answers", || fresh.read(file(number)).is_ok());
     cluster.signal(silent, Signal::STOP);
     assert!(fresh.renew(Session(1), from.epoch, 30_000).unwrap(), "before all else");
@@ -321,7 +322,10 @@ fn all_is_answered_or_fails_in_bounded_time() {
     let limit = Duration::from_secs(20);
     let begun = Instant::now();
     let refused = store.read(file(0)).unwrap_err();
-    assert!(matches!(&refused, StoreError::NoAnswer(why) if why.contains("part ")), "{refused}");
+    assert!(
+        matches!(&refused, StoreError::NoAnswer(why) if why.contains("partition ")),
+        "{refused}"
+    );
     assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
     let begun = Instant::now();
     let refused = store.roll().unwrap_err();

@@ -21,11 +21,11 @@ pub(crate) fn holds(store: &dyn Store) {
     members_and_leases(store);
     messages(store);
     users(store);
-    let epochs = store.roll().unwrap().parts;
+    let epochs = store.roll().unwrap().partitions;
     for number in 0..200 {
-        let part = store.part(file(number));
-        assert!(part < epochs.len());
-        assert_eq!(store.read(file(number)).unwrap().epoch, epochs[part]);
+        let partition = store.partition(file(number));
+        assert!(partition < epochs.len());
+        assert_eq!(store.read(file(number)).unwrap().epoch, epochs[partition]);
     }
 }
 
@@ -46,7 +46,7 @@ fn users(store: &dyn Store) {
 }
 
 fn epoch_of(store: &dyn Store, number: u64) -> Epoch {
-    store.roll().unwrap().parts[store.part(file(number))]
+    store.roll().unwrap().partitions[store.partition(file(number))]
 }
 
 fn changes_for_another_version_or_epoch_are_refused(store: &dyn Store) {
@@ -97,7 +97,7 @@ fn members_and_leases(store: &dyn Store) {
     assert!(!store.swap_members(&now, &members, Lease::IsOver(one)).unwrap(), "it runs");
     let other_epoch = halocline_cluster::store::Roll {
         epoch: Epoch(!now.epoch.0),
-        parts: [].into(),
+        partitions: [].into(),
         ..now.clone()
     };
     assert!(!store.swap_members(&other_epoch, &members, Lease::Ends(one)).unwrap());

@@ -60,8 +60,8 @@ struct Troubled {
 type Answer<T> = std::result::Result<T, StoreError>;
 
 impl Store for Troubled {
-    fn part(&self, file: SharedFile) -> usize {
-        self.store.part(file)
+    fn partition(&self, file: SharedFile) -> usize {
+        self.store.partition(file)
     }
 
     fn read(&self, file: SharedFile) -> Answer<Reading> {
@@ -94,7 +94,7 @@ impl Store for Troubled {
             self.trouble.freed.wait(&mut hangs);
         }
         if self.trouble.silent.load(Ordering::SeqCst) {
-            return Err(StoreError::NoAnswer("a part of it".to_owned()));
+            return Err(StoreError::NoAnswer("a partition of it".to_owned()));
         }
         self.store.note_changes()
     }

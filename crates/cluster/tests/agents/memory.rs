@@ -30,8 +30,8 @@ struct World {
 }
 
 impl World {
-    fn new(parts: usize) -> Self {
-        let store = Arc::new(MemoryStore::new(parts));
+    fn new(partitions: usize) -> Self {
+        let store = Arc::new(MemoryStore::new(partitions));
         Self { store, origin: Arc::default(), place: tempfile::tempdir().unwrap() }
     }
 
@@ -112,8 +112,8 @@ fn i11_messages_are_lost() {
 fn i14_the_store_forgets() {
     for seed in 0..100 {
         println!("seed {seed}");
-        let parts = 1 + seed % 3;
-        let world = World::new(usize::try_from(parts).unwrap());
+        let partitions = 1 + seed % 3;
+        let world = World::new(usize::try_from(partitions).unwrap());
         let nodes: Vec<_> = ["a", "b", "c"].map(|name| world.node(name)).into();
         let mut random = Random(seed);
         together(&nodes, seed, 20, || {
@@ -126,7 +126,7 @@ fn i14_the_store_forgets() {
                     1 => Kept::Saved,
                     _ => Kept::All,
                 };
-                world.store.restart(usize::try_from(random.below(parts)).unwrap(), kept);
+                world.store.restart(usize::try_from(random.below(partitions)).unwrap(), kept);
                 for node in &nodes {
                     node.agent.keep().unwrap();
                 }
@@ -138,8 +138,8 @@ fn i14_the_store_forgets() {
 
 #[test]
 fn it_keeps_what_a_store_promises() {
-    for parts in 1..4 {
-        let store = MemoryStore::new(parts);
+    for partitions in 1..4 {
+        let store = MemoryStore::new(partitions);
         contract::holds(&store);
         store.restart(0, Kept::Saved);
         contract::respects_forgotten_leases(&store);

@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 
 use halocline_api::control::Controlled;
@@ -14,6 +16,7 @@ use halocline_cluster::store::memory::MemoryStore;
 use halocline_model::request::ByteRange;
 use halocline_os::error::Result;
 use halocline_vfs::Engine;
+use rustix::fs::{CWD, RenameFlags};
 
 use super::{Cluster, ME, Node, without_rebuild};
 
@@ -198,5 +201,88 @@ fn i11_a_removed_file_that_is_open_goes_to_the_origin() {
     drop(kept);
     for node in &nodes {
         node.agent.leave().unwrap();
+    }
+}
+
+/// Grants everything; while a node waits for a file, another one gives its name to `other` and back, so often.
+#[derive(Debug)]
+struct Swapping {
+    origin: PathBuf,
+    left: AtomicUsize,
+    asked: Mutex<Vec<u64>>,
+}
+
+#[derive(Debug)]
+struct SwappingFile(Arc<Swapping>, u64);
+
+#[derive(Debug)]
+struct SwappingNode(Arc<Swapping>);
+
+impl Coherence for SwappingNode {
+    fn attach(&self, _: Weak<dyn LocalCache>) {}
+
+    fn tokens(&self, file: SharedFile) -> Result<Arc<dyn FileTokens>> {
+        Ok(Arc::new(SwappingFile(Arc::clone(&self.0), file.inode)))
+    }
+
+    fn leave(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn check_lease(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl FileTokens for SwappingFile {
+    fn begin(&self, _: Want) -> Result<Grant> {
+        let Swapping { origin, left, asked } = &*self.0;
+        asked.lock().unwrap().push(self.1);
+        if left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+            let [name, other] = [NAME, "other"].map(|name| origin.join(name));
+            let flags = RenameFlags::EXCHANGE;
+            rustix::fs::renameat_with(CWD, name, CWD, other, flags).unwrap();
+        }
+        Ok(Grant { caches: true, renewed: false, fresh: ByteRange::new(0, 0), ticket: 0 })
+    }
+
+    fn begin_at_once(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
+    }
+
+    fn try_begin(&self, _: Want) -> Option<Grant> {
+        None
+    }
+
+    fn end(&self, _: Grant) {}
+}
+
+/// Regression: the permit was of the file that had the name before the wait; the one that lost it was taken from nobody.
+#[test]
+fn i11_a_file_that_gets_the_name_during_the_wait_is_taken_from_others_too() {
+    for (swaps, removes) in [(0, true), (1, true), (2, true), (1000, false)] {
+        let [origin, cache] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [name, other, new] = [NAME, "other", "new"].map(|name| origin.path().join(name));
+        for path in [&name, &other, &new] {
+            fs::write(path, "").unwrap();
+        }
+        let (left, asked) = (AtomicUsize::new(swaps), Mutex::default());
+        let swapping = Arc::new(Swapping { origin: origin.path().to_owned(), left, asked });
+        let coherence: Arc<dyn Coherence> = Arc::new(SwappingNode(Arc::clone(&swapping)));
+        let engine = engine(origin.path(), cache.path(), &coherence);
+        let (root, target) = (engine.root(), OsStr::new(NAME));
+        let removed = if swaps % 2 == 0 { &name } else { &other };
+        let removed = fs::metadata(removed).unwrap().ino();
+        let done = if swaps == 2 {
+            engine.rename((&root, OsStr::new("new")), (&root, target), 0)
+        } else {
+            engine.unlink(&root, target)
+        };
+        let last = swapping.asked.lock().unwrap().last().copied();
+        match done {
+            Ok(()) => assert_eq!((last, removes), (Some(removed), true), "{swaps}"),
+            Err(error) => assert_eq!((error.errno(), removes), (libc::EBUSY, false)),
+        }
+        assert_eq!(name.exists(), !removes || swaps == 2);
     }
 }

@@ -158,7 +158,7 @@ fn on_names(names: &Namespace, call: &Call) -> Result<(), Failure> {
             names.link(&from, &walk(names, to)?)
         }
         Call::Unlink(path) => names.unlink(&walk(names, path)?).map(drop),
-        Call::RemoveDirectory(path) => names.remove_directory(&walk(names, path)?),
+        Call::RemoveDirectory(path) => names.remove_directory(&walk(names, path)?).map(drop),
         Call::Rename(from, to, flags) => {
             names.rename(&walk(names, from)?, &walk(names, to)?, *flags).map(drop)
         }
@@ -172,9 +172,9 @@ fn on_names(names: &Namespace, call: &Call) -> Result<(), Failure> {
 }
 
 /// What there is to compare of one name: type, mode, size, names, target, and which other name leads to the same.
-type Seen = (u8, u32, u64, u32, Vec<u8>, String);
+type Compared = (u8, u32, u64, u32, Vec<u8>, String);
 
-fn seen_in_directory(top: &Path) -> BTreeMap<String, Seen> {
+fn seen_in_directory(top: &Path) -> BTreeMap<String, Compared> {
     let (mut all, mut first) = (BTreeMap::new(), BTreeMap::new());
     let mut todo = vec![String::new()];
     while let Some(above) = todo.pop() {
@@ -201,14 +201,14 @@ fn seen_in_directory(top: &Path) -> BTreeMap<String, Seen> {
     for (path, (_, inode)) in &all {
         first.entry(*inode).or_insert_with(|| path.clone());
     }
-    let same = |(mut seen, inode): (Seen, u64)| {
+    let same = |(mut seen, inode): (Compared, u64)| {
         seen.5.clone_from(&first[&inode]);
         seen
     };
     all.into_iter().map(|(path, seen)| (path, same(seen))).collect()
 }
 
-fn seen_in_names(names: &Namespace) -> BTreeMap<String, Seen> {
+fn seen_in_names(names: &Namespace) -> BTreeMap<String, Compared> {
     let (mut all, mut first) = (BTreeMap::new(), BTreeMap::new());
     let mut todo = vec![(String::new(), ROOT)];
     while let Some((above, directory)) = todo.pop() {
@@ -234,7 +234,7 @@ fn seen_in_names(names: &Namespace) -> BTreeMap<String, Seen> {
     for (path, (_, inode)) in &all {
         first.entry(*inode).or_insert_with(|| path.clone());
     }
-    let same = |(mut seen, inode): (Seen, Inode)| {
+    let same = |(mut seen, inode): (Compared, Inode)| {
         seen.5.clone_from(&first[&inode]);
         seen
     };

@@ -11,8 +11,8 @@ use halocline_testkit::waiting::eventually;
 
 use super::world::{at, directory, file, node};
 
-/// A replica that takes its master's place may lack what was acknowledged: names of its parts are not believed, and
-/// those of other parts are.
+/// A replica that takes its master's place may lack what was acknowledged: names of its partitions are not believed, and
+/// those of other partitions are.
 #[test]
 fn i15_a_promoted_replica_is_not_believed() {
     let Some(mut cluster) = RedisCluster::start(&[]) else { return };

@@ -39,7 +39,7 @@ type Operation = (&'static str, fn(&Namespace, &World) -> Done);
 
 const OPERATIONS: [Operation; 14] = [
     ("mkdir", |names, w| names.make_directory(&at(w.a, "x"), &directory()).map(drop)),
-    ("rmdir", |names, w| names.remove_directory(&at(w.b, "e"))),
+    ("rmdir", |names, w| names.remove_directory(&at(w.b, "e")).map(drop)),
     ("link", |names, w| names.link(&at(w.a, "f"), &at(w.b, "x"))),
     ("link in one directory", |names, w| names.link(&at(w.a, "f"), &at(w.a, "x"))),
     ("third name", |names, w| names.link(&at(w.a, "l"), &at(w.e, "x"))),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use halocline_cluster::names::attributes::Location;
+use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_cluster::names::check::clean;
 use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
@@ -118,7 +118,12 @@ fn the_flag_of_the_writer_and_the_place_of_the_bytes_are_compared_and_swapped() 
         let refused = names.set_writer(&place, None, other);
         assert_eq!(refused.unwrap_err().errno(), Errno::BUSY);
         names.set_writer(&place, one, None).unwrap();
-        let here = Location { node: Some("n1".to_owned()), tier: 0, object: 5 };
+        let here = Location {
+            node: Some("n1".to_owned()),
+            tier: 0,
+            base: 1,
+            path: RelativePath::new(b"d/f").unwrap(),
+        };
         names.set_location(&place, None, Some(&here)).unwrap();
         assert!(names.set_location(&place, None, Some(&here)).is_err());
         assert_eq!(names.lookup(&place).unwrap().attributes.location, Some(here.clone()));
@@ -178,6 +183,63 @@ fn what_others_wrote_into_the_server_is_an_error() {
     server.command(&["DEL", &shard]);
     server.command(&["SET", &shard, "x"]);
     unsound("another kind of value");
+}
+
+/// Nothing is half done in a full store, nothing stays locked, and files can be removed there.
+#[test]
+fn a_full_store_refuses_what_needs_room_and_does_what_makes_room() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let names = node(formatted(&server), 1, WaitLimit::default());
+    let dir = names.make_directory(&at(ROOT, "d"), &directory()).unwrap().inode;
+    for name in ["f", "g"] {
+        names.create(&at(ROOT, name), &file()).unwrap();
+    }
+    let before = paths(&names);
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let refused = [
+        names.create(&at(ROOT, "x"), &file()).map(drop),
+        names.make_directory(&at(ROOT, "y"), &directory()).map(drop),
+        names.link(&at(ROOT, "f"), &at(ROOT, "l")),
+        names.rename(&at(ROOT, "f"), &at(dir, "f"), Flags::Replace).map(drop),
+        names
+            .rename(&at(ROOT, "d"), &at(ROOT, "e"), Flags::Replace)
+            .map(drop)
+            .and(names.rename(&at(ROOT, "f"), &at(dir, "z"), Flags::NoReplace).map(drop)),
+    ];
+    for (number, refused) in refused.into_iter().enumerate() {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.errno(), Errno::NOSPC, "{number}: {refused:?}");
+        assert!(refused.to_string().contains("maxmemory"), "{refused}");
+    }
+    // What renames a name in one directory makes room first.
+    let renamed = |path: &String| path.replace("/d", "/e");
+    assert_eq!(paths(&names), before.iter().map(renamed).collect::<Vec<_>>());
+    names.unlink(&at(ROOT, "g")).unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    names.rename(&at(ROOT, "f"), &at(dir, "f"), Flags::Replace).unwrap();
+    assert_eq!(paths(&names), ["/e", "/e/f"]);
+    assert_eq!(names.counts().completed, 0, "no lock was left");
+}
+
+/// A check asks for all intents of a shard at once.
+#[test]
+fn more_intents_than_fit_into_an_answer_are_an_error() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let store = formatted(&server);
+    let said = server.command(&["KEYS", "halocline:*:names:1:shard"]);
+    let shard = said.lines().find(|line| line.starts_with("halocline")).unwrap().trim_end();
+    let committed = shard.replace(":shard", ":committed");
+    let script =
+        "for at = 1, ARGV[1] do redis.call('HSET', KEYS[1], at, string.rep('x', 70000)) end";
+    server.command(&["EVAL", script, "1", &committed, "200"]);
+    // They fit, and are none of ours.
+    let unsound = |error: NamesError, what: &str| match error {
+        NamesError::Unsound(said) => assert!(said.contains(what), "{said}"),
+        other => panic!("{other:?}"),
+    };
+    unsound(store.inspect(ROOT).unwrap_err(), "an intent");
+    server.command(&["EVAL", script, "1", &committed, "250"]);
+    unsound(store.inspect(ROOT).unwrap_err(), "too long");
 }
 
 /// Directories that a hostile store says to be above each other: the search upwards ends.

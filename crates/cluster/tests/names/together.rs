@@ -36,7 +36,7 @@ fn run(names: &Namespace, seed: u64, directories: &[Inode], rounds: usize) {
             0 | 1 => names.create(&from, &file()).map(drop),
             2 => names.make_directory(&from, &directory()).map(drop),
             3 => names.unlink(&from).map(drop),
-            4 => names.remove_directory(&from),
+            4 => names.remove_directory(&from).map(drop),
             5 => names.link(&from, &to),
             6 => names.set_writer(&from, None, None).map(drop),
             _ => names.rename(&from, &to, flags).map(drop),

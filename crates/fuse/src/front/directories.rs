@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
-use halocline_vfs::namespace::Directory;
+use halocline_vfs::engine::DirectoryBelow;
 use halocline_vfs::{Caller, Engine};
 
 use super::handles::Handles;
@@ -24,8 +24,8 @@ pub(crate) struct Listed<'a> {
 
 /// A directory that a program has open.
 #[derive(Debug)]
-struct OpenDir {
-    dir: Directory,
+struct OpenDir<E: Engine> {
+    dir: DirectoryBelow<E>,
     _counted: CountedOpen,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Directories<E: Engine> {
     engine: Arc<E>,
     inodes: Arc<Inodes<E>>,
     limits: Arc<UserLimits>,
-    dirs: Handles<OpenDir>,
+    dirs: Handles<OpenDir<E>>,
 }
 
 impl<E: Engine> Directories<E> {
@@ -51,7 +51,7 @@ impl<E: Engine> Directories<E> {
 
     /// # Errors
     /// `EBADF` for a handle that was closed.
-    fn get(&self, handle: FileHandle) -> Answer<Arc<OpenDir>> {
+    fn get(&self, handle: FileHandle) -> Answer<Arc<OpenDir<E>>> {
         self.dirs.get(handle).ok_or(Refused(Errno::EBADF))
     }
 
@@ -113,7 +113,8 @@ impl<E: Engine> Directories<E> {
                 let unknown = Entry::named_only(entry.inode);
                 return add(listed(&unknown.attr), &unknown);
             }
-            let Ok(found) = self.engine.lookup(&parent.node, &entry.name) else {
+            let found = self.engine.lookup_listed(&dir.dir, &parent.node, &entry.name);
+            let Ok(found) = found else {
                 // Removed since the directory was read.
                 return true;
             };

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use halocline_os::error::Error;
-use halocline_vfs::{Engine, Stat};
+use halocline_vfs::{Engine, Stat, Tree};
 
 use super::inode_table::{Inode, InodeTable};
 use super::{Answer, Refused, is_told, kernel_attributes, privileges, timeouts};

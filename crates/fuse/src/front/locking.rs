@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use halocline_vfs::{Caller, Engine};
+use halocline_vfs::{Caller, Engine, Tree};
 
 use super::Answer;
 use super::backing::Connection;

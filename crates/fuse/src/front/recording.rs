@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use halocline_trace::Op;
 use halocline_trace::record::{FileNumber, Recorder};
-use halocline_vfs::{Caller, Engine};
+use halocline_vfs::{Caller, Engine, Tree};
 
 use super::handles::OpenFile;
 use super::inode_table::Inode;

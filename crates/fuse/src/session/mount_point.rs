@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use halocline_api::control::mount::{self, MountCopy, Standing};
+use halocline_api::control::mount::{self, MountCopy, MountState};
 use halocline_os::error::{Error, Result};
 use rustix::fs::CWD;
 use rustix::io::Errno;
@@ -50,11 +50,11 @@ impl MountPoint {
 
     /// Whether the mount can be unmounted; an error if another is mounted over it.
     pub(super) fn is_there(&self) -> Result<bool> {
-        let standing = mount::standing(&self.path, self.number);
-        match standing.map_err(Error::at(&self.path, "look for the mount on"))? {
-            Standing::OnTop => Ok(true),
-            Standing::Gone => Ok(false),
-            Standing::Covered => Err(Error::invalid(
+        let state = mount::state(&self.path, self.number);
+        match state.map_err(Error::at(&self.path, "look for the mount on"))? {
+            MountState::OnTop => Ok(true),
+            MountState::Gone => Ok(false),
+            MountState::Covered => Err(Error::invalid(
                 format!("{}: something else is mounted over it", self.path.display()),
                 "unmount that first",
             )),

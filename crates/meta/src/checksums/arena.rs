@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 
 use super::slot::{WORDS, Words};
-use crate::load::Left;
+use crate::load::Shutdown;
 use crate::mapped_file::Mapping;
 
 const HEAD_BYTES: usize = 4096;
@@ -52,16 +52,16 @@ struct ArenaSpace {
 }
 
 impl Arena {
-    /// Opens the file of a cache that was left as `left` says, or makes it, for at most `max` slots. Passes its
+    /// Opens the file of a cache that ended its last session as `last_shutdown` says, or makes it, for at most `max` slots. Passes its
     /// contents to `take`, slot by slot, unless a power loss may have torn them; slots that `take` refuses are free.
     pub(super) fn open(
         file: File,
-        (boot_id, left): (&str, Left),
+        (boot_id, last_shutdown): (&str, Shutdown),
         max: u32,
         bytes: Arc<AtomicU64>,
         take: &mut dyn FnMut(u32, &Words) -> bool,
     ) -> io::Result<Self> {
-        let believed = is_believed(&file, boot_id, left)?;
+        let believed = is_believed(&file, boot_id, last_shutdown)?;
         let slots = if believed { slots_in(file.metadata()?.len()) } else { 0 };
         let mut refused = Vec::new();
         let mapped = map(|bytes| Mapping::new(&file, bytes), max.max(slots), slots);
@@ -205,7 +205,7 @@ fn map(
 
 /// Whether the file matches the cache as it was left: it has all that a killed process stored, and all that the owner
 /// of a closed cache synced. After a power loss any page of it may be older or newer than the data.
-fn is_believed(file: &File, boot_id: &str, left: Left) -> io::Result<bool> {
+fn is_believed(file: &File, boot_id: &str, last_shutdown: Shutdown) -> io::Result<bool> {
     let mut head = [0; 256];
     if file.read_at(&mut head, 0)? < head.len() || !head.starts_with(MAGIC) {
         return Ok(false);
@@ -213,10 +213,10 @@ fn is_believed(file: &File, boot_id: &str, left: Left) -> io::Result<bool> {
     let [closed, id @ ..] = &head[MAGIC.len()..] else { return Ok(false) };
     let id = id.split(|&byte| byte == 0).next().unwrap_or_default();
     let same_boot = id == boot_id.as_bytes();
-    Ok(match left {
-        Left::Closed => same_boot || *closed == 1,
-        Left::Crashed => same_boot,
-        Left::Never | Left::PowerLost => false,
+    Ok(match last_shutdown {
+        Shutdown::Closed => same_boot || *closed == 1,
+        Shutdown::Crashed => same_boot,
+        Shutdown::Never | Shutdown::PowerLost => false,
     })
 }
 

@@ -24,22 +24,22 @@ impl Bench {
 
     fn open_where(
         &self,
-        left: Left,
+        last_shutdown: Shutdown,
         boot_id: &str,
         mapped: &dyn Fn(ByteRange) -> bool,
     ) -> Checksums {
         let setting = Setting {
             dir: &PrivateDir::open(self.dir.path()).unwrap(),
             boot_id,
-            left,
+            last_shutdown,
             limit_bytes: 64 << 20,
             bytes: &self.bytes,
         };
         Checksums::open(&setting, &|_, _, range| mapped(range)).unwrap()
     }
 
-    fn open(&self, left: Left, boot_id: &str) -> Checksums {
-        self.open_where(left, boot_id, &|_| true)
+    fn open(&self, last_shutdown: Shutdown, boot_id: &str) -> Checksums {
+        self.open_where(last_shutdown, boot_id, &|_| true)
     }
 
     fn write(&self, sums: &Checksums, offset: u64, data: &[u8]) {
@@ -71,7 +71,7 @@ const ALL: ByteRange = ByteRange::new(0, 200_000);
 #[test]
 fn every_flip_is_found_where_it_is() {
     let bench = Bench::new();
-    let sums = bench.open(Left::Never, "b");
+    let sums = bench.open(Shutdown::Never, "b");
     bench.write(&sums, 0, &pattern(ALL.end));
     assert_eq!(bench.check(&sums, ALL), Checked { known_bytes: ALL.end, damaged: vec![] });
     for at in [0, 4095, 4096, 40_000, 131_071, 199_999] {
@@ -89,50 +89,50 @@ fn every_flip_is_found_where_it_is() {
 fn i4_sums_outlive_a_kill_and_a_close_and_no_power_loss() {
     let bench = Bench::new();
     let known = |left, boot: &str| bench.check(&bench.open(left, boot), ALL).known_bytes;
-    let sums = bench.open(Left::Never, "one");
+    let sums = bench.open(Shutdown::Never, "one");
     bench.write(&sums, 0, &pattern(ALL.end));
     drop(sums);
-    assert_eq!(known(Left::Crashed, "one"), ALL.end);
-    let sums = bench.open(Left::Crashed, "one");
+    assert_eq!(known(Shutdown::Crashed, "one"), ALL.end);
+    let sums = bench.open(Shutdown::Crashed, "one");
     sums.close().unwrap();
     drop(sums);
-    assert_eq!(known(Left::Closed, "two"), ALL.end);
+    assert_eq!(known(Shutdown::Closed, "two"), ALL.end);
     // The previous session was killed, and the machine lost power.
-    assert_eq!(known(Left::PowerLost, "three"), 0);
-    assert_eq!(known(Left::Crashed, "three"), 0);
+    assert_eq!(known(Shutdown::PowerLost, "three"), 0);
+    assert_eq!(known(Shutdown::Crashed, "three"), 0);
 }
 
 #[test]
 fn i4_after_a_power_loss_sums_are_not_believed_whatever_opens_in_between() {
     let bench = Bench::new();
-    let sums = bench.open(Left::Never, "one");
+    let sums = bench.open(Shutdown::Never, "one");
     bench.write(&sums, 0, &pattern(ALL.end));
     sums.close().unwrap();
     drop(sums);
     let old = std::fs::read(bench.dir.path().join(NAME)).unwrap();
-    drop(bench.open(Left::Closed, "one"));
+    drop(bench.open(Shutdown::Closed, "one"));
     // The header of the second session never reached the disk, and the third was killed before it opened the sums.
     std::fs::write(bench.dir.path().join(NAME), old).unwrap();
-    assert_eq!(bench.check(&bench.open(Left::Crashed, "three"), ALL).known_bytes, 0);
+    assert_eq!(bench.check(&bench.open(Shutdown::Crashed, "three"), ALL).known_bytes, 0);
 }
 
 #[test]
 fn what_is_not_mapped_is_forgotten_for_good() {
     let bench = Bench::new();
-    let sums = bench.open(Left::Never, "b");
+    let sums = bench.open(Shutdown::Never, "b");
     bench.write(&sums, 0, &pattern(ALL.end));
     drop(sums);
     let first = ByteRange::new(0, slot::GROUP);
-    let sums = bench.open_where(Left::Crashed, "b", &|range| range != first);
+    let sums = bench.open_where(Shutdown::Crashed, "b", &|range| range != first);
     assert_eq!(bench.check(&sums, ALL).known_bytes, ALL.end - first.end);
     drop(sums);
-    assert_eq!(bench.check(&bench.open(Left::Crashed, "b"), first).known_bytes, 0);
+    assert_eq!(bench.check(&bench.open(Shutdown::Crashed, "b"), first).known_bytes, 0);
 }
 
 #[test]
 fn a_slot_is_given_back_and_used_again() {
     let bench = Bench::new();
-    let sums = bench.open(Left::Never, "b");
+    let sums = bench.open(Shutdown::Never, "b");
     let range = ByteRange::new(0, 8 << 20);
     let data = pattern(range.end);
     bench.write(&sums, 0, &data);
@@ -150,20 +150,20 @@ fn a_slot_is_given_back_and_used_again() {
 #[test]
 fn d11_a_file_that_is_cut_under_us_is_no_end_and_no_damage() {
     let bench = Bench::new();
-    let sums = bench.open(Left::Never, "b");
+    let sums = bench.open(Shutdown::Never, "b");
     bench.write(&sums, 0, &pattern(ALL.end));
     File::options().write(true).open(bench.dir.path().join(NAME)).unwrap().set_len(0).unwrap();
     bench.flip(0);
     assert_eq!(bench.check(&sums, ALL).damaged, []);
     bench.write(&sums, 0, &pattern(ALL.end));
     drop(sums);
-    assert_eq!(bench.check(&bench.open(Left::Crashed, "b"), ALL).known_bytes, 0);
+    assert_eq!(bench.check(&bench.open(Shutdown::Crashed, "b"), ALL).known_bytes, 0);
 }
 
 #[test]
 fn i4_a_file_torn_anywhere_says_nothing_wrong() {
     let bench = Bench::new();
-    let sums = bench.open(Left::Never, "b");
+    let sums = bench.open(Shutdown::Never, "b");
     bench.write(&sums, 0, &pattern(ALL.end));
     drop(sums);
     let path = bench.dir.path().join(NAME);
@@ -172,7 +172,7 @@ fn i4_a_file_torn_anywhere_says_nothing_wrong() {
         let mut torn = whole.clone();
         torn[at] ^= 0x40;
         std::fs::write(&path, torn).unwrap();
-        let checked = bench.check(&bench.open(Left::Crashed, "b"), ALL);
+        let checked = bench.check(&bench.open(Shutdown::Crashed, "b"), ALL);
         assert_eq!(checked.damaged, [], "byte {at}");
         assert!(checked.known_bytes < ALL.end && checked.known_bytes > ALL.end - 2 * slot::GROUP);
     }
@@ -182,7 +182,7 @@ fn i4_a_file_torn_anywhere_says_nothing_wrong() {
 #[test]
 fn i1_bytes_that_are_changed_beside_a_reader_are_no_damage() {
     let bench = Bench::new();
-    let sums = bench.open(Left::Never, "b");
+    let sums = bench.open(Shutdown::Never, "b");
     bench.write(&sums, 0, &pattern(8192));
     std::thread::scope(|scope| {
         for writer in 0..2_u64 {

@@ -8,7 +8,7 @@ use halocline_testkit::fuzz_target::run;
 use super::*;
 use crate::log::fuzzing::seeds::{segment, snapshot};
 use crate::record::{ExtentRecord, State};
-use crate::{FileId, FileRecord, OriginKey, Stamp, Wanted};
+use crate::{CriticalRange, FileId, FileRecord, OriginKey, Stamp};
 
 type Seeds = Vec<(&'static str, Vec<u8>)>;
 
@@ -51,7 +51,7 @@ fn tables() -> Batch {
             let key = record::extent_key(FileId(id), start);
             batch.put(&key, &record::encode_extent(&extent(start, is_dirty)));
         }
-        let wanted = Wanted {
+        let wanted = CriticalRange {
             file: FileId(id),
             range: ByteRange::new(1 << 20, 1 << 21),
             placement: Placement { layout: Layout::OneDh, group: 0 },

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::batch::Batch;
 use crate::cdt::{Cdt, Durable};
 use crate::records::RecordStore;
-use crate::{FileId, Wanted, record};
+use crate::{CriticalRange, FileId, record};
 use halocline_os::error::Result;
 
 /// The critical data table; entries with `C_flag` are durable.
@@ -24,12 +24,12 @@ impl CriticalRanges {
     }
 
     /// Notes a critical range; `fetch` sets `C_flag` (docs/ALGORITHMS.md, section 4.2).
-    pub fn note(&self, wanted: Wanted, fetch: bool) {
+    pub fn note(&self, wanted: CriticalRange, fetch: bool) {
         self.change(|cdt, changes| cdt.note(wanted, fetch, changes));
     }
 
     /// Entries with `C_flag` in the order in which it was set, at most `limit`.
-    pub fn wanted(&self, limit: usize) -> Vec<Wanted> {
+    pub fn wanted(&self, limit: usize) -> Vec<CriticalRange> {
         self.cdt.lock().wanted(limit)
     }
 

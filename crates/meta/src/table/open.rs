@@ -11,7 +11,7 @@ use crate::FileId;
 use crate::block_accounting::Space;
 use crate::checksums::{Checksums, Setting};
 use crate::files::Files;
-use crate::load::Left;
+use crate::load::Shutdown;
 use crate::log::{self, Log, Pace};
 use crate::migrate;
 use crate::owner::Owner;
@@ -68,12 +68,12 @@ pub(super) fn salvage_records(
     Ok(Arc::new(salvaged))
 }
 
-/// Opens the checksums of a cache in the state `left`, on a machine booted as `boot_id`. Checksums of bytes that are in
+/// Opens the checksums of a cache whose last session ended as `last_shutdown` says, on a machine booted as `boot_id`. Checksums of bytes that are in
 /// no extent of `files` are forgotten.
 pub(super) fn open_checksums(
     owner: &Owner,
     (are_kept, access): (bool, Access),
-    (boot_id, left): (&str, Left),
+    (boot_id, last_shutdown): (&str, Shutdown),
     space: &Space,
     files: &Files,
 ) -> Result<Checksums> {
@@ -85,12 +85,12 @@ pub(super) fn open_checksums(
         })
     };
     let (limit_bytes, bytes) = (space.limit(), space.sums());
-    let setting = Setting { dir, boot_id, left, limit_bytes, bytes };
+    let setting = Setting { dir, boot_id, last_shutdown, limit_bytes, bytes };
     match access {
         // Checksums of extents other than those that were read are forgotten, but only in a copy.
         Access::Salvage => Checksums::open_copy(&setting, &is_mapped),
         // After a power loss, an opening forgets them all; a read-only opening leaves that to the next one.
-        Access::ReadOnly if left == Left::PowerLost => Ok(Checksums::none()),
+        Access::ReadOnly if last_shutdown == Shutdown::PowerLost => Ok(Checksums::none()),
         _ if are_kept => Checksums::open(&setting, &is_mapped),
         _ => Checksums::off(dir),
     }

@@ -74,7 +74,7 @@ fn i4_a_store_that_fails_at_any_write_has_what_is_shown() {
         drop(table);
         disk.fail_after(None);
         let (table, recovery) = open(dir.path(), &disk).unwrap();
-        assert_eq!(recovery.left, Left::Crashed);
+        assert_eq!(recovery.last_shutdown, Shutdown::Crashed);
         assert_eq!(known(&table), shown, "write {writes} was refused");
         if ended.is_ok() {
             break;
@@ -122,6 +122,6 @@ fn i6_a_loss_that_could_not_be_recorded_is_listed_again() {
     }
     disk.fail_after(None);
     let (_, recovery) = reopen().unwrap();
-    assert_eq!((recovery.left, recovery.dropped.len()), (Left::PowerLost, 1));
+    assert_eq!((recovery.last_shutdown, recovery.dropped.len()), (Shutdown::PowerLost, 1));
     assert_eq!(recovery.dropped[0].dirty_bytes, BLOCK);
 }

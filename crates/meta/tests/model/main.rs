@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_meta::load::Left;
+use halocline_meta::load::Shutdown;
 use halocline_meta::table::{ExtentTable, Options};
 use halocline_meta::{BLOCK, Discard, FileId, OriginKey};
 use halocline_model::evict::Lru;
@@ -101,16 +101,16 @@ struct Pair {
     intent_bytes: u64,
 }
 
-fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, intent_bytes: u64) -> (ExtentTable, Left) {
+fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, intent: u64) -> (ExtentTable, Shutdown) {
     let clock = Arc::clone(clock);
     let options = Options {
-        intent_bytes,
+        intent_bytes: intent,
         clock: Box::new(move || clock.fetch_add(1, Relaxed)),
         ..Options::new(LIMIT, Box::<Lru>::default(), 8)
     };
     let (dmt, recovery) =
         ExtentTable::open_tuned(dir, options, &format!("boot-{boot}"), 4096).unwrap();
-    (dmt, recovery.left)
+    (dmt, recovery.last_shutdown)
 }
 
 impl Pair {
@@ -143,32 +143,32 @@ impl Pair {
         self.ids.iter().position(|&known| known == id).unwrap() as u64
     }
 
-    fn reopen(&mut self, left: Left) {
+    fn reopen(&mut self, last_shutdown: Shutdown) {
         // A new run begins after every epoch that was recorded: in a write intent, that of its first write.
         let recorded = self.ids.iter().flat_map(|&id| self.dmt().recorded(id));
         let seen = recorded.filter_map(|(_, _, dirty)| dirty).max();
         let last = self.model.end_run(seen);
         self.dmt = None;
-        if left == Left::PowerLost {
+        if last_shutdown == Shutdown::PowerLost {
             self.model.lose_power();
         }
         let boot = self.model.power_losses;
         let (dmt, found) = open(self.dir.path(), &self.clock, boot, self.intent_bytes);
-        assert_eq!(found, left);
+        assert_eq!(found, last_shutdown);
         self.dmt = Some(dmt);
         self.taken.clear();
         self.model.forget_unstored();
         self.model.unsettled = false;
-        if left == Left::Closed {
+        if last_shutdown == Shutdown::Closed {
             self.model.completed = last;
         }
         self.model.epoch = last + 1;
         self.model.cut = self.model.completed;
     }
 
-    fn crash(&mut self, left: Left) -> TestCaseResult {
+    fn crash(&mut self, last_shutdown: Shutdown) -> TestCaseResult {
         self.believe_records()?;
-        self.reopen(left);
+        self.reopen(last_shutdown);
         Ok(())
     }
 
@@ -431,15 +431,15 @@ impl Pair {
                 }
                 self.model.completed = self.model.cut;
             }
-            Op::Kill => self.crash(Left::Crashed)?,
+            Op::Kill => self.crash(Shutdown::Crashed)?,
             Op::Close => {
                 self.dmt().close().unwrap();
                 assert!(self.dmt().barrier().is_err());
-                self.reopen(Left::Closed);
+                self.reopen(Shutdown::Closed);
             }
             Op::PowerLoss => {
                 self.model.power_losses += 1;
-                self.crash(Left::PowerLost)?;
+                self.crash(Shutdown::PowerLost)?;
             }
         }
         Ok(())

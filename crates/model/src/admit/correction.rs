@@ -35,7 +35,7 @@ impl Correction {
     }
 
     /// Learns that a request took `measured`, where anything from `least` to `most` (including the factor) was to be
-    /// expected. With `hides_work`, a shorter time than expected is no sign of a faster device. If threads race, a lost
+    /// expected. With `hides_work`, a shorter time than expected is not a sign of a faster device. If threads race, a lost
     /// update costs one observation.
     pub(super) fn learn(&self, least: f64, most: f64, measured: f64, hides_work: bool) {
         if measured <= 0.0 || least <= 0.0 {

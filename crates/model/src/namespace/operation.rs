@@ -144,10 +144,10 @@ impl Attempt {
             },
             Stage::Commit(transaction) => match transaction.step() {
                 Step::Send(shard, script) => Next::Send(shard, script),
-                Step::End(_) => unreachable!("what has ended is no stage"),
+                Step::End(_) => unreachable!("what has ended is not a stage"),
             },
             Stage::Complete(completion) => {
-                let (shard, script) = completion.step().expect("what has ended is no stage");
+                let (shard, script) = completion.step().expect("what has ended is not a stage");
                 Next::Send(shard, script)
             }
             Stage::End(result) => Next::End(*result),

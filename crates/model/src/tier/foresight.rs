@@ -15,14 +15,14 @@ const REMEMBERED_MAX: usize = 1 << 16;
 /// follows the best of the [shadows](Shadows); at first every file comes and the least recently used leaves.
 #[derive(Debug, Default)]
 pub(super) struct Foresight {
-    seen: HashMap<FileId, Seen>,
+    seen: HashMap<FileId, KnownFile>,
     clock: u64,
     shadows: Shadows,
     reordered: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct KnownFile {
     uses: Uses,
     on_ssd: bool,
 }

@@ -49,7 +49,7 @@ impl Heat {
         let last = range.end.saturating_sub(1).max(range.start) / REGION;
         let is_hot = self.regions.iter().any(|region| now_ms < region.until_ms);
         let limit = if is_hot { HANDOVERS_NEXT } else { HANDOVERS };
-        // A wider range is no sign of interleaving.
+        // A wider range is not a sign of interleaving.
         for number in first..=last.min(first + 1) {
             let region = self.region(number, now_ms);
             if now_ms.saturating_sub(region.last_ms) > PAUSE_MS {

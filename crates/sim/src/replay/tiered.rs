@@ -64,12 +64,12 @@ pub struct TierOutcome {
 
 /// What a trace reveals about its files; needed before the replay, because a file moves as a whole.
 #[derive(Debug, Clone, Default)]
-pub struct FilesSeen {
-    by_number: FxHashMap<u32, Seen>,
+pub struct TracedFiles {
+    by_number: FxHashMap<u32, TracedFile>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct TracedFile {
     /// One past the last byte accessed.
     len: u64,
     /// Whether it is assumed to be created by its first request: that is a write, and no read goes beyond what was
@@ -79,23 +79,23 @@ struct Seen {
     written: u64,
 }
 
-impl FilesSeen {
+impl TracedFiles {
     /// Notes a request; requests come in order.
     pub fn push(&mut self, request: &Request) {
         let end = request.offset.saturating_add(request.length);
-        let new = Seen { len: 0, made: true, written: 0 };
-        let seen = self.by_number.entry(request.file).or_insert(new);
-        seen.len = seen.len.max(end);
+        let new = TracedFile { len: 0, made: true, written: 0 };
+        let file = self.by_number.entry(request.file).or_insert(new);
+        file.len = file.len.max(end);
         match request.op {
-            Op::Write => seen.written = seen.written.max(end),
-            Op::Read => seen.made &= end <= seen.written,
+            Op::Write => file.written = file.written.max(end),
+            Op::Read => file.made &= end <= file.written,
         }
     }
 
     /// The files that existed before the first request, with their sizes.
     pub fn there_before(&self) -> impl Iterator<Item = (u32, u64)> {
-        let there = self.by_number.iter().filter(|(_, seen)| !seen.made);
-        there.map(|(number, seen)| (*number, seen.len))
+        let there = self.by_number.iter().filter(|(_, file)| !file.made);
+        there.map(|(number, file)| (*number, file.len))
     }
 }
 
@@ -107,7 +107,7 @@ impl FilesSeen {
 /// have; an open loop, in which no request would wait for a file that is being moved.
 pub fn replay_tiered(
     requests: impl Iterator<Item = Request>,
-    files: &FilesSeen,
+    files: &TracedFiles,
     servers: &ServerSet,
     capacity: u64,
     policy: &str,
@@ -241,7 +241,7 @@ impl Tier {
         })
     }
 
-    fn serve(&mut self, now_ns: u64, request: &Request, files: &FilesSeen) -> Served {
+    fn serve(&mut self, now_ns: u64, request: &Request, files: &TracedFiles) -> Served {
         let number = request.file;
         self.first_ns.get_or_insert(now_ns);
         if !self.waited.remove(&request.process) && self.uses.begins(request) {
@@ -273,21 +273,21 @@ impl Tier {
     }
 
     /// The effect of an open on a mount: informs the policy, and promotes the file if the policy wants that.
-    fn used_file(&mut self, now_ns: u64, number: u32, files: &FilesSeen) {
+    fn used_file(&mut self, now_ns: u64, number: u32, files: &TracedFiles) {
         let id = FileId::from(number);
         let known = self.files.get(&number).map(|file| file.len);
-        let seen = files.by_number.get(&number).copied().unwrap_or(Seen {
+        let traced = files.by_number.get(&number).copied().unwrap_or(TracedFile {
             len: 0,
             made: true,
             written: 0,
         });
-        let len = known.unwrap_or(if seen.made { 0 } else { seen.len });
+        let len = known.unwrap_or(if traced.made { 0 } else { traced.len });
         self.policy.referenced(id, len);
         // Orders are not kept here: each is computed when it is needed.
         let _ = self.policy.is_reordered();
         self.sums.uses += 1;
         if known.is_none() {
-            let on_ssd = seen.made && self.used < self.capacity;
+            let on_ssd = traced.made && self.used < self.capacity;
             self.files.insert(number, File { len, on_ssd, moving: None });
             if on_ssd {
                 self.policy.moved(id, true);

@@ -67,7 +67,7 @@ impl Btio {
     /// BTIO on `processes`, a square number; with `verify` all dumps are read back at the end.
     ///
     /// # Errors
-    /// The number of processes is no square, or there are more cells along a side than points.
+    /// The number of processes is not a square, or there are more cells along a side than points.
     pub fn new(
         class: Class,
         processes: u32,

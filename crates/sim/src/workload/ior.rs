@@ -35,7 +35,7 @@ impl Ior {
         positive(&[("the number of processes", u64::from(processes))])?;
         if !block.is_multiple_of(transfer) {
             return Err(format!(
-                "a block of {block} bytes is no multiple of the transfer of {transfer}"
+                "a block of {block} bytes is not a multiple of the transfer of {transfer}"
             ));
         }
         fits(&[u64::from(processes), block, segments])?;

@@ -33,10 +33,10 @@ pub(super) struct Point {
 }
 
 /// The additional measurement for the network path to another machine.
-pub(super) const WAY: (Direction, Pattern) = (Direction::Read, Pattern::Same);
+pub(super) const NETWORK: (Direction, Pattern) = (Direction::Read, Pattern::Same);
 
 /// Startup and time of a byte, in picoseconds, of the network path to another machine.
-pub(super) fn way(points: &[Point]) -> (u64, u64) {
+pub(super) fn network(points: &[Point]) -> (u64, u64) {
     let sums = Sums::of(points.iter().filter(|point| point.median_ps > 0.0));
     let slope = if sums.spread > 0.0 { (sums.slope / sums.spread).max(0.0) } else { 0.0 };
     (whole(sums.startup(slope)), whole(slope))

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 pub use common_queue::CommonQueue;
 pub use halocline_model::emulated::expected;
-pub use link::EmulatedWay;
+pub use link::EmulatedLink;
 
 use super::{Device, ServerFile, Space};
 use halocline_os::clock::{Clock, Simulated};

@@ -5,7 +5,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use halocline_model::request::ByteRange;
+use halocline_model::request::{ByteRange, index};
 use halocline_model::sieve::Stretch;
 
 use super::Distribution;
@@ -105,10 +105,6 @@ fn fill(
         }
     }
     Ok(())
-}
-
-fn index(position: u64) -> usize {
-    usize::try_from(position).expect("a position inside a buffer")
 }
 
 #[cfg(test)]

@@ -38,12 +38,12 @@ fn with_files(options: TierOptions) -> Fixture {
 }
 
 /// What is called before each step, in the thread that makes it.
-type Seen = dyn Fn(usize, &'static str) + Send + Sync;
+type StepWatcher = dyn Fn(usize, &'static str) + Send + Sync;
 
 /// Counts the steps of each kind, and has somebody look at each; batches keep their threads.
 struct Counted {
     counts: Mutex<HashMap<&'static str, usize>>,
-    seen: Box<Seen>,
+    seen: Box<StepWatcher>,
 }
 
 impl fmt::Debug for Counted {

@@ -75,7 +75,7 @@ fn programs_see_the_directory_times_of_their_own_changes() {
     let node = fixture.node("d").unwrap();
     let mode = SetAttr { mode: Some(0o700), ..SetAttr::default() };
     let changed = times(&tier.set_attr(&node, None, &mode, CALLER).unwrap());
-    assert!(changed[0] == created[0] && changed[1] > created[1], "a mode is no modification");
+    assert!(changed[0] == created[0] && changed[1] > created[1], "a mode is not a modification");
     assert_eq!(looked_at(&fixture, "d"), changed);
     a_tick();
     fixture.demote("d/file");

@@ -94,7 +94,7 @@ fn what_cannot_be_removed_does_not_keep_a_mount_from_ending() {
         let leftover = Problem::Leftover { other: fixture.hdd("file") };
         assert_eq!(fixture.found.problems, [leftover]);
         assert!(fixture.node("file").is_err() && fixture.hdd("file").exists());
-        // An SSD that fails is no reason, either.
+        // An SSD that fails is not a reason, either.
         let (root, name) = fixture.at("other");
         fixture.demote("other");
         fixture.unwatch();

@@ -16,7 +16,7 @@ except ImportError as error:
 
 log = backend.log_open(sys.argv[1])
 if not log["handle"]:
-    sys.exit("it is no log of Darshan, or not a whole one")
+    sys.exit("it is not a log of Darshan, or not a whole one")
 modules = backend.log_get_modules(log)
 names = backend.log_get_name_records(log)
 for module, label in (("DXT_POSIX", "X_POSIX"), ("DXT_MPIIO", "X_MPIIO")):

@@ -117,8 +117,7 @@ fn before_epoch(before: Duration) -> Timespec {
 
 /// The result of a `statx` call.
 pub fn stat_of(from: &Statx) -> Stat {
-    // SAFETY: `stat64` is plain integers; all zeros is a value of it.
-    let mut raw: libc::stat64 = unsafe { std::mem::zeroed() };
+    let mut raw = Stat::empty().raw;
     raw.st_dev = libc::makedev(from.stx_dev_major, from.stx_dev_minor);
     raw.st_ino = from.stx_ino;
     raw.st_mode = u32::from(from.stx_mode);

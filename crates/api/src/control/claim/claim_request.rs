@@ -8,7 +8,7 @@ use super::names::Access;
 
 /// What a mount wants to use.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct ClaimRequest<'a> {
     /// The directories whose files it changes: absolute paths without links.
     pub dirs: &'a [&'a Path],
     /// The cache, or what identifies the user instead.
@@ -29,7 +29,7 @@ pub enum UseAs {
     Node,
 }
 
-impl Wanted<'_> {
+impl ClaimRequest<'_> {
     pub(super) fn access(&self) -> Access {
         match self.use_as {
             UseAs::Reader => Access::Read,

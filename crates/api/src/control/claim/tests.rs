@@ -11,7 +11,7 @@ use super::*;
 const OTHER_USER: u32 = 54_321;
 
 fn wanted(dir: &Path) -> Result<Claim, Taken> {
-    Claim::take(&Wanted { dirs: &[dir], cache: Path::new("cache"), use_as: UseAs::OnlyUser })
+    Claim::take(&ClaimRequest { dirs: &[dir], cache: Path::new("cache"), use_as: UseAs::OnlyUser })
 }
 
 /// Claims `dir` as another user, in a thread of its own.
@@ -71,8 +71,9 @@ fn i8_nodes_of_a_cluster_share_a_directory_but_no_cache_and_with_nobody_else() {
     for made in [&cache, &other, &part] {
         fs::create_dir(made).unwrap();
     }
-    let claim =
-        |dir: &Path, cache: &Path, use_as| Claim::take(&Wanted { dirs: &[dir], cache, use_as });
+    let claim = |dir: &Path, cache: &Path, use_as| {
+        Claim::take(&ClaimRequest { dirs: &[dir], cache, use_as })
+    };
     let _first = claim(&dir, &cache, UseAs::Node).unwrap();
     let _beside = claim(&dir, &other, UseAs::Node).unwrap();
     claim(&dir, &cache, UseAs::Node).unwrap_err();

@@ -36,6 +36,49 @@ pub(super) const BENCH_CLUSTER: &[Metric] = &[
     metric("comparisons[].target.at_least", "number", "What it is to be; null without a target."),
     metric("comparisons[].target.below", "number", "What it is to be below."),
     metric("comparisons[].is_met", "bool or null", "Whether it is so."),
+    metric(
+        "simulation.request_us",
+        "microseconds",
+        "The server's time for a change of a file's tokens; `simulation` is null without `--simulate`.",
+    ),
+    metric("simulation.token_us", "microseconds", "The same for each further token of the file."),
+    metric("simulation.renewal_us", "microseconds", "The same for the renewal of a lease."),
+    metric("simulation.points[].pattern", "word", "A case that was measured."),
+    metric("simulation.points[].nodes", "number", "Its nodes."),
+    metric(
+        "simulation.points[].measured_per_request",
+        "number",
+        "Requests to the store for a write, with those of leases.",
+    ),
+    metric(
+        "simulation.points[].simulated_per_request",
+        "number",
+        "The fewest that the rules of tokens make, without those of leases.",
+    ),
+    metric("simulation.rows[].pattern", "word", "What the nodes write, one rank on each."),
+    metric("simulation.rows[].nodes", "number", "Nodes."),
+    metric(
+        "simulation.rows[].store_requests_per_node",
+        "number",
+        "Requests to the store for four writes of each node.",
+    ),
+    metric(
+        "simulation.rows[].handovers",
+        "number",
+        "Ranges that were given up because others wanted them.",
+    ),
+    metric("simulation.rows[].cached", "share", "Writes under a token that lets the node cache."),
+    metric("simulation.rows[].tokens", "number", "Tokens of the file at the end."),
+    metric(
+        "simulation.rows[].opening_seconds",
+        "seconds",
+        "How long the busiest master works until each node has its first token.",
+    ),
+    metric(
+        "simulation.rows[].lease_share",
+        "share",
+        "The share of one master's time that all leases take.",
+    ),
 ];
 
 pub(super) const CLUSTER_RUN: &[Metric] = &[

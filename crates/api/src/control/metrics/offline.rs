@@ -109,7 +109,7 @@ pub(super) const CLUSTER_STATUS: &[Metric] = &[
     metric(
         "problems[].what",
         "text",
-        "`unsound`: what is wrong with the value; `silent`: which part of the store does not answer.",
+        "`unsound`: what is wrong with the value; `silent`: which partition of the store does not answer.",
     ),
 ];
 
@@ -145,7 +145,7 @@ pub(super) const CLUSTER_FSCK: &[Metric] = &[
     metric(
         "[].what",
         "text",
-        "`unsound`: what is wrong with the value; `silent`: which part of the store does not answer.",
+        "`unsound`: what is wrong with the value; `silent`: which partition of the store does not answer.",
     ),
 ];
 

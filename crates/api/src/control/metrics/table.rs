@@ -353,7 +353,7 @@ pub(super) const EXPLAIN: &[Metric] = &[
         "text or null",
         "What a person should know of the two sides: that they lie on one device.",
     ),
-    metric("layout", "word", "The best layout; null where the cache is no candidate."),
+    metric("layout", "word", "The best layout; null where the cache is not a candidate."),
     metric(
         "nodes",
         "text or null",

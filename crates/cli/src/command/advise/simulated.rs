@@ -7,7 +7,7 @@ use halocline_model::{admit, tier};
 use halocline_plan::planner;
 use halocline_sim::servers::Profile;
 use halocline_sim::{
-    FileLayout, FilesSeen, Options, Pace, ServerSet, Sides, replay, replay_cached, replay_tiered,
+    FileLayout, Options, Pace, ServerSet, Sides, TracedFiles, replay, replay_cached, replay_tiered,
 };
 use halocline_trace::Request;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::decide::{Seconds, Use};
 use crate::command::judge::{self, Replay};
 use crate::command::plan::source;
-use crate::command::simulate::tiered::files_seen;
+use crate::command::simulate::tiered::traced_files;
 use crate::command::simulate::traced::{Traced, refused};
 use crate::failure::Failure;
 
@@ -35,7 +35,7 @@ pub(in crate::command) struct Case<'a> {
     slow: Vec<usize>,
     size: u64,
     options: Options,
-    files: FilesSeen,
+    files: TracedFiles,
     /// The layouts that the planner chose, and their default, or why there are none.
     stripes: Result<(HashMap<u32, FileLayout>, FileLayout), String>,
     slow_alone: FileLayout,
@@ -90,8 +90,8 @@ impl<'a> Case<'a> {
                 "--size {size}: choose from 1 to {room} bytes, which the faster servers hold"
             )));
         }
-        let (files, trace_weight) = files_seen(trace)?;
-        let seen = source::look(trace)?;
+        let (files, trace_weight) = traced_files(trace)?;
+        let seen = source::summarize(trace)?;
         if seen.workload.requests == 0 {
             return Err(refused(trace, "there are no requests in it"));
         }

@@ -115,9 +115,9 @@ impl Case<'_> {
 
     /// Runs the measurement.
     pub(super) fn run(&self, scratch: &Scratch, watch: &mut impl Watch) -> Result<Run, Failure> {
-        let place = scratch.place()?;
+        let paths = scratch.paths()?;
         if self.phases == Phases::Read {
-            self.prepare(&place, watch)?;
+            self.prepare(&paths, watch)?;
         }
         let mut run = Run {
             key: self.key(),
@@ -128,20 +128,20 @@ impl Case<'_> {
             verified_origin_bytes: 0,
         };
         if *self.setup == Setup::Bare {
-            self.go_through(&mut Bench { dir: &place.origin, place: &place, engine: None }, watch)
+            self.go_through(&mut Bench { dir: &paths.origin, paths: &paths, engine: None }, watch)
                 .map(|phases| run.phases = phases)?;
         } else {
             let config = self.mount_config();
-            let (phases, report) = mounted(&place, &config, watch, |engine, watch| {
-                let dir = &place.mountpoint;
-                self.go_through(&mut Bench { dir, place: &place, engine: Some(engine) }, watch)
+            let (phases, report) = mounted(&paths, &config, watch, |engine, watch| {
+                let dir = &paths.mountpoint;
+                self.go_through(&mut Bench { dir, paths: &paths, engine: Some(engine) }, watch)
             })?;
             (run.phases, run.report) = (phases, Some(report));
         }
         if self.canary == Some(Canary::Origin) {
-            self.bare_origin(&place)?.flip(self.workload)?;
+            self.bare_origin(&paths)?.flip(self.workload)?;
         }
-        let origin = self.bare_origin(&place)?;
+        let origin = self.bare_origin(&paths)?;
         run.verified_origin_bytes = origin.compare(self.workload, GENERATION, watch)?;
         Ok(run)
     }
@@ -155,9 +155,9 @@ impl Case<'_> {
     }
 
     /// Writes the data without emulated devices and without a cache.
-    fn prepare(&self, place: &MountPaths, watch: &mut impl Watch) -> Result<(), Failure> {
+    fn prepare(&self, paths: &MountPaths, watch: &mut impl Watch) -> Result<(), Failure> {
         if *self.setup == Setup::Bare {
-            self.all_instances(&place.origin, Direction::Write, watch)?;
+            self.all_instances(&paths.origin, Direction::Write, watch)?;
             return Ok(());
         }
         let config = Config {
@@ -168,10 +168,10 @@ impl Case<'_> {
             cache: self.config.cache_shape(),
             ..self.config.clone()
         };
-        mounted(place, &config, watch, |_, watch| {
-            self.all_instances(&place.mountpoint, Direction::Write, watch)
+        mounted(paths, &config, watch, |_, watch| {
+            self.all_instances(&paths.mountpoint, Direction::Write, watch)
         })?;
-        scratch::clear(&place.cache)?;
+        scratch::clear(&paths.cache)?;
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl Case<'_> {
         }
         if self.phases != Phases::Write {
             if self.canary == Some(Canary::Read) {
-                self.bare_origin(bench.place)?.flip(self.workload)?;
+                self.bare_origin(bench.paths)?.flip(self.workload)?;
             }
             self.forget_pages(bench)?;
             phases.push(self.transfer("read", Direction::Read, bench, watch)?);
@@ -210,8 +210,8 @@ impl Case<'_> {
     /// Emulated devices take their time in any case; real ones must not be answered from memory.
     fn forget_pages(&self, bench: &Bench<'_>) -> Result<(), Failure> {
         if self.config.emulate.is_none() {
-            scratch::forget_pages(&bench.place.origin)?;
-            scratch::forget_pages(&bench.place.cache)?;
+            scratch::forget_pages(&bench.paths.origin)?;
+            scratch::forget_pages(&bench.paths.cache)?;
         }
         Ok(())
     }
@@ -293,9 +293,9 @@ impl Case<'_> {
     }
 
     /// The origin below all devices and caches.
-    fn bare_origin(&self, place: &MountPaths) -> Result<BareOrigin, Failure> {
+    fn bare_origin(&self, paths: &MountPaths) -> Result<BareOrigin, Failure> {
         let striped = self.config.origin_shape().kind == VolumeKind::Striped;
-        BareOrigin::open(&place.origin, striped && *self.setup != Setup::Bare)
+        BareOrigin::open(&paths.origin, striped && *self.setup != Setup::Bare)
     }
 }
 
@@ -303,7 +303,7 @@ impl Case<'_> {
 struct Bench<'a> {
     /// Where programs see the files.
     dir: &'a Path,
-    place: &'a MountPaths,
+    paths: &'a MountPaths,
     engine: Option<&'a Arc<ExtentEngine>>,
 }
 
@@ -429,15 +429,15 @@ fn share(part: u64, whole: u64) -> f64 {
 
 /// Mounts, does `work`, then flushes and unmounts, whatever the result of the work.
 fn mounted<T, W: Watch>(
-    place: &MountPaths,
+    paths: &MountPaths,
     config: &Config,
     watch: &mut W,
     work: impl FnOnce(&Arc<ExtentEngine>, &mut W) -> Result<T, Failure>,
 ) -> Result<(T, Report), Failure> {
-    let claim = open_engine::claim(place, config, true)
+    let claim = open_engine::claim(paths, config, true)
         .map_err(|taken| Failure::refused(Error::from(taken)))?;
-    let engine = Arc::new(open_engine::open(place, config, None).map_err(Failure::refused)?);
-    let host = Host::start((Arc::clone(&engine), claim), config, (place, None), false)?;
+    let engine = Arc::new(open_engine::open(paths, config, None).map_err(Failure::refused)?);
+    let host = Host::start((Arc::clone(&engine), claim), config, (paths, None), false)?;
     let worked = work(&engine, watch);
     // What will be deleted need not be flushed.
     let go_on = worked.is_ok();

@@ -2,16 +2,17 @@
 //!
 //! - [`nodes`]: their mounts; the store of their tokens is a [`Server`];
 //! - [`case`]: one pattern over one set of mounts, from mount to unmount;
-//! - [`record`]: the results and what they are compared with; [`results_table`]: output for people.
+//! - [`record`]: the results and what they are compared with; [`results_table`]: output for people;
+//! - [`simulation`]: token traffic of thousands of nodes.
 
 mod case;
 mod nodes;
 mod record;
 mod results_table;
+mod simulation;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::config::Config;
@@ -20,13 +21,12 @@ use self::case::Case;
 use self::record::{Key, Pattern, Results, Run, Setup};
 use super::attention::Attention;
 use super::interrupted;
-use super::plot;
+use super::report_args::ReportArgs;
 use super::scratch::Scratch;
 use super::store_server::Server;
 use super::table;
 use super::workload::Shape;
 use crate::child::Signals;
-use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::mount_lookup;
 use crate::options::{ConfigArgs, bytes_within};
@@ -50,7 +50,6 @@ const REQUESTS_MAX: u64 = 1 << 26;
 /// mounts are in one process; the devices are emulated unless --real is given: all nodes share the
 /// origin's disks, and divide the SSDs and the room on them among each other.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(super) struct ClusterBenchArgs {
     /// Numbers of nodes, each from 1 to 64; 1 is a single mount without a cluster
     #[arg(long, value_delimiter = ',', default_value = "1,2,4", value_name = "NUMBERS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -81,21 +80,15 @@ pub(super) struct ClusterBenchArgs {
     /// What makes the random orders and the data, any number below 2^64
     #[arg(long, default_value_t = 1, value_name = "NUMBER", allow_hyphen_values = true)]
     seed: u64,
-    /// Measure everything so many times, from 1 to 10000; the medians are compared
-    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    repeat: u32,
     /// Where the scratch origins and caches are made; the system's temporary directory without it
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Draw the ratios: a file that ends in .svg
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
-    /// Answer in JSON
-    #[arg(long)]
-    json: bool,
-    /// A small run, to see that all works
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Carry the traffic of tokens to 10,000 nodes by a simulation, with the processor time of the server that the
+    /// benchmark starts
+    #[arg(long, conflicts_with = "cluster")]
+    simulate: bool,
     /// Flip a byte, to see that it is found: the benchmark must fail
     #[arg(long, hide = true)]
     canary: bool,
@@ -129,9 +122,17 @@ pub(super) fn execute(args: &ClusterBenchArgs) -> Outcome {
     let store = Server::open(args.cluster.as_deref())?;
     let own_store = store.is_own();
     let measured = measure(args, &plan, (&scratch, &store), &mut signals);
+    let simulated = match &measured {
+        Ok(runs) if args.simulate => {
+            let medians = record::medians(runs);
+            let measured = (medians.as_slice(), &plan.shape, plan.data);
+            simulation::simulate(&store, measured, args.report.quick).map(Some)
+        }
+        _ => Ok(None),
+    };
     let ended = store.end();
     let removed = scratch.remove();
-    let runs = measured?;
+    let (runs, simulation) = (measured?, simulated?);
     ended?;
     removed?;
     let medians = record::medians(&runs);
@@ -152,20 +153,20 @@ pub(super) fn execute(args: &ClusterBenchArgs) -> Outcome {
         runs,
         medians,
         comparisons,
+        simulation,
     };
-    if let Some(file) = &args.plot {
-        plot::save(file, |out| results_table::draw(&results, out))?;
-    }
-    if args.json {
-        return print_json(&results);
-    }
-    if args.repeat > 1 {
-        say!("medians of {}:", args.repeat);
-        results.medians.iter().for_each(|run| print::lines(&results_table::row(run)));
-    }
-    say!("");
-    print::lines(&results_table::comparisons(&results.comparisons));
-    Ok(ExitCode::SUCCESS)
+    let draw = |out: &mut String| results_table::draw(&results, out);
+    args.report.report(&results, draw, || {
+        if args.report.repeat > 1 {
+            say!("medians of {}:", args.report.repeat);
+            results.medians.iter().for_each(|run| print::lines(&results_table::row(run)));
+        }
+        say!("");
+        print::lines(&results_table::comparisons(&results.comparisons));
+        if let Some(simulation) = &results.simulation {
+            print::lines(&simulation::told(simulation));
+        }
+    })
 }
 
 fn plan(args: &ClusterBenchArgs) -> Result<Plan, Failure> {
@@ -188,8 +189,8 @@ fn plan(args: &ClusterBenchArgs) -> Result<Plan, Failure> {
         ));
     }
     preflight::process_and_device().map_err(Failure::refused)?;
-    args.plot.as_deref().map_or(Ok(()), plot::check)?;
-    let (processes, data) = if args.quick { (4, 16 << 20) } else { (16, 256 << 20) };
+    args.report.check()?;
+    let (processes, data) = if args.report.quick { (4, 16 << 20) } else { (16, 256 << 20) };
     let processes = args.processes.unwrap_or(processes);
     let shape = Shape { processes, request_size: args.request_size, seed: args.seed };
     let data = whole_requests(&shape, args.data.unwrap_or(data))?;
@@ -272,11 +273,11 @@ fn measure(
     (scratch, store): (&Scratch, &Server),
     signals: &mut Signals,
 ) -> Result<Vec<Run>, Failure> {
-    let tell = |text: &str| if args.json { print::lines_aside(text) } else { print::lines(text) };
+    let tell = |text: &str| args.report.tell(text);
     tell(&results_table::heading(&shared(&plan.config)));
     let mut runs: Vec<Run> = Vec::new();
-    let total = args.repeat as usize * plan.keys.len();
-    for repetition in 0..args.repeat {
+    let total = args.report.repeat as usize * plan.keys.len();
+    for repetition in 0..args.report.repeat {
         for &key in &plan.keys {
             let Plan { config, shape, data, .. } = plan;
             let canary = args.canary;

@@ -1,15 +1,15 @@
 //! `halocline bench metadata`: operations on names of a file tier that several nodes share, in their store.
 //!
 //! - [`load`]: clients and what they do; [`own_benchmark`]: what the server's own benchmark reaches;
+//! - [`row`]: what is measured of one phase; [`simulation`]: the same carried to thousands of nodes;
 //! - [`record`]: the results; [`told`]: output for people.
 
 mod load;
 mod own_benchmark;
 mod record;
+mod row;
+mod simulation;
 mod told;
-
-use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use halocline_cluster::names::namespace::Namespace;
@@ -18,12 +18,12 @@ use rustix::io::Errno;
 
 use self::load::{Clients, Phase};
 use self::own_benchmark::OwnBenchmark;
-use self::record::{Large, Results, Row};
+use self::record::{Large, Results};
+use self::row::Row;
 use super::interrupted;
-use super::plot;
+use super::report_args::ReportArgs;
 use super::store_server::Server;
 use crate::child::Signals;
-use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::{self, say};
 
@@ -53,18 +53,15 @@ pub(super) struct MetadataArgs {
     /// Also one directory of so many entries, made by most clients at once and listed by one, from 1000 to 100000000
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     entries: Option<u64>,
-    /// Measure everything so many times, from 1 to 1000; the medians are shown
-    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeat: u32,
-    /// Draw the rates: a file that ends in .svg
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
-    /// Answer in JSON
+    /// Carry the times of creates to 10,000 nodes by a simulation, which first reproduces what was measured: needs the
+    /// server that the benchmark starts, and a single client among the numbers of clients
     #[arg(long)]
-    json: bool,
-    /// A small run, to see that all works
-    #[arg(long)]
-    quick: bool,
+    simulate: bool,
+    /// Microseconds of a round trip of the network that is simulated, from 0 to 1000000
+    #[arg(long, default_value_t = 50, value_name = "MICROSECONDS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000), requires = "simulate")]
+    network_us: u32,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// Measures and reports.
@@ -74,7 +71,13 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
             "only the store of names itself can be measured, not yet a mount on it: give --store",
         ));
     };
-    args.plot.as_deref().map_or(Ok(()), plot::check)?;
+    args.report.check()?;
+    if args.simulate && !(store.is_empty() && args.clients.contains(&1)) {
+        return Err(Failure::refused(
+            "--simulate: it takes the processor time of the server from this system, and waking times from a client that \
+             is alone; give --store without a URL, and 1 among --clients",
+        ));
+    }
     let mut signals = Signals::catch()?;
     let server = Server::open(Some(store.as_str()).filter(|url| !url.is_empty()))?;
     let measured = measure(args, &server, &mut signals);
@@ -82,30 +85,31 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let ended = server.end();
     let (rows, large, why_no_native) = measured?;
     ended?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let rows = row::medians(rows);
+    let simulate = || simulation::simulate(&rows, cpus, args.network_us);
+    let simulation = args.simulate.then(simulate).transpose()?;
     let results = Results {
         benchmark: "metadata",
         version: env!("CARGO_PKG_VERSION"),
         own_store,
-        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        cpus,
         files: files(args),
-        repeat: args.repeat,
+        repeat: args.report.repeat,
         why_no_native,
-        rows: record::medians(rows),
+        rows,
         large,
+        simulation,
     };
-    if let Some(file) = &args.plot {
-        plot::save(file, |out| told::draw(&results, out))?;
-    }
-    if args.json {
-        return print_json(&results);
-    }
-    say!("");
-    print::lines(&told::summary(&results));
-    Ok(ExitCode::SUCCESS)
+    let draw = |out: &mut String| told::draw(&results, out);
+    args.report.report(&results, draw, || {
+        say!("");
+        print::lines(&told::summary(&results));
+    })
 }
 
 fn files(args: &MetadataArgs) -> u32 {
-    args.files.unwrap_or(if args.quick { QUICK_FILES } else { FILES })
+    args.files.unwrap_or(if args.report.quick { QUICK_FILES } else { FILES })
 }
 
 type Measured = (Vec<Row>, Option<Large>, Option<&'static str>);
@@ -115,14 +119,14 @@ fn measure(
     server: &Server,
     signals: &mut Signals,
 ) -> Result<Measured, Failure> {
-    let tell = |text: &str| if args.json { print::lines_aside(text) } else { print::lines(text) };
+    let tell = |text: &str| args.report.tell(text);
     let native = own_benchmark::find(server);
     tell(&told::heading(server.is_own()));
     if let Err(why) = native {
         tell(&format!("without the server's own benchmark: {why}"));
     }
     let mut rows = Vec::new();
-    for _ in 0..args.repeat {
+    for _ in 0..args.report.repeat {
         for &count in &args.clients {
             let names = formatted(server)?;
             let done = case(args, (server, count), native.as_ref().ok(), signals, &mut |row| {
@@ -140,7 +144,7 @@ fn measure(
             let clients = Clients::new(server, count, files(args))?;
             let mut go_on =
                 || signals.stop_signal().map_or(Ok(()), |signal| Err(interrupted(signal)));
-            let large = clients.large(entries, record::own_creates(&rows, count), &mut go_on);
+            let large = clients.large(entries, row::own_creates(&rows, count), &mut go_on);
             names.erase().map_err(load::failed)?;
             Some(large?)
         }
@@ -163,7 +167,7 @@ fn case(
         if let Some(signal) = signals.stop_signal() {
             return Err(interrupted(signal));
         }
-        measured(clients.run(phase, native)?);
+        measured(clients.run(phase, native, server)?);
     }
     Ok(())
 }

@@ -24,6 +24,10 @@ impl MountProcess {
         bind(command, Signal::TERM).process_group(0).spawn().map(Self)
     }
 
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     pub(super) fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.0.try_wait()?.is_some())
     }

@@ -24,7 +24,7 @@ pub(super) struct Scratch {
 /// The places of the nodes of a cluster.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    pub(super) places: Vec<MountPaths>,
+    pub(super) mounts: Vec<MountPaths>,
     /// For the devices that their emulated origins share.
     pub(super) devices: PathBuf,
 }
@@ -50,18 +50,18 @@ impl Scratch {
     }
 
     /// Empty directories for one mount.
-    pub(super) fn place(&self) -> Result<MountPaths> {
+    pub(super) fn paths(&self) -> Result<MountPaths> {
         let cache_side = self.cache_side.as_ref().unwrap_or(&self.origin_side).path();
-        let place = MountPaths {
+        let paths = MountPaths {
             origin: self.origin_side.path().join("origin"),
             cache: cache_side.join("cache"),
             mountpoint: self.origin_side.path().join("mount"),
             view: None,
         };
-        for dir in [&place.origin, &place.cache, &place.mountpoint] {
+        for dir in [&paths.origin, &paths.cache, &paths.mountpoint] {
             clear(dir)?;
         }
-        Ok(place)
+        Ok(paths)
     }
 
     /// Empty directories for the mounts of `count` nodes, with one origin for all or one for each.
@@ -77,7 +77,7 @@ impl Scratch {
             }
             _ => Ok(dir),
         };
-        let place = |node: u32| {
+        let paths = |node: u32| {
             let origin = if one_origin { 0 } else { node };
             Ok(MountPaths {
                 origin: make(all.join(format!("origin-{origin}")))?,
@@ -86,8 +86,8 @@ impl Scratch {
                 view: None,
             })
         };
-        let places = (0..count).map(place).collect::<Result<_>>()?;
-        Ok(Nodes { places, devices: all.join("devices") })
+        let mounts = (0..count).map(paths).collect::<Result<_>>()?;
+        Ok(Nodes { mounts, devices: all.join("devices") })
     }
 
     /// Removes everything.
@@ -183,10 +183,10 @@ mod tests {
     fn a_place_is_empty_each_time_and_all_goes_in_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(dir.path(), None, 0, 0).unwrap();
-        let place = scratch.place().unwrap();
-        fs::write(place.origin.join("file"), "old").unwrap();
-        forget_pages(&place.origin).unwrap();
-        assert!(files_below(&scratch.place().unwrap().origin).unwrap().is_empty());
+        let paths = scratch.paths().unwrap();
+        fs::write(paths.origin.join("file"), "old").unwrap();
+        forget_pages(&paths.origin).unwrap();
+        assert!(files_below(&scratch.paths().unwrap().origin).unwrap().is_empty());
         scratch.remove().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -96,6 +96,15 @@ impl Server {
         }
     }
 
+    /// How long the thread that serves all requests has worked; `None` if the benchmark did not start the server, or the
+    /// system does not say.
+    pub(super) fn worked(&self) -> Option<Duration> {
+        let file = format!("/proc/{}/schedstat", self.own.as_ref()?.process.id());
+        let told = bounded::read_to_string(Path::new(&file), LOG_BYTES_MAX).ok()?;
+        let ns = told.split(' ').next()?.parse().ok()?;
+        Some(Duration::from_nanos(ns)).filter(|worked| !worked.is_zero())
+    }
+
     /// Whether the benchmark started it.
     pub(super) fn is_own(&self) -> bool {
         self.own.is_some()

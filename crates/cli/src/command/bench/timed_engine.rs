@@ -109,8 +109,11 @@ impl Device for Zeros {
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
         match how {
-            // No data, but no hole either, because a hole would be read without a request to a device.
-            Allocate::Reserve => self.0.truncate(file, range.end.max(file.size()?)),
+            // The object is as long as if it had data, because what lies past its end would be read without a request to a
+            // device; blocks would fill the memory.
+            Allocate::Reserve | Allocate::ReserveKeepSize => {
+                self.0.truncate(file, range.end.max(file.size()?))
+            }
             _ => self.0.allocate(file, range, how),
         }
     }

@@ -20,7 +20,7 @@ use halocline_model::emulated::{Access, Mechanism};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::clock::Clock;
 use halocline_os::error::Error;
-use halocline_sim::{FileLayout, FilesSeen, ServerSet, Sides, Uses};
+use halocline_sim::{FileLayout, ServerSet, Sides, TracedFiles, Uses};
 use halocline_tier::{Decorations, FileTier, Handle, TierOptions, TierSet};
 use halocline_trace::{Op, Request};
 use halocline_vfs::{Caller, Engine, Maker};
@@ -203,7 +203,7 @@ fn seconds(ns: u64) -> f64 {
 
 /// All files of the trace, with their bytes if they exist from the start.
 fn files_of(requests: &[Request]) -> BTreeMap<u32, File> {
-    let mut seen = FilesSeen::default();
+    let mut seen = TracedFiles::default();
     for request in requests {
         seen.push(request);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use halocline_os::error::Error;
-use halocline_storage::calibrate::{Calibration, Way};
+use halocline_storage::calibrate::{Calibration, NetworkCost};
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::{replace, table_of};
@@ -26,7 +26,7 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
         let space = space.map_err(Error::at(dir, "ask for free space"))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         let Some(path) = dir.to_str() else {
-            let what = format!("{}: no TOML can name it: it is no UTF-8", text::path(dir));
+            let what = format!("{}: no TOML can name it: it is not UTF-8", text::path(dir));
             return Err(Failure::refused(what));
         };
         let mut table = Table::new();
@@ -35,8 +35,8 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
         table["profile"] = value(&name);
         // The space that a plan may use; a server without space is refused there.
         table["capacity"] = value(i64::try_from(free).unwrap_or(i64::MAX));
-        if let Some(way) = &found.way {
-            table["network"] = network(*way);
+        if let Some(cost) = &found.network {
+            table["network"] = network(*cost);
         }
         tables.push(table);
         profiles[&name] = Item::Table(table_of(&found.device()));
@@ -49,10 +49,10 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
 }
 
 #[expect(clippy::cast_precision_loss, reason = "picoseconds far below 2^52")]
-fn network(way: Way) -> Item {
+fn network(cost: NetworkCost) -> Item {
     let mut network = InlineTable::new();
-    network.insert("connect_us", (way.startup_ps as f64 / 1e6).into());
-    network.insert("ns_per_byte", (way.per_byte_ps as f64 / 1e3).into());
+    network.insert("connect_us", (cost.startup_ps as f64 / 1e6).into());
+    network.insert("ns_per_byte", (cost.per_byte_ps as f64 / 1e3).into());
     Item::Value(Value::InlineTable(network))
 }
 

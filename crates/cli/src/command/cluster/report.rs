@@ -141,7 +141,7 @@ fn told(problem: &Problem) -> String {
             text::line(what)
         ),
         Problem::Silent { what } => format!(
-            "a part of the store does not answer, so not all is seen: {}: see that it runs",
+            "a partition of the store does not answer, so not all is seen: {}: see that it runs",
             text::line(what)
         ),
     }

@@ -20,7 +20,7 @@ use halocline_sim::replay::ServerOutcome;
 
 use super::picture::Picture;
 use super::report;
-use super::source::Seen;
+use super::source::TraceSummary;
 use crate::command::judge::Replay;
 use crate::failure::Failure;
 use crate::output::Replacement;
@@ -51,7 +51,7 @@ struct Station {
 /// The contents of a page.
 struct Page<'a> {
     trace: &'a Path,
-    seen: &'a Seen,
+    seen: &'a TraceSummary,
     picture: &'a Picture,
     set: &'a ServerSet,
     servers: &'a Servers,
@@ -70,7 +70,7 @@ impl Page<'_> {
 pub(super) fn write(
     file: &Path,
     trace: &Path,
-    seen: &Seen,
+    seen: &TraceSummary,
     (set, servers): (&ServerSet, &Servers),
     outcome: &Outcome,
 ) -> Result<(), Failure> {
@@ -83,7 +83,7 @@ pub(super) fn write(
     Ok(out.finish().map_err(Error::at(file, "write the page"))?)
 }
 
-fn loads(seen: &Seen, set: &ServerSet, outcome: &Outcome) -> Result<Vec<Load>, Failure> {
+fn loads(seen: &TraceSummary, set: &ServerSet, outcome: &Outcome) -> Result<Vec<Load>, Failure> {
     let sample: Vec<_> = seen.workload.sample.iter().flatten().copied().collect();
     let mut loads = Vec::new();
     for name in Name::ALL {

@@ -8,7 +8,7 @@ use halocline_plan::planner::{Judged, Name, Outcome};
 use halocline_plan::servers::Servers;
 use serde::Serialize;
 
-use super::source::Seen;
+use super::source::TraceSummary;
 use crate::print::say;
 use crate::text;
 
@@ -60,7 +60,7 @@ struct TieJson {
 }
 
 /// For scripts.
-pub(crate) fn json(seen: &Seen, outcome: &Outcome) -> Json {
+pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome) -> Json {
     let name = |number| text::line(&String::from_utf8_lossy(seen.name(number)));
     let layouts = Name::ALL.into_iter().map(|which| {
         let layout = match outcome.of(which) {
@@ -87,7 +87,7 @@ pub(crate) fn json(seen: &Seen, outcome: &Outcome) -> Json {
     }
 }
 
-fn layout_json(seen: &Seen, judged: &Judged) -> LayoutJson {
+fn layout_json(seen: &TraceSummary, judged: &Judged) -> LayoutJson {
     let stripes = seen.workload.files.iter().map(|file| FileJson {
         file: text::line(&String::from_utf8_lossy(seen.name(file.number))),
         parts: judged.layouts.of(file.number).parts().to_vec(),
@@ -103,7 +103,7 @@ fn layout_json(seen: &Seen, judged: &Judged) -> LayoutJson {
 }
 
 /// For people.
-pub(crate) fn print(seen: &Seen, servers: &Servers, outcome: &Outcome) {
+pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome) {
     let count =
         |number: u64, what: &str| counted(usize::try_from(number).unwrap_or(usize::MAX), what);
     let workload = &seen.workload;

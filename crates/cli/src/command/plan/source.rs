@@ -16,19 +16,19 @@ use crate::text;
 
 /// A trace as the planner sees it.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct TraceSummary {
     /// Its requests in classes, and a sample.
     pub(crate) workload: Workload,
     /// The sum of its bytes.
     pub(crate) digest: String,
     /// How much of what happened it holds.
     pub(crate) completeness: Completeness,
-    /// What a report shows of it; only [`look_closely`] sees that.
+    /// What a report shows of it; only [`summarize_for_report`] sees that.
     pub(crate) picture: Option<Picture>,
     names: Vec<Vec<u8>>,
 }
 
-impl Seen {
+impl TraceSummary {
     /// Name of a file of the trace.
     pub(crate) fn name(&self, number: u32) -> &[u8] {
         self.names.get(number as usize).map_or(b"", Vec::as_slice)
@@ -36,16 +36,16 @@ impl Seen {
 }
 
 /// Reads `path`.
-pub(crate) fn look(path: &Path) -> Result<Seen, Failure> {
-    seen(path, false)
+pub(crate) fn summarize(path: &Path) -> Result<TraceSummary, Failure> {
+    summary_of(path, false)
 }
 
 /// Reads `path`, for a report.
-pub(crate) fn look_closely(path: &Path) -> Result<Seen, Failure> {
-    seen(path, true)
+pub(crate) fn summarize_for_report(path: &Path) -> Result<TraceSummary, Failure> {
+    summary_of(path, true)
 }
 
-fn seen(path: &Path, closely: bool) -> Result<Seen, Failure> {
+fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
     let mut analysis = Analysis::default();
     let (first, digest) = pass(path, |request| analysis.push(request))?;
     let summary = analysis.finish();
@@ -64,7 +64,7 @@ fn seen(path: &Path, closely: bool) -> Result<Seen, Failure> {
     let files = u32::try_from(first.files()).unwrap_or(u32::MAX);
     let names = (0..files).map(|number| first.file(number).unwrap_or_default().to_vec());
     let workload = aggregator.finish(processes_per_node(&second));
-    Ok(Seen {
+    Ok(TraceSummary {
         workload,
         digest,
         completeness: first.completeness().clone(),

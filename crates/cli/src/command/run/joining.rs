@@ -24,7 +24,7 @@ use crate::progress::Meter;
 use crate::{cluster, host, mount_lookup, mpi, text};
 
 /// How often it is checked whether a mount has begun or ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long a process that has claimed the origin may stay silent: it may be recovering a large cache.
 const SILENCE_MAX: Duration = Duration::from_mins(10);
 
@@ -50,16 +50,16 @@ pub(super) struct Engine {
 
 /// Looks for an engine, and joins it.
 pub(super) fn find(plan: &Plan) -> Result<Found, Failure> {
-    let place = &plan.place;
-    let socket = place.cache.join(SOCKET_NAME);
+    let paths = &plan.paths;
+    let socket = paths.cache.join(SOCKET_NAME);
     // A socket that nobody listens on was left by a kill; one that we may not use has a claim.
     let own = rustix::process::geteuid().as_raw();
     let Ok(mut client) = mount_lookup::reach_socket(&socket, own) else { return Ok(Found::Nobody) };
-    let here = mount_lookup::find(&place.origin).ok();
+    let here = mount_lookup::find(&paths.origin).ok();
     let is_seen =
         here.is_some_and(|here| here.socket == socket && here.inside.as_os_str().is_empty());
     let seen =
-        fs::metadata(&place.origin).map_err(Error::at(&place.origin, "look at the origin"))?;
+        fs::metadata(&paths.origin).map_err(Error::at(&paths.origin, "look at the origin"))?;
     let id = (!is_seen).then(|| (seen.dev(), seen.ino()));
     match join(&mut client, id) {
         Ok((joined, copy)) => Ok(Found::Engine(Box::new(Engine { client, joined, copy, is_seen }))),
@@ -79,7 +79,7 @@ impl Waiting {
     /// Whether the other run may take this one in, or ends: then some time has passed.
     pub(super) fn is_worth(&mut self, found: &Found, taken: &Taken, plan: &Plan) -> bool {
         let is_own = taken.uid == rustix::process::geteuid().as_raw();
-        let may_join = taken.cache == plan.place.cache || !taken.answers;
+        let may_join = taken.cache == plan.paths.cache || !taken.answers;
         if !is_own || !may_join {
             return false;
         }
@@ -90,13 +90,13 @@ impl Waiting {
         }
         // Two that begin at the same moment need no words.
         if !self.told
-            && (taken.answers || self.silent_since.is_some_and(|at| at.elapsed() > LOOK_AGAIN))
+            && (taken.answers || self.silent_since.is_some_and(|at| at.elapsed() > RETRY_AFTER))
         {
-            let origin = text::path(&plan.place.origin);
+            let origin = text::path(&plan.paths.origin);
             tell!("halocline: {origin}: waiting for process {}, which begins or ends", taken.pid);
             self.told = true;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(RETRY_AFTER);
         true
     }
 }
@@ -121,8 +121,8 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
     command.env_remove(cluster::PASSWORD);
     // Its name leads into the mount.
     command.args(&args.command[1..]).current_dir(&plan.workdir);
-    let cache = File::open(&plan.place.cache)?;
-    let socket = host::short_name(&plan.place.cache.join(SOCKET_NAME), &cache);
+    let cache = File::open(&plan.paths.cache)?;
+    let socket = host::short_name(&plan.paths.cache.join(SOCKET_NAME), &cache);
     if plan.is_mpi {
         mpi::prepare(&mut command, &socket);
     }
@@ -134,7 +134,7 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
                 "{error}; the engine of process {} is gone, the cache {} keeps what was not flushed, \
                  and the next mount recovers it",
                 joined.pid,
-                plan.place.cache.display()
+                plan.paths.cache.display()
             );
             return super::stays_dirty(status, &what);
         }
@@ -149,11 +149,11 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
 
 /// Shows the mount over the origin, to this process and the command.
 fn show(plan: &Plan, joined: &Joined, copy: Option<OwnedFd>) -> Result<(), Failure> {
-    let mut mountpoint = plan.place.origin.clone();
+    let mut mountpoint = plan.paths.origin.clone();
     if let Some(public) = &joined.mountpoint {
         mountpoint.clone_from(&public.0);
         let found = mount_lookup::find(&mountpoint)?;
-        if found.socket != plan.place.cache.join(SOCKET_NAME) {
+        if found.socket != plan.paths.cache.join(SOCKET_NAME) {
             return Err(Failure::refused(format!(
                 "{}: the mount of process {} is not seen here",
                 mountpoint.display(),
@@ -162,7 +162,7 @@ fn show(plan: &Plan, joined: &Joined, copy: Option<OwnedFd>) -> Result<(), Failu
         }
     }
     private_namespace().map_err(Failure::refused)?;
-    show_over(&plan.place.origin, copy, &mountpoint).map_err(Failure::refused)
+    show_over(&plan.paths.origin, copy, &mountpoint).map_err(Failure::refused)
 }
 
 /// Flushes, and tells what was served since this run joined.

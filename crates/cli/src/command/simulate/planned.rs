@@ -35,7 +35,7 @@ pub(super) struct PlannedLayouts {
 }
 
 impl PlannedLayouts {
-    /// The layouts of the plan at `path`. Refused: what is no plan, or one for other servers than `set`.
+    /// The layouts of the plan at `path`. Refused: what is not a plan, or one for other servers than `set`.
     pub(super) fn read(path: &Path, set: &ServerSet) -> Result<Self, Failure> {
         let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
         let plan = placement::read(path)?;

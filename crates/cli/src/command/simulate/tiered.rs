@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use halocline_api::config::format_bytes;
 use halocline_model::tier;
-use halocline_sim::{FilesSeen, Options, ServerSet, TierOutcome, replay_tiered};
+use halocline_sim::{Options, ServerSet, TierOutcome, TracedFiles, replay_tiered};
 use serde::Serialize;
 
 use super::SimulateArgs;
@@ -34,7 +34,7 @@ pub(super) fn execute(
 ) -> Outcome {
     let wrong = |error: String| refused(&args.trace, &error);
     let asked = super::chosen(&args.policy, tier::POLICIES.iter().map(|policy| policy.name))?;
-    let (files, trace_weight) = files_seen(&args.trace)?;
+    let (files, trace_weight) = traced_files(&args.trace)?;
     let mut policies = Vec::new();
     for policy in asked {
         let mut requests = Traced::open(&args.trace)?;
@@ -65,8 +65,8 @@ pub(super) fn execute(
 }
 
 /// What the trace at `path` tells of its files, and how far it is to be believed. Says where it lacks requests.
-pub(crate) fn files_seen(path: &Path) -> Result<(FilesSeen, f64), Failure> {
-    let (mut files, mut requests) = (FilesSeen::default(), Traced::open(path)?);
+pub(crate) fn traced_files(path: &Path) -> Result<(TracedFiles, f64), Failure> {
+    let (mut files, mut requests) = (TracedFiles::default(), Traced::open(path)?);
     requests.by_ref().for_each(|request| files.push(&request));
     let trace = requests.end()?;
     tell_if_partial(path, trace.completeness());

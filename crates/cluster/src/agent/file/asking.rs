@@ -9,14 +9,14 @@ use halocline_model::request::ByteRange;
 use halocline_model::token::{Answer, Demand, Held, Life, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 
-use super::super::{Shared, told};
+use super::super::{Shared, cluster_error};
 use super::{Attempt, File};
 use crate::counters::add;
 use crate::store::{Lease, Reading, Roll, StoreError, Swap};
 
 /// Lost races after which a request pauses.
 const RACES: u32 = 16;
-/// At every so many looks at the store, it is checked whether the holders in the way are still alive.
+/// At every so many polls of the store, it is checked whether the holders in the way are still alive.
 const CHECK_EVERY: u32 = 4;
 /// All of a file: desired in addition to what is required, as far as it is free.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
@@ -83,10 +83,10 @@ impl File {
                 // The request may have been executed.
                 let mut state = self.state.lock();
                 state.last = None;
-                state.looks.failure = Some(error.to_string());
+                state.polls.failure = Some(error.to_string());
                 Ok(Attempt::Waits(error.to_string()))
             }
-            Err(error) => Err(told(error)),
+            Err(error) => Err(cluster_error(error)),
         }
     }
 
@@ -104,29 +104,29 @@ impl File {
     fn ask(&self, want: Want, attempts: u32) -> Result<Asked, StoreError> {
         let (shared, session) = (&self.shared, self.shared.session);
         let lapses = shared.lease.lapses();
-        let part = shared.store.part(self.id);
+        let partition = shared.store.partition(self.id);
         let Want { direction, range: required, alone, .. } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
-        // A request that waits looks at the store, unless another one of this node has just done so.
-        let (told, look) = {
+        // A request that waits polls the store, unless another one of this node has just done so.
+        let (messages, poll) = {
             let now = shared.options.wait_clock.instant();
             let mut state = self.state.lock();
-            let told = state.told;
-            if attempts > 0 && !state.looks.are_due(told, now) && state.last.is_none() {
-                let failure = state.looks.failure.clone();
+            let messages = state.messages;
+            if attempts > 0 && !state.polls.is_due(messages, now) && state.last.is_none() {
+                let failure = state.polls.failure.clone();
                 return Ok(Asked::Waits(failure.unwrap_or_else(|| "the store".to_owned())));
             }
-            let looks = attempts > 0 && state.looks.are_due(told, now);
-            (told, looks.then(|| state.looks.look(told, now, shared.options.poll)))
+            let is_due = attempts > 0 && state.polls.is_due(messages, now);
+            (messages, is_due.then(|| state.polls.begin_poll(messages, now, shared.options.poll)))
         };
         // The last known value is a guess, which the store accepts if it is right.
-        let mut value = match self.guess(roll.parts[part]) {
-            _ if look.is_some() => shared.store.read(self.id)?.tokens,
+        let mut value = match self.guess(roll.partitions[partition]) {
+            _ if poll.is_some() => shared.store.read(self.id)?.tokens,
             Some(tokens) => tokens,
-            None => Tokens::new(roll.parts[part]),
+            None => Tokens::new(roll.partitions[partition]),
         };
-        if look.is_some_and(|look| look % CHECK_EVERY == 0) {
+        if poll.is_some_and(|count| count % CHECK_EVERY == 0) {
             roll = shared.declare_gone(&value)?;
         }
         for _ in 0..RACES {
@@ -136,11 +136,11 @@ impl File {
             }
             let mut new = value.clone();
             let active = self.state.lock().active.clone();
-            new.forget_vain(session, &active, roll.parts[part]);
-            let epoch = (roll.parts[part], &roll.members);
+            new.forget_vain(session, &active, roll.partitions[partition]);
+            let epoch = (roll.partitions[partition], &roll.members);
             let answer = new.ask(session, demand, epoch, shared.roll.now_ms());
             if let (Answer::Waits(on), true) = (&answer, value.has_same_queue(&new)) {
-                if look.is_some() {
+                if poll.is_some() {
                     // For all requests of this node, because their messages may have been lost.
                     self.tell(value.in_the_way_of(session));
                 }
@@ -155,8 +155,8 @@ impl File {
             }
             add(&shared.counters.asked);
             match shared.store.swap(self.id, value.version, &new)? {
-                Swap::Taken => return Ok(self.answered(want, &answer, new, (lapses, told))),
-                Swap::Other(Reading { epoch, .. }) if epoch != roll.parts[part] => {
+                Swap::Taken => return Ok(self.answered(want, &answer, new, (lapses, messages))),
+                Swap::Other(Reading { epoch, .. }) if epoch != roll.partitions[partition] => {
                     shared.upkeep.wake();
                     return Ok(Asked::Waits("the nodes to say what they hold".to_owned()));
                 }
@@ -173,12 +173,12 @@ impl File {
         want: Want,
         answer: &Answer,
         new: Tokens,
-        (lapses, told): (u64, u64),
+        (lapses, messages): (u64, u64),
     ) -> Asked {
         let shared = &self.shared;
         let asked = match answer {
             Answer::Waits(on) => {
-                self.state.lock().looks.begin(told, shared.options.wait_clock.instant());
+                self.state.lock().polls.begin(messages, shared.options.wait_clock.instant());
                 self.tell(new.in_the_way_of(shared.session));
                 self.waits(on)
             }

@@ -17,7 +17,7 @@ impl File {
 
     /// Asserts what the node holds of the file. `false` if the epoch changed again.
     pub(in crate::agent) fn assert(&self, roll: &Roll) -> Result<bool> {
-        let epoch = roll.parts[self.shared.store.part(self.id)];
+        let epoch = roll.partitions[self.shared.store.partition(self.id)];
         let session = self.shared.session;
         let held = self.all().into_iter().map(|(range, mode)| Held { session, mode, range });
         let held: Vec<_> = held.collect();

@@ -6,7 +6,7 @@ use halocline_model::request::ByteRange;
 use halocline_model::token::{Epoch, Mode, Tokens};
 use halocline_os::error::{Error, Result};
 
-use super::super::told;
+use super::super::cluster_error;
 use super::{File, State};
 use crate::counters::add;
 use crate::store::{Reading, StoreError, Swap};
@@ -25,10 +25,10 @@ impl File {
         for _ in 0..TURNS {
             // A node without a lease deals with its tokens once it has one again.
             shared.check_lease()?;
-            let Reading { tokens, epoch } = shared.store.read(self.id).map_err(told)?;
+            let Reading { tokens, epoch } = shared.store.read(self.id).map_err(cluster_error)?;
             let active = self.state.lock().active.clone();
             if tokens.epoch() == epoch && tokens.waits_in_vain(shared.session, &active) {
-                self.leave_queue().map_err(told)?;
+                self.leave_queue().map_err(cluster_error)?;
             }
             let now_ms = shared.roll.now_ms();
             let wanted = (tokens.epoch() == epoch).then(|| tokens.wanted_from(shared.session));
@@ -174,7 +174,7 @@ impl File {
         change: impl Fn(&mut Tokens, Epoch),
     ) -> Result<Option<Tokens>, StoreError> {
         let shared = &self.shared;
-        let epoch = shared.roll.known().parts[shared.store.part(self.id)];
+        let epoch = shared.roll.known().partitions[shared.store.partition(self.id)];
         let mut value = self.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
         for _ in 0..RACES {
             let mut new = value.clone();

@@ -61,11 +61,11 @@ impl File {
     /// How many messages have come, and how much was found in the store.
     fn seen(&self) -> (u64, u64) {
         let state = self.state.lock();
-        (state.told, state.looks.found)
+        (state.messages, state.polls.found)
     }
 
     /// Waits until a message has come or something was found in the store since `seen`, or until `range` is no longer
-    /// being given up, but at most until the next look at the store is due, and at least `pause` then. Each permit that
+    /// being given up, but at most until the next poll of the store is due, and at least `pause` then. Each permit that
     /// ends wakes this thread too, because others wait for that.
     fn wait_for_change(&self, range: ByteRange, seen: (u64, u64), pause: Duration) {
         let clock = &self.shared.options.wait_clock;
@@ -73,14 +73,14 @@ impl File {
         let mut state = self.state.lock();
         let was_closed = state.pieces.is_closed(range);
         let is_unchanged = |state: &State| {
-            (state.told, state.looks.found) == seen
+            (state.messages, state.polls.found) == seen
                 && (!was_closed || state.pieces.is_closed(range))
                 && !self.shared.is_stopped()
         };
         while is_unchanged(&state) {
-            let due = state.looks.due;
+            let due = state.polls.due;
             let until = due.map_or(earliest, |due| due.max(earliest));
-            let goes_on = |state: &mut State| is_unchanged(state) && state.looks.due == due;
+            let goes_on = |state: &mut State| is_unchanged(state) && state.polls.due == due;
             if clock.wait_while(&self.changed, &mut state, goes_on, until) {
                 return;
             }

@@ -240,13 +240,23 @@ impl Driver {
         let number = self.intents.fetch_add(u64::from(TRIES), Ordering::Relaxed);
         let mut attempt = Attempt::new(operation, self.session, number, TRIES);
         let mut failed: Option<NamesError> = None;
+        let mut full: Option<NamesError> = None;
         let mut began = self.epoch();
         for _ in 0..STEPS_MAX {
             match attempt.next() {
                 Next::End(Ok(())) => return Ok(attempt.found().to_vec()),
                 Next::End(Err(ended)) => return Err(failure(ended, failed)),
+                // Its locks are gone, and it would begin anew.
+                Next::Send(_, Script::Read(_)) if full.is_some() => break,
                 Next::Send(shard, script) => match self.send(shard, &script, &mut began) {
                     Ok(answer) => attempt.answer(Some(answer)),
+                    // In a full store nobody else could abort what is locked.
+                    Err(error @ NamesError::Full(_))
+                        if matches!(script, Script::Prepare(..) | Script::Decide(..)) =>
+                    {
+                        full = Some(error);
+                        attempt.answer(Some(Answer::Differs));
+                    }
                     // Nothing was done, and nothing can be.
                     Err(error) if is_computed(&script) && !is_doubtful(&error) => {
                         return Err(error.into());
@@ -258,7 +268,8 @@ impl Driver {
                 },
             }
         }
-        Err(NamesError::Unsound("directories that lead nowhere".to_owned()).into())
+        let nowhere = || NamesError::Unsound("directories that lead nowhere".to_owned());
+        Err(full.unwrap_or_else(nowhere).into())
     }
 }
 

@@ -37,12 +37,36 @@ impl Namespace {
     /// `ENOENT`, and what `change` refuses.
     pub fn update(
         &self,
-        place: &EntryName,
+        at: &EntryName,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
-        check(place)?;
+        self.update_if(at, |_| true, change)
+    }
+
+    /// As [`update`](Self::update), if the name leads to this and nothing else.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update); `ESTALE` if it leads to something else.
+    pub fn update_of(
+        &self,
+        (at, inode): (&EntryName, Inode),
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Node> {
+        self.update_if(at, |found| found == inode, change)
+    }
+
+    fn update_if(
+        &self,
+        at: &EntryName,
+        is_meant: impl Fn(Inode) -> bool,
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Node> {
+        check(at)?;
         for _ in 0..TRIES {
-            let entry = self.entry(place)?;
+            let entry = self.entry(at)?;
+            if !is_meant(entry.inode()) {
+                return refused(Errno::STALE);
+            }
             let tried = match &entry {
                 Entry::Directory(inode) => match self.update_directory(*inode, &change) {
                     Err(Failure::Refused(Errno::NOENT)) => None,
@@ -51,9 +75,9 @@ impl Namespace {
                 Entry::Single(inode, attributes) => {
                     let (new, attributes) = changed(attributes, &change)?;
                     let to = Entry::Single(*inode, new);
-                    let change = Change::Name(place.name.clone(), Some(entry.clone()), Some(to));
+                    let change = Change::Name(at.name.clone(), Some(entry.clone()), Some(to));
                     let node = Node { inode: *inode, attributes, links: 1 };
-                    self.driver.replace(place.directory, change)?.then_some(node)
+                    self.driver.replace(at.directory, change)?.then_some(node)
                 }
                 Entry::Linked(inode, shard) => match self.links(*shard)? {
                     None => None,
@@ -102,8 +126,8 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    pub fn set_attributes(&self, place: &EntryName, changes: &Changes) -> Result<Node> {
-        self.update(place, |attributes| {
+    pub fn set_attributes(&self, at: &EntryName, changes: &Changes) -> Result<Node> {
+        self.update(at, |attributes| {
             changes.apply(attributes);
             Ok(())
         })
@@ -116,11 +140,11 @@ impl Namespace {
     /// `ENODATA`, `EEXIST`, `ENOSPC`.
     pub fn set_xattr(
         &self,
-        place: &EntryName,
+        at: &EntryName,
         name: &[u8],
         (value, is_there): (Option<&[u8]>, Option<bool>),
     ) -> Result<Node> {
-        self.update(place, |attributes| {
+        self.update(at, |attributes| {
             let has = attributes.xattrs.contains_key(name);
             match (is_there, has, value) {
                 (Some(true), false, _) | (_, false, None) => return refused(Errno::NODATA),
@@ -138,11 +162,11 @@ impl Namespace {
     /// `EBUSY`, `ENOENT`.
     pub fn set_writer(
         &self,
-        place: &EntryName,
+        at: &EntryName,
         from: Option<Session>,
         to: Option<Session>,
     ) -> Result<Node> {
-        self.update(place, |attributes| {
+        self.update(at, |attributes| {
             if attributes.writer != from {
                 return refused(Errno::BUSY);
             }
@@ -157,11 +181,11 @@ impl Namespace {
     /// `EBUSY`, `ENOENT`.
     pub fn set_location(
         &self,
-        place: &EntryName,
+        at: &EntryName,
         from: Option<&Location>,
         to: Option<&Location>,
     ) -> Result<Node> {
-        self.update(place, |attributes| {
+        self.update(at, |attributes| {
             if attributes.location.as_ref() != from {
                 return refused(Errno::BUSY);
             }

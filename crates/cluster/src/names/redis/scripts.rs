@@ -2,14 +2,14 @@
 //! They do what `halocline_model::namespace::Shards` does, and know no more of a name than that its value is compared
 //! and replaced.
 //!
-//! `KEYS[1]` is the marker of the part's epoch: it says in which epoch the names of the part are confirmed, and by which
+//! `KEYS[1]` is the marker of the partition's epoch: it says in which epoch the names of the partition are confirmed, and by which
 //! server. The other keys are the shard: what it is, its entries, their order, its locks, and what it committed, before
 //! and after its locks were finished. `ARGV[1]` is the epoch that the node knows. A slot is `n` and a name, `p` (the
 //! parent), `a` (the attributes) or `w` (all of the shard).
 
 use redis::Script;
 
-/// Refuses to do anything if names of this part may have been forgotten, or if a new epoch began: the server's `run_id`
+/// Refuses to do anything if names of this partition may have been forgotten, or if a new epoch began: the server's `run_id`
 /// changes with each start, its `master_replid` with each promotion, and the marker is lost with the names.
 const EPOCH: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
@@ -277,26 +277,31 @@ return {'numbers', string.format('%.0f', redis.call('HINCRBY', KEYS[1], 'numbers
 
 /// Says what a check wants to know: what it is, its locks' intents, and those that it committed.
 const INSPECT: &str = r"
-local all = {'inspected', kind}
+local all, room = {'inspected', kind}, 16777216
+local function add(what, value)
+  local intent = bounded(value)
+  room = room - #intent
+  if room < 0 then error(redis.error_reply('UNSOUND intents are too long')) end
+  all[#all + 1] = what
+  all[#all + 1] = intent
+end
 if redis.call('HLEN', locks) + redis.call('HLEN', committed) + redis.call('HLEN', finished) > 100000 then
   error(redis.error_reply('UNSOUND too many intents'))
 end
 for _, lock in ipairs(redis.call('HVALS', locks)) do
-  all[#all + 1] = 'l'
-  all[#all + 1] = bounded(cmsgpack.unpack(lock)[2])
+  add('l', cmsgpack.unpack(lock)[2])
 end
 for _, key in ipairs({committed, finished}) do
   for _, intent in ipairs(redis.call('HVALS', key)) do
-    all[#all + 1] = 'c'
-    all[#all + 1] = bounded(intent)
+    add('c', intent)
   end
 end
 return all
 ";
 
-/// Removes the shard.
+/// Removes the shard, which may have many entries: the server frees them beside its work.
 const REMOVE: &str = r"
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return {'done'}
 ";
 
@@ -306,7 +311,7 @@ redis.call('DEL', KEYS[1])
 return {'done'}
 ";
 
-/// `KEYS[1]` is the marker. Returns the epoch in which the part is confirmed, or nothing; whether there is a marker; and
+/// `KEYS[1]` is the marker. Returns the epoch in which the partition is confirmed, or nothing; whether there is a marker; and
 /// whether a check has the names for itself.
 const PROBE: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')

@@ -1,12 +1,12 @@
 //! A store on a Redis Cluster: files are spread over all masters, each of which may forget independently.
 //!
 //! What must hold (`docs/decisions/0040-a-store-on-a-cluster.md`):
-//! - A file always belongs to the same one of [`PARTS`] parts. Each part is in one slot together with a marker of its
+//! - A file always belongs to the same one of [`PARTITIONS`] partitions. Each partition is in one slot together with a marker of its
 //!   epoch, which is compared in the same script as the file's version.
-//! - The members are in a slot of their own, with the list of the parts' epochs as far as any node has noticed them,
+//! - The members are in a slot of their own, with the list of the partitions' epochs as far as any node has noticed them,
 //!   and with an epoch that changes whenever the members may have been forgotten or the list changes. So the members'
 //!   epoch stands for one list: a session that asserted in that epoch what it holds did so in the epochs of that list.
-//! - An epoch of a part that a newer master began is never replaced by that of an older master.
+//! - An epoch of a partition that a newer master began is never replaced by that of an older master.
 //! - Only a master that most others have just heard from grants or takes leases.
 
 use std::fmt;
@@ -24,7 +24,7 @@ use redis::Connection;
 use super::routes::{KeyGroup, Routes};
 use super::scripts::{FileScripts, MemberScripts, PartScripts};
 use super::server::info_of;
-use super::slots::{Address, PARTS, slot_of, tags_of};
+use super::slots::{Address, PARTITIONS, slot_of, tags_of};
 use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
 use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, scan, swap};
 use super::{
@@ -37,19 +37,19 @@ const HEARD: Duration = Duration::from_secs(10);
 /// How long leases that the members' master has forgotten may still run: a master that was cut off grants leases until
 /// it notices, and messages take a moment.
 const FORGOTTEN: Duration = LEASE_MAX.saturating_add(HEARD).saturating_add(Duration::from_secs(5));
-/// After this time no further part is asked for its epoch.
+/// After this time no further partition is asked for its epoch.
 const NOTING_LIMIT: Duration = Duration::from_secs(5);
 
 /// The store.
 pub struct ClusterStore {
     routes: Routes,
     origin: String,
-    /// Keys and slots of the members, and of each part.
+    /// Keys and slots of the members, and of each partition.
     members: (Keys, u16),
-    parts: Vec<(Keys, u16)>,
-    /// The list of the parts' epochs that was read last.
-    known: Mutex<Arc<Parts>>,
-    /// One bit for each part that answered with a different epoch than the list has.
+    partitions: Vec<(Keys, u16)>,
+    /// The list of the partitions' epochs that was read last.
+    known: Mutex<Arc<PartitionStates>>,
+    /// One bit for each partition that answered with a different epoch than the list has.
     suspects: AtomicU64,
     /// The connections for waiting.
     listening: Mutex<Option<Connection>>,
@@ -59,7 +59,7 @@ pub struct ClusterStore {
     part_scripts: PartScripts,
 }
 
-const _: () = assert!(PARTS == 64, "a bit for each");
+const _: () = assert!(PARTITIONS == 64, "a bit for each");
 
 impl fmt::Debug for ClusterStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,16 +67,16 @@ impl fmt::Debug for ClusterStore {
     }
 }
 
-/// The state of a part when it was last seen.
+/// The state of a partition when it was last seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Part {
+struct PartitionState {
     /// The configuration's epoch of its master: greater for each master that took the slot from another.
     config: u64,
     epoch: Epoch,
 }
 
-impl Part {
-    /// A part not seen yet; no epoch of a part has the number 0.
+impl PartitionState {
+    /// A partition not seen yet; no epoch of a partition has the number 0.
     const UNSEEN: Self = Self { config: 0, epoch: Epoch(0) };
 
     /// Whether `seen` is newer than this. The epochs of one master follow each other; an older master that was cut off
@@ -86,40 +86,43 @@ impl Part {
     }
 }
 
-/// The parts as the members' master lists them.
+/// The partitions as the members' master lists them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Parts([Part; PARTS]);
+pub(super) struct PartitionStates([PartitionState; PARTITIONS]);
 
-impl Default for Parts {
+impl Default for PartitionStates {
     fn default() -> Self {
-        Self([Part::UNSEEN; PARTS])
+        Self([PartitionState::UNSEEN; PARTITIONS])
     }
 }
 
-impl fmt::Display for Parts {
+impl fmt::Display for PartitionStates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let texts = self.0.map(|part| format!("{}:{}", part.config, part.epoch.0));
+        let texts = self.0.map(|partition| format!("{}:{}", partition.config, partition.epoch.0));
         f.write_str(&texts.join(" "))
     }
 }
 
-impl Parts {
+impl PartitionStates {
     /// Parses what [`Display`](fmt::Display) writes.
     ///
     /// # Errors
     /// If the text is anything else.
     pub(super) fn parse(text: &str) -> Result<Self> {
-        let part = |text: &str| {
+        let partition = |text: &str| {
             let (config, epoch) = text.split_once(':').unwrap_or_default();
-            Ok(Part { config: number(config)?, epoch: Epoch(number(epoch)?) })
+            Ok(PartitionState { config: number(config)?, epoch: Epoch(number(epoch)?) })
         };
-        let parts: Vec<Part> = text.split(' ').map(part).collect::<Result<_>>()?;
-        let parts = <[Part; PARTS]>::try_from(parts);
-        Ok(Self(parts.map_err(|_| StoreError::Unsound("a list of other parts".to_owned()))?))
+        let partitions: Vec<PartitionState> =
+            text.split(' ').map(partition).collect::<Result<_>>()?;
+        let partitions = <[PartitionState; PARTITIONS]>::try_from(partitions);
+        Ok(Self(
+            partitions.map_err(|_| StoreError::Unsound("a list of other partitions".to_owned()))?,
+        ))
     }
 
     fn epochs(&self) -> Arc<[Epoch]> {
-        self.0.iter().map(|part| part.epoch).collect()
+        self.0.iter().map(|partition| partition.epoch).collect()
     }
 }
 
@@ -138,7 +141,7 @@ impl ClusterStore {
             routes: Routes::new(seeds)?,
             origin: origin.to_owned(),
             members: keys(origin),
-            parts: tags_of(origin).iter().map(|tag| keys(tag)).collect(),
+            partitions: tags_of(origin).iter().map(|tag| keys(tag)).collect(),
             known: Mutex::default(),
             suspects: AtomicU64::new(0),
             listening: Mutex::default(),
@@ -167,38 +170,38 @@ impl ClusterStore {
         KeyGroup::Members(self.members.1)
     }
 
-    fn part_group(&self, part: usize) -> KeyGroup {
-        KeyGroup::Part(part, self.parts[part].1)
+    fn partition_group(&self, partition: usize) -> KeyGroup {
+        KeyGroup::Partition(partition, self.partitions[partition].1)
     }
 
     /// The list of messages to a session; the lists of sessions are spread over the slots.
-    fn told(&self, session: Session) -> (Keys, KeyGroup) {
+    fn messages(&self, session: Session) -> (Keys, KeyGroup) {
         let tag = format!("{}.told.{:016x}", self.origin, session.0);
         (Keys::new(&tag), KeyGroup::Messages(slot_of(&tag)))
     }
 
-    /// Notes that a part answered in an epoch.
-    fn note_seen(&self, part: usize, epoch: Epoch) {
-        if self.known.lock().0[part].epoch != epoch {
-            self.suspects.fetch_or(1 << part, Ordering::Relaxed);
+    /// Notes that a partition answered in an epoch.
+    fn note_seen(&self, partition: usize, epoch: Epoch) {
+        if self.known.lock().0[partition].epoch != epoch {
+            self.suspects.fetch_or(1 << partition, Ordering::Relaxed);
         }
     }
 
-    /// Reads the members and the list of parts; `None` if there is no list yet.
-    fn read_roll(&self) -> Result<(Roll, Option<Arc<Parts>>)> {
+    /// Reads the members and the list of partitions; `None` if there is no list yet.
+    fn read_roll(&self) -> Result<(Roll, Option<Arc<PartitionStates>>)> {
         let script = roll(&self.member_scripts.roll, &self.members.0);
         let answer = self.routes.run(self.members_group(), &script)?;
         let (roll, text) = roll_of(answer, FORGOTTEN)?;
         if text.is_empty() {
             return Ok((roll, None));
         }
-        let parts = Arc::new(Parts::parse(&text)?);
-        *self.known.lock() = Arc::clone(&parts);
-        Ok((Roll { parts: parts.epochs(), ..roll }, Some(parts)))
+        let partitions = Arc::new(PartitionStates::parse(&text)?);
+        *self.known.lock() = Arc::clone(&partitions);
+        Ok((Roll { partitions: partitions.epochs(), ..roll }, Some(partitions)))
     }
 
-    /// Updates the members' list for parts that have a different epoch than it says: for all parts on the suspects'
-    /// masters, because a master that was replaced was replaced for all its parts.
+    /// Updates the members' list for partitions that have a different epoch than it says: for all partitions on the suspects'
+    /// masters, because a master that was replaced was replaced for all its partitions.
     fn note_suspects(&self) -> Result<()> {
         let suspects = self.suspects.swap(0, Ordering::Relaxed);
         let keep = |_: &StoreError| {
@@ -206,38 +209,41 @@ impl ClusterStore {
         };
         let listed = self.read_roll().inspect_err(keep)?.1;
         let deadline = Instant::now() + NOTING_LIMIT;
-        let groups: Vec<_> = (0..PARTS).map(|part| self.part_group(part)).collect();
+        let groups: Vec<_> =
+            (0..PARTITIONS).map(|partition| self.partition_group(partition)).collect();
         // Uses what is already known of the masters, because connecting to each may take long.
         let owner_of = self.routes.owners(&groups, deadline);
-        let is_suspect = |part: usize| listed.is_none() || suspects & (1 << part) != 0;
+        let is_suspect = |partition: usize| listed.is_none() || suspects & (1 << partition) != 0;
         let suspected = |owner: &Option<Address>| {
-            (0..PARTS).any(|part| is_suspect(part) && owner_of[part] == *owner)
+            (0..PARTITIONS).any(|partition| is_suspect(partition) && owner_of[partition] == *owner)
         };
         let before = listed.as_deref().map(ToString::to_string).unwrap_or_default();
-        let mut parts = listed.as_deref().cloned().unwrap_or_default();
+        let mut partitions = listed.as_deref().cloned().unwrap_or_default();
         let mut silent = Vec::new();
-        for (part, owner) in owner_of.iter().enumerate() {
+        for (partition, owner) in owner_of.iter().enumerate() {
             if !suspected(owner) || silent.contains(&owner) || Instant::now() >= deadline {
                 continue;
             }
-            match self.probe(part) {
-                Ok(seen) if parts.0[part].is_followed_by(seen) => parts.0[part] = seen,
-                Ok(seen) if parts.0[part].epoch != seen.epoch => {
+            match self.probe(partition) {
+                Ok(seen) if partitions.0[partition].is_followed_by(seen) => {
+                    partitions.0[partition] = seen;
+                }
+                Ok(seen) if partitions.0[partition].epoch != seen.epoch => {
                     tracing::warn!(
                         "{}: its master is older than one before it: if that lasts, run CLUSTER BUMPEPOCH there",
-                        self.part_group(part)
+                        self.partition_group(partition)
                     );
                     self.routes.note_stale();
                 }
                 Ok(_) => {}
-                // Only its files wait; leases and other parts proceed.
+                // Only its files wait; leases and other partitions proceed.
                 Err(error) => {
-                    tracing::debug!("part {part} does not say its epoch: {error}");
+                    tracing::debug!("partition {partition} does not say its epoch: {error}");
                     silent.push(owner);
                 }
             }
         }
-        let after = parts.to_string();
+        let after = partitions.to_string();
         if after == before {
             return Ok(());
         }
@@ -250,12 +256,13 @@ impl ClusterStore {
         Ok(())
     }
 
-    /// Asks a part for its epoch.
-    fn probe(&self, part: usize) -> Result<Part> {
+    /// Asks a partition for its epoch.
+    fn probe(&self, partition: usize) -> Result<PartitionState> {
         let mut script = self.part_scripts.probe.prepare_invoke();
-        script.key(&self.parts[part].0.epoch).arg(candidate()).arg(millis(HEARD));
-        let (epoch, config): (String, String) = self.routes.run(self.part_group(part), &script)?;
-        Ok(Part { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
+        script.key(&self.partitions[partition].0.epoch).arg(candidate()).arg(millis(HEARD));
+        let (epoch, config): (String, String) =
+            self.routes.run(self.partition_group(partition), &script)?;
+        Ok(PartitionState { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
     }
 
     /// Waits until something is in one of a session's lists.
@@ -265,7 +272,7 @@ impl ClusterStore {
         (session, list): (Session, impl Fn(&Keys) -> String),
         wait_limit: Duration,
     ) -> Vec<Vec<u8>> {
-        let (keys, group) = self.told(session);
+        let (keys, group) = self.messages(session);
         let connect = || self.routes.connect(group).ok();
         wait_for(waiting, connect, &list(&keys), wait_limit).unwrap_or_else(|| {
             // The slot may have another master now.
@@ -285,27 +292,28 @@ impl ClusterStore {
 }
 
 impl Store for ClusterStore {
-    fn part(&self, file: SharedFile) -> usize {
+    fn partition(&self, file: SharedFile) -> usize {
         // The upper bits of a product are mixed best. The result is the same on all nodes.
         let mixed = (file.inode ^ file.born_ns.cast_unsigned().rotate_left(32))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        usize::try_from(mixed >> 58).unwrap_or_default() % PARTS
+        usize::try_from(mixed >> 58).unwrap_or_default() % PARTITIONS
     }
 
     fn read(&self, file: SharedFile) -> Result<Reading> {
-        let part = self.part(file);
-        let script = read(&self.file_scripts.read, &self.parts[part].0, file);
-        let found = reading(self.routes.run(self.part_group(part), &script)?)?;
-        self.note_seen(part, found.epoch);
+        let partition = self.partition(file);
+        let script = read(&self.file_scripts.read, &self.partitions[partition].0, file);
+        let found = reading(self.routes.run(self.partition_group(partition), &script)?)?;
+        self.note_seen(partition, found.epoch);
         Ok(found)
     }
 
     fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap> {
-        let part = self.part(file);
-        let script = swap(&self.file_scripts.swap, &self.parts[part].0, file, (expected, new))?;
-        let swapped = swapped(self.routes.run(self.part_group(part), &script)?)?;
+        let partition = self.partition(file);
+        let script =
+            swap(&self.file_scripts.swap, &self.partitions[partition].0, file, (expected, new))?;
+        let swapped = swapped(self.routes.run(self.partition_group(partition), &script)?)?;
         if let Swap::Other(found) = &swapped {
-            self.note_seen(part, found.epoch);
+            self.note_seen(partition, found.epoch);
         }
         Ok(swapped)
     }
@@ -316,9 +324,10 @@ impl Store for ClusterStore {
             return Ok(roll);
         }
         self.note_suspects()?;
-        let (roll, parts) = self.read_roll()?;
-        parts.map(|_| roll).ok_or_else(|| {
-            let what = "the members' master lists no parts, and nobody can tell it which there are";
+        let (roll, partitions) = self.read_roll()?;
+        partitions.map(|_| roll).ok_or_else(|| {
+            let what =
+                "the members' master lists no partitions, and nobody can tell it which there are";
             StoreError::NoAnswer(what.to_owned())
         })
     }
@@ -343,18 +352,18 @@ impl Store for ClusterStore {
     }
 
     fn tell(&self, session: Session, file: SharedFile) {
-        let (keys, group) = self.told(session);
-        let script = tell(&self.file_scripts.tell, &keys.told(session), file);
+        let (keys, group) = self.messages(session);
+        let script = tell(&self.file_scripts.tell, &keys.messages(session), file);
         let _: Result<u64> = self.routes.run(group, &script);
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
-        let list = |keys: &Keys| keys.told(session);
+        let list = |keys: &Keys| keys.messages(session);
         files_of(self.wait_for(&self.listening, (session, list), wait_limit))
     }
 
     fn send(&self, session: Session, message: &[u8]) {
-        let (keys, group) = self.told(session);
+        let (keys, group) = self.messages(session);
         let script = send(&self.file_scripts.send, &keys.peer_messages(session), message);
         let _: Result<u64> = self.routes.run(group, &script);
     }
@@ -397,8 +406,8 @@ mod tests {
 
     #[test]
     fn what_an_older_master_says_does_not_come_back_into_the_list() {
-        let seen = |config: u64, epoch: u64| Part { config, epoch: Epoch(epoch) };
-        assert!(Part::UNSEEN.is_followed_by(seen(0, 7)));
+        let seen = |config: u64, epoch: u64| PartitionState { config, epoch: Epoch(epoch) };
+        assert!(PartitionState::UNSEEN.is_followed_by(seen(0, 7)));
         assert!(seen(1, 7).is_followed_by(seen(4, 8)), "a replica was promoted");
         assert!(seen(4, 8).is_followed_by(seen(4, 9)), "it was restarted");
         assert!(!seen(4, 8).is_followed_by(seen(1, 7)), "the old one, which was stopped");
@@ -407,12 +416,15 @@ mod tests {
 
     #[test]
     fn a_list_of_parts_is_read_as_it_was_written() {
-        let mut parts = Parts::default();
-        parts.0[5] = Part { config: 3, epoch: Epoch(u64::MAX) };
-        let text = parts.to_string();
-        assert_eq!(Parts::parse(&text).unwrap(), parts);
+        let mut partitions = PartitionStates::default();
+        partitions.0[5] = PartitionState { config: 3, epoch: Epoch(u64::MAX) };
+        let text = partitions.to_string();
+        assert_eq!(PartitionStates::parse(&text).unwrap(), partitions);
         for wrong in ["", "0:0", "x", &format!("{text} 0:0"), &text.replace(':', "")] {
-            assert!(matches!(Parts::parse(wrong), Err(StoreError::Unsound(_))), "{wrong}");
+            assert!(
+                matches!(PartitionStates::parse(wrong), Err(StoreError::Unsound(_))),
+                "{wrong}"
+            );
         }
     }
 }

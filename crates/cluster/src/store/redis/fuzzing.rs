@@ -3,7 +3,7 @@
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Answer, Demand, Epoch, Held, Members, Mode, Session, Tokens};
 
-use super::cluster::Parts;
+use super::cluster::PartitionStates;
 use super::slots::{Address, SlotMap};
 use super::{FORGOTTEN, file_of, named, reading, roll_of};
 use crate::store::coding;
@@ -71,11 +71,11 @@ pub fn answer(bytes: &[u8]) {
         assert!(owners.count() <= 16384, "no slot beyond the last one");
     }
     if let Ok(answer) = redis::from_redis_value(value)
-        && let Ok((roll, parts)) = roll_of(answer, FORGOTTEN)
+        && let Ok((roll, partitions)) = roll_of(answer, FORGOTTEN)
     {
         let _ = roll.members.sessions().count();
-        if let Ok(parts) = Parts::parse(&parts) {
-            assert_eq!(Parts::parse(&parts.to_string()), Ok(parts));
+        if let Ok(partitions) = PartitionStates::parse(&partitions) {
+            assert_eq!(PartitionStates::parse(&partitions.to_string()), Ok(partitions));
         }
     }
 }
@@ -127,8 +127,8 @@ pub(crate) mod seeds {
         let leases = [b"*2\r\n", &bulk(b"1")[..], &bulk(b"12000")].concat();
         let roll =
             [b"*7\r\n", &bulk(b"7")[..], &bulk(b"3"), &bulk(&members), b":1000\r\n", &leases];
-        let parts = Parts::default().to_string();
-        let roll = [roll.concat(), bulk(b"500"), bulk(parts.as_bytes())].concat();
+        let partitions = PartitionStates::default().to_string();
+        let roll = [roll.concat(), bulk(b"500"), bulk(partitions.as_bytes())].concat();
         let master = [b"*2\r\n", &bulk(b"10.0.0.1")[..], b":7001\r\n"].concat();
         let slots = [b"*1\r\n*3\r\n:0\r\n:16383\r\n", &master[..]].concat();
         let name = b"1f:ffffffffffffffff".to_vec();

@@ -32,7 +32,7 @@ impl Keys {
         format!("{}file:{}", self.prefix, named(file))
     }
 
-    pub(super) fn told(&self, session: Session) -> String {
+    pub(super) fn messages(&self, session: Session) -> String {
         format!("{}told:{:016x}", self.prefix, session.0)
     }
 

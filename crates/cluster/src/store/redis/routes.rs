@@ -24,13 +24,13 @@ const HOPS: u32 = 16;
 /// Pause for a slot that is being moved to another server.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// The parts of the store that a request may concern.
+/// The partitions of the store that a request may concern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyGroup {
     /// The members and leases.
     Members(u16),
-    /// A part, and its slot.
-    Part(usize, u16),
+    /// A partition, and its slot.
+    Partition(usize, u16),
     /// Messages to sessions.
     Messages(u16),
 }
@@ -38,7 +38,7 @@ pub(super) enum KeyGroup {
 impl KeyGroup {
     const fn slot(self) -> u16 {
         match self {
-            Self::Members(slot) | Self::Part(_, slot) | Self::Messages(slot) => slot,
+            Self::Members(slot) | Self::Partition(_, slot) | Self::Messages(slot) => slot,
         }
     }
 }
@@ -47,7 +47,7 @@ impl fmt::Display for KeyGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Members(slot) => write!(f, "members, slot {slot}"),
-            Self::Part(part, slot) => write!(f, "part {part}, slot {slot}"),
+            Self::Partition(partition, slot) => write!(f, "partition {partition}, slot {slot}"),
             Self::Messages(slot) => write!(f, "messages, slot {slot}"),
         }
     }

@@ -4,7 +4,7 @@
 //! changes with each start, its `master_replid` with each promotion, and the marker itself is lost with the data. If
 //! not, the server may have forgotten something, and a new epoch begins with the number that the caller supplied.
 //!
-//! On a cluster, the members and each part have a marker; that of the members also has the list of the parts' epochs.
+//! On a cluster, the members and each partition have a marker; that of the members also has the list of the partitions' epochs.
 
 use redis::Script;
 
@@ -70,7 +70,7 @@ return {1, '', '', ''}
 ";
 
 /// `KEYS[2]` is the members, `KEYS[3]` the leases. Returns epoch, version, members, the clock, leases, when the epoch
-/// began, and the parts of a cluster.
+/// began, and the partitions of a cluster.
 const ROLL: &str = r"
 if redis.call('HLEN', KEYS[3]) > 100000 then return redis.error_reply('UNSOUND too many leases') end
 return {epoch, field(KEYS[2], 'v'), field(KEYS[2], 'm'), now, redis.call('HGETALL', KEYS[3]), since or '0',
@@ -110,14 +110,14 @@ local _, is_fresh = heard(tonumber(ARGV[#ARGV]))
 if not is_fresh then return redis.error_reply(cut_off) end
 ";
 
-/// The argument is a time as for [`NOT_CUT_OFF`]. Returns the epochs of the part and of its master's configuration.
+/// The argument is a time as for [`NOT_CUT_OFF`]. Returns the epochs of the partition and of its master's configuration.
 const PROBE: &str = r"
 local config, is_fresh = heard(tonumber(ARGV[2]))
 if not is_fresh then return redis.error_reply(cut_off) end
 return {epoch, config}
 ";
 
-/// Arguments: the parts as they were and as they are now; the number of the epoch that begins with them. Returns `1`,
+/// Arguments: the partitions as they were and as they are now; the number of the epoch that begins with them. Returns `1`,
 /// or `0` if others were faster.
 const NOTE: &str = r"
 if (redis.call('HGET', KEYS[1], 'parts') or '') ~= ARGV[2] then return 0 end
@@ -181,7 +181,7 @@ pub(super) struct MemberScripts {
     pub(super) users: Script,
 }
 
-/// The scripts that concern the parts of a cluster.
+/// The scripts that concern the partitions of a cluster.
 pub(super) struct PartScripts {
     pub(super) probe: Script,
     pub(super) note: Script,

@@ -48,7 +48,7 @@ pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInf
 }
 
 fn unread() -> StoreError {
-    let what = "this is no URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or redis://HOST:6379/1";
+    let what = "this is not a URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or redis://HOST:6379/1";
     StoreError::Unusable(what.to_owned())
 }
 

@@ -1,13 +1,13 @@
-//! The location of keys on a Redis Cluster: hash slots, the tags of the parts, and the masters of slots as a server
+//! The location of keys on a Redis Cluster: hash slots, the tags of the partitions, and the masters of slots as a server
 //! reports them.
 
 use redis::Value;
 
 /// Slots of a Redis Cluster.
 pub(super) const SLOTS: u16 = 16384;
-/// Parts of a store on a cluster. Each is in one slot, so that scripts may compare a file's tokens and the part's epoch
+/// Partitions of a store on a cluster. Each is in one slot, so that scripts may compare a file's tokens and the partition's epoch
 /// atomically; the slots are distributed evenly, so that up to this many masters have their share.
-pub(super) const PARTS: usize = 64;
+pub(super) const PARTITIONS: usize = 64;
 /// Limit of the ranges of slots in an answer: at worst one for each slot.
 const RANGES_MAX: usize = SLOTS as usize;
 /// The longest name of a host.
@@ -23,12 +23,12 @@ pub(super) fn slot_of(tag: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Hash tags of the parts of an origin: for each part the first number whose slot is in the part's share of all slots.
+/// Hash tags of the partitions of an origin: for each partition the first number whose slot is in the partition's share of all slots.
 /// All nodes find the same ones.
 pub(super) fn tags_of(origin: &str) -> Vec<String> {
-    let share = SLOTS / u16::try_from(PARTS).expect("fewer parts than slots");
-    let mut tags = vec![None; PARTS];
-    let mut missing = PARTS;
+    let share = SLOTS / u16::try_from(PARTITIONS).expect("fewer partitions than slots");
+    let mut tags = vec![None; PARTITIONS];
+    let mut missing = PARTITIONS;
     // Each number hits a share by chance, so some hundreds are needed.
     for number in 0_u32.. {
         let tag = format!("{origin}.{number}");
@@ -150,8 +150,8 @@ mod tests {
             let tags = tags_of(origin);
             assert_eq!(tags, tags_of(origin));
             let slots: Vec<_> = tags.iter().map(|tag| usize::from(slot_of(tag))).collect();
-            for (part, slot) in slots.iter().enumerate() {
-                assert_eq!(slot / (usize::from(SLOTS) / PARTS), part);
+            for (partition, slot) in slots.iter().enumerate() {
+                assert_eq!(slot / (usize::from(SLOTS) / PARTITIONS), partition);
             }
         }
     }

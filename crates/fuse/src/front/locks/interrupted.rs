@@ -27,7 +27,7 @@ struct Signals {
 
 /// What was found out about a thread's signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum PendingSignal {
     /// The thread is not visible from here.
     Nothing,
     /// No signal.
@@ -40,34 +40,34 @@ pub(super) enum Seen {
 }
 
 /// Looks at the signals of a thread; with what was seen, how many files of `/proc` were read for it.
-pub(super) fn look(thread: u32) -> (Seen, usize) {
+pub(super) fn look(thread: u32) -> (PendingSignal, usize) {
     let mut reads = 0;
-    let seen = look_counted(thread, &mut reads);
+    let seen = pending_counted(thread, &mut reads);
     (seen, reads)
 }
 
-fn look_counted(thread: u32, reads: &mut usize) -> Seen {
+fn pending_counted(thread: u32, reads: &mut usize) -> PendingSignal {
     let mut read = |path: &str| {
         *reads += 1;
         let text = halocline_os::bounded::read(path.as_ref(), STATUS_MAX).ok()?;
         Some(Signals::of(&String::from_utf8_lossy(&text)))
     };
     let Some(signals) = read(&format!("/proc/{thread}/status")).filter(|_| thread != 0) else {
-        return Seen::Nothing;
+        return PendingSignal::Nothing;
     };
     if signals.own & !signals.blocked != 0 {
-        return Seen::Own;
+        return PendingSignal::Own;
     }
     let shared = signals.shared & !signals.blocked;
     if shared == 0 {
-        return Seen::Quiet;
+        return PendingSignal::Quiet;
     }
     // The kernel gives a signal for the process to its first thread, if that one does not block it.
     if thread == signals.process || signals.threads == 1 {
-        return Seen::Shared;
+        return PendingSignal::Shared;
     }
     let Ok(threads) = fs::read_dir(format!("/proc/{}/task", signals.process)) else {
-        return Seen::Quiet;
+        return PendingSignal::Quiet;
     };
     let others = threads.take(THREADS_MAX).flatten().map(|other| other.file_name());
     let others = others.filter(|other| *other != *thread.to_string());
@@ -76,7 +76,7 @@ fn look_counted(thread: u32, reads: &mut usize) -> Seen {
         read(&path).map_or(0, |other| other.blocked)
     });
     let blocked_by_others = blocked.fold(u64::MAX, |all, one| all & one);
-    if shared & blocked_by_others == 0 { Seen::Quiet } else { Seen::Shared }
+    if shared & blocked_by_others == 0 { PendingSignal::Quiet } else { PendingSignal::Shared }
 }
 
 impl Signals {
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn who_is_not_there_is_not_seen() {
-        assert_eq!(look(0).0, Seen::Nothing);
-        assert_eq!(look(u32::MAX).0, Seen::Nothing);
+        assert_eq!(look(0).0, PendingSignal::Nothing);
+        assert_eq!(look(u32::MAX).0, PendingSignal::Nothing);
         let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-        assert_eq!(look(own), (Seen::Quiet, 1));
+        assert_eq!(look(own), (PendingSignal::Quiet, 1));
     }
 }

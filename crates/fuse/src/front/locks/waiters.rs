@@ -17,7 +17,7 @@ use halocline_vfs::Caller;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::interrupted::{Seen, look};
+use super::interrupted::{PendingSignal, look};
 use crate::front::{Answer, Refused};
 
 /// Limit of simultaneous waits on one mount; each has a thread.
@@ -82,7 +82,7 @@ impl Waiters {
     /// # Errors
     /// `ENOLCK` if too many do, or no signal could end its wait.
     pub(in crate::front) fn enter(&self, caller: Caller, device: Weak<OwnedFd>) -> Answer<Waiting> {
-        if look(caller.pid).0 == Seen::Nothing {
+        if look(caller.pid).0 == PendingSignal::Nothing {
             tracing::debug!("a program out of sight may not wait for a lock");
             return Err(Refused(Errno::ENOLCK));
         }
@@ -156,7 +156,7 @@ fn watch(waits: &Mutex<Waits>, device: &Weak<OwnedFd>) {
 fn look_round(
     waits: &Mutex<Waits>,
     is_gone: &dyn Fn() -> bool,
-    look: &dyn Fn(u32) -> (Seen, usize),
+    look: &dyn Fn(u32) -> (PendingSignal, usize),
 ) -> Option<usize> {
     let waiting = {
         let mut waits = waits.lock();
@@ -229,11 +229,11 @@ fn is_gone(device: &Weak<OwnedFd>) -> bool {
 
 impl Waiter {
     /// Records what was seen of its program.
-    fn note(&mut self, seen: Seen, round: u64) {
-        if seen == Seen::Own || (seen == Seen::Shared && self.seen) {
+    fn note(&mut self, seen: PendingSignal, round: u64) {
+        if seen == PendingSignal::Own || (seen == PendingSignal::Shared && self.seen) {
             self.end.interrupted.store(true, Ordering::Release);
         }
-        self.seen = seen == Seen::Shared;
+        self.seen = seen == PendingSignal::Shared;
         self.looked = round;
     }
 
@@ -305,7 +305,7 @@ mod tests {
             let look = |program: u32| {
                 assert!(waits.try_lock().is_some(), "others can begin and end waits");
                 looked.lock()[program as usize] += 1;
-                (Seen::Quiet, 1)
+                (PendingSignal::Quiet, 1)
             };
             assert_eq!(look_round(&waits, &|| false, &look), Some(READS_OF_ONE_USER + 1));
             assert_eq!(looked.lock()[200], round, "another user's is looked at each time");
@@ -316,7 +316,9 @@ mod tests {
     #[test]
     fn who_got_a_signal_ends_and_all_do_where_the_mount_is_gone() {
         let waits = waits([7, 7, 8]);
-        let look = |program: u32| (if program == 1 { Seen::Own } else { Seen::Shared }, 1);
+        let look = |program: u32| {
+            (if program == 1 { PendingSignal::Own } else { PendingSignal::Shared }, 1)
+        };
         let ended = || {
             let waits = waits.lock();
             let is_ended = |one: &Waiter| {

@@ -18,7 +18,7 @@ use fuser::{
 use halocline_os::catch_panic::{catch_panic, caught};
 use halocline_vfs::{Engine, Make, SetAttr};
 
-use super::negotiation::Wanted;
+use super::negotiation::Features;
 use super::{Device, caller, locking, maker, named, reading, set_time, valued};
 use crate::front::Refused;
 use crate::front::directories::Listed;
@@ -37,12 +37,12 @@ macro_rules! answer {
 
 impl<E: Engine> Filesystem for Device<E> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = Wanted {
+        let features = Features {
             passes_through: self.front.open.passes_through(),
             maps_direct_files: self.front.open.maps_direct_files(),
             shares_locks: self.front.locking.shares_locks(),
         };
-        self.agreed.agree(config, &wanted);
+        self.agreed.agree(config, &features);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ const BACKGROUND: u16 = 128;
 
 /// Features that not every mount wants.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct Features {
     /// Whether files may be offered to the kernel, which then serves them by itself.
     pub(super) passes_through: bool,
     /// Whether files that bypass the page cache may be mapped shared.
@@ -41,7 +41,7 @@ impl Agreed {
     }
 
     /// Requests the features that the front end needs, as far as the kernel has them.
-    pub(super) fn agree(&self, config: &mut KernelConfig, what: &Wanted) {
+    pub(super) fn agree(&self, config: &mut KernelConfig, what: &Features) {
         agree(config, what);
         let rings = InitFlags::FUSE_OVER_IO_URING;
         let granted = self.rings_ready && config.add_capabilities(rings).is_ok();
@@ -49,7 +49,7 @@ impl Agreed {
     }
 }
 
-fn agree(config: &mut KernelConfig, what: &Wanted) {
+fn agree(config: &mut KernelConfig, what: &Features) {
     let only_if = |wanted, flags| if wanted { flags } else { InitFlags::empty() };
     let mapped = only_if(what.maps_direct_files, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
     let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;

@@ -53,7 +53,7 @@ pub(super) struct BusyPoll {
 
 /// How a poll ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum PollEnd {
     /// The next request arrived.
     Request,
     /// Nothing happened.
@@ -106,28 +106,28 @@ impl BusyPoll {
     pub(super) fn poll(&mut self, mut there: impl FnMut() -> bool) {
         let begin = Instant::now();
         let mut last = begin;
-        let seen = loop {
+        let end = loop {
             if there() {
-                break Seen::Request;
+                break PollEnd::Request;
             }
             thread::yield_now();
             let now = Instant::now();
             if now - last > AWAY {
-                break Seen::Others;
+                break PollEnd::Others;
             }
             if now - begin > WAIT_LIMIT {
-                break Seen::Nothing;
+                break PollEnd::Nothing;
             }
             last = now;
         };
-        self.learn(seen);
+        self.note_end(end);
     }
 
-    fn learn(&mut self, seen: Seen) {
-        self.vain = match seen {
-            Seen::Request => 0,
-            Seen::Nothing => (self.vain + 1).min(QUIET_MAX),
-            Seen::Others => (self.vain + 1).min(CROWDED_MAX),
+    fn note_end(&mut self, end: PollEnd) {
+        self.vain = match end {
+            PollEnd::Request => 0,
+            PollEnd::Nothing => (self.vain + 1).min(QUIET_MAX),
+            PollEnd::Others => (self.vain + 1).min(CROWDED_MAX),
         };
         self.rest = (1 << self.vain) - 1;
     }
@@ -148,12 +148,12 @@ mod tests {
     }
 
     /// For how many of 10,000 requests a thread polls, if every poll ends like this.
-    fn looked(seen: Seen) -> usize {
+    fn looked(end: PollEnd) -> usize {
         let mut poll = poll();
         let looks = |_: &usize| {
             let due = poll.is_due();
             if due {
-                poll.learn(seen);
+                poll.note_end(end);
             }
             due
         };
@@ -162,21 +162,21 @@ mod tests {
 
     #[test]
     fn requests_are_looked_for_as_far_as_it_pays() {
-        assert_eq!(looked(Seen::Request), 10_000);
-        assert!((600..=650).contains(&looked(Seen::Nothing)), "one in 16");
-        assert!((15..=20).contains(&looked(Seen::Others)), "one in 1024");
+        assert_eq!(looked(PollEnd::Request), 10_000);
+        assert!((600..=650).contains(&looked(PollEnd::Nothing)), "one in 16");
+        assert!((15..=20).contains(&looked(PollEnd::Others)), "one in 1024");
     }
 
     #[test]
     fn one_request_that_came_makes_up_for_those_that_did_not() {
         let mut poll = poll();
         for _ in 0..CROWDED_MAX {
-            poll.learn(Seen::Others);
+            poll.note_end(PollEnd::Others);
         }
-        poll.learn(Seen::Nothing);
+        poll.note_end(PollEnd::Nothing);
         let slept = (0..100).take_while(|_| !poll.is_due()).count();
         assert_eq!(slept, 15);
-        poll.learn(Seen::Request);
+        poll.note_end(PollEnd::Request);
         assert!(poll.is_due());
     }
 

@@ -188,7 +188,7 @@ impl World {
     }
 
     fn send(&mut self, at: usize, mut new: Tokens) {
-        // How often it changed hands is no part of what is explored.
+        // How often it changed hands is not part of what is explored.
         if !self.contended {
             new.calm();
         }

@@ -16,7 +16,7 @@ fn servers() -> ServerSet {
 }
 
 fn tiered(requests: &[Request], capacity: u64, policy: &str) -> TierOutcome {
-    let mut files = FilesSeen::default();
+    let mut files = TracedFiles::default();
     for request in requests {
         files.push(request);
     }
@@ -85,7 +85,7 @@ fn files_leave_before_the_ssd_is_full() {
         ..request(u64::from(at) * 1_000_000_000, at, Op::Write, 0, 1 << 20)
     };
     let requests: Vec<_> = (0..40).map(one).collect();
-    let mut files = FilesSeen::default();
+    let mut files = TracedFiles::default();
     for request in &requests {
         files.push(request);
     }
@@ -100,7 +100,7 @@ fn files_leave_before_the_ssd_is_full() {
 #[test]
 fn what_cannot_be_a_tier_is_refused() {
     let run = |set: &ServerSet, capacity, policy: &str, pace| {
-        let files = FilesSeen::default();
+        let files = TracedFiles::default();
         let options = Options { seed: 0, pace };
         replay_tiered(std::iter::empty(), &files, set, capacity, policy, &options).unwrap_err()
     };
@@ -151,7 +151,7 @@ proptest! {
 #[test]
 fn a_file_that_is_read_beyond_what_was_written_was_there_before() {
     let there = |requests: &[Request]| {
-        let mut files = FilesSeen::default();
+        let mut files = TracedFiles::default();
         for request in requests {
             files.push(request);
         }

@@ -6,13 +6,13 @@ use super::sleep;
 
 /// One direction between clients and a server, used by one thread.
 #[derive(Debug)]
-pub struct EmulatedWay {
+pub struct EmulatedLink {
     ns_per_byte: f64,
     /// Until when it is busy, in nanoseconds of the monotonic clock.
     free_ns: u64,
 }
 
-impl EmulatedWay {
+impl EmulatedLink {
     /// A link on which a byte takes `ns_per_byte`.
     pub const fn new(ns_per_byte: f64) -> Self {
         Self { ns_per_byte, free_ns: 0 }
@@ -35,10 +35,10 @@ mod tests {
     /// No time is measured, only until when the link counts as busy.
     #[test]
     fn what_passes_passes_one_after_the_other() {
-        let mut way = EmulatedWay::new(10.0);
-        way.pass(50.0, 1000);
-        let first = way.free_ns;
-        way.pass(50.0, 1000);
-        assert!(way.free_ns - first >= 60_000, "50 us, and 1000 bytes of 10 ns");
+        let mut link = EmulatedLink::new(10.0);
+        link.pass(50.0, 1000);
+        let first = link.free_ns;
+        link.pass(50.0, 1000);
+        assert!(link.free_ns - first >= 60_000, "50 us, and 1000 bytes of 10 ns");
     }
 }

@@ -70,7 +70,10 @@ impl ObjectNumber {
         };
         let number = std::str::from_utf8(&value[..len]).ok().and_then(Self::parse);
         number.map(Some).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("{ATTRIBUTE} is no object number"))
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{ATTRIBUTE} is not an object number"),
+            )
         })
     }
 }

@@ -46,7 +46,7 @@ pub struct Wish {
 
 /// The current and the wished layout of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct LayoutChange {
     /// Its path below the mount.
     pub path: PathBuf,
     /// The current layout.
@@ -62,7 +62,7 @@ pub struct Standing {
     inode: u64,
 }
 
-impl Standing {
+impl LayoutChange {
     /// Whether nothing needs to be moved.
     pub fn agrees(&self) -> bool {
         self.now == self.wished
@@ -118,12 +118,12 @@ impl Origin {
     /// # Errors
     /// A file that is missing, not regular or not accessible, two names of one file, a layout for other servers, or
     /// one that cannot be stored.
-    pub fn look(&self, wishes: &[Wish], to_move: bool) -> Result<Vec<Standing>> {
+    pub fn look(&self, wishes: &[Wish], to_move: bool) -> Result<Vec<LayoutChange>> {
         let mut inodes = BTreeMap::new();
         let mut found = Vec::new();
         for wish in wishes {
-            let standing = self.standing(wish, to_move)?;
-            if let Some(other) = inodes.insert(standing.inode, wish.path.clone()) {
+            let change = self.change(wish, to_move)?;
+            if let Some(other) = inodes.insert(change.inode, wish.path.clone()) {
                 let what = format!(
                     "{} and {} are two names of one file",
                     other.display(),
@@ -131,12 +131,12 @@ impl Origin {
                 );
                 return Err(Error::invalid(what, "leave one of them out of the plan"));
             }
-            found.push(standing);
+            found.push(change);
         }
         Ok(found)
     }
 
-    fn standing(&self, wish: &Wish, to_move: bool) -> Result<Standing> {
+    fn change(&self, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
         let refused = |what: String| {
             let what = format!("{}: {what}", wish.path.display());
             Error::invalid(what, "plan again for the servers of this volume")
@@ -158,7 +158,7 @@ impl Origin {
         let used = self.servers().iter().map(|server| {
             path.as_ref().map_or(Ok(0), |path| server.directory().allocated_of(path))
         });
-        Ok(Standing {
+        Ok(LayoutChange {
             path: wish.path.clone(),
             now: data.distribution().map_err(failed())?,
             wished,
@@ -182,7 +182,7 @@ impl Origin {
 
     /// Refuses moves for which a server lacks space: each file needs the space of its copy until its old object is
     /// removed. Servers on one file system share its space.
-    pub fn check_space(&self, files: &[Standing]) -> Result<()> {
+    pub fn check_space(&self, files: &[LayoutChange]) -> Result<()> {
         let mut systems: Vec<(u64, u64, i128)> = Vec::new();
         let mut of_server = Vec::new();
         for server in self.servers() {
@@ -226,7 +226,7 @@ impl Origin {
     /// after each failure before [`Step::CutOver`], it has its old layout.
     pub fn relayout(
         &self,
-        to: &Standing,
+        to: &LayoutChange,
         before: Before<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {

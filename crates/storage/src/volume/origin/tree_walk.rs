@@ -57,7 +57,7 @@ pub(in crate::volume) fn file(origin: &Origin, relative: &Path) -> Result<Node> 
     from.filter(|from| from.found.is_file()).ok_or_else(|| {
         Error::invalid(
             format!("{}: not a regular file", shown.display()),
-            "give a file below directories that are no links, or take the whole tree",
+            "give a file below directories that are not links, or take the whole tree",
         )
     })
 }

@@ -132,9 +132,9 @@ impl Case<'_> {
     /// Emulated devices take their time in any case; real ones must not be answered from memory.
     fn forget_pages(&self, places: &scratch::Nodes) -> Result<(), Failure> {
         if self.config.emulate.is_none() {
-            for place in &places.places {
-                scratch::forget_pages(&place.origin)?;
-                scratch::forget_pages(&place.cache)?;
+            for paths in &places.mounts {
+                scratch::forget_pages(&paths.origin)?;
+                scratch::forget_pages(&paths.cache)?;
             }
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Case<'_> {
         let before = nodes.state();
         let job = |rank: Rank| {
             let node = (rank.node + shift) % self.key.nodes;
-            let dir = &places.places[node as usize].mountpoint;
+            let dir = &places.mounts[node as usize].mountpoint;
             let (path, generation) = (dir.join(rank.instance.file_name()), GENERATION);
             let Rank { instance, shape, number: rank, .. } = rank;
             Job { path, instance, shape, rank, direction, generation }
@@ -210,7 +210,7 @@ impl Case<'_> {
     fn verify(&self, places: &scratch::Nodes, watch: &mut impl Watch) -> Result<u64, Failure> {
         let mut workloads: BTreeMap<&Path, Workload> = BTreeMap::new();
         for Rank { node, instance, shape, .. } in self.ranks() {
-            let origin = places.places[node as usize].origin.as_path();
+            let origin = places.mounts[node as usize].origin.as_path();
             let of_origin = workloads.entry(origin).or_insert_with(|| {
                 let pattern = workload::Pattern::Random;
                 Workload { pattern, shape, instances: Vec::new() }

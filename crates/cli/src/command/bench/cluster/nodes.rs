@@ -41,9 +41,9 @@ impl Nodes {
         store: Option<&Server>,
     ) -> Result<Self, Failure> {
         let mut nodes = Self(Vec::new());
-        for place in &places.places {
+        for paths in &places.mounts {
             let name = format!("node-{}", nodes.0.len() + 1);
-            match Node::start((place, places), config, store.map(|store| (store, name))) {
+            match Node::start((paths, places), config, store.map(|store| (store, name))) {
                 Ok(node) => nodes.0.push(node),
                 Err(failure) => {
                     // What is reported is why not all could be mounted.
@@ -104,13 +104,13 @@ fn died() -> Error {
 
 impl Node {
     fn start(
-        (place, places): (&MountPaths, &scratch::Nodes),
+        (paths, places): (&MountPaths, &scratch::Nodes),
         config: &Config,
         cluster: Option<(&Server, String)>,
     ) -> Result<Self, Failure> {
-        let claim = open_engine::claim(place, config, cluster.is_none())
+        let claim = open_engine::claim(paths, config, cluster.is_none())
             .map_err(|taken| Failure::refused(Error::from(taken)))?;
-        let dirs = (place.origin.as_path(), place.cache.as_path());
+        let dirs = (paths.origin.as_path(), paths.cache.as_path());
         let begin = |(store, node): (&Server, String)| {
             // The caches are in places that all nodes reach.
             let who = Who { node, peers: Some("{cache}".to_owned()) };
@@ -120,9 +120,9 @@ impl Node {
         let agent = agent.transpose().map_err(Failure::refused)?.map(Arc::new);
         let coherence = agent.clone().map(|agent| agent as Arc<dyn Coherence>);
         let devices = Some(places.devices.as_path());
-        let engine = open_engine::open_beside(place, config, coherence.as_ref(), devices);
+        let engine = open_engine::open_beside(paths, config, coherence.as_ref(), devices);
         let engine = Arc::new(engine.map_err(Failure::refused)?);
-        let host = Host::start((Arc::clone(&engine), claim), config, (place, None), false)?;
+        let host = Host::start((Arc::clone(&engine), claim), config, (paths, None), false)?;
         Ok(Self { engine, agent, host })
     }
 }

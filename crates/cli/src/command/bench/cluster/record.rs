@@ -62,7 +62,7 @@ pub(super) struct Key {
 
 /// Everything that one benchmark measured.
 #[derive(Debug, Serialize)]
-pub(super) struct Results {
+pub(super) struct Results<S> {
     pub(super) benchmark: &'static str,
     pub(super) version: &'static str,
     /// True when no real device was measured.
@@ -86,6 +86,8 @@ pub(super) struct Results {
     pub(super) medians: Vec<Run>,
     /// What is compared, by the medians.
     pub(super) comparisons: Vec<Comparison>,
+    /// Nodes that were not measured.
+    pub(super) simulation: Option<S>,
 }
 
 /// One case, once.

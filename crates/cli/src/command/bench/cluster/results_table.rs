@@ -104,7 +104,7 @@ fn or_dash(text: Option<String>) -> String {
 }
 
 /// The ratios that have targets, as bars.
-pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
+pub(super) fn draw<S>(results: &Results<S>, out: &mut String) -> Drawn {
     let with_targets = results.comparisons.iter().filter(|one| one.target.is_some());
     let shown = with_targets.filter(|one| !one.what.starts_with("store"));
     let rows: Vec<Bar> = shown

@@ -18,7 +18,7 @@ use halocline_os::error::Error;
 use halocline_plan::layout::{Layout, Piece};
 use halocline_sim::servers::{Network, Profile};
 use halocline_sim::{Server, ServerSet};
-use halocline_storage::device::emulate::{EmulatedServer, EmulatedWay};
+use halocline_storage::device::emulate::{EmulatedLink, EmulatedServer};
 use halocline_storage::device::local::LocalDevice;
 use halocline_storage::device::{Device, ServerFile};
 use halocline_trace::{Op, Request};
@@ -169,10 +169,10 @@ fn replay(stations: &[Station], layout: &Layout, requests: &[Request]) -> io::Re
 }
 
 fn pass_in(station: &Station, tasks: &Receiver<Task>, arrived: &Sender<Task>) {
-    let mut way = EmulatedWay::new(station.network.ns_per_byte);
+    let mut link = EmulatedLink::new(station.network.ns_per_byte);
     while let Ok(task) = tasks.recv() {
         let bytes = if task.op == Op::Write { task.piece.length } else { 0 };
-        way.pass(station.network.connect_us, bytes);
+        link.pass(station.network.connect_us, bytes);
         if arrived.send(task).is_err() {
             return;
         }
@@ -201,9 +201,9 @@ fn work(
 }
 
 fn pass_out(station: &Station, leaving: &Receiver<Task>, done: &Sender<Done>) {
-    let mut way = EmulatedWay::new(station.network.ns_per_byte);
+    let mut link = EmulatedLink::new(station.network.ns_per_byte);
     while let Ok(task) = leaving.recv() {
-        way.pass(0.0, task.piece.length);
+        link.pass(0.0, task.piece.length);
         if done.send((task.process, Ok(()))).is_err() {
             return;
         }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::encode_attributes;
@@ -14,10 +14,12 @@ use halocline_cluster::names::{NameStore, PAGE_ENTRIES_MAX};
 use halocline_model::namespace::{EntryName, Flags, Inode, ROOT};
 use halocline_model::token::Session;
 use halocline_os::bounded;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::super::store_server::Server;
 use super::own_benchmark::OwnBenchmark;
-use super::record::{Large, Row};
+use super::record::Large;
+use super::row::Row;
 use crate::failure::Failure;
 
 /// What the benchmark's names are called in the store.
@@ -148,8 +150,14 @@ impl Clients {
     }
 
     /// Runs one phase with all clients at once.
-    pub(super) fn run(&self, phase: Phase, native: Option<f64>) -> Result<Row, Failure> {
+    pub(super) fn run(
+        &self,
+        phase: Phase,
+        native: Option<f64>,
+        server: &Server,
+    ) -> Result<Row, Failure> {
         let before = self.round_trips();
+        let begun = (processor_time(), server.worked());
         let barrier = Barrier::new(self.all.len() + 1);
         let (seconds, done) = thread::scope(|scope| {
             let work = |client| {
@@ -171,6 +179,9 @@ impl Clients {
         let per_second = operations_per_second(operations, seconds);
         let native = native.filter(|_| operation == "create");
         let round_trips = self.round_trips() - before;
+        let worked = processor_time().saturating_sub(begun.0);
+        let by_server = server.worked().zip(begun.1).map(|(now, begun)| now.saturating_sub(begun));
+        let us = |time: Duration| time.as_secs_f64() * 1e6 / as_number(operations.max(1));
         Ok(Row {
             clients: u32::try_from(self.all.len()).unwrap_or(u32::MAX),
             operation,
@@ -181,6 +192,8 @@ impl Clients {
             round_trips_per_operation: operations_per_second(round_trips, as_number(operations)),
             native_per_second: native,
             ratio: native.map(|native| per_second / native),
+            client_us_per_operation: us(worked),
+            server_us_per_operation: by_server.map(us),
         })
     }
 
@@ -306,6 +319,12 @@ const fn as_number(count: u64) -> f64 {
 
 fn operations_per_second(operations: u64, seconds: f64) -> f64 {
     as_number(operations) / seconds.max(f64::MIN_POSITIVE)
+}
+
+/// How long all threads of this process have worked.
+fn processor_time() -> Duration {
+    let worked = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(worked).unwrap_or_default()
 }
 
 /// Memory that this process has now; 0 if the system does not say.

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use plotters::prelude::*;
 
-use super::record::{LARGE_TARGET, RATIO_TARGET, Results, Row};
+use super::record::{LARGE_TARGET, RATIO_TARGET, Results};
+use super::row::Row;
+use super::simulation;
 use crate::bar_chart::{Bar, Bars, Drawn};
 use crate::text;
 
@@ -75,6 +77,9 @@ pub(super) fn summary(results: &Results) -> String {
             text::bytes(large.resident_bytes_before),
             text::bytes(large.resident_bytes_most),
         );
+    }
+    if let Some(simulation) = &results.simulation {
+        out += &simulation::told(simulation);
     }
     out
 }

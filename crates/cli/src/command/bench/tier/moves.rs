@@ -88,8 +88,8 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
     files::open(&path, bytes)?.sync_all()?;
     let mut migrator = Migrator::of(&path)?;
     let mut seconds = Source::ALL.map(|_| Seconds::default());
-    migrator.moved(Way::Down)?;
-    migrator.moved(Way::Up)?;
+    migrator.moved(MoveDirection::Down)?;
+    migrator.moved(MoveDirection::Up)?;
     for _ in 0..repetitions {
         for ((source, _), seconds) in Source::ALL.iter().zip(&mut seconds) {
             for how in How::ALL {
@@ -112,8 +112,11 @@ fn there_and_back(
     seconds: &mut Seconds,
 ) -> Result<()> {
     let copy_to = setup.below("bare").join("copied");
-    let ways = [("ssd", Way::Down, &mut seconds.down), ("hdd", Way::Up, &mut seconds.up)];
-    for (side, way, seconds) in ways {
+    let directions = [
+        ("ssd", MoveDirection::Down, &mut seconds.down),
+        ("hdd", MoveDirection::Up, &mut seconds.up),
+    ];
+    for (side, direction, seconds) in directions {
         let path = setup.below(side).join(NAME);
         copy(&path, &copy_to, false)?;
         source.prepare(&path)?;
@@ -122,7 +125,7 @@ fn there_and_back(
             by_cp = Some(copy(&path, &copy_to, how == How::CopyAndSync)?);
             source.prepare(&path)?;
         }
-        let by_move = migrator.moved(way)?;
+        let by_move = migrator.moved(direction)?;
         seconds[how as usize].push(by_cp.unwrap_or(by_move));
     }
     Ok(())
@@ -130,7 +133,7 @@ fn there_and_back(
 
 /// From one tier to the other.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum MoveDirection {
     Down,
     Up,
 }
@@ -148,11 +151,11 @@ impl Migrator {
     }
 
     /// Seconds that moving it takes.
-    fn moved(&mut self, way: Way) -> Result<f64> {
+    fn moved(&mut self, direction: MoveDirection) -> Result<f64> {
         let path = self.path.clone();
-        let request = match way {
-            Way::Down => Request::Evict { path, dry_run: false },
-            Way::Up => Request::Warm { paths: vec![path], dry_run: false },
+        let request = match direction {
+            MoveDirection::Down => Request::Evict { path, dry_run: false },
+            MoveDirection::Up => Request::Warm { paths: vec![path], dry_run: false },
         };
         let taken = timed(|| {
             let report = self.client.call::<MoveReport>(&request, |_| {})?;
@@ -170,7 +173,7 @@ impl Seconds {
     fn rows(self, state: &str, bytes: u64) -> [Row; 4] {
         let rate = |seconds: Vec<f64>| mebibytes(bytes) / median(seconds);
         let [[down, down_synced, down_plain], [up, up_synced, up_plain]] =
-            [self.down, self.up].map(|way| way.map(rate));
+            [self.down, self.up].map(|seconds| seconds.map(rate));
         let row = |what, tier, baseline| {
             Row::new("moves", format!("{what}, {state}"), "MiB/s", tier, baseline, None)
         };

@@ -2,6 +2,7 @@
 //! tenth.
 
 use std::fmt::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use halocline_sim::workload::{Ior, Order, Sweeps, Workload};
@@ -193,4 +194,34 @@ fn several_processes_on_several_servers_agree() {
             case.assert_agree(policy);
         }
     }
+}
+
+/// Regression: the files of a striped origin took as much memory as they are long: 17 GB in a workload of `bench admission`.
+#[test]
+fn files_that_keep_no_bytes_have_no_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let devices = Emulation::parse("8xhdd+4xssd", |_| None).unwrap();
+    let (capacity, policy) = (1 << 20, "always");
+    let setup = Setup {
+        devices: &devices,
+        capacity,
+        policy,
+        background: false,
+        think: false,
+        placed: None,
+    };
+    let ends = BTreeMap::from([(0, 1 << 30)]);
+    let engine = open(dir.path(), &setup, &ends, &Clock::simulated()).unwrap();
+    open_files(&engine, &ends).unwrap();
+    let blocks = blocks_below(dir.path());
+    assert!(blocks * 512 < 1 << 24, "{blocks} blocks of 512 bytes");
+}
+
+fn blocks_below(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let found = entry.metadata().unwrap();
+        if found.is_dir() { blocks_below(&entry.path()) } else { found.blocks() }
+    });
+    entries.sum()
 }

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Imports what a program prints of a log: with the package `darshan`, or else `darshan-dxt-parser`, whose times
 /// are rounded to 0.1 ms.
 pub(super) fn import(args: &ImportArgs, sink: &mut Sink<impl Write>) -> Result<(), Failure> {
-    // An absolute name is no option, whatever it begins with.
+    // An absolute name is not an option, whatever it begins with.
     let log = args.file.canonicalize().map_err(Error::at(&args.file, "find"))?;
     let mut python = Command::new(&args.python);
     python.arg("-c").arg(PRINT_LOG).arg(&log);

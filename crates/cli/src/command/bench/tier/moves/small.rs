@@ -1,7 +1,7 @@
 //! Promotion and demotion of many small files, against `cp -a` and a sync of their file system.
 //!
 //! Both take the same files, from the same directory of a tier, one right after the other: so both see the machine in
-//! the same state, and sources that were made the same way.
+//! the same state, and sources that were made in the same way.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use super::super::setup::Setup;
 use super::super::{Row, median};
-use super::{Migrator, Way, timed};
+use super::{Migrator, MoveDirection, timed};
 
 /// The directory of the files.
 const NAME: &str = "small";
@@ -38,19 +38,20 @@ pub(in super::super) fn measure(setup: &Setup, count: u64, repetitions: u32) -> 
     }
     let mut migrator = Migrator::of(&dir)?;
     let copy_to = setup.below("bare").join("copied");
-    let mut ways = [("ssd", "demote", Way::Down), ("hdd", "promote", Way::Up)]
-        .map(|way| (way, Seconds::default()));
+    let mut directions =
+        [("ssd", "demote", MoveDirection::Down), ("hdd", "promote", MoveDirection::Up)]
+            .map(|of_direction| (of_direction, Seconds::default()));
     for _ in 0..repetitions {
-        for ((side, _, way), seconds) in &mut ways {
+        for ((side, _, direction), seconds) in &mut directions {
             let from = setup.below(side).join(NAME);
             settle(&mut migrator, &from)?;
             seconds.copied.push(copy(&from, &copy_to)?);
             settle(&mut migrator, &from)?;
-            seconds.moved.push(migrator.moved(*way)?);
+            seconds.moved.push(migrator.moved(*direction)?);
         }
     }
     fs::remove_dir_all(&dir)?;
-    let rows = ways.map(|((_, name, _), seconds)| {
+    let rows = directions.map(|((_, name, _), seconds)| {
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let rate = |seconds: Vec<f64>| count as f64 / median(seconds);
         let baseline = ("cp -a and sync", rate(seconds.copied));

@@ -1,4 +1,4 @@
-//! The servers of a store whose keys lie in parts, whether that is one server or a cluster: each part has a hash tag of
+//! The servers of a store whose keys lie in partitions, whether that is one server or a cluster: each partition has a hash tag of
 //! its own, the same on both.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use redis::{FromRedisValue, ScriptInvocation};
 
 use super::routes::{KeyGroup, Routes};
 use super::server::{Server, info_of};
-use super::slots::{PARTS, slot_of, tags_of};
+use super::slots::{PARTITIONS, slot_of, tags_of};
 use super::{Result, StoreError, check_name, is_cluster, number, urls_of};
 
 /// After this time no further master is looked for.
@@ -18,10 +18,11 @@ const MASTERS_LIMIT: Duration = Duration::from_secs(5);
 const KEYS_MAX: usize = 1 << 28;
 
 /// The servers.
-pub(crate) struct PartServers {
+pub(crate) struct Partitions {
     servers: Servers,
     origin: String,
-    parts: Vec<(String, u16)>,
+    /// Hash tag and slot of each.
+    tags: Vec<(String, u16)>,
     asked: AtomicU64,
 }
 
@@ -30,15 +31,15 @@ enum Servers {
     Cluster(Routes),
 }
 
-impl fmt::Debug for PartServers {
+impl fmt::Debug for Partitions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PartServers").field("origin", &self.origin).finish_non_exhaustive()
+        f.debug_struct("Partitions").field("origin", &self.origin).finish_non_exhaustive()
     }
 }
 
-impl PartServers {
-    /// Number of parts.
-    pub(crate) const COUNT: usize = PARTS;
+impl Partitions {
+    /// Number of partitions.
+    pub(crate) const COUNT: usize = PARTITIONS;
 
     /// Connects to the servers at `urls`, as [`open`](super::open) does.
     ///
@@ -55,24 +56,24 @@ impl PartServers {
             server.check_settings()?;
             Servers::One(server)
         };
-        let part = |tag: String| {
+        let partition = |tag: String| {
             let slot = slot_of(&tag);
             (tag, slot)
         };
-        let parts = tags_of(origin).into_iter().map(part).collect();
-        Ok(Self { servers, origin: origin.to_owned(), parts, asked: AtomicU64::new(0) })
+        let tags = tags_of(origin).into_iter().map(partition).collect();
+        Ok(Self { servers, origin: origin.to_owned(), tags, asked: AtomicU64::new(0) })
     }
 
-    /// The hash tag of a part.
-    pub(crate) fn tag(&self, part: usize) -> &str {
-        &self.parts[part].0
+    /// The hash tag of a partition.
+    pub(crate) fn tag(&self, partition: usize) -> &str {
+        &self.tags[partition].0
     }
 
-    /// Runs a script whose keys have a part's tag. An error other than that of the script itself may mean that it was
+    /// Runs a script whose keys have a partition's tag. An error other than that of the script itself may mean that it was
     /// executed.
     pub(crate) fn run<T: FromRedisValue>(
         &self,
-        part: usize,
+        partition: usize,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
         match &self.servers {
@@ -82,12 +83,12 @@ impl PartServers {
                 answer.map_err(|error| server.error(&error))
             }
             Servers::Cluster(routes) => {
-                routes.run(KeyGroup::Part(part, self.parts[part].1), script)
+                routes.run(KeyGroup::Partition(partition, self.tags[partition].1), script)
             }
         }
     }
 
-    /// All keys `halocline:{TAG}:BEGIN...END` of all parts, each as what stands between. What comes or goes meanwhile may be
+    /// All keys `halocline:{TAG}:BEGIN...END` of all partitions, each as what stands between. What comes or goes meanwhile may be
     /// missing, or there twice.
     pub(crate) fn keys(&self, begin: &str, end: &str) -> Result<Vec<String>> {
         // Names of origins have no letters that patterns read.

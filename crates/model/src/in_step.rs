@@ -26,7 +26,7 @@ const SERVERS_MAX: u32 = 64;
 
 /// The order of a file's requests.
 #[derive(Debug, Default)]
-pub struct Turns {
+pub struct StepDetector {
     /// For each server, where in its part of the file the last request ended; 0 if there was none.
     ends: Vec<u64>,
     /// Requests that each began where the previous one on its server ended.
@@ -35,7 +35,7 @@ pub struct Turns {
     needed: u32,
 }
 
-impl Turns {
+impl StepDetector {
     /// Notes a request of any process, to a file with this striping.
     pub fn note(&mut self, striping: Striping, range: ByteRange) {
         if range.is_empty() {
@@ -105,55 +105,59 @@ mod tests {
     const ONE: Striping = Striping::new(1, 100);
 
     /// Notes requests of 10 bytes one behind the other, from `from` on; how many are in step.
-    fn in_step(turns: &mut Turns, from: u64, count: u64) -> usize {
+    fn in_step(detector: &mut StepDetector, from: u64, count: u64) -> usize {
         let step = |at: u64| {
-            turns.note(ONE, ByteRange::at(from + at * 10, 10));
-            turns.in_step()
+            detector.note(ONE, ByteRange::at(from + at * 10, 10));
+            detector.in_step()
         };
         (0..count).map(step).filter(|in_step| *in_step).count()
     }
 
     #[test]
     fn four_in_order_are_in_step_until_the_order_breaks() {
-        let mut turns = Turns::default();
-        assert!(!turns.in_step());
-        assert_eq!(in_step(&mut turns, 0, 200), 196);
-        turns.note(ONE, ByteRange::at(0, 10));
-        assert!(!turns.in_step());
-        assert_eq!(in_step(&mut turns, 5000, 200), 196, "it had lasted");
+        let mut detector = StepDetector::default();
+        assert!(!detector.in_step());
+        assert_eq!(in_step(&mut detector, 0, 200), 196);
+        detector.note(ONE, ByteRange::at(0, 10));
+        assert!(!detector.in_step());
+        assert_eq!(in_step(&mut detector, 5000, 200), 196, "it had lasted");
     }
 
     #[test]
     fn what_did_not_last_takes_longer_to_be_believed() {
-        let mut turns = Turns::default();
+        let mut detector = StepDetector::default();
         let mut tried = 0;
         for at in 0..100 {
-            tried += usize::from(in_step(&mut turns, at * 1000, 70) > 0);
+            tried += usize::from(in_step(&mut detector, at * 1000, 70) > 0);
         }
         assert_eq!(tried, 2, "after 4 and after 64 requests; 128 never come");
-        assert!(in_step(&mut turns, 0, 1000) > 0);
-        turns.note(ONE, ByteRange::at(7, 1));
-        assert_eq!(in_step(&mut turns, 0, 10), 6, "what has lasted is believed again");
+        assert!(in_step(&mut detector, 0, 1000) > 0);
+        detector.note(ONE, ByteRange::at(7, 1));
+        assert_eq!(in_step(&mut detector, 0, 10), 6, "what has lasted is believed again");
     }
 
     #[test]
     fn on_several_servers_the_order_on_each_counts() {
         let four = Striping::new(4, 100);
-        let mut turns = Turns::default();
+        let mut detector = StepDetector::default();
         // Four processes with a server each, out of order in the file.
         for round in 0..4 {
             for process in [2, 0, 3, 1] {
-                turns.note(four, ByteRange::at((round * 4 + process) * 100, 100));
+                detector.note(four, ByteRange::at((round * 4 + process) * 100, 100));
             }
-            assert_eq!(turns.in_step(), round >= 2, "twice on each server after round 2: {round}");
+            assert_eq!(
+                detector.in_step(),
+                round >= 2,
+                "twice on each server after round 2: {round}"
+            );
         }
-        turns.note(four, ByteRange::at(50, 10));
-        assert!(!turns.in_step());
+        detector.note(four, ByteRange::at(50, 10));
+        assert!(!detector.in_step());
         // Requests over all servers, each of them the next.
-        let mut turns = Turns::default();
+        let mut detector = StepDetector::default();
         for at in 0..12 {
-            turns.note(four, ByteRange::at(at * 800, 800));
-            assert_eq!(turns.in_step(), at >= 8, "{at}");
+            detector.note(four, ByteRange::at(at * 800, 800));
+            assert_eq!(detector.in_step(), at >= 8, "{at}");
         }
     }
 }

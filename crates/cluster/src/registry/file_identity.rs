@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A file as a node identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct FileIdentity {
     /// Device, where that is meant.
     pub device: u64,
     /// Inode number.
@@ -17,7 +17,7 @@ pub struct Seen {
     pub born_ns: u64,
 }
 
-impl Seen {
+impl FileIdentity {
     /// As the system now shows an open file or directory here, whatever its client remembers.
     ///
     /// # Errors

@@ -1,0 +1,76 @@
+//! `halocline cluster drain`: what lies on a node's SSD goes to the shared disk, before the node leaves.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_api::control::{FileInfo, MoveReport, Request};
+use halocline_os::error::Error;
+
+use crate::command::bulk::only_on_a_tier;
+use crate::command::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::mount_lookup;
+use crate::print;
+use crate::progress::Meter;
+use crate::text;
+
+#[derive(Debug, Args)]
+pub(super) struct DrainArgs {
+    /// The node
+    node: String,
+    /// A mount of the shared tier that reaches its SSD: the node's own, or one with --peers
+    mount: PathBuf,
+    /// Only tell what would be moved
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it.
+pub(super) fn execute(args: &DrainArgs) -> Outcome {
+    let mounted = mount_lookup::find(&args.mount).map_err(mount_lookup::not_found)?;
+    only_on_a_tier(true, &mounted, "`halocline flush` brings dirty data to the origin")?;
+    let mut connection = mount_lookup::connect(&mounted)?;
+    let all = Request::Files { path: mounted.inside.clone() };
+    let mut files: Vec<FileInfo> = connection.call(&all, |_| {})?;
+    let tier = format!("ssd of {}", args.node);
+    files.retain(|file| file.tier_name == tier);
+    let mut report = MoveReport::default();
+    let total_bytes: u64 = files.iter().map(|file| file.size_bytes).sum();
+    let mut meter = Meter::new("draining", args.json || args.dry_run);
+    for file in files {
+        let request = Request::Evict { path: file.path, dry_run: args.dry_run };
+        let before = report.bytes;
+        let one = connection.call::<MoveReport>(&request, |mut now| {
+            (now.done_bytes, now.total_bytes) = (before + now.done_bytes, total_bytes);
+            meter.tell(&now);
+        });
+        let one = match one {
+            Ok(one) => one,
+            // It was removed or renamed since.
+            Err(error) if error.errno() == libc::ENOENT => continue,
+            Err(error) => return Err(error.into()),
+        };
+        report.bytes += one.bytes;
+        report.files += one.files;
+        report.already_files += one.already_files;
+        report.seconds += one.seconds;
+        report.left_bytes += one.left_bytes;
+        report.skipped.extend(one.skipped);
+    }
+    drop(meter);
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print::lines(&text::moved("drained", &report, args.dry_run));
+    }
+    if report.skipped.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let what =
+        format!("{} stay on the SSD of {}, see above", text::bytes(report.left_bytes), args.node);
+    Err(Failure::failed(Error::invalid(what, "close them, and drain again").to_string()))
+}

@@ -1,0 +1,198 @@
+//! `halocline cluster fsck --tier`: the names that the store has of a shared tier, and the disks.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use halocline_cluster::names::redis::RedisNames;
+use halocline_cluster::registry::Registry;
+use halocline_cluster::sessions;
+use halocline_os::counted::counted;
+use halocline_os::error::{Error, Result};
+use halocline_shared_tier::REGISTRY;
+use halocline_shared_tier::adopt;
+use halocline_shared_tier::repair::{self, Report};
+use serde::Serialize;
+
+use super::FsckArgs;
+use super::print_json;
+use crate::cluster;
+use crate::failure::{Failure, Outcome};
+use crate::print::{say, tell};
+use crate::text;
+
+/// A node whose SSD is not reached.
+#[derive(Debug, Serialize)]
+struct MissingJson {
+    node: String,
+    why: String,
+}
+
+/// A report, for scripts.
+#[derive(Debug, Serialize)]
+struct ReportJson {
+    repaired: bool,
+    rebuilt: bool,
+    named_directories: u64,
+    named_files: u64,
+    named_others: u64,
+    missing_nodes: Vec<MissingJson>,
+    unreached_files: u64,
+    lost: Vec<String>,
+    remade: Vec<String>,
+    left_copies: Vec<String>,
+    set_aside: Vec<String>,
+    told: Vec<String>,
+}
+
+/// Does it.
+pub(super) fn execute(root: &Path, args: &FsckArgs) -> Outcome {
+    if let Some(node) = args.adopt.as_ref().filter(|_| !args.repair) {
+        adopt(root, node, false)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let names = open(root, args).map_err(Failure::refused)?;
+    if let Some(node) = &args.adopt {
+        adopt(root, node, true)?;
+    }
+    if args.confirm {
+        let found = repair::confirm(root, &names).map_err(Failure::refused)?;
+        say!(
+            "confirmed: {} in {}; {} of dead nodes were completed",
+            counted(found.names, "name"),
+            counted(found.directories, "directory"),
+            counted(found.intents, "change")
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report = repair::run(root, args.peers.as_deref(), &names, args.repair);
+    let report = report.map_err(Failure::refused)?;
+    let is_clean = report.is_clean();
+    if args.json {
+        print_json(&json(report, args.repair))?;
+    } else {
+        print(&report, args.repair);
+    }
+    let is_right = is_clean || args.repair && report_is_right(args, root, &names)?;
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Makes a tier of one node a shared one, or says what that would concern.
+fn adopt(root: &Path, node: &str, repair: bool) -> Result<(), Failure> {
+    let adopted = adopt::run(root, node, repair).map_err(Failure::refused)?;
+    for line in &adopted.told {
+        tell!("halocline: {}", text::line(line));
+    }
+    tell!(
+        "{}, {} on the SSD and {} below {} adopted; no byte is copied",
+        counted(adopted.directories, "directory"),
+        counted(adopted.ssd_files, "file"),
+        counted(adopted.disk_files, "name"),
+        if repair { "were" } else { "would be" }
+    );
+    Ok(())
+}
+
+/// Whether everything fits together after a repair.
+fn report_is_right(args: &FsckArgs, root: &Path, names: &RedisNames) -> Result<bool, Failure> {
+    let again = repair::run(root, args.peers.as_deref(), names, false);
+    again.map(|report| report.is_clean()).map_err(Failure::refused)
+}
+
+/// The names. To change any, no node may live.
+fn open(root: &Path, args: &FsckArgs) -> Result<RedisNames> {
+    let (url, password) = (args.url.as_str(), cluster::password()?);
+    let path = root.join("hdd").join(REGISTRY);
+    // A tier that was one node's alone has no list yet.
+    let registry =
+        if args.repair { Registry::open(&path) } else { Registry::open_existing(&path) }?;
+    let origin = registry.store_name()?;
+    let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
+    if args.repair || args.confirm {
+        let nodes = sessions::nodes(&*store, &registry)?;
+        if let Some(node) = nodes.iter().find(|node| node.lease_ms > 0) {
+            return Err(Error::invalid(
+                format!("{} uses the tier", registry.name(node.session)),
+                "unmount all nodes first; one that was killed is gone when its lease is over",
+            ));
+        }
+    }
+    RedisNames::connect(url, password.as_deref(), &origin)
+        .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md"))
+}
+
+fn json(report: Report, repaired: bool) -> ReportJson {
+    let [named_directories, named_files, named_others] = report.named;
+    let missing = report.missing.into_iter();
+    ReportJson {
+        repaired,
+        rebuilt: report.is_rebuilt,
+        named_directories,
+        named_files,
+        named_others,
+        missing_nodes: missing.map(|(node, why)| MissingJson { node, why }).collect(),
+        unreached_files: report.unreached_files,
+        lost: report.lost,
+        remade: report.remade,
+        left_copies: report.left_copies,
+        set_aside: report.set_aside,
+        told: report.told,
+    }
+}
+
+fn print(report: &Report, repaired: bool) {
+    let is = |done: &'static str, would: &'static str| if repaired { done } else { would };
+    for (node, why) in &report.missing {
+        say!("{}: its SSD is not reached: {}", text::line(node), text::line(why));
+    }
+    if report.unreached_files > 0 {
+        say!(
+            "{} there keep their names, and cannot be opened until it is",
+            counted(report.unreached_files, "file")
+        );
+    }
+    let [directories, files, others] = report.named;
+    if report.is_rebuilt {
+        say!(
+            "the store has no names, or may have forgotten some: {} built again from the disks",
+            is("they were", "they would be")
+        );
+    }
+    if directories + files + others > 0 {
+        say!(
+            "{}, {} and {} {} names",
+            counted(directories, "directory"),
+            counted(files, "file"),
+            counted(others, "other name"),
+            is("got", "would get")
+        );
+    }
+    let each = |lines: &[String], what: &str| {
+        for line in lines {
+            say!("{}: {what}", text::line(line));
+        }
+    };
+    each(&report.lost, "its bytes are not there; bring back the disk that has them");
+    each(
+        &report.remade,
+        is("put where the store has it", "on the shared disk, it is not where the store has it"),
+    );
+    each(
+        &report.left_copies,
+        is("a copy that a move left; removed", "a copy that a move left; would be removed"),
+    );
+    each(
+        &report.set_aside,
+        is(
+            "no name leads to it; it is in .halocline/leftovers now",
+            "no name leads to it; it would be put into .halocline/leftovers",
+        ),
+    );
+    for line in &report.told {
+        say!("{}", text::line(line));
+    }
+    if report.is_clean() {
+        say!("the names and the disks agree");
+    } else if !repaired {
+        say!("nothing was changed; --repair does it");
+    }
+}

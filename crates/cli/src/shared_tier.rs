@@ -1,0 +1,100 @@
+//! Opens a file tier that several nodes share (docs/SHARED_TIER.md).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use halocline_api::config::Config;
+use halocline_api::control::{Claim, ClaimRequest, UseAs};
+use halocline_cluster::names::redis::RedisNames;
+use halocline_cluster::registry::Registry;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
+use halocline_os::root_reserve::leave_to_root;
+use halocline_shared_tier::{Joining, REGISTRY, SharedTier, is_shared};
+
+use crate::cluster::{self, ClusterArgs};
+use crate::host::Hosted;
+use crate::mount_paths::MountPaths;
+use crate::open_engine;
+
+impl Hosted for SharedTier {
+    const BOUND: bool = true;
+    const JOINED: bool = false;
+
+    fn close(&self) -> Result<()> {
+        Self::close(self)
+    }
+}
+
+/// Checks what a mount of a shared tier is asked for.
+///
+/// # Errors
+/// If the tiers have other names, or the pattern of the peers names no node.
+pub(crate) fn check(config: &Config, cluster: &ClusterArgs) -> Result<()> {
+    if config.tiers != ["ssd", "hdd"] {
+        return Err(Error::invalid(
+            format!(
+                "{} {}: with --cluster, a tier is ssd and hdd",
+                config.named("tiers"),
+                config.tiers.join(",")
+            ),
+            "name the directories so, or by links, and leave the option out",
+        ));
+    }
+    if cluster.peers().is_some_and(|peers| !peers.contains("{node}")) {
+        return Err(Error::invalid(
+            "--peers: with --tier, other nodes' SSDs are found by their nodes' names",
+            "give a path with {node} in it",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses to serve as one node's what nodes share: names that a store has would be seen by nobody.
+///
+/// # Errors
+/// If the tier is shared.
+pub(crate) fn refuse_if_shared(root: &Path) -> Result<()> {
+    if is_shared(root) {
+        return Err(Error::invalid(
+            format!("{}: nodes share this tier, and a store has its names", root.display()),
+            "mount it with --cluster and the store's URL",
+        ));
+    }
+    Ok(())
+}
+
+/// Claims the tiers for a node: the shared disk beside other nodes, the SSD for itself.
+///
+/// # Errors
+/// As [`open_engine::when_free`].
+pub(crate) fn claim(
+    root: &Path,
+    place: &MountPaths,
+    given_up: impl FnMut() -> bool,
+) -> Result<Claim> {
+    let set = open_engine::tier_set(root, &Config::default())?;
+    let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
+    // What is not there yet tells no node from another.
+    PrivateDir::make(&place.cache)?;
+    let wanted = ClaimRequest { dirs: &dirs, cache: &place.cache, use_as: UseAs::Node };
+    open_engine::when_free(given_up, || Claim::take(&wanted))
+}
+
+/// Begins this node's session, and opens the tier.
+///
+/// # Errors
+/// If the store cannot be used, or the directories are not this tier's and node's.
+pub(crate) fn open(root: &Path, cluster: &ClusterArgs) -> Result<SharedTier> {
+    leave_to_root()?;
+    let url = cluster.url().unwrap_or_default();
+    let password = cluster::password()?;
+    let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
+    let origin = registry.store_name()?;
+    let (store, registry) = cluster::of_registry(registry, (url, password.as_deref()))?;
+    let names = RedisNames::connect(url, password.as_deref(), &origin).map_err(|error| {
+        Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md")
+    })?;
+    let (node, peers) = (cluster.node(), cluster.peers());
+    Joining { root, node, peers, store, names: Arc::new(names), registry }.open()
+}

@@ -1,0 +1,275 @@
+//! Mounts of several nodes on one tier, with a real store of names between them (I15).
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::PathBuf;
+use std::process::Output;
+
+use halocline_testkit::program;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::said;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::waiting::eventually;
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+/// The nodes, which are called as their mount points; each has its tiers in `NAME-tiers`.
+const NODES: [&str; 3] = ["one", "two", "three"];
+
+struct Nodes {
+    scratch: Scratch,
+    store: RedisServer,
+}
+
+impl Nodes {
+    /// Mounts so many; `None`, with the reason, where that cannot be tried.
+    fn new(count: usize) -> Option<Self> {
+        let nodes = Self::prepared()?;
+        for node in &NODES[..count] {
+            let mounted = nodes.mount(node);
+            assert!(mounted.status.success(), "{}", said(&mounted));
+        }
+        Some(nodes)
+    }
+
+    fn prepared() -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let store = RedisServer::start(&[])?;
+        fs::create_dir(scratch.path("disk")).unwrap();
+        for node in NODES {
+            fs::create_dir_all(scratch.path(&format!("{node}-tiers/ssd"))).unwrap();
+            symlink("../disk", scratch.path(&format!("{node}-tiers/hdd"))).unwrap();
+        }
+        Some(Self { scratch, store })
+    }
+
+    fn mount(&self, node: &str) -> Output {
+        let (root, url) = (format!("{node}-tiers"), self.store.url());
+        let peers = self.scratch.path("{node}-tiers/ssd");
+        let peers = peers.to_str().unwrap();
+        let cluster = ["--cluster", &url, "--node", node, "--peers", peers];
+        self.scratch.halocline(&[&["mount", "--tier", &root, node][..], &cluster].concat())
+    }
+
+    fn at(&self, node: &str, name: &str) -> PathBuf {
+        self.scratch.path(node).join(name)
+    }
+
+    fn write(&self, node: &str, name: &str, text: &str) {
+        fs::write(self.at(node, name), text).unwrap();
+    }
+
+    #[track_caller]
+    fn read(&self, node: &str, name: &str) -> String {
+        fs::read_to_string(self.at(node, name)).unwrap()
+    }
+
+    fn open(&self, node: &str, name: &str) -> File {
+        File::options().read(true).write(true).open(self.at(node, name)).unwrap()
+    }
+
+    /// Ends a node's process with `kill -9`; its mount point is free again.
+    fn kill(&self, node: &str) {
+        kill_process(self.scratch.pid(node), Signal::KILL).unwrap();
+        eventually("its mount is gone", || {
+            self.scratch.halocline(&["umount", "--force", node]);
+            fs::read_dir(self.scratch.path(node)).is_ok_and(|entries| entries.count() == 0)
+        });
+    }
+
+    fn locate(&self, node: &str, name: &str) -> Value {
+        let path = format!("{node}/{name}");
+        let told = self.scratch.succeed(&["where", &path, "--json"]);
+        serde_json::from_str::<Value>(&told).unwrap()[0].clone()
+    }
+
+    fn log(&self, node: &str) -> String {
+        let log = format!("{node}-tiers/ssd/.halocline/halocline.log");
+        fs::read_to_string(self.scratch.path(&log)).unwrap()
+    }
+}
+
+#[test]
+fn i15_what_one_node_makes_the_others_have_at_once() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    nodes.write("one", "file", "hello");
+    for node in NODES {
+        assert_eq!(nodes.read(node, "file"), "hello");
+    }
+    // Written where it is.
+    nodes.open("two", "file").write_all_at(b"J", 0).unwrap();
+    assert_eq!(nodes.read("three", "file"), "Jello");
+    assert_eq!(fs::read_to_string(nodes.scratch.path("one-tiers/ssd/file")).unwrap(), "Jello");
+    let place = nodes.locate("three", "file");
+    assert_eq!(place["tier_name"], "ssd of one", "{place}");
+    // What is open elsewhere has the size that it has there.
+    let mut open = nodes.open("one", "file");
+    open.write_all(&[b'x'; 10_000]).unwrap();
+    assert_eq!(fs::metadata(nodes.at("two", "file")).unwrap().len(), 10_000);
+    drop(open);
+    assert_eq!(fs::metadata(nodes.at("two", "file")).unwrap().len(), 10_000);
+    let names = |node: &str| {
+        let names = fs::read_dir(nodes.scratch.path(node)).unwrap();
+        let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    fs::create_dir(nodes.at("two", "d")).unwrap();
+    symlink("file", nodes.at("three", "link")).unwrap();
+    assert_eq!(names("one"), ["d", "file", "link"]);
+    assert_eq!(names("one"), names("three"));
+    let inode = |node: &str| fs::metadata(nodes.at(node, "file")).unwrap().ino();
+    assert_eq!(inode("one"), inode("three"));
+}
+
+#[test]
+fn i15_what_two_nodes_append_is_all_there() {
+    const LINES: usize = 400;
+    let Some(nodes) = Nodes::new(2) else { return };
+    std::thread::scope(|scope| {
+        for node in &NODES[..2] {
+            let nodes = &nodes;
+            scope.spawn(move || {
+                let path = nodes.at(node, "log");
+                let mut log = File::options().create(true).append(true).open(path).unwrap();
+                for line in 0..LINES {
+                    // One write for each line.
+                    log.write_all(format!("{node} {line}\n").as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    let log = nodes.read("two", "log");
+    for node in &NODES[..2] {
+        let lines: Vec<&str> = log.lines().filter(|line| line.starts_with(node)).collect();
+        let wanted: Vec<String> = (0..LINES).map(|line| format!("{node} {line}")).collect();
+        assert_eq!(lines, wanted, "each node's in its order");
+    }
+}
+
+#[test]
+fn i15_directories_are_renamed_under_other_nodes() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    fs::create_dir_all(nodes.at("one", "a/b")).unwrap();
+    nodes.write("one", "a/b/file", "1");
+    let held = nodes.open("two", "a/b/file");
+    fs::rename(nodes.at("one", "a"), nodes.at("one", "z")).unwrap();
+    assert_eq!(nodes.read("two", "z/b/file"), "1");
+    held.write_all_at(b"2", 0).unwrap();
+    nodes.write("two", "z/b/more", "3");
+    assert_eq!(
+        (nodes.read("one", "z/b/file"), nodes.read("one", "z/b/more")),
+        ("2".into(), "3".into())
+    );
+    // The disk follows.
+    assert!(nodes.scratch.path("disk/z/b").is_dir() && !nodes.scratch.path("disk/a").exists());
+    // A file gets the place of its new name, replaces another one, and the other node finds it there.
+    nodes.write("two", "target", "old");
+    let old = nodes.open("one", "target");
+    fs::rename(nodes.at("two", "z/b/file"), nodes.at("two", "target")).unwrap();
+    assert_eq!(nodes.read("one", "target"), "2");
+    assert_eq!(fs::read_to_string(nodes.scratch.path("one-tiers/ssd/target")).unwrap(), "2");
+    let mut was = String::new();
+    (&old).read_to_string(&mut was).unwrap();
+    assert_eq!(was, "old", "who has what was replaced open goes on with it");
+    fs::remove_dir_all(nodes.at("one", "z")).unwrap();
+    assert!(!nodes.at("two", "z").exists());
+}
+
+#[test]
+fn a_file_that_was_removed_elsewhere_goes_on_where_it_is_open() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    nodes.write("one", "file", "hello");
+    let mut held = nodes.open("two", "file");
+    fs::remove_file(nodes.at("one", "file")).unwrap();
+    assert!(!nodes.at("two", "file").exists());
+    held.write_all_at(b"more", 5).unwrap();
+    let mut found = String::new();
+    held.read_to_string(&mut found).unwrap();
+    assert_eq!(found, "hellomore");
+    let stat = held.metadata().unwrap();
+    assert_eq!((stat.len(), stat.nlink()), (9, 0));
+    held.set_len(3).unwrap();
+    assert_eq!(held.metadata().unwrap().len(), 3);
+    assert!(!nodes.scratch.path("one-tiers/ssd/file").exists());
+    // Its name is free.
+    nodes.write("two", "file", "new");
+    assert_eq!(nodes.read("one", "file"), "new");
+}
+
+#[test]
+fn i13_a_node_that_was_killed_comes_back_with_all_that_it_wrote() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    nodes.write("two", "before", "kept");
+    let open = nodes.open("two", "before");
+    open.write_all_at(b"kept and more", 0).unwrap();
+    nodes.kill("two");
+    drop(open);
+    // Its SSD is still reached, and has what was written.
+    assert_eq!(nodes.read("one", "before"), "kept and more");
+    assert_eq!(fs::metadata(nodes.at("one", "before")).unwrap().len(), 13);
+    let again = nodes.mount("two");
+    assert!(again.status.success(), "{}", said(&again));
+    assert_eq!(nodes.read("two", "before"), "kept and more");
+    let held = nodes.open("two", "before");
+    assert_eq!(held.metadata().unwrap().len(), 13);
+}
+
+#[test]
+fn i15_the_files_of_a_node_that_is_not_reached_fail_alone() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    nodes.write("one", "here", "1");
+    nodes.write("two", "there", "2");
+    fs::create_dir(nodes.at("two", "d")).unwrap();
+    nodes.write("two", "d/there", "3");
+    let away = nodes.scratch.path("two-tiers/away");
+    fs::rename(nodes.scratch.path("two-tiers/ssd"), &away).unwrap();
+    let refused = fs::read(nodes.at("one", "there")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EIO));
+    let log = nodes.log("one");
+    assert!(log.contains("node two"), "{log}");
+    // Everything else works, also beside and above them.
+    assert_eq!(nodes.read("one", "here"), "1");
+    assert_eq!(fs::metadata(nodes.at("one", "there")).unwrap().len(), 1);
+    fs::rename(nodes.at("one", "d"), nodes.at("one", "e")).unwrap();
+    nodes.write("one", "e/beside", "4");
+    fs::rename(&away, nodes.scratch.path("two-tiers/ssd")).unwrap();
+    assert_eq!(nodes.read("one", "there"), "2");
+    assert_eq!(nodes.read("one", "e/there"), "3");
+}
+
+#[test]
+fn a_tier_with_files_but_no_names_is_not_taken_for_a_new_one() {
+    let Some(nodes) = Nodes::prepared() else { return };
+    let file = nodes.scratch.path("disk/file");
+    fs::write(&file, "somebody's").unwrap();
+    let refused = nodes.mount("one");
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("cluster fsck --repair"), "{}", said(&refused));
+    fs::remove_file(&file).unwrap();
+    let mounted = nodes.mount("one");
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    nodes.write("one", "file", "ours");
+    // Another SSD under the same name, and the same one twice.
+    let root = nodes.scratch.path("three-tiers");
+    let url = nodes.store.url();
+    let same =
+        ["mount", "--tier", root.to_str().unwrap(), "three", "--cluster", &url, "--node", "one"];
+    let refused = nodes.scratch.halocline(&same);
+    assert!(said(&refused).contains("another SSD has the name one"), "{}", said(&refused));
+    // Without the store nobody sees the names.
+    nodes.scratch.succeed(&["umount", "one"]);
+    let alone = nodes.scratch.halocline(&["mount", "--tier", "one-tiers", "one"]);
+    assert_eq!(alone.status.code(), Some(2), "{}", said(&alone));
+    assert!(said(&alone).contains("--cluster"), "{}", said(&alone));
+    // Another store has none of them.
+    let other = RedisServer::start(&[]).unwrap();
+    let empty = ["mount", "--tier", "one-tiers", "one", "--cluster", &other.url()];
+    let refused = nodes.scratch.halocline(&empty);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("this tier had names"), "{}", said(&refused));
+    let mounted = nodes.mount("one");
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    assert_eq!(nodes.read("one", "file"), "ours");
+}

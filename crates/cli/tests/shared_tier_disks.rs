@@ -1,0 +1,170 @@
+//! The disks of a shared tier by commands: files are moved, a node is drained, names are checked and built again (I15).
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Output;
+
+use halocline_testkit::program;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::said;
+use halocline_testkit::scratch::Scratch;
+use serde_json::Value;
+
+const NODES: [&str; 2] = ["one", "two"];
+
+/// Two nodes with a disk that both see.
+struct Nodes {
+    scratch: Scratch,
+    store: RedisServer,
+}
+
+impl Nodes {
+    fn new() -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let store = RedisServer::start(&[])?;
+        fs::create_dir(scratch.path("disk")).unwrap();
+        for node in NODES {
+            fs::create_dir_all(scratch.path(&format!("{node}-tiers/ssd"))).unwrap();
+            symlink("../disk", scratch.path(&format!("{node}-tiers/hdd"))).unwrap();
+        }
+        let nodes = Self { scratch, store };
+        NODES.iter().for_each(|node| nodes.mount(node));
+        Some(nodes)
+    }
+
+    fn peers(&self) -> String {
+        self.scratch.path("{node}-tiers/ssd").to_str().unwrap().to_owned()
+    }
+
+    fn mount(&self, node: &str) {
+        let (root, url, peers) = (format!("{node}-tiers"), self.store.url(), self.peers());
+        let cluster = ["--cluster", &url, "--node", node, "--peers", &peers];
+        let mount = [&["mount", "--tier", &root, node][..], &cluster].concat();
+        let mounted = self.scratch.halocline(&mount);
+        assert!(mounted.status.success(), "{}", said(&mounted));
+    }
+
+    fn unmount(&self) {
+        for node in NODES {
+            self.scratch.succeed(&["umount", node]);
+        }
+    }
+
+    fn fsck(&self, more: &[&str]) -> Output {
+        let (url, peers) = (self.store.url(), self.peers());
+        let fsck = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &url, "--peers", &peers];
+        self.scratch.halocline(&[&fsck[..], more].concat())
+    }
+
+    fn report(&self, more: &[&str]) -> (bool, Value) {
+        let done = self.fsck(&[&["--json"], more].concat());
+        let report = serde_json::from_slice(&done.stdout);
+        (done.status.success(), report.unwrap_or_else(|_| panic!("{}", said(&done))))
+    }
+
+    fn at(&self, node: &str, name: &str) -> PathBuf {
+        self.scratch.path(node).join(name)
+    }
+
+    fn tier_of(&self, name: &str) -> String {
+        let path = format!("two/{name}");
+        let told = self.scratch.succeed(&["where", &path, "--json"]);
+        let told: Value = serde_json::from_str(&told).unwrap();
+        told[0]["tier_name"].as_str().unwrap().to_owned()
+    }
+
+    /// All that a node shows: names with the texts of files.
+    fn shown(&self, node: &str) -> Vec<(PathBuf, String)> {
+        let (mut shown, mut todo) = (Vec::new(), vec![self.scratch.path(node)]);
+        while let Some(dir) = todo.pop() {
+            for one in fs::read_dir(dir).unwrap() {
+                let path = one.unwrap().path();
+                let kind = fs::symlink_metadata(&path).unwrap().file_type();
+                let text = if kind.is_dir() {
+                    todo.push(path.clone());
+                    "directory".to_owned()
+                } else if kind.is_symlink() {
+                    fs::read_link(&path).unwrap().to_str().unwrap().to_owned()
+                } else {
+                    fs::read_to_string(&path).unwrap()
+                };
+                shown.push((path.strip_prefix(self.scratch.path(node)).unwrap().to_owned(), text));
+            }
+        }
+        shown.sort();
+        shown
+    }
+
+    fn fill(&self) {
+        fs::create_dir_all(self.at("one", "a/below")).unwrap();
+        fs::write(self.at("one", "a/f"), "of one").unwrap();
+        fs::write(self.at("two", "a/below/g"), "of two").unwrap();
+        fs::write(self.at("two", "second"), "with two names").unwrap();
+        fs::hard_link(self.at("one", "second"), self.at("one", "a/other")).unwrap();
+        symlink("a/f", self.at("two", "link")).unwrap();
+        fs::rename(self.at("two", "a"), self.at("two", "b")).unwrap();
+        fs::create_dir(self.at("one", "a")).unwrap();
+        fs::write(self.at("one", "a/f"), "of the new directory").unwrap();
+    }
+}
+
+#[test]
+fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.fill();
+    let before = nodes.shown("one");
+    assert_eq!(nodes.tier_of("b/f"), "ssd of one");
+    nodes.scratch.succeed(&["demote", "one/b/f"]);
+    assert_eq!(nodes.tier_of("b/f"), "hdd");
+    assert_eq!(fs::read_to_string(nodes.scratch.path("disk/b/f")).unwrap(), "of one");
+    nodes.scratch.succeed(&["warm", "two/b/f"]);
+    assert_eq!(nodes.tier_of("b/f"), "ssd of two");
+    assert_eq!(nodes.shown("two"), before);
+    // What is open stays.
+    let open = fs::File::open(nodes.at("one", "b/below/g")).unwrap();
+    let refused = nodes.scratch.halocline(&["demote", "two/b"]);
+    let told = String::from_utf8_lossy(&refused.stdout);
+    assert!(!refused.status.success() && told.contains("has it open"), "{told}");
+    drop(open);
+    let dry = nodes.scratch.succeed(&["cluster", "drain", "two", "one", "--dry-run", "--json"]);
+    let dry: Value = serde_json::from_str(&dry).unwrap();
+    assert_eq!(dry["files"], 1, "{dry}: one file with two names");
+    nodes.scratch.succeed(&["cluster", "drain", "two", "one"]);
+    let on = |node: &str| {
+        let all = nodes.scratch.succeed(&["where", "one", "--json"]);
+        let all: Value = serde_json::from_str(&all).unwrap();
+        let of = format!("ssd of {node}");
+        all.as_array().unwrap().iter().filter(|file| file["tier_name"] == *of).count()
+    };
+    assert_eq!((on("two"), nodes.shown("one")), (0, before.clone()));
+    assert_eq!(nodes.shown("two"), before);
+    nodes.unmount();
+    assert!(nodes.fsck(&[]).status.success(), "{}", said(&nodes.fsck(&[])));
+}
+
+#[test]
+fn i15_a_store_that_lost_everything_is_built_again_from_the_disks() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.fill();
+    nodes.scratch.succeed(&["demote", "one/b/f"]);
+    let before = nodes.shown("one");
+    let refused = nodes.fsck(&["--repair"]);
+    assert!(said(&refused).contains("uses the tier"), "{}", said(&refused));
+    nodes.unmount();
+    let (is_right, report) = nodes.report(&[]);
+    assert!(is_right, "{report}");
+    nodes.store.command(&["FLUSHALL"]);
+    let (is_right, report) = nodes.report(&[]);
+    assert!(!is_right && report["rebuilt"] == true && report["repaired"] == false, "{report}");
+    let refused = nodes.fsck(&["--confirm"]);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    let (is_right, report) = nodes.report(&["--repair"]);
+    assert!(is_right && report["told"].as_array().unwrap().is_empty(), "{report}");
+    NODES.iter().for_each(|node| nodes.mount(node));
+    assert_eq!(nodes.shown("one"), before);
+    assert_eq!(nodes.shown("two"), before);
+    fs::write(nodes.at("two", "b/f"), "still written").unwrap();
+    assert_eq!(fs::read_to_string(nodes.at("one", "b/f")).unwrap(), "still written");
+    nodes.unmount();
+}

@@ -1,0 +1,78 @@
+//! Paths below a directory, as they stand in a store: whoever can write there must not lead anybody elsewhere.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::NAME_BYTES_MAX;
+
+/// Names with one slash between them, from some directory down: at least one, none of them `.` or `..`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RelativePath(Arc<[u8]>);
+
+impl RelativePath {
+    /// The longest one, as Linux has it.
+    pub const BYTES_MAX: usize = 4095;
+
+    /// `None` if it is anything else.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let is_name = |name: &[u8]| {
+            !matches!(name, b"" | b"." | b"..")
+                && name.len() <= NAME_BYTES_MAX
+                && !name.contains(&0)
+        };
+        let is_path =
+            bytes.len() <= Self::BYTES_MAX && bytes.split(|byte| *byte == b'/').all(is_name);
+        is_path.then(|| Self(Arc::from(bytes)))
+    }
+
+    /// The path of a name in a directory; `None` for the directory is where paths begin.
+    ///
+    /// `None` if it is none, or too long.
+    #[must_use]
+    pub fn below(directory: Option<&Self>, name: &[u8]) -> Option<Self> {
+        match directory {
+            None => Self::new(name),
+            Some(directory) => Self::new(&[directory.as_bytes(), b"/", name].concat()),
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// As the system has it.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.0))
+    }
+
+    /// Its first name.
+    #[must_use]
+    pub fn first(&self) -> &[u8] {
+        self.0.split(|byte| *byte == b'/').next().unwrap_or_default()
+    }
+
+    /// Its last name.
+    #[must_use]
+    pub fn last(&self) -> &[u8] {
+        self.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for RelativePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Display for RelativePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}

@@ -1,0 +1,238 @@
+//! POSIX ACLs: the kernel checks them, and a file system keeps them as extended attributes. What a new inode inherits,
+//! and what a change of the mode does to the ACL, and the reverse.
+
+use std::collections::BTreeMap;
+
+use halocline_cluster::names::attributes::Attributes;
+
+/// The attribute with the ACL of an inode.
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute with the ACL that new inodes in a directory get.
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// The form of the attributes.
+const VERSION: u32 = 2;
+/// Permission bits of one class.
+const BITS: u16 = 0o7;
+
+/// Whom an entry is about, as the attribute has it.
+mod tag {
+    pub(super) const OWNER: u16 = 1;
+    pub(super) const USER: u16 = 2;
+    pub(super) const OWNING_GROUP: u16 = 4;
+    pub(super) const GROUP: u16 = 8;
+    pub(super) const MASK: u16 = 16;
+    pub(super) const OTHER: u16 = 32;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    tag: u16,
+    bits: u16,
+    id: u32,
+}
+
+/// An access control list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Acl(Vec<Entry>);
+
+impl Acl {
+    /// Reads an attribute's value; `None` if it is no ACL. One without entries stands for no ACL.
+    pub(crate) fn parse(value: &[u8]) -> Option<Self> {
+        let (version, rest) = value.split_first_chunk::<4>()?;
+        let (entries, rest) = rest.as_chunks::<8>();
+        if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
+            return None;
+        }
+        let entry = |[a, b, c, d, e, f, g, h]: &[u8; 8]| Entry {
+            tag: u16::from_le_bytes([*a, *b]),
+            bits: u16::from_le_bytes([*c, *d]),
+            id: u32::from_le_bytes([*e, *f, *g, *h]),
+        };
+        let acl = Self(entries.iter().map(entry).collect());
+        (acl.0.is_empty() || acl.is_sound()).then_some(acl)
+    }
+
+    /// Whether each class has its entry once, and there is a mask where named users or groups need one.
+    fn is_sound(&self) -> bool {
+        let count = |tag| self.0.iter().filter(|entry| entry.tag == tag).count();
+        let all = [tag::OWNER, tag::USER, tag::OWNING_GROUP, tag::GROUP, tag::MASK, tag::OTHER];
+        let has_names = count(tag::USER) + count(tag::GROUP) > 0;
+        let once = [tag::OWNER, tag::OWNING_GROUP, tag::OTHER].map(count) == [1; 3];
+        let masks = count(tag::MASK);
+        once && (masks == 1 || masks == 0 && !has_names)
+            && self.0.iter().all(|entry| all.contains(&entry.tag) && entry.bits & !BITS == 0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the permission bits say the same.
+    pub(crate) fn is_only_mode(&self) -> bool {
+        self.0.len() <= 3
+    }
+
+    /// As an attribute's value.
+    pub(crate) fn to_value(&self) -> Vec<u8> {
+        let mut value = VERSION.to_le_bytes().to_vec();
+        for entry in &self.0 {
+            value.extend(entry.tag.to_le_bytes());
+            value.extend(entry.bits.to_le_bytes());
+            value.extend(entry.id.to_le_bytes());
+        }
+        value
+    }
+
+    /// The entries that the permission bits are about, with how far these are shifted: the group's bits are the mask's
+    /// where there is one.
+    fn classes(&mut self) -> impl Iterator<Item = (&mut Entry, u32)> {
+        let has_mask = self.0.iter().any(|entry| entry.tag == tag::MASK);
+        self.0.iter_mut().filter_map(move |entry| match entry.tag {
+            tag::OWNER => Some((entry, 6)),
+            tag::MASK => Some((entry, 3)),
+            tag::OWNING_GROUP if !has_mask => Some((entry, 3)),
+            tag::OTHER => Some((entry, 0)),
+            _ => None,
+        })
+    }
+
+    /// The permission bits that it stands for.
+    pub(crate) fn mode(&self) -> u32 {
+        let mut acl = self.clone();
+        acl.classes().map(|(entry, shift)| u32::from(entry.bits) << shift).sum()
+    }
+
+    /// The same after the permission bits were set.
+    pub(crate) fn with_mode(&self, mode: u32) -> Self {
+        let mut acl = self.clone();
+        acl.classes().for_each(|(entry, shift)| entry.bits = bits(mode, shift));
+        acl
+    }
+
+    /// What a new inode gets of the ACL of its directory, and its permission bits: those of both.
+    fn inherited(&self, mode: u32) -> (Self, u32) {
+        let mut acl = self.clone();
+        acl.classes().for_each(|(entry, shift)| entry.bits &= bits(mode, shift));
+        let mode = mode & !0o777 | acl.mode();
+        (acl, mode)
+    }
+}
+
+fn bits(mode: u32, shift: u32) -> u16 {
+    u16::try_from(mode >> shift & u32::from(BITS)).unwrap_or(BITS)
+}
+
+/// What a new inode gets from its directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inherited {
+    pub(crate) mode: u32,
+    pub(crate) gid: u32,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// What a new file, or directory if `is_directory`, gets in a directory: by a program that asked for `mode`, whose umask
+/// counts only without a default ACL.
+pub(crate) fn inherit(
+    directory: &Attributes,
+    (mode, umask): (u32, u32),
+    (uid, gid): (u32, u32),
+    is_directory: bool,
+) -> Inherited {
+    let mut mode = mode & 0o7777;
+    let mut xattrs = BTreeMap::new();
+    let acl = directory.xattrs.get(DEFAULT).and_then(|value| Some((value, Acl::parse(value)?)));
+    match acl.filter(|(_, acl)| !acl.is_empty()) {
+        None => mode &= !(umask & 0o777),
+        Some((value, acl)) => {
+            let (access, left) = acl.inherited(mode);
+            mode = left;
+            if !access.is_only_mode() {
+                xattrs.insert(ACCESS.to_vec(), access.to_value());
+            }
+            if is_directory {
+                xattrs.insert(DEFAULT.to_vec(), value.clone());
+            }
+        }
+    }
+    if directory.mode & libc::S_ISGID == 0 {
+        return Inherited { mode, gid, xattrs };
+    }
+    if is_directory {
+        mode |= libc::S_ISGID;
+    } else if mode & libc::S_ISGID != 0
+        && mode & libc::S_IXGRP != 0
+        && uid != 0
+        && gid != directory.gid
+    {
+        // Who is not in the group gives nobody its rights.
+        mode &= !libc::S_ISGID;
+    }
+    Inherited { mode, gid: directory.gid, xattrs }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_cluster::names::attributes::Kind;
+
+    use super::*;
+
+    fn acl(entries: &[(u16, u16, u32)]) -> Acl {
+        let entry = |&(tag, bits, id): &(u16, u16, u32)| Entry { tag, bits, id };
+        Acl(entries.iter().map(entry).collect())
+    }
+
+    fn full() -> Acl {
+        acl(&[
+            (tag::OWNER, 7, u32::MAX),
+            (tag::USER, 6, 10),
+            (tag::OWNING_GROUP, 5, u32::MAX),
+            (tag::MASK, 7, u32::MAX),
+            (tag::OTHER, 1, u32::MAX),
+        ])
+    }
+
+    #[test]
+    fn values_are_read_as_they_are_written_and_others_refused() {
+        let small = acl(&[(tag::OWNER, 7, 0), (tag::OWNING_GROUP, 5, 0), (tag::OTHER, 0, 0)]);
+        for acl in [full(), small.clone(), acl(&[])] {
+            assert_eq!(Acl::parse(&acl.to_value()), Some(acl));
+        }
+        let value = full().to_value();
+        for wrong in [&b""[..], &[3, 0, 0, 0], &value[..value.len() - 1], &value[..20]] {
+            assert_eq!(Acl::parse(wrong), None, "{wrong:?}");
+        }
+        let no_mask = acl(&[
+            (tag::OWNER, 7, 0),
+            (tag::USER, 7, 1),
+            (tag::OWNING_GROUP, 5, 0),
+            (tag::OTHER, 0, 0),
+        ]);
+        assert_eq!(Acl::parse(&no_mask.to_value()), None);
+        assert_eq!((full().mode(), small.mode()), (0o771, 0o750));
+        assert!(small.is_only_mode() && !full().is_only_mode());
+        assert_eq!(full().with_mode(0o640).mode(), 0o640);
+        assert_eq!(full().with_mode(0o640).0[2].bits, 5, "the group keeps what the mask hides");
+    }
+
+    #[test]
+    fn what_is_made_in_a_directory() {
+        let mut directory = Attributes::new(Kind::Directory, 0o755, 0);
+        directory.gid = 50;
+        let file = inherit(&directory, (0o666, 0o027), (7, 8), false);
+        assert_eq!((file.mode, file.gid, file.xattrs.len()), (0o640, 8, 0));
+        directory.mode |= libc::S_ISGID;
+        let below = inherit(&directory, (0o777, 0o022), (7, 8), true);
+        assert_eq!((below.mode, below.gid), (0o2755, 50));
+        let program = inherit(&directory, (0o2755, 0), (7, 8), false);
+        assert_eq!((program.mode, program.gid), (0o755, 50));
+        assert_eq!(inherit(&directory, (0o2755, 0), (0, 8), false).mode, 0o2755);
+        directory.xattrs.insert(DEFAULT.to_vec(), full().to_value());
+        let file = inherit(&directory, (0o666, 0o077), (7, 8), false);
+        assert_eq!(file.mode, 0o660, "the umask does not count");
+        let access = Acl::parse(&file.xattrs[ACCESS]).unwrap();
+        assert_eq!((access.mode(), file.xattrs.len()), (0o660, 1));
+        let below = inherit(&directory, (0o777, 0), (7, 8), true);
+        assert_eq!((below.mode, below.xattrs.len()), (0o2771, 2));
+    }
+}

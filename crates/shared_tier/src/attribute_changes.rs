@@ -1,0 +1,329 @@
+//! Changes of attributes: of the file with the bytes, or the directory on the shared disk, first, then in the store. So
+//! what the disks refuse is refused, and a scan of them finds what was answered.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::namespace::{self, Failure};
+use halocline_os::error::Result;
+use halocline_vfs::namespace::statx::set_attr_on;
+use halocline_vfs::namespace::xattr::hidden_xattr;
+use halocline_vfs::{SetAttr, SetTime, Stat};
+use rustix::io::Errno;
+
+use crate::acl::{ACCESS, Acl, DEFAULT};
+use crate::base::Base;
+use crate::errors::of_names;
+use crate::files::{Files, Handle, place_of};
+use crate::inodes::{Inode, Node};
+use crate::lookup::{Found, Lookup, time_ns};
+
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Changes attributes.
+#[derive(Debug)]
+pub(crate) struct AttributeChanges {
+    base: Arc<Base>,
+    lookup: Arc<Lookup>,
+    files: Arc<Files>,
+}
+
+/// A time of attributes as the system takes it.
+fn at(ns: i64) -> SetTime {
+    let since = Duration::from_nanos(ns.unsigned_abs());
+    SetTime::At(if ns < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since })
+}
+
+/// What a change makes of attributes, but for the size.
+fn apply(change: &SetAttr, attributes: &mut Attributes, now_ns: i64) {
+    if let Some(mode) = change.mode {
+        attributes.mode = mode & 0o7777;
+    } else if (change.uid.is_some() || change.gid.is_some()) && attributes.kind != Kind::Directory {
+        // Who gets a file gets nobody's rights by it.
+        attributes.mode &= !libc::S_ISUID;
+        if attributes.mode & libc::S_IXGRP != 0 {
+            attributes.mode &= !libc::S_ISGID;
+        }
+        attributes.xattrs.remove(CAPABILITY);
+    }
+    attributes.uid = change.uid.unwrap_or(attributes.uid);
+    attributes.gid = change.gid.unwrap_or(attributes.gid);
+    if let Some(time) = change.atime {
+        attributes.atime_ns = time_ns(time, now_ns);
+    }
+    if let Some(time) = change.mtime {
+        attributes.mtime_ns = time_ns(time, now_ns);
+    }
+    attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+    if let Some(acl) =
+        change.mode.and(attributes.xattrs.get(ACCESS)).and_then(|acl| Acl::parse(acl))
+    {
+        attributes.xattrs.insert(ACCESS.to_vec(), acl.with_mode(attributes.mode).to_value());
+    }
+}
+
+/// # Errors
+/// `EOPNOTSUPP` for extended attributes of kinds that we do not know the meaning of.
+fn check_kind(name: &OsStr) -> Result<()> {
+    let bytes = name.as_bytes();
+    let is_known =
+        [&b"user."[..], b"trusted.", b"security."].iter().any(|kind| bytes.starts_with(kind))
+            || bytes == ACCESS
+            || bytes == DEFAULT;
+    if is_known { Ok(()) } else { Err(Errno::OPNOTSUPP.into()) }
+}
+
+impl AttributeChanges {
+    pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>, files: &Arc<Files>) -> Self {
+        Self { base: Arc::clone(base), lookup: Arc::clone(lookup), files: Arc::clone(files) }
+    }
+
+    /// Changes attributes of an inode.
+    ///
+    /// # Errors
+    /// What the disks refuse; if the bytes are not reached.
+    pub(crate) fn set(
+        &self,
+        node: &Node,
+        handle: Option<&Handle>,
+        change: &SetAttr,
+    ) -> Result<Stat> {
+        if let Some(size) = change.size {
+            self.truncate(node, handle, size)?;
+        }
+        let now_ns = self.base.now_ns();
+        let fixed = |time: Option<SetTime>| time.map(|time| at(time_ns(time, now_ns)));
+        let change = SetAttr {
+            size: None,
+            atime: fixed(change.atime),
+            mtime: fixed(change.mtime),
+            ..*change
+        };
+        let is_all = (change.mode, change.uid, change.gid) == (None, None, None)
+            && change.atime.is_none()
+            && change.mtime.is_none();
+        if !is_all {
+            self.set_all_but_size(&node.0, &change, now_ns)?;
+        }
+        self.lookup.stat(&node.0)
+    }
+
+    /// As an open, a change and a close: the store never has another size than the file with the bytes while nobody has
+    /// it open.
+    fn truncate(&self, node: &Node, handle: Option<&Handle>, size: u64) -> Result<()> {
+        match handle.filter(|handle| handle.is_writable()) {
+            Some(handle) => handle.truncate(size),
+            None => self.files.open(node, libc::O_WRONLY)?.truncate(size),
+        }
+    }
+
+    fn set_all_but_size(&self, inode: &Inode, change: &SetAttr, now_ns: i64) -> Result<()> {
+        let Some(found) = self.lookup.find(inode)? else {
+            let mut without_name = inode.without_name.lock();
+            let file = without_name.file.clone().ok_or(Errno::STALE)?;
+            set_attr_on(&*file, change)?;
+            if let Some(last) = &mut without_name.last {
+                apply(change, last, now_ns);
+            }
+            return Ok(());
+        };
+        // What the change makes of the mode, too: the system below may know another owner.
+        let mut after = found.node.attributes.clone();
+        apply(change, &mut after, now_ns);
+        let mode = (after.mode != found.node.attributes.mode || change.mode.is_some())
+            .then_some(after.mode);
+        let below = SetAttr { mode, ..*change };
+        match found.node.attributes.kind {
+            Kind::File => {
+                let place = place_of(&found.node.attributes)?;
+                self.base.places.set_attributes(place, inode.number.0, &below)?;
+            }
+            Kind::Directory => {
+                self.base.places.set_directory_attributes(inode.number.0, &below)?;
+            }
+            _ => {}
+        }
+        self.update(inode, &found, |attributes| {
+            apply(change, attributes, now_ns);
+            Ok(())
+        })
+    }
+
+    /// Changes attributes in the store.
+    fn update(
+        &self,
+        inode: &Inode,
+        found: &Found,
+        change: impl Fn(&mut Attributes) -> namespace::Result<()>,
+    ) -> Result<()> {
+        let names = &self.base.names;
+        let changed = match &found.name {
+            None => names.update_directory(inode.number, change),
+            Some(name) => names.update_of((name, inode.number), change),
+        };
+        let changed = changed.map_err(of_names)?;
+        let mut without_name = inode.without_name.lock();
+        if without_name.last.is_some() {
+            without_name.last = Some(changed.attributes);
+        }
+        Ok(())
+    }
+
+    fn attributes(&self, inode: &Inode) -> Result<Attributes> {
+        match self.lookup.find(inode)? {
+            Some(found) => Ok(found.node.attributes),
+            None => inode.without_name.lock().last.clone().ok_or_else(|| Errno::STALE.into()),
+        }
+    }
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`.
+    pub(crate) fn get_xattr(&self, inode: &Inode, name: &OsStr) -> Result<Vec<u8>> {
+        check_kind(name)?;
+        let attributes = self.attributes(inode)?;
+        let value = attributes.xattrs.get(name.as_bytes());
+        value.cloned().ok_or_else(|| Errno::NODATA.into())
+    }
+
+    /// The names of all, each with a zero behind it.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub(crate) fn list_xattr(&self, inode: &Inode) -> Result<Vec<u8>> {
+        let attributes = self.attributes(inode)?;
+        Ok(attributes.xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect())
+    }
+
+    /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA`, `ENOSPC`, and what the disks refuse.
+    pub(crate) fn set_xattr(
+        &self,
+        inode: &Inode,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        check_kind(name)?;
+        if hidden_xattr(name) {
+            return Err(Errno::PERM.into());
+        }
+        let name_bytes = name.as_bytes();
+        if name_bytes == ACCESS || name_bytes == DEFAULT {
+            let acl = Acl::parse(value).ok_or(Errno::INVAL)?;
+            return self.set_acl(inode, name, Some(&acl).filter(|acl| !acl.is_empty()));
+        }
+        let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
+        let is_there = match flags {
+            libc::XATTR_CREATE => Some(false),
+            libc::XATTR_REPLACE => Some(true),
+            _ => None,
+        };
+        let has = found.node.attributes.xattrs.contains_key(name_bytes);
+        match (is_there, has) {
+            (Some(true), false) => return Err(Errno::NODATA.into()),
+            (Some(false), true) => return Err(Errno::EXIST.into()),
+            _ => {}
+        }
+        self.below(inode, &found, name, Some(value))?;
+        let now_ns = self.base.now_ns();
+        self.update(inode, &found, |attributes| {
+            let has = attributes.xattrs.contains_key(name_bytes);
+            match (is_there, has) {
+                (Some(true), false) => return Err(Failure::Refused(Errno::NODATA)),
+                (Some(false), true) => return Err(Failure::Refused(Errno::EXIST)),
+                _ => {}
+            }
+            attributes.xattrs.insert(name_bytes.to_vec(), value.to_vec());
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+            Ok(())
+        })
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`, and what the disks refuse.
+    pub(crate) fn remove_xattr(&self, inode: &Inode, name: &OsStr) -> Result<()> {
+        check_kind(name)?;
+        let bytes = name.as_bytes();
+        if bytes == ACCESS || bytes == DEFAULT {
+            return self.set_acl(inode, name, None);
+        }
+        let Some(found) = self.lookup.find(inode)? else { return Err(Errno::NODATA.into()) };
+        if hidden_xattr(name) {
+            return Err(Errno::NODATA.into());
+        }
+        if !found.node.attributes.xattrs.contains_key(bytes) {
+            return Err(Errno::NODATA.into());
+        }
+        self.below(inode, &found, name, None)?;
+        let now_ns = self.base.now_ns();
+        self.update(inode, &found, |attributes| {
+            attributes.xattrs.remove(bytes).ok_or(Failure::Refused(Errno::NODATA))?;
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+            Ok(())
+        })
+    }
+
+    /// Sets or removes an ACL. The permission bits follow one that says who may access the inode; one that says no more
+    /// than they do is not kept.
+    fn set_acl(&self, inode: &Inode, name: &OsStr, acl: Option<&Acl>) -> Result<()> {
+        let found = self.lookup.find(inode)?.ok_or(Errno::STALE)?;
+        let is_access = name.as_bytes() == ACCESS;
+        match found.node.attributes.kind {
+            Kind::Directory | Kind::File if is_access => {}
+            Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::OPNOTSUPP.into()),
+            _ if is_access => {}
+            _ if acl.is_none() => return Ok(()),
+            _ => return Err(Errno::ACCESS.into()),
+        }
+        let kept = acl.filter(|acl| !is_access || !acl.is_only_mode());
+        let value = acl.map(Acl::to_value);
+        self.below(inode, &found, name, value.as_deref())?;
+        let now_ns = self.base.now_ns();
+        self.update(inode, &found, |attributes| {
+            if let Some(acl) = acl.filter(|_| is_access) {
+                attributes.mode = attributes.mode & !0o777 | acl.mode();
+            }
+            match kept {
+                Some(acl) => attributes.xattrs.insert(name.as_bytes().to_vec(), acl.to_value()),
+                None => attributes.xattrs.remove(name.as_bytes()),
+            };
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+            Ok(())
+        })
+    }
+
+    /// Sets, or removes with `None`, an extended attribute of the file with the bytes or of the directory.
+    fn below(
+        &self,
+        inode: &Inode,
+        found: &Found,
+        name: &OsStr,
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let (places, number) = (&self.base.places, inode.number.0);
+        let attributes = &found.node.attributes;
+        let done = match (attributes.kind, value) {
+            (Kind::File, Some(value)) => {
+                places.set_xattr(place_of(attributes)?, number, name, value, 0)
+            }
+            (Kind::File, None) => places.remove_xattr(place_of(attributes)?, number, name),
+            (Kind::Directory, Some(value)) => places.set_directory_xattr(number, name, value, 0),
+            (Kind::Directory, None) => places.remove_directory_xattr(number, name),
+            _ => Ok(()),
+        };
+        match done {
+            Err(error) if value.is_none() && error.errno() == libc::ENODATA => Ok(()),
+            done => done,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What a person or a script may ask of the mount of a shared tier: the control interface.
+
+use std::path::{Path, PathBuf};
+
+use halocline_api::config::Mode;
+use halocline_api::control::tier::TierState;
+use halocline_api::control::{
+    Controlled, Explanation, ExtentInfo, FileInfo, Health, MoveReport, ProcessHint, ProgressSink,
+    Question, Rebuilder, Report, RuleChange, Rules, Side, Status, TierStatus,
+};
+use halocline_cluster::names::attributes::Kind;
+use halocline_model::namespace::{EntryName, Name, ROOT};
+use halocline_model::request::ByteRange;
+use halocline_os::error::{Error, Result};
+use rustix::io::Errno;
+
+use crate::SharedTier;
+use crate::entry_names::os;
+use crate::errors::of_names;
+use crate::lookup::Found;
+use crate::move_commands::MoveCommands;
+use crate::places::{SHARED, SSD};
+
+/// The most files that are listed.
+const LISTED_MAX: usize = 100_000;
+
+/// What this version does not do yet.
+fn not_yet(what: &str) -> Error {
+    Error::invalid(
+        format!("{what}: this version does not do that on a tier that nodes share"),
+        "docs/SHARED_TIER.md says what it does",
+    )
+}
+
+impl SharedTier {
+    /// What is at a path below the root.
+    fn at(&self, path: &Path) -> Result<(Option<EntryName>, Found)> {
+        let names = &self.tree.base.names;
+        let root = names.directory(ROOT).map_err(of_names)?;
+        let (mut name, mut node) = (None, root);
+        for part in path {
+            if node.attributes.kind != Kind::Directory {
+                return Err(Errno::NOTDIR.into());
+            }
+            let part = Name::from(part.as_encoded_bytes());
+            let at = EntryName { directory: node.inode, name: part };
+            node = names.lookup(&at).map_err(of_names)?;
+            name = Some(at);
+        }
+        let found = Found { name: name.clone(), node };
+        Ok((name, found))
+    }
+
+    /// Where the file is that was found at a path.
+    fn describe(&self, path: &Path, found: &Found) -> Option<FileInfo> {
+        let of = &found.node.attributes;
+        let place = of.location.as_ref().filter(|_| of.kind == Kind::File)?;
+        let inode = self.tree.base.table.intern(found.node.inode, false, found.name.clone());
+        let shown = self.tree.lookup.shown(&inode.0, &found.node);
+        let tier_name = match &place.node {
+            Some(node) => format!("ssd of {node}"),
+            None => "hdd".to_owned(),
+        };
+        Some(FileInfo {
+            path: path.to_owned(),
+            tier: usize::from(place.tier),
+            tier_name,
+            place: place.path.as_path().to_owned(),
+            size_bytes: shown.raw.st_size.unsigned_abs(),
+            disk_bytes: shown.disk_bytes(),
+            pinned: false,
+            excluded: false,
+            passed_through: false,
+            lost: false,
+            clean_copy: None,
+        })
+    }
+
+    /// The files below a directory.
+    fn below(&self, path: &Path, found: &Found, files: &mut Vec<FileInfo>) -> Result<()> {
+        let mut todo = vec![(path.to_owned(), found.node.inode)];
+        while let Some((path, directory)) = todo.pop() {
+            let mut after = 0;
+            loop {
+                let listed = self.tree.base.names.list(directory, after, usize::MAX);
+                let (listed, is_last) = listed.map_err(of_names)?;
+                for one in &listed {
+                    after = one.cursor;
+                    let path = path.join(os(&one.name));
+                    if one.is_directory {
+                        todo.push((path, one.inode));
+                        continue;
+                    }
+                    let name = EntryName { directory, name: one.name.clone() };
+                    let node = self.tree.base.names.lookup(&name);
+                    // It may have been removed since.
+                    let Ok(node) = node else { continue };
+                    files.extend(self.describe(&path, &Found { name: Some(name), node }));
+                    if files.len() >= LISTED_MAX {
+                        return Err(Error::invalid(
+                            "there are more files than are listed at once",
+                            "name a directory with fewer",
+                        ));
+                    }
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        files.sort_by(|one, other| one.path.cmp(&other.path));
+        Ok(())
+    }
+}
+
+impl Controlled for SharedTier {
+    fn status(&self) -> Status {
+        let base = &self.tree.base;
+        let counts = base.names.counts();
+        let mut notes = vec![format!(
+            "node {}; {} to the store of names, {} for others",
+            base.places.node(),
+            halocline_os::counted::counted(counts.round_trips, "request"),
+            halocline_os::counted::counted(counts.waits, "pause"),
+        )];
+        let health = match base.sessions.check() {
+            Ok(()) => Health::Ok,
+            Err(error) => {
+                notes.push(error.to_string());
+                Health::Degraded { reason: error.to_string() }
+            }
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            origin: self.root.join("hdd"),
+            cache: self.root.join("ssd"),
+            // Filled in by the mount.
+            transport: String::new(),
+            mode: Mode::WriteBack,
+            policy: "in place".to_owned(),
+            eviction: "none".to_owned(),
+            limit_bytes: base.places.totals(SSD).map_or(0, |all| all.f_blocks * all.f_frsize),
+            used_bytes: 0,
+            records_bytes: 0,
+            mapped_bytes: 0,
+            dirty_bytes: 0,
+            oldest_dirty_age_ms: None,
+            extents: 0,
+            dirty_extents: 0,
+            wanted_ranges: 0,
+            damaged_bytes: 0,
+            repaired_bytes: 0,
+            warm_opens: 0,
+            detached: None,
+            health,
+            rebuilder: Rebuilder::Idle,
+            servers: Vec::new(),
+            rules: Rules::default(),
+            report: self.report(),
+            notes,
+        }
+    }
+
+    fn tier_status(&self) -> Option<TierStatus> {
+        let places = &self.tree.base.places;
+        let state = |tier, name: &str| TierState {
+            path: self.root.join(name),
+            name: name.to_owned(),
+            free_bytes: places.totals(tier).ok().map(|all| all.f_bavail * all.f_frsize),
+        };
+        let tiers = vec![state(SSD, "ssd"), state(SHARED, "hdd")];
+        Some(TierStatus { tiers, ..TierStatus::default() })
+    }
+
+    fn report(&self) -> Report {
+        let clock = &self.tree.base.clock;
+        Report {
+            policy: "in place".to_owned(),
+            elapsed_s: clock.elapsed(self.begun).as_secs_f64(),
+            ..Report::default()
+        }
+    }
+
+    fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
+        let (_, found) = self.at(path)?;
+        let Some(info) = self.describe(path, &found) else { return Err(Errno::INVAL.into()) };
+        let whole = range.unwrap_or(ByteRange::new(0, info.size_bytes));
+        let (start, end) = (whole.start.min(info.size_bytes), whole.end.min(info.size_bytes));
+        Ok(vec![ExtentInfo {
+            offset: start,
+            length: end - start,
+            side: if info.tier > 0 { Side::Origin } else { Side::Cache },
+            layout: None,
+            group: 0,
+            dirty: false,
+            last_use_ms: None,
+            dirty_since_ms: None,
+        }])
+    }
+
+    fn explain(&self, _question: &Question) -> Result<Explanation> {
+        Err(not_yet("explain"))
+    }
+
+    fn flush(&self, _: Option<&Path>, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
+        Ok(MoveReport::default())
+    }
+
+    fn warm(
+        &self,
+        paths: &[PathBuf],
+        dry_run: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport> {
+        let commands = MoveCommands { base: &self.tree.base, tier: SSD };
+        commands.execute(paths, dry_run, progress)
+    }
+
+    fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
+        let commands = MoveCommands { base: &self.tree.base, tier: SHARED };
+        commands.execute(&[path.to_owned()], dry_run, progress)
+    }
+
+    fn change_rules(&self, _change: &RuleChange) -> Result<Rules> {
+        Err(not_yet("pins and excludes"))
+    }
+
+    fn hint(&self, _hint: &ProcessHint) -> Result<()> {
+        Ok(())
+    }
+
+    fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
+        let (_, found) = self.at(path)?;
+        let mut files = Vec::new();
+        if found.node.attributes.kind == Kind::Directory {
+            self.below(path, &found, &mut files)?;
+        } else {
+            files.extend(self.describe(path, &found));
+        }
+        Ok(files)
+    }
+}

@@ -1,0 +1,127 @@
+//! Reads a directory page by page, in the order in which its names came.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::namespace::Listed;
+use halocline_cluster::names::{NamesError, PAGE_ENTRIES_MAX};
+use halocline_os::error::Result;
+use halocline_vfs::{DirEntry, OpenDirectory};
+use parking_lot::Mutex;
+
+use crate::base::Base;
+use crate::errors::{of_names, of_store};
+use crate::inodes::Node;
+
+/// Cookies that `.` and `..` take before those of the names.
+const DOTS: u64 = 2;
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Directory {
+    base: Arc<Base>,
+    pub(crate) node: Node,
+    /// The page that was read last.
+    page: Mutex<Option<Arc<Page>>>,
+}
+
+#[derive(Debug)]
+struct Page {
+    /// It has the names behind this one.
+    after: u64,
+    names: Vec<Listed>,
+    is_last: bool,
+}
+
+impl Directory {
+    pub(crate) fn new(base: Arc<Base>, node: Node) -> Self {
+        Self { base, node, page: Mutex::default() }
+    }
+
+    /// The page that has the names behind a cursor: the one that was read last, if these are in it.
+    fn page(&self, after: u64) -> Result<Arc<Page>> {
+        let mut known = self.page.lock();
+        if let Some(page) = known.as_ref()
+            && page.after <= after
+            && (page.is_last || page.names.last().is_some_and(|last| last.cursor > after))
+        {
+            return Ok(Arc::clone(page));
+        }
+        let names = &self.base.names;
+        let (names, is_last) =
+            names.list(self.node.0.number, after, PAGE_ENTRIES_MAX).map_err(of_names)?;
+        let page = Arc::new(Page { after, names, is_last });
+        *known = Some(Arc::clone(&page));
+        Ok(page)
+    }
+
+    /// What was read of a name on the last page, if its attributes were with it.
+    pub(crate) fn listed(&self, name: &OsStr) -> Option<Listed> {
+        let page = self.page.lock().clone()?;
+        page.names.iter().find(|listed| listed.name.as_bytes() == name.as_bytes()).cloned()
+    }
+}
+
+fn dot(name: &str, inode: u64, next: u64) -> DirEntry {
+    DirEntry { inode, next, kind: libc::DT_DIR, name: name.into() }
+}
+
+fn kind(listed: &Listed) -> u8 {
+    match &listed.attributes {
+        _ if listed.is_directory => libc::DT_DIR,
+        None => libc::DT_UNKNOWN,
+        Some(attributes) => match attributes.kind {
+            Kind::File => libc::DT_REG,
+            Kind::Directory => libc::DT_DIR,
+            Kind::Symlink => libc::DT_LNK,
+            Kind::Fifo => libc::DT_FIFO,
+            Kind::Socket => libc::DT_SOCK,
+            Kind::CharDevice => libc::DT_CHR,
+            Kind::BlockDevice => libc::DT_BLK,
+        },
+    }
+}
+
+impl OpenDirectory for Directory {
+    fn read(&self, offset: u64, take: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
+        let number = self.node.0.number;
+        if offset == 0 {
+            // From the start, the program wants to see the directory as it is now.
+            *self.page.lock() = None;
+            if !take(dot(".", number.0, 1)) {
+                return Ok(());
+            }
+        }
+        if offset <= 1 {
+            let above = self.base.names.parent(number).map_err(of_names)?;
+            if !take(dot("..", above.0, DOTS)) {
+                return Ok(());
+            }
+        }
+        let mut after = offset.saturating_sub(DOTS);
+        loop {
+            let page = self.page(after)?;
+            for listed in page.names.iter().filter(|listed| listed.cursor > after) {
+                let next = listed.cursor.checked_add(DOTS).filter(|next| *next < 1 << 63);
+                let next = next.ok_or_else(|| {
+                    of_store(&NamesError::Unsound("a place in a directory".to_owned()))
+                })?;
+                let name = OsStr::from_bytes(listed.name.as_bytes()).to_owned();
+                if !take(DirEntry { inode: listed.inode.0, next, kind: kind(listed), name }) {
+                    return Ok(());
+                }
+            }
+            match page.names.last() {
+                Some(last) if !page.is_last => after = last.cursor,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The store answers once a name is as durable as its settings make it.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}

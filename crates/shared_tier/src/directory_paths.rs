@@ -1,0 +1,68 @@
+//! The ways from the root to directories, as programs here have found them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use halocline_model::namespace::{Inode as Number, Name, ROOT};
+use halocline_os::error::Result;
+use rustix::io::Errno;
+
+use crate::entry_names::os;
+use crate::inodes::{Inode, Table};
+use crate::places::{Directories, DirectoryStep};
+use crate::store_directories::StoreDirectories;
+
+/// The deepest directory: what is known may lead nowhere.
+const DEPTH_MAX: usize = 2048;
+
+/// Finds the way from the root to directories.
+#[derive(Debug)]
+pub(crate) struct DirectoryPaths {
+    table: Arc<Table>,
+    store: StoreDirectories,
+}
+
+impl DirectoryPaths {
+    pub(crate) fn new(table: &Arc<Table>, store: StoreDirectories) -> Self {
+        Self { table: Arc::clone(table), store }
+    }
+
+    /// The steps to a directory by the names under which programs found it, which may have changed since; the store is
+    /// asked only for what they do not tell.
+    ///
+    /// # Errors
+    /// `ENOENT` if the directory is gone.
+    pub(crate) fn known(&self, directory: Number) -> Result<Vec<DirectoryStep>> {
+        let (mut steps, mut at) = (Vec::new(), directory);
+        while at != ROOT {
+            if steps.len() >= DEPTH_MAX {
+                return Err(Errno::LOOP.into());
+            }
+            let Some(name) = self.table.find(at).and_then(|node| node.0.name()) else {
+                let mut above = self.store.steps(at.0)?;
+                above.extend(steps.into_iter().rev());
+                return Ok(above);
+            };
+            steps.push(DirectoryStep { number: at.0, name: name.name });
+            at = name.directory;
+        }
+        steps.reverse();
+        Ok(steps)
+    }
+
+    /// Its path from the root for messages, as far as it is known.
+    pub(crate) fn shown(&self, inode: &Inode) -> PathBuf {
+        let (mut names, mut at): (Vec<Name>, _) = (Vec::new(), inode.name());
+        while let Some(name) = at.filter(|_| names.len() < DEPTH_MAX) {
+            names.push(name.name);
+            at = self.table.find(name.directory).and_then(|node| node.0.name());
+        }
+        names.iter().rev().map(|name| PathBuf::from(os(name))).collect()
+    }
+}
+
+impl Directories for DirectoryPaths {
+    fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+        self.store.steps(directory)
+    }
+}

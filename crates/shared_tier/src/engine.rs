@@ -1,0 +1,134 @@
+//! The shared tier as an engine: what a front end asks of it.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use halocline_api::control::SOCKET_XATTR;
+use halocline_model::namespace::ROOT;
+use halocline_os::error::Result;
+use halocline_vfs::{Allocate, Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat, Tree};
+
+use crate::SharedTier;
+use crate::directory::Directory;
+use crate::entry_names::entry_name_of_program;
+use crate::files::Handle;
+use crate::inodes::Node;
+use crate::tree::SharedTree;
+
+impl Engine for SharedTier {
+    type Node = Node;
+    type Handle = Handle;
+    type Tree = SharedTree;
+
+    fn below<'a>(&'a self, node: &'a Node) -> (&'a SharedTree, Cow<'a, Node>) {
+        (&self.tree, Cow::Borrowed(node))
+    }
+
+    fn root(&self) -> Node {
+        self.tree.base.table.intern(ROOT, true, None)
+    }
+
+    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+        self.tree.lookup.lookup(&parent.0, name)
+    }
+
+    fn lookup_listed(&self, dir: &Directory, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+        self.tree.lookup.lookup_listed(dir, &parent.0, name)
+    }
+
+    fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
+        self.tree.lookup.stat(&node.0)
+    }
+
+    fn set_attr(
+        &self,
+        node: &Node,
+        handle: Option<&Handle>,
+        change: &SetAttr,
+        _caller: Caller,
+    ) -> Result<Stat> {
+        self.tree.attributes.set(node, handle, change)
+    }
+
+    fn make(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        what: Make<'_>,
+        by: Maker,
+    ) -> Result<(Node, Stat)> {
+        self.tree.names.make(parent, name, what, by)
+    }
+
+    fn create(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        mode: u32,
+        flags: i32,
+        by: Maker,
+    ) -> Result<(Node, Stat, Handle)> {
+        let name = entry_name_of_program(parent.0.number, name)?;
+        self.files.create((parent, name), (mode, flags), by)
+    }
+
+    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        self.tree.names.link(node, parent, name)
+    }
+
+    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        self.tree.names.unlink(parent, name)
+    }
+
+    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+        self.tree.names.rename(from, to, flags)
+    }
+
+    fn open(&self, node: &Node, flags: i32, _caller: Caller) -> Result<Handle> {
+        Arc::clone(&self.files).open(node, flags)
+    }
+
+    /// Other nodes change the files, and nobody tells us.
+    fn maps_direct_files(&self) -> bool {
+        false
+    }
+
+    fn open_mode(&self, _handle: &Handle) -> OpenMode {
+        OpenMode { direct: true, keep_cache: false }
+    }
+
+    fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
+        handle.read(offset, buf)
+    }
+
+    fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
+        handle.write(offset, data)
+    }
+
+    fn reports_at_close(&self) -> bool {
+        false
+    }
+
+    /// On the files with the bytes: so programs on other nodes respect them as far as the file systems there do.
+    fn shares_locks(&self) -> bool {
+        true
+    }
+
+    fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+        handle.sync(data_only)
+    }
+
+    fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        handle.allocate(offset, len, how)
+    }
+
+    fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+        handle.seek(offset, what)
+    }
+
+    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        if name == SOCKET_XATTR {
+            return Ok(self.socket().into_os_string().into_encoded_bytes());
+        }
+        self.tree.get_xattr(node, name)
+    }
+}

@@ -1,0 +1,33 @@
+//! Names in directories: as the system, and as the store has them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use halocline_api::control::tier::PRIVATE;
+use halocline_model::namespace::{EntryName, Inode as Number, Name, ROOT};
+use halocline_os::error::Result;
+use rustix::io::Errno;
+
+/// The directory with the list of sessions, in the root of the shared disk.
+pub const REGISTRY: &str = ".halocline-cluster";
+
+/// A name in a directory.
+pub(crate) fn entry_name(directory: Number, name: &OsStr) -> EntryName {
+    EntryName { directory, name: Name::from(name.as_bytes()) }
+}
+
+/// A name in a directory that programs may use.
+///
+/// # Errors
+/// `EPERM` for those in the root that are ours on the disks.
+pub(crate) fn entry_name_of_program(directory: Number, name: &OsStr) -> Result<EntryName> {
+    if directory == ROOT && [PRIVATE, REGISTRY].iter().any(|private| name == *private) {
+        return Err(Errno::PERM.into());
+    }
+    Ok(entry_name(directory, name))
+}
+
+/// A name as the system has it.
+pub(crate) fn os(name: &Name) -> &OsStr {
+    OsStr::from_bytes(name.as_bytes())
+}

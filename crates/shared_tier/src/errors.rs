@@ -1,0 +1,35 @@
+//! What programs and people get where the store, or another node, prevents something.
+
+use halocline_cluster::names::NamesError;
+use halocline_cluster::names::namespace::Failure;
+use halocline_os::error::Error;
+
+/// A failure of the names as the front end has it: what a file system would say goes to the program as it is, and what is
+/// wrong with the store is logged with its remedy.
+pub(crate) fn of_names(failure: Failure) -> Error {
+    match failure {
+        Failure::Refused(errno) => errno.into(),
+        Failure::Contended => Error::Refused { message: failure.to_string(), errno: libc::EBUSY },
+        Failure::Unknown(_) => Error::Cluster {
+            what: failure.to_string(),
+            remedy:
+                "look whether it was made, and see that the store can be reached from this node"
+                    .to_owned(),
+        },
+        Failure::Store(error) => of_store(&error),
+    }
+}
+
+/// The same of the store itself.
+pub(crate) fn of_store(error: &NamesError) -> Error {
+    let remedy = match error {
+        NamesError::NoAnswer(_) => "see that it runs and can be reached from this node",
+        NamesError::Unsound(_) => "use a store, or a database of it, that nothing else writes to",
+        NamesError::Unusable(_) => "change its settings, or name another one",
+        NamesError::Stale => "try again",
+        NamesError::Held | NamesError::Forgot(_) => {
+            "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
+        }
+    };
+    Error::Cluster { what: error.to_string(), remedy: remedy.to_owned() }
+}

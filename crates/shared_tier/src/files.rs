@@ -1,0 +1,385 @@
+//! Open files: their bytes are read and written in place, wherever they are.
+//!
+//! The store notes which sessions have a file open, so that nobody moves it meanwhile. The first open of a node on a file
+//! is noted, and the last close; a file that is made is noted as open in the moment in which it gets its name. A handle
+//! is good as long as the node's lease: once that was over, others may have moved the file.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::namespace::Failure;
+use halocline_model::namespace::EntryName;
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::{contents, reopen, stat_descriptor};
+use halocline_vfs::{Allocate, Maker, Seek, Stat};
+use rustix::fs::{OFlags, fallocate, fcntl_getfl, fcntl_setfl, ftruncate};
+use rustix::io::Errno;
+
+use crate::acl::inherit;
+use crate::base::Base;
+use crate::errors::of_names;
+use crate::inodes::{Inode, Node, Noting};
+use crate::lookup::{Lookup, take_over};
+use crate::places::Place;
+
+/// How often an open begins anew, because the file was renamed or moved.
+const TRIES: usize = 64;
+
+/// Opens files.
+#[derive(Debug)]
+pub(crate) struct Files {
+    base: Arc<Base>,
+    lookup: Arc<Lookup>,
+}
+
+/// An open file. Dropping it closes it.
+#[derive(Debug)]
+pub struct Handle {
+    node: Node,
+    file: Arc<File>,
+    /// Whether each write is durable before it is answered.
+    syncs: bool,
+    /// After how many lapses of the lease it was opened.
+    lapses: u64,
+    files: Arc<Files>,
+}
+
+fn writes(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
+}
+
+/// What of a program's flags goes to the file with the bytes.
+fn flags_below(flags: i32) -> OFlags {
+    let kept = libc::O_ACCMODE | libc::O_APPEND | libc::O_NOATIME;
+    OFlags::from_bits_retain((flags & kept).cast_unsigned())
+}
+
+impl Files {
+    pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>) -> Self {
+        Self { base: Arc::clone(base), lookup: Arc::clone(lookup) }
+    }
+
+    /// Opens a file; `flags` are those of `open(2)`.
+    ///
+    /// # Errors
+    /// If its bytes are not reached, or the store does not answer.
+    pub(crate) fn open(self: &Arc<Self>, node: &Node, flags: i32) -> Result<Handle> {
+        self.base.sessions.check()?;
+        let mut noting = node.0.noting.lock();
+        let lapses = self.base.sessions.lapses();
+        let file = Arc::new(self.open_noted(&node.0, &mut noting, (flags, lapses))?);
+        let handle = self.handle(node, &mut noting, file, (flags, lapses));
+        drop(noting);
+        if flags & libc::O_TRUNC != 0 {
+            // It may have been opened only to be read.
+            if handle.is_writable() {
+                ftruncate(&handle.file, 0)?;
+            } else {
+                ftruncate(reopen(&*handle.file, libc::O_WRONLY)?, 0)?;
+            }
+        }
+        Ok(handle)
+    }
+
+    fn handle(
+        self: &Arc<Self>,
+        node: &Node,
+        noting: &mut Noting,
+        file: Arc<File>,
+        (flags, lapses): (i32, u64),
+    ) -> Handle {
+        noting.handles += 1;
+        // The latest one: those that were opened before a lapse of the lease may be of a copy that was moved away.
+        node.0.without_name.lock().file = Some(Arc::clone(&file));
+        let syncs = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
+        Handle { node: node.clone(), file, syncs, lapses, files: Arc::clone(self) }
+    }
+
+    /// Notes that this node has the file open, and opens it.
+    fn open_noted(
+        &self,
+        inode: &Inode,
+        noting: &mut Noting,
+        (flags, lapses): (i32, u64),
+    ) -> Result<File> {
+        let own = self.base.sessions.own();
+        for _ in 0..TRIES {
+            let Some(found) = self.lookup.find(inode)? else {
+                // It is open here, and lost its last name.
+                let open = inode.without_name.lock().file.clone().ok_or(Errno::STALE)?;
+                return reopen(&*open, flags & !libc::O_TRUNC);
+            };
+            let Some(name) = found.name else { return Err(Errno::ISDIR.into()) };
+            let is_noted =
+                noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)));
+            let attributes = if is_noted {
+                found.node.attributes
+            } else {
+                let note = |attributes: &mut Attributes| {
+                    attributes.note_open(own, writes(flags));
+                    Ok(())
+                };
+                match self.base.names.update_of((&name, inode.number), note) {
+                    // It has another name by now.
+                    Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
+                    noted => noted.map_err(of_names)?.attributes,
+                }
+            };
+            let wrote = noting.noted.is_some_and(|(wrote, at)| at == lapses && wrote);
+            noting.noted = Some((wrote || writes(flags), lapses));
+            let opened = self.open_at(&attributes, inode.number.0, flags);
+            let was_moved = opened.as_ref().is_err_and(|error| error.errno() == libc::ENOENT);
+            if !was_moved {
+                inode.without_name.lock().last = Some(attributes);
+            }
+            match opened {
+                Err(_) if was_moved => {}
+                Err(error) => {
+                    if noting.handles == 0 {
+                        self.note_close(inode, noting, None);
+                    }
+                    return Err(error);
+                }
+                Ok(file) => return Ok(File::from(file)),
+            }
+        }
+        if noting.handles == 0 {
+            self.note_close(inode, noting, None);
+        }
+        Err(Error::Cluster {
+            what: format!("inode {}: its bytes are not where the store says", inode.number.0),
+            remedy:
+                "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
+                    .to_owned(),
+        })
+    }
+
+    fn open_at(&self, attributes: &Attributes, number: u64, flags: i32) -> Result<OwnedFd> {
+        let place = place_of(attributes)?;
+        self.base.places.open_file(place, number, flags_below(flags))
+    }
+
+    /// Makes a file and opens it, or opens what is there unless `O_EXCL` is given.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `EEXIST`, `ENOSPC`.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        (parent, name): (&Node, EntryName),
+        (mode, flags): (u32, i32),
+        by: Maker,
+    ) -> Result<(Node, Stat, Handle)> {
+        self.base.sessions.check()?;
+        for _ in 0..TRIES {
+            match self.make(parent, &name, (mode, Some(flags)), by) {
+                Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {}
+                done => {
+                    let (node, stat, handle) = done?;
+                    let handle = handle.expect("a file that was made to be opened is open");
+                    return Ok((node, stat, handle));
+                }
+            }
+            let found = match self.base.names.lookup(&name) {
+                Err(Failure::Refused(Errno::NOENT)) => continue,
+                found => found.map_err(of_names)?,
+            };
+            match found.attributes.kind {
+                Kind::Directory => return Err(Errno::ISDIR.into()),
+                Kind::Symlink => return Err(Errno::LOOP.into()),
+                Kind::File => {}
+                _ => return Err(Errno::NXIO.into()),
+            }
+            let (node, _) = self.lookup.seen(&name, found);
+            match self.open(&node, flags) {
+                // It was removed meanwhile.
+                Err(error) if error.errno() == libc::ESTALE => {}
+                opened => {
+                    let opened = opened?;
+                    return Ok((node.clone(), self.lookup.stat(&node.0)?, opened));
+                }
+            }
+        }
+        Err(of_names(Failure::Contended))
+    }
+
+    /// Makes a regular file: the file with the bytes first, then its name. It is opened if there are `flags` of `open(2)`.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub(crate) fn make(
+        self: &Arc<Self>,
+        parent: &Node,
+        name: &EntryName,
+        (mode, flags): (u32, Option<i32>),
+        by: Maker,
+    ) -> Result<(Node, Stat, Option<Handle>)> {
+        let base = &self.base;
+        let directory = base.names.directory(parent.0.number).map_err(of_names)?;
+        let caller = (by.caller.uid, by.caller.gid);
+        let new = inherit(&directory.attributes, (mode, by.umask), caller, false);
+        let number = base.names.number().map_err(of_names)?;
+        let near = base.near(parent.0.number)?;
+        let owner = (new.mode, by.caller.uid, new.gid);
+        let (place, fd) = base.places.make_file(&near, &name.name, number.0, owner)?;
+        let lapses = base.sessions.lapses();
+        let mut attributes = Attributes::new(Kind::File, new.mode, base.now_ns());
+        (attributes.uid, attributes.gid) = (by.caller.uid, new.gid);
+        attributes.xattrs = new.xattrs;
+        if let Some(flags) = flags {
+            attributes.note_open(base.sessions.own(), writes(flags));
+        }
+        attributes.location = Some(place.clone());
+        let named = self
+            .keep_acl(&place, number.0, &attributes)
+            .and_then(|()| base.names.create_as(number, name, &attributes).map_err(of_names));
+        let named = named.inspect_err(|error| {
+            // Where the answer was lost, it may have its name.
+            if !matches!(error, Error::Cluster { .. }) {
+                self.remove_data(&place, number.0);
+            }
+        })?;
+        let node = base.table.intern(number, false, Some(name.clone()));
+        let Some(flags) = flags else {
+            let stat = self.lookup.shown(&node.0, &named);
+            return Ok((node, stat, None));
+        };
+        if flags & libc::O_APPEND != 0 {
+            fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::APPEND)?;
+        }
+        let mut noting = node.0.noting.lock();
+        noting.noted = Some((writes(flags), lapses));
+        node.0.without_name.lock().last = Some(attributes);
+        let handle = self.handle(&node, &mut noting, Arc::new(File::from(fd)), (flags, lapses));
+        drop(noting);
+        let stat = self.lookup.shown(&node.0, &named);
+        Ok((node, stat, Some(handle)))
+    }
+
+    /// Sets a new file's inherited ACL on the file with the bytes, too.
+    fn keep_acl(&self, place: &Place, number: u64, attributes: &Attributes) -> Result<()> {
+        for (name, value) in &attributes.xattrs {
+            let name = std::os::unix::ffi::OsStrExt::from_bytes(name.as_slice());
+            self.base.places.set_xattr(place, number, name, value, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the bytes of a file that has no name any more. What cannot be removed is, by the next mount of the node that
+    /// has it.
+    pub(crate) fn remove_data(&self, place: &Place, number: u64) {
+        if let Err(error) = self.base.places.remove(place, number) {
+            tracing::warn!(%error, ?place, "the bytes of a removed file stay until their node is mounted again");
+        }
+    }
+
+    /// The last handle of this node was closed.
+    fn close(&self, handle: &Handle) {
+        let inode = &handle.node.0;
+        let mut noting = inode.noting.lock();
+        noting.handles -= 1;
+        if noting.handles == 0 {
+            inode.without_name.lock().file = None;
+            if noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses) {
+                self.note_close(inode, &mut noting, Some(&handle.file));
+            } else {
+                // Its size is not this file's any more; who looks at it next finds it out.
+                noting.noted = None;
+            }
+        }
+    }
+
+    /// Notes in the store that this node has a file open no more, with its size and times if it was written.
+    fn note_close(&self, inode: &Inode, noting: &mut Noting, file: Option<&File>) {
+        let Some((wrote, lapses)) = noting.noted.take() else { return };
+        let sessions = &self.base.sessions;
+        if lapses != sessions.lapses() || sessions.check().is_err() {
+            // Others count it as closed, and may have moved it.
+            return;
+        }
+        let data = file.filter(|_| wrote).and_then(|file| stat_descriptor(file).ok());
+        let own = sessions.own();
+        let close = |attributes: &mut Attributes| {
+            if let Some(data) = &data {
+                take_over(attributes, data);
+            }
+            attributes.note_close(own);
+            Ok(())
+        };
+        for name in inode.names() {
+            match self.base.names.update_of((&name, inode.number), close) {
+                Ok(_) => return,
+                Err(Failure::Refused(_)) => {}
+                Err(failure) => {
+                    // It is found out when somebody looks at the file.
+                    tracing::debug!("inode {}: a close is not noted: {failure}", inode.number.0);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Where the bytes of a file are.
+pub(crate) fn place_of(attributes: &Attributes) -> Result<&Place> {
+    attributes.location.as_ref().ok_or_else(|| Errno::IO.into())
+}
+
+impl Handle {
+    /// The file, as long as nobody can have moved it.
+    fn file(&self) -> Result<&File> {
+        self.files.base.sessions.check()?;
+        if self.lapses == self.files.base.sessions.lapses() {
+            return Ok(&self.file);
+        }
+        Err(Error::Cluster {
+            what: format!(
+                "inode {}: this node had lost its lease since the file was opened, and others may have moved it",
+                self.node.0.number.0
+            ),
+            remedy: "open it again".to_owned(),
+        })
+    }
+
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        contents::read(self.file()?, offset, buf)
+    }
+
+    /// Writes at an offset; at the end if the file was opened to append, whatever other nodes append meanwhile.
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let file = self.file()?;
+        file.write_all_at(data, offset)?;
+        if self.syncs { contents::sync(file, true) } else { Ok(()) }
+    }
+
+    pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
+        contents::sync(self.file()?, data_only)
+    }
+
+    pub(crate) fn truncate(&self, size: u64) -> Result<()> {
+        Ok(ftruncate(self.file()?.as_fd(), size)?)
+    }
+
+    pub(crate) fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        Ok(fallocate(self.file()?, how.mode(), offset, len)?)
+    }
+
+    pub(crate) fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
+        contents::seek(self.file()?, offset, what)
+    }
+
+    /// Whether it may be written through.
+    pub(crate) fn is_writable(&self) -> bool {
+        let flags = fcntl_getfl(&*self.file).unwrap_or(OFlags::RDONLY);
+        flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let files = Arc::clone(&self.files);
+        files.close(self);
+    }
+}

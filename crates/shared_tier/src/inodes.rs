@@ -1,0 +1,171 @@
+//! The inodes that programs refer to on this node: by their numbers in the store, with the names under which they were
+//! seen.
+//!
+//! The store finds things by their names only. So an inode remembers some; each is looked up again before it is used, and
+//! is forgotten where it leads to something else by now.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
+
+use halocline_cluster::names::attributes::Attributes;
+use halocline_model::namespace::{EntryName, Inode as Number, ROOT};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+/// The most names that are remembered of an inode.
+const NAMES_MAX: usize = 16;
+
+/// Something that a program refers to.
+#[derive(Debug, Clone)]
+pub struct Node(pub(crate) Arc<Inode>);
+
+/// An inode that is in use on this node.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    /// Its number, which the store never gives again.
+    pub(crate) number: Number,
+    pub(crate) is_directory: bool,
+    /// The names under which it was seen, the latest one first.
+    names: Mutex<VecDeque<EntryName>>,
+    /// How many renames of it are under way on this node: it may have none of its names for a moment.
+    pub(crate) renames: AtomicUsize,
+    /// What programs here have open of it. Held while that is noted in the store.
+    pub(crate) noting: Mutex<Noting>,
+    /// What is known of it without its name; never held for long.
+    pub(crate) without_name: Mutex<WithoutName>,
+    table: Weak<Table>,
+}
+
+/// What programs on this node have open of a file, and what the store knows of that.
+#[derive(Debug, Default)]
+pub(crate) struct Noting {
+    /// Open handles.
+    pub(crate) handles: usize,
+    /// Whether the store has noted that this node has it open, and if so, whether for writing; and after how many lapses
+    /// of the node's lease.
+    pub(crate) noted: Option<(bool, u64)>,
+}
+
+/// How an open file is reached after its last name is gone.
+#[derive(Debug, Default)]
+pub(crate) struct WithoutName {
+    /// One of the open files, as long as there are some.
+    pub(crate) file: Option<Arc<File>>,
+    /// The attributes as they were known last.
+    pub(crate) last: Option<Attributes>,
+}
+
+/// All inodes in use, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    inodes: Mutex<FxHashMap<u64, Weak<Inode>>>,
+}
+
+impl Table {
+    /// The inode of a number, which was seen under a name.
+    pub(crate) fn intern(
+        self: &Arc<Self>,
+        number: Number,
+        is_directory: bool,
+        name: Option<EntryName>,
+    ) -> Node {
+        let mut inodes = self.inodes.lock();
+        let live = inodes.get(&number.0).and_then(Weak::upgrade);
+        let inode = live.unwrap_or_else(|| {
+            let inode = Arc::new(Inode {
+                number,
+                is_directory,
+                names: Mutex::default(),
+                renames: AtomicUsize::new(0),
+                noting: Mutex::default(),
+                without_name: Mutex::default(),
+                table: Arc::downgrade(self),
+            });
+            inodes.insert(number.0, Arc::downgrade(&inode));
+            inode
+        });
+        drop(inodes);
+        if let Some(name) = name.filter(|_| number != ROOT) {
+            inode.add_name(name);
+        }
+        Node(inode)
+    }
+
+    /// The inode of a number, if it is in use.
+    pub(crate) fn find(&self, number: Number) -> Option<Node> {
+        self.inodes.lock().get(&number.0).and_then(Weak::upgrade).map(Node)
+    }
+}
+
+impl Inode {
+    /// The names under which it was seen, the latest one first.
+    pub(crate) fn names(&self) -> Vec<EntryName> {
+        self.names.lock().iter().cloned().collect()
+    }
+
+    /// The name under which it was seen last.
+    pub(crate) fn name(&self) -> Option<EntryName> {
+        self.names.lock().front().cloned()
+    }
+
+    /// It was seen under a name. A directory has no other one then.
+    pub(crate) fn add_name(&self, name: EntryName) {
+        let mut names = self.names.lock();
+        if names.front() == Some(&name) {
+            return;
+        }
+        if self.is_directory {
+            names.clear();
+        }
+        names.retain(|known| *known != name);
+        names.push_front(name);
+        names.truncate(NAMES_MAX);
+    }
+
+    /// A name leads to it no more.
+    pub(crate) fn remove_name(&self, name: &EntryName) {
+        self.names.lock().retain(|known| known != name);
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        let Some(table) = self.table.upgrade() else { return };
+        let mut inodes = table.inodes.lock();
+        if inodes.get(&self.number.0).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), self)) {
+            inodes.remove(&self.number.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::namespace::Name;
+
+    use super::*;
+
+    fn name(directory: u64, name: &str) -> EntryName {
+        EntryName { directory: Number(directory), name: Name::from(name) }
+    }
+
+    #[test]
+    fn an_inode_is_one_while_it_is_used_and_knows_its_latest_names() {
+        let table = Arc::new(Table::default());
+        let one = table.intern(Number(5), false, Some(name(1, "a")));
+        let again = table.intern(Number(5), false, Some(name(1, "b")));
+        assert!(Arc::ptr_eq(&one.0, &again.0));
+        assert_eq!(one.0.names(), [name(1, "b"), name(1, "a")]);
+        (0..100).for_each(|at| one.0.add_name(name(2, &at.to_string())));
+        assert_eq!(one.0.names().len(), NAMES_MAX);
+        one.0.remove_name(&name(2, "99"));
+        assert_eq!(one.0.name(), Some(name(2, "98")));
+        drop((one, again));
+        assert!(table.find(Number(5)).is_none() && table.inodes.lock().is_empty());
+        let directory = table.intern(Number(6), true, Some(name(1, "d")));
+        directory.0.add_name(name(1, "e"));
+        assert_eq!(directory.0.names(), [name(1, "e")]);
+        assert!(table.intern(ROOT, true, Some(name(1, "x"))).0.name().is_none());
+    }
+}

@@ -1,0 +1,296 @@
+//! Begins a node's session on a shared tier.
+//!
+//! What must hold: names are formatted only where there never were any. The shared disk is marked once its tier has names;
+//! where it is, an empty store has lost them.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use halocline_api::control::tier::PRIVATE;
+use halocline_cluster::agent::{Agent, Options};
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
+use halocline_cluster::names::{NameStore, State};
+use halocline_cluster::registry::{FileIdentity, Registry};
+use halocline_cluster::sessions::{self, Node};
+use halocline_cluster::store::Store;
+use halocline_os::boot_id::boot_id;
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, Use};
+use rustix::fs::{FlockOperation, flock, stat};
+use rustix::io::Errno;
+
+use crate::SharedTier;
+use crate::attribute_changes::AttributeChanges;
+use crate::base::Base;
+use crate::directory_paths::DirectoryPaths;
+use crate::entry_names::REGISTRY;
+use crate::errors::{of_names, of_store};
+use crate::files::Files;
+use crate::inodes::Table;
+use crate::lookup::{Lookup, joined};
+use crate::name_changes::NameChanges;
+use crate::places::Places;
+use crate::sessions::Sessions;
+use crate::store_directories::StoreDirectories;
+use crate::tree::SharedTree;
+
+/// The file on an SSD that says which node's it is.
+const NODE: &str = "node";
+/// The file on an SSD with an id of its own.
+const SSD_ID: &str = "id";
+/// The file on an SSD that its mount holds locked.
+const LOCK: &str = "in-use";
+/// The file on the shared disk that says that there are names.
+const FORMATTED: &str = "names";
+/// Begins the file on the shared disk that says which SSD has a node's name.
+const NODE_NAME: &str = "node-";
+/// The most bytes of any of them.
+const BYTES_MAX: u64 = 1024;
+/// How often it is looked whether an earlier session is over.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What a mount of a shared tier needs.
+#[derive(Debug)]
+pub struct Joining<'a> {
+    /// The directory with this node's SSD, `ssd`, and the shared disk, `hdd`.
+    pub root: &'a Path,
+    /// This node's name, if it is given; otherwise that which its SSD has, or the host's.
+    pub node: Option<&'a str>,
+    /// Where other nodes' SSDs are: a path with `{node}` in place of their names.
+    pub peers: Option<&'a str>,
+    /// The store of sessions.
+    pub store: Arc<dyn Store>,
+    /// The store of names.
+    pub names: Arc<dyn NameStore>,
+    /// The list of sessions on the shared disk.
+    pub registry: Registry,
+}
+
+impl Joining<'_> {
+    /// Begins the session, and makes the names of a tier that is new.
+    ///
+    /// # Errors
+    /// If the store cannot be used or has lost the names, if a directory is another tier's or node's, or in use.
+    pub fn open(self) -> Result<SharedTier> {
+        let [ssd, shared] = ["ssd", "hdd"].map(|tier| self.root.join(tier));
+        let own = PrivateDir::make(&ssd.join(PRIVATE))?;
+        let common = PrivateDir::make(&shared.join(PRIVATE))?;
+        let lock = lock(&own)?;
+        let node = self.node_name(&own)?;
+        let id = ssd_id(&own)?;
+        check_node_is_ours(&common, &node, &id)?;
+        self.format_if_new(&common, (&ssd, &shared))?;
+        settle(&*self.store, &self.registry, (&ssd, &id))?;
+        let clock = Clock::MACHINE;
+        let agent = Agent::begin(
+            Options::new(node.clone(), ssd, id),
+            Arc::clone(&self.store),
+            self.registry,
+        )?;
+        let opened = (|| {
+            let names = Namespace::open(self.names, agent.session(), WaitLimit::default());
+            let names = Arc::new(names.map_err(of_names)?);
+            let table = Arc::new(Table::default());
+            let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
+            let places = Places::open(self.root, &node, self.peers, paths.clone())?;
+            places.drop_temporaries()?;
+            Ok((names, table, paths, places))
+        })();
+        let (names, table, paths, places) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                agent.leave()?;
+                return Err(error);
+            }
+        };
+        let sessions = Sessions::new(agent, self.store, clock.clone());
+        let begun = clock.instant();
+        let base = Arc::new(Base { names, places, table, paths, sessions, clock });
+        let lookup = Arc::new(Lookup::new(&base));
+        let files = Arc::new(Files::new(&base, &lookup));
+        let tree = SharedTree {
+            names: NameChanges::new(&base, &lookup, &files),
+            attributes: AttributeChanges::new(&base, &lookup, &files),
+            base,
+            lookup,
+        };
+        Ok(SharedTier { tree, files, root: self.root.to_owned(), begun, _lock: lock })
+    }
+
+    fn node_name(&self, own: &PrivateDir) -> Result<String> {
+        if let Some(node) = self.node {
+            return Ok(node.to_owned());
+        }
+        if let Some(found) = own.read(NODE, BYTES_MAX)? {
+            let found = String::from_utf8_lossy(&found);
+            return Ok(found.lines().next().unwrap_or_default().to_owned());
+        }
+        Ok(rustix::system::uname().nodename().to_string_lossy().into_owned())
+    }
+
+    /// Makes the names of a tier that never had any.
+    fn format_if_new(&self, common: &PrivateDir, (ssd, shared): (&Path, &Path)) -> Result<()> {
+        let is_marked = common.read(FORMATTED, BYTES_MAX)?.is_some();
+        match self.names.refresh().map_err(|error| of_store(&error))? {
+            State::Empty if is_marked => return Err(Error::Cluster {
+                what: format!("{}: this tier had names, and the store has none of them", shared.display()),
+                remedy: "name its store; if that has lost them, have them built again: halocline cluster fsck --repair"
+                    .to_owned(),
+            }),
+            State::Empty => {
+                for (dir, ours) in [(ssd, &[PRIVATE][..]), (shared, &[PRIVATE, REGISTRY])] {
+                    check_empty(dir, ours)?;
+                }
+                match Namespace::format(&*self.names, &root(shared)?) {
+                    // Another node was faster.
+                    Ok(()) | Err(Failure::Refused(Errno::EXIST)) => {}
+                    Err(failure) => return Err(of_names(failure)),
+                }
+            }
+            State::Confirmed => {}
+            state => return Err(of_store(&state.refusal())),
+        }
+        if is_marked { Ok(()) } else { set_formatted(common) }
+    }
+}
+
+/// Keeps on the shared disk that its tier has names in a store.
+pub(crate) fn set_formatted(common: &PrivateDir) -> Result<()> {
+    common.replace(FORMATTED, b"in the store\n")
+}
+
+/// Whether a store has the names of the tier below a root.
+#[must_use]
+pub fn is_shared(root: &Path) -> bool {
+    root.join("hdd").join(PRIVATE).join(FORMATTED).symlink_metadata().is_ok()
+}
+
+/// Holds an SSD for this process: whoever held it before has ended.
+fn lock(own: &PrivateDir) -> Result<File> {
+    let file = own.file(LOCK, Use::Write)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(Error::invalid(
+            format!("{} is in use by another mount", own.path().display()),
+            "unmount that first, or give this node an SSD of its own",
+        )),
+        Err(errno) => Err(Error::at(own.path().join(LOCK), "lock")(errno.into())),
+    }
+}
+
+/// The id of an SSD, which no other one has.
+fn ssd_id(own: &PrivateDir) -> Result<String> {
+    use std::hash::{BuildHasher, RandomState};
+    if let Some(id) = own.read(SSD_ID, BYTES_MAX)? {
+        return Ok(String::from_utf8_lossy(&id).trim_end().to_owned());
+    }
+    let random = || RandomState::new().hash_one(std::process::id());
+    let id = format!("{:016x}{:016x}", random(), random());
+    own.replace(SSD_ID, format!("{id}\n").as_bytes())?;
+    Ok(id)
+}
+
+/// Places of files name nodes, so no two SSDs may have one name.
+fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
+    if node.contains('/') || node.len() > 200 {
+        return Err(Error::invalid(
+            format!("{node:?} can be no node's name"),
+            "give another --node",
+        ));
+    }
+    let name = format!("{NODE_NAME}{node}");
+    match common.file(&name, Use::New) {
+        Ok(mut file) => {
+            use std::io::Write;
+            let at = |error| Error::at(common.path().join(&name), "write")(error);
+            file.write_all(id.as_bytes()).map_err(at)?;
+            return file.sync_all().map_err(at);
+        }
+        Err(error) if error.errno() == libc::EEXIST => {}
+        Err(error) => return Err(error),
+    }
+    let found = common.read(&name, BYTES_MAX)?.unwrap_or_default();
+    match found.as_slice() {
+        found if found == id.as_bytes() => Ok(()),
+        // Whoever began it died.
+        b"" => common.replace(&name, id.as_bytes()),
+        _ => Err(Error::invalid(
+            format!("another SSD has the name {node} in this tier"),
+            format!(
+                "give another --node; if that SSD is gone for good, remove {}",
+                common.path().join(&name).display()
+            ),
+        )),
+    }
+}
+
+/// A tier without names has no files.
+fn check_empty(dir: &Path, ours: &[&str]) -> Result<()> {
+    let names = std::fs::read_dir(dir).map_err(Error::at(dir, "list"))?;
+    for name in names {
+        let name = name.map_err(Error::at(dir, "list"))?.file_name();
+        if !ours.iter().any(|own| name == *own) && name != "lost+found" {
+            return Err(Error::invalid(
+                format!(
+                    "{}: it has files, and the store has no names of this tier",
+                    dir.join(name).display()
+                ),
+                "name the tier's store; for files that were there before, or where the store has lost the names, have them \
+                 built from the directories: halocline cluster fsck --repair",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Attributes of the root: those of the shared disk's directory.
+fn root(shared: &Path) -> Result<Attributes> {
+    let found = stat(shared).map_err(|errno| Error::at(shared, "look at")(errno.into()))?;
+    let now_ns = Clock::MACHINE.now_ns();
+    let mut root = Attributes::new(Kind::Directory, found.st_mode & 0o7777, now_ns);
+    (root.uid, root.gid) = (found.st_uid, found.st_gid);
+    root.mtime_ns = joined(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or_default());
+    Ok(root)
+}
+
+/// Ends what earlier sessions of this SSD left: their processes have ended, or their leases do.
+fn settle(store: &dyn Store, registry: &Registry, (ssd, id): (&Path, &str)) -> Result<()> {
+    let boot = boot_id()?;
+    let here = File::open(ssd).and_then(FileIdentity::of).map_err(Error::at(ssd, "look at"))?;
+    for node in sessions::nodes(store, registry)? {
+        if node.cache_id.as_deref() != Some(id) {
+            continue;
+        }
+        // We hold the lock that its process had.
+        if node.boot_id.as_ref() == Some(&boot) && node.cache_seen == Some(here) {
+            sessions::end_own(store, registry, node.session)?;
+        } else {
+            wait_for_its_end(store, registry, &node)?;
+            sessions::end(store, registry, node.session)?;
+        }
+    }
+    Ok(())
+}
+
+fn wait_for_its_end(store: &dyn Store, registry: &Registry, node: &Node) -> Result<()> {
+    let mut left_ms = node.lease_ms;
+    while left_ms > 0 {
+        thread::sleep(LOOK_AGAIN);
+        let now = sessions::nodes(store, registry)?;
+        let now = now.iter().find(|now| now.session == node.session);
+        let now_ms = now.map_or(0, |now| now.lease_ms);
+        if now_ms > left_ms {
+            return Err(Error::invalid(
+                format!("{} has the same SSD, and lives", registry.name(node.session)),
+                "one of the two is a copy: give this node an SSD of its own",
+            ));
+        }
+        left_ms = now_ms;
+    }
+    Ok(())
+}

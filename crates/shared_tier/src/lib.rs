@@ -1,0 +1,92 @@
+//! The file tier that several nodes share: names in a store (I15), whole files on each node's SSD and on a disk that all
+//! nodes see.
+//!
+//! The store (`halocline_cluster::names`) has all names and attributes, with the place of each file's bytes; [`places`]
+//! finds and makes what is at such places. Bytes are read and written in place, on whichever node they are: no node caches
+//! any, so nodes see each other's writes as the file systems below do. A component per subject, over one [`base`]:
+//!
+//! - [`engine`]: what a front end asks, passed on; [`tree`]: the names as its tree; [`control`]: what people ask;
+//! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`directory`]: listings;
+//! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
+//!   the disks following the store; [`acl`]: what new inodes inherit;
+//! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them;
+//! - [`repair`]: the names compared with the disks, and built again from them; [`adopt`]: a tier of one node becomes a shared one;
+//! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
+//!
+//! What must hold:
+//! - Nothing is done to a file by its name alone: each change in the store compares the number, each file on a disk has it.
+//! - A file is moved by nobody while a live session has it open: an open is noted before the file is opened, and a handle
+//!   serves nothing after its node's lease was over.
+//! - The disks follow the store, and never decide: what could not follow is found by its number.
+
+mod acl;
+pub mod adopt;
+mod attribute_changes;
+mod base;
+mod control;
+mod directory;
+mod directory_paths;
+mod engine;
+mod entry_names;
+mod errors;
+mod files;
+mod inodes;
+mod joining;
+mod lookup;
+mod move_commands;
+mod moves;
+mod name_changes;
+pub mod places;
+pub mod repair;
+mod sessions;
+pub mod store_directories;
+mod tree;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use halocline_api::control::SOCKET_NAME;
+use halocline_api::control::tier::PRIVATE;
+use halocline_os::error::Result;
+
+pub use directory::Directory;
+pub use entry_names::REGISTRY;
+pub use files::Handle;
+pub use inodes::Node;
+pub use joining::{Joining, is_shared};
+pub use tree::SharedTree;
+
+use files::Files;
+
+/// A tier that several nodes share, as one node serves it.
+#[derive(Debug)]
+pub struct SharedTier {
+    tree: SharedTree,
+    files: Arc<Files>,
+    root: PathBuf,
+    begun: Instant,
+    /// No other process uses the SSD.
+    _lock: File,
+}
+
+impl SharedTier {
+    /// The directory with the two tiers.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.root.join("ssd").join(PRIVATE).join(SOCKET_NAME)
+    }
+
+    /// Ends this node's session. Nothing is open any more.
+    ///
+    /// # Errors
+    /// If the store does not answer: the session then ends with its lease.
+    pub fn close(&self) -> Result<()> {
+        self.tree.base.sessions.leave()
+    }
+}

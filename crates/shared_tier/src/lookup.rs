@@ -1,0 +1,291 @@
+//! Finds what a name, or an inode that programs refer to, is in the store now, and shows its attributes.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use halocline_cluster::names::attributes::{Attributes, Kind, Open};
+use halocline_cluster::names::namespace::{self, Failure, Listed};
+use halocline_model::namespace::EntryName;
+use halocline_os::error::Result;
+use halocline_vfs::namespace::{stat_descriptor, statx};
+use halocline_vfs::{SetTime, Stat};
+use rustix::io::Errno;
+
+use crate::base::Base;
+use crate::directory::Directory;
+use crate::entry_names::entry_name;
+use crate::errors::of_names;
+use crate::inodes::{Inode, Node};
+
+/// How often an inode is looked for again while a rename of it is under way, and how long apart.
+const RENAME_WAITS: usize = 20_000;
+const RENAME_PAUSE: Duration = Duration::from_millis(1);
+/// What programs may best read at once.
+const BLOCK_BYTES: i64 = 4096;
+
+/// Finds inodes.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    base: Arc<Base>,
+}
+
+/// An inode as the store has it: a name that leads to it, and its attributes. A directory's name is not looked at.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) name: Option<EntryName>,
+    pub(crate) node: namespace::Node,
+}
+
+/// The type of an inode, one of `S_IF*`.
+pub(crate) const fn file_type(kind: Kind) -> u32 {
+    match kind {
+        Kind::File => libc::S_IFREG,
+        Kind::Directory => libc::S_IFDIR,
+        Kind::Symlink => libc::S_IFLNK,
+        Kind::Fifo => libc::S_IFIFO,
+        Kind::Socket => libc::S_IFSOCK,
+        Kind::CharDevice => libc::S_IFCHR,
+        Kind::BlockDevice => libc::S_IFBLK,
+    }
+}
+
+/// Nanoseconds since 1970 as seconds, and the rest.
+pub(crate) const fn split(ns: i64) -> (i64, i64) {
+    (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
+}
+
+/// The same put together.
+pub(crate) const fn joined(seconds: i64, ns: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
+}
+
+/// A time as attributes have it, in nanoseconds since 1970.
+pub(crate) fn time_ns(time: SetTime, now_ns: i64) -> i64 {
+    let SetTime::At(at) = time else { return now_ns };
+    match at.duration_since(std::time::UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
+    }
+}
+
+/// Attributes as programs see them; blocks as if there were no holes.
+fn stat(found: &namespace::Node) -> Stat {
+    let of = &found.attributes;
+    let mut stat = Stat::empty();
+    let raw = &mut stat.raw;
+    raw.st_ino = found.inode.0;
+    raw.st_mode = file_type(of.kind) | of.mode & 0o7777;
+    raw.st_nlink = u64::from(found.links);
+    (raw.st_uid, raw.st_gid, raw.st_rdev) = (of.uid, of.gid, of.rdev);
+    let size = match of.kind {
+        Kind::Symlink => of.target.len() as u64,
+        // As file systems have it: programs take one without bytes for empty.
+        Kind::Directory => BLOCK_BYTES.unsigned_abs(),
+        _ => of.size,
+    };
+    raw.st_size = i64::try_from(size).unwrap_or(i64::MAX);
+    raw.st_blksize = BLOCK_BYTES;
+    raw.st_blocks = if of.kind == Kind::File { blocks(size) } else { 0 };
+    (raw.st_atime, raw.st_atime_nsec) = split(of.atime_ns);
+    (raw.st_mtime, raw.st_mtime_nsec) = split(of.mtime_ns);
+    (raw.st_ctime, raw.st_ctime_nsec) = split(of.ctime_ns);
+    stat.born = Some(statx::system_time(split(of.birth_ns)));
+    stat
+}
+
+/// In units of 512 bytes, whole blocks.
+fn blocks(size: u64) -> i64 {
+    i64::try_from(size.div_ceil(BLOCK_BYTES.unsigned_abs())).map_or(i64::MAX, |blocks| blocks * 8)
+}
+
+/// What is new of a file whose bytes may be written, by the file with the bytes.
+fn overlay(stat: &mut Stat, data: &Stat) {
+    let (raw, data) = (&mut stat.raw, &data.raw);
+    (raw.st_size, raw.st_blocks) = (data.st_size, data.st_blocks);
+    (raw.st_mtime, raw.st_mtime_nsec) = (data.st_mtime, data.st_mtime_nsec);
+    let changed = (data.st_ctime, data.st_ctime_nsec);
+    (raw.st_ctime, raw.st_ctime_nsec) = changed.max((raw.st_ctime, raw.st_ctime_nsec));
+}
+
+/// Takes size and times over from the file with the bytes.
+pub(crate) fn take_over(attributes: &mut Attributes, data: &Stat) {
+    let raw = &data.raw;
+    attributes.size = raw.st_size.unsigned_abs();
+    attributes.mtime_ns = joined(raw.st_mtime, raw.st_mtime_nsec);
+    attributes.ctime_ns = attributes.ctime_ns.max(joined(raw.st_ctime, raw.st_ctime_nsec));
+}
+
+/// Attributes of an open file without a name: those that were known last, and what the file with the bytes has.
+fn stat_without_name(inode: &Inode) -> Result<Stat> {
+    let without_name = inode.without_name.lock();
+    let (Some(file), Some(last)) = (&without_name.file, &without_name.last) else {
+        return Err(Errno::STALE.into());
+    };
+    let node = namespace::Node { inode: inode.number, attributes: last.clone(), links: 0 };
+    let mut shown = stat(&node);
+    overlay(&mut shown, &stat_descriptor(file)?);
+    Ok(shown)
+}
+
+impl Lookup {
+    pub(crate) fn new(base: &Arc<Base>) -> Self {
+        Self { base: Arc::clone(base) }
+    }
+
+    /// What a name leads to.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub(crate) fn lookup(&self, parent: &Inode, name: &OsStr) -> Result<(Node, Stat)> {
+        let name = entry_name(parent.number, name);
+        let found = self.base.names.lookup(&name).map_err(of_names)?;
+        Ok(self.seen(&name, found))
+    }
+
+    /// The same of a name that was just read from a directory.
+    ///
+    /// # Errors
+    /// As [`lookup`](Self::lookup).
+    pub(crate) fn lookup_listed(
+        &self,
+        directory: &Directory,
+        parent: &Inode,
+        name: &OsStr,
+    ) -> Result<(Node, Stat)> {
+        match directory.listed(name) {
+            Some(Listed { inode, attributes: Some(attributes), .. }) => {
+                let found = namespace::Node { inode, attributes, links: 1 };
+                Ok(self.seen(&entry_name(parent.number, name), found))
+            }
+            _ => self.lookup(parent, name),
+        }
+    }
+
+    /// Remembers what a name led to just now.
+    pub(crate) fn seen(&self, name: &EntryName, found: namespace::Node) -> (Node, Stat) {
+        let is_directory = found.attributes.kind == Kind::Directory;
+        let node = self.base.table.intern(found.inode, is_directory, Some(name.clone()));
+        let found = self.mended(&node.0, name, found);
+        let stat = self.shown(&node.0, &found);
+        (node, stat)
+    }
+
+    /// What an inode is now; `None` if none of its known names leads to it any more.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub(crate) fn find(&self, inode: &Inode) -> Result<Option<Found>> {
+        if inode.is_directory {
+            return match self.base.names.directory(inode.number) {
+                Err(Failure::Refused(Errno::NOENT)) => Ok(None),
+                found => Ok(Some(Found { name: None, node: found.map_err(of_names)? })),
+            };
+        }
+        for _ in 0..RENAME_WAITS {
+            let is_renamed = inode.renames.load(Ordering::SeqCst) > 0;
+            for name in inode.names() {
+                match self.base.names.lookup(&name) {
+                    Ok(node) if node.inode == inode.number => {
+                        return Ok(Some(Found { name: Some(name), node }));
+                    }
+                    Ok(_) | Err(Failure::Refused(Errno::NOENT | Errno::NOTDIR)) => {
+                        inode.remove_name(&name);
+                    }
+                    Err(failure) => return Err(of_names(failure)),
+                }
+            }
+            if !is_renamed && inode.name().is_none() {
+                break;
+            }
+            thread::sleep(RENAME_PAUSE);
+        }
+        Ok(None)
+    }
+
+    /// The same, with a name.
+    ///
+    /// # Errors
+    /// `ESTALE` if there is none.
+    pub(crate) fn find_named(&self, inode: &Inode) -> Result<(EntryName, namespace::Node)> {
+        match self.find(inode)? {
+            Some(Found { name: Some(name), node }) => Ok((name, node)),
+            _ => Err(Errno::STALE.into()),
+        }
+    }
+
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is not known by what name it has now, and is not open here.
+    pub(crate) fn stat(&self, inode: &Inode) -> Result<Stat> {
+        if let Some(found) = self.find(inode)? {
+            let node = match &found.name {
+                Some(name) => self.mended(inode, name, found.node),
+                None => found.node,
+            };
+            return Ok(self.shown(inode, &node));
+        }
+        stat_without_name(inode)
+    }
+
+    /// Attributes as programs see them. Size and times of a file that some node has open for writing are those of the
+    /// file with the bytes; while that is not reached, they are those that were known last.
+    pub(crate) fn shown(&self, inode: &Inode, found: &namespace::Node) -> Stat {
+        let mut shown = stat(found);
+        let of = &found.attributes;
+        if of.kind == Kind::File && of.is_written() {
+            let file = inode.without_name.lock().file.clone();
+            let data = match (file, &of.location) {
+                (Some(file), _) => stat_descriptor(&*file).ok(),
+                (None, Some(place)) => self.base.places.stat(place, found.inode.0).ok(),
+                (None, None) => None,
+            };
+            if let Some(data) = data {
+                overlay(&mut shown, &data);
+            }
+        }
+        shown
+    }
+
+    /// Takes out of a file's attributes who has it open no more: sessions that are over, and this node where a close could
+    /// not be noted, because another node had renamed the file.
+    fn mended(&self, inode: &Inode, name: &EntryName, found: namespace::Node) -> namespace::Node {
+        if found.attributes.opens.is_empty() {
+            return found;
+        }
+        // Held to the end, so that nobody here opens it meanwhile.
+        let noting = inode.noting.try_lock();
+        let is_closed_here = noting.as_ref().is_some_and(|noting| noting.handles == 0);
+        let sessions = &self.base.sessions;
+        let is_gone = |open: &Open| {
+            open.session == sessions.own() && is_closed_here || sessions.is_over(open.session)
+        };
+        let gone: Vec<Open> = found.attributes.opens.iter().copied().filter(is_gone).collect();
+        if gone.is_empty() {
+            return found;
+        }
+        let data = if gone.iter().any(|open| open.writes) {
+            let place = found.attributes.location.as_ref();
+            let data = place.and_then(|place| self.base.places.stat(place, inode.number.0).ok());
+            // Where the bytes are not reached, their size is not known: it stays noted that they may be others.
+            let Some(data) = data else { return found };
+            Some(data)
+        } else {
+            None
+        };
+        let mended = self.base.names.update_of((name, inode.number), |attributes| {
+            let is_its = |open: &Open| open.writes && gone.contains(open);
+            if let Some(data) = data.as_ref().filter(|_| attributes.opens.iter().any(is_its)) {
+                take_over(attributes, data);
+            }
+            for open in &gone {
+                attributes.note_close(open.session);
+            }
+            Ok(())
+        });
+        mended.unwrap_or(found)
+    }
+}

@@ -1,0 +1,201 @@
+//! Moves of whole files between SSDs and the shared disk.
+//!
+//! A move is announced in the store by a compare-and-swap (`writer`), copied, and made by another one that compares
+//! where the file is and who moves it: an open takes the announcement away, so a file that somebody opens meanwhile
+//! stays where it is. What must hold (I15): the store leads to a whole copy at each moment, and whoever dies at
+//! whichever step leaves copies of which a scan knows the right one ([`crate::places`]).
+
+use std::ops::ControlFlow;
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::namespace::{Failure, Namespace};
+use halocline_model::namespace::{EntryName, Inode};
+use halocline_model::token::Session;
+use halocline_os::error::{Error, Result};
+use rustix::io::Errno;
+
+use crate::errors::of_names;
+use crate::lookup::take_over;
+use crate::places::{Directories, Place, Places, SHARED};
+
+/// What became of a file that was to be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moved {
+    /// It is there now; so many bytes were copied.
+    Done(u64),
+    /// It was there already.
+    Already,
+    /// Somebody has it open, moves it, or changed it meanwhile.
+    Busy,
+    /// It is gone, or is no file.
+    Gone,
+}
+
+/// Moves files for one node.
+#[derive(Debug)]
+pub(crate) struct Mover<'a> {
+    pub(crate) names: &'a Namespace,
+    pub(crate) places: &'a Places,
+    pub(crate) directories: &'a dyn Directories,
+    pub(crate) session: Session,
+}
+
+/// Whether a session is over, so that what it had open is closed.
+pub(crate) type IsOver<'a> = &'a dyn Fn(Session) -> bool;
+
+/// Whether two looks at a file show what a move may change: where its bytes are, and who moves it.
+fn is_same(one: &Attributes, other: &Attributes) -> bool {
+    let place_aside = |attributes: &Attributes| Attributes {
+        location: None,
+        writer: None,
+        opens: Vec::new(),
+        ..attributes.clone()
+    };
+    place_aside(one) == place_aside(other)
+}
+
+impl Mover<'_> {
+    /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
+    pub(crate) fn is_on(&self, place: &Place, tier: u8) -> bool {
+        place.tier == tier && (tier == SHARED || place.node.as_deref() == Some(self.places.node()))
+    }
+
+    /// Moves a file to the own SSD or the shared disk; `goes_on` is told of each piece that was copied.
+    ///
+    /// # Errors
+    /// If the store or a disk fails. The file is where it was then, or where it should be.
+    pub(crate) fn move_file(
+        &self,
+        name: &EntryName,
+        inode: Inode,
+        tier: u8,
+        is_over: IsOver<'_>,
+        goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Moved> {
+        let Some(before) = self.announce(name, inode, tier, is_over)? else {
+            return self.why_not(name, inode, tier);
+        };
+        let Some(place) = &before.location else { return Ok(Moved::Gone) };
+        let done = self.copy_and_switch((name, inode), (&before, place), tier, goes_on);
+        match done {
+            Ok(moved) => Ok(moved),
+            Err(error) => {
+                // Where the answer of the store was lost, both copies stay; whoever comes next compares them.
+                if !matches!(error, Error::Cluster { .. }) {
+                    self.give_up((name, inode), place);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Announces the move. `None` if the file cannot be moved now.
+    fn announce(
+        &self,
+        name: &EntryName,
+        inode: Inode,
+        tier: u8,
+        is_over: IsOver<'_>,
+    ) -> Result<Option<Attributes>> {
+        let announced = self.names.update_of((name, inode), |attributes| {
+            let is_open =
+                attributes.many_opens || attributes.opens.iter().any(|open| !is_over(open.session));
+            let is_moved = attributes.writer.is_some_and(|by| by != self.session && !is_over(by));
+            let place = attributes.location.as_ref();
+            let is_there = place.is_none_or(|place| self.is_on(place, tier));
+            if is_open || is_moved || is_there || attributes.kind != Kind::File {
+                return Err(Failure::Refused(Errno::BUSY));
+            }
+            attributes.writer = Some(self.session);
+            Ok(())
+        });
+        match announced {
+            Ok(node) => Ok(Some(node.attributes)),
+            Err(Failure::Refused(Errno::BUSY | Errno::NOENT | Errno::STALE)) => Ok(None),
+            Err(failure) => Err(of_names(failure)),
+        }
+    }
+
+    fn why_not(&self, name: &EntryName, inode: Inode, tier: u8) -> Result<Moved> {
+        match self.names.lookup(name) {
+            Ok(node) if node.inode == inode && node.attributes.kind == Kind::File => {
+                let place = node.attributes.location.as_ref();
+                let is_there = place.is_some_and(|place| self.is_on(place, tier));
+                Ok(if is_there { Moved::Already } else { Moved::Busy })
+            }
+            Ok(_) | Err(Failure::Refused(_)) => Ok(Moved::Gone),
+            Err(failure) => Err(of_names(failure)),
+        }
+    }
+
+    fn copy_and_switch(
+        &self,
+        (name, inode): (&EntryName, Inode),
+        (before, place): (&Attributes, &Place),
+        tier: u8,
+        goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Moved> {
+        let number = self.names.number().map_err(of_names)?;
+        let source = self.places.begin_move(place, inode.0, number.0)?;
+        let near = self.directories.steps(name.directory.0)?;
+        let mut copied = 0;
+        let to = self.places.copy(&source, tier, (&near, &name.name), inode.0, &mut |bytes| {
+            copied += bytes;
+            goes_on(bytes).is_continue()
+        });
+        let to = match to {
+            // Somebody writes it, or whoever asked for the move does not want it any more.
+            Err(error) if error.errno() == libc::ECANCELED => {
+                self.give_up((name, inode), place);
+                return Ok(Moved::Busy);
+            }
+            to => to?,
+        };
+        // Size and times of a session that is over were never noted.
+        let data = source.stat;
+        let is_unchanged = source.is_unchanged()?;
+        let switched = self.names.update_of((name, inode), |attributes| {
+            let is_ours = attributes.writer == Some(self.session);
+            let is_there = attributes.location.as_ref() == Some(place);
+            if !is_ours || !is_there || !is_unchanged || !is_same(attributes, before) {
+                return Err(Failure::Refused(Errno::BUSY));
+            }
+            if attributes.is_written() {
+                take_over(attributes, &data);
+            }
+            attributes.opens.clear();
+            attributes.location = Some(to.clone());
+            attributes.writer = None;
+            Ok(())
+        });
+        match switched {
+            Ok(_) => {}
+            // Renamed, removed, opened or changed meanwhile.
+            Err(Failure::Refused(_)) => {
+                self.places.remove(&to, inode.0)?;
+                self.give_up((name, inode), place);
+                return Ok(Moved::Busy);
+            }
+            Err(failure) => return Err(of_names(failure)),
+        }
+        if let Err(error) = self.places.end_move(place, &to, inode.0) {
+            tracing::warn!(%error, ?place, "the old copy of a file that was moved stays until a check removes it");
+        }
+        Ok(Moved::Done(copied))
+    }
+
+    /// Takes the marks and the announcement back.
+    fn give_up(&self, (name, inode): (&EntryName, Inode), place: &Place) {
+        let _unmarked = self.places.cancel_move(place, inode.0);
+        let _unannounced = self.names.update_of((name, inode), |attributes| {
+            if attributes.writer != Some(self.session) {
+                return Err(Failure::Refused(Errno::BUSY));
+            }
+            attributes.writer = None;
+            Ok(())
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,430 @@
+//! Changes of names. The store decides; the disks follow, so that their trees can be read without us, and the names be
+//! built from them again. What of that fails is logged: whatever a name leads to is found by its number all the same.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::namespace::{self, Failure};
+use halocline_model::namespace::{Entry, EntryName, Flags, Inode as Number};
+use halocline_os::error::Result;
+use halocline_vfs::{Make, Maker, Stat};
+use rustix::io::Errno;
+
+use crate::acl::inherit;
+use crate::base::Base;
+use crate::entry_names::{entry_name_of_program, os};
+use crate::errors::of_names;
+use crate::files::{Files, place_of};
+use crate::inodes::{Inode, Node};
+use crate::lookup::{Found, Lookup, file_type};
+use crate::places::{DirectoryStep, Place};
+
+/// Changes names.
+#[derive(Debug)]
+pub(crate) struct NameChanges {
+    base: Arc<Base>,
+    lookup: Arc<Lookup>,
+    files: Arc<Files>,
+}
+
+/// Logs that the disks did not follow a change.
+fn follow(what: &'static str, name: &EntryName, done: Result<()>) {
+    if let Err(error) = done {
+        let name = os(&name.name);
+        tracing::warn!(?name, %error, "{what}: the names are changed, but not those on the disks");
+    }
+}
+
+/// While this lives, an inode may have none of its names for a moment.
+struct Renaming(Option<Node>);
+
+impl Renaming {
+    fn of(node: Option<Node>) -> Self {
+        if let Some(node) = &node {
+            node.0.renames.fetch_add(1, Ordering::SeqCst);
+        }
+        Self(node)
+    }
+}
+
+impl Drop for Renaming {
+    fn drop(&mut self) {
+        if let Some(node) = &self.0 {
+            node.0.renames.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl NameChanges {
+    pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>, files: &Arc<Files>) -> Self {
+        Self { base: Arc::clone(base), lookup: Arc::clone(lookup), files: Arc::clone(files) }
+    }
+
+    /// Makes something other than an open file.
+    ///
+    /// # Errors
+    /// `EEXIST`, and what the disks refuse.
+    pub(crate) fn make(
+        &self,
+        parent: &Node,
+        name: &OsStr,
+        what: Make<'_>,
+        by: Maker,
+    ) -> Result<(Node, Stat)> {
+        let name = entry_name_of_program(parent.0.number, name)?;
+        let kind = match what {
+            Make::Directory(mode) => return self.make_directory(parent, &name, mode, by),
+            Make::Special(mode, _) if matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) => {
+                let (node, stat, _) = self.files.make(parent, &name, (mode, None), by)?;
+                return Ok((node, stat));
+            }
+            Make::Symlink(_) => Kind::Symlink,
+            Make::Special(mode, _) => match mode & libc::S_IFMT {
+                libc::S_IFIFO => Kind::Fifo,
+                libc::S_IFSOCK => Kind::Socket,
+                libc::S_IFCHR => Kind::CharDevice,
+                libc::S_IFBLK => Kind::BlockDevice,
+                _ => return Err(Errno::INVAL.into()),
+            },
+        };
+        let base = &self.base;
+        let directory = base.names.directory(parent.0.number).map_err(of_names)?;
+        let caller = (by.caller.uid, by.caller.gid);
+        let mut attributes = Attributes::new(kind, 0o777, base.now_ns());
+        attributes.uid = by.caller.uid;
+        match what {
+            Make::Special(mode, device) => {
+                let new = inherit(&directory.attributes, (mode, by.umask), caller, false);
+                (attributes.mode, attributes.gid, attributes.xattrs) =
+                    (new.mode, new.gid, new.xattrs);
+                attributes.rdev = device;
+            }
+            Make::Symlink(target) => {
+                attributes.gid = inherit(&directory.attributes, (0, 0), caller, false).gid;
+                attributes.target = target.as_encoded_bytes().to_vec();
+            }
+            Make::Directory(_) => {}
+        }
+        let made = base.names.create(&name, &attributes).map_err(of_names)?;
+        follow("make", &name, self.make_other(&name, made.inode, &attributes));
+        Ok(self.lookup.seen(&name, made))
+    }
+
+    /// Makes a symbolic link, pipe, socket or device on the shared disk.
+    fn make_other(&self, name: &EntryName, number: Number, of: &Attributes) -> Result<()> {
+        let near = self.base.near(name.directory)?;
+        let places = &self.base.places;
+        if of.kind == Kind::Symlink {
+            let target = std::os::unix::ffi::OsStrExt::from_bytes(of.target.as_slice());
+            return places.make_link(&near, &name.name, number.0, target, (of.uid, of.gid));
+        }
+        let mode = file_type(of.kind) | of.mode;
+        places.make_special(&near, &name.name, number.0, (mode, of.uid, of.gid, of.rdev))
+    }
+
+    fn make_directory(
+        &self,
+        parent: &Node,
+        name: &EntryName,
+        mode: u32,
+        by: Maker,
+    ) -> Result<(Node, Stat)> {
+        let base = &self.base;
+        let above = base.names.directory(parent.0.number).map_err(of_names)?;
+        let caller = (by.caller.uid, by.caller.gid);
+        let new = inherit(&above.attributes, (mode, by.umask), caller, true);
+        let mut attributes = Attributes::new(Kind::Directory, new.mode, base.now_ns());
+        (attributes.uid, attributes.gid, attributes.xattrs) = (by.caller.uid, new.gid, new.xattrs);
+        let number = base.names.number().map_err(of_names)?;
+        let near = base.near(parent.0.number)?;
+        let owner = (new.mode, by.caller.uid, new.gid);
+        base.places.make_directory(&near, &name.name, number.0, owner)?;
+        let done = base.names.make_directory_as(number, name, &attributes);
+        let done = done.inspect_err(|failure| {
+            // Where the answer was lost, it may have its name.
+            if matches!(failure, Failure::Refused(_) | Failure::Contended) {
+                let own = DirectoryStep { number: number.0, name: name.name.clone() };
+                let steps = [&near[..], &[own]].concat();
+                follow("mkdir", name, base.places.remove_directory(&steps));
+            }
+        });
+        let seen = self.lookup.seen(name, done.map_err(of_names)?);
+        for (xattr, value) in &attributes.xattrs {
+            let xattr: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(xattr.as_slice());
+            follow("mkdir", name, base.places.set_directory_xattr(number.0, xattr, value, 0));
+        }
+        Ok(seen)
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EMLINK`; `ESTALE` if it is not known by what name the file has now.
+    pub(crate) fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        let to = entry_name_of_program(parent.0.number, name)?;
+        let (from, _) = self.lookup.find_named(&node.0)?;
+        self.base.names.link(&from, &to).map_err(of_names)?;
+        let now_ns = self.base.now_ns();
+        let linked = self.base.names.update_of((&to, node.0.number), |attributes| {
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+            Ok(())
+        });
+        if linked == Err(Failure::Refused(Errno::STALE)) {
+            // The name led to something else by then.
+            self.base.names.unlink(&to).map_err(of_names)?;
+        }
+        let linked = linked.map_err(of_names)?;
+        node.0.add_name(to.clone());
+        let followed = match linked.attributes.kind {
+            Kind::File => self.tell_names(&node.0, &linked),
+            _ => self.make_other(&to, linked.inode, &linked.attributes),
+        };
+        follow("link", &to, followed);
+        Ok(self.lookup.shown(&node.0, &linked))
+    }
+
+    /// Keeps the names of a file with its bytes, if all of them are known here.
+    fn tell_names(&self, inode: &Inode, of: &namespace::Node) -> Result<()> {
+        let names = inode.names();
+        if of.attributes.kind != Kind::File || names.len() != of.links as usize {
+            return Ok(());
+        }
+        let names: Vec<_> = names.into_iter().map(|name| (name.directory.0, name.name)).collect();
+        self.base.places.set_names(place_of(&of.attributes)?, inode.number.0, &names)
+    }
+
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`.
+    pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        let name = entry_name_of_program(parent.0.number, name)?;
+        let (number, gone) = self.base.names.unlink_told(&name).map_err(of_names)?;
+        match gone {
+            Some(gone) => self.remove(&name, &gone),
+            None => self.lost_a_name(&name, number),
+        }
+        Ok(())
+    }
+
+    /// Something has lost one of several names.
+    fn lost_a_name(&self, name: &EntryName, number: Number) {
+        // Of a link or special file each name is one on the shared disk; a file has none there by this number.
+        follow("unlink", name, self.remove_other(name, number));
+        follow("unlink", name, self.note_change(number));
+    }
+
+    /// Something lost or changed one of its names: its attributes tell when, if it is known here by another one.
+    fn note_change(&self, number: Number) -> Result<()> {
+        let Some(node) = self.base.table.find(number) else { return Ok(()) };
+        let now_ns = self.base.now_ns();
+        let change = |attributes: &mut Attributes| {
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+            Ok(())
+        };
+        let changed = match self.lookup.find(&node.0)? {
+            None => return Ok(()),
+            Some(Found { name: None, .. }) => self.base.names.update_directory(number, change),
+            Some(Found { name: Some(name), .. }) => {
+                self.base.names.update_of((&name, number), change)
+            }
+        };
+        match changed {
+            // Somebody renamed or removed it meanwhile, and does this.
+            Ok(_) | Err(Failure::Refused(_)) => Ok(()),
+            Err(failure) => Err(of_names(failure)),
+        }
+    }
+
+    /// Removes from the disks what lost its last name. Programs of this node that have it open go on with it.
+    fn remove(&self, name: &EntryName, gone: &namespace::Node) {
+        match gone.attributes.kind {
+            Kind::Directory => {}
+            Kind::File => {
+                if let Some(node) = self.base.table.find(gone.inode) {
+                    node.0.without_name.lock().last = Some(gone.attributes.clone());
+                }
+                if let Some(place) = &gone.attributes.location {
+                    self.files.remove_data(place, gone.inode.0);
+                }
+            }
+            _ => follow("unlink", name, self.remove_other(name, gone.inode)),
+        }
+    }
+
+    fn remove_other(&self, name: &EntryName, number: Number) -> Result<()> {
+        let near = self.base.near(name.directory)?;
+        self.base.places.remove_other(&near, &name.name, number.0)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
+    pub(crate) fn remove_dir(&self, parent: &Inode, name: &OsStr) -> Result<()> {
+        let name = entry_name_of_program(parent.number, name)?;
+        let number = self.base.names.remove_directory(&name).map_err(of_names)?;
+        let steps = self.steps(&name, number);
+        follow("rmdir", &name, steps.and_then(|steps| self.base.places.remove_directory(&steps)));
+        Ok(())
+    }
+
+    /// The steps to a directory with a name.
+    fn steps(&self, name: &EntryName, number: Number) -> Result<Vec<DirectoryStep>> {
+        let mut steps = self.base.near(name.directory)?;
+        steps.push(DirectoryStep { number: number.0, name: name.name.clone() });
+        Ok(steps)
+    }
+
+    /// Renames; `flags` are those of `renameat2(2)`.
+    ///
+    /// # Errors
+    /// As `renameat2(2)`.
+    pub(crate) fn rename(
+        &self,
+        from: (&Node, &OsStr),
+        to: (&Node, &OsStr),
+        flags: u32,
+    ) -> Result<()> {
+        let from = entry_name_of_program(from.0.0.number, from.1)?;
+        let to = entry_name_of_program(to.0.0.number, to.1)?;
+        let flags = match flags {
+            0 => Flags::Replace,
+            libc::RENAME_NOREPLACE => Flags::NoReplace,
+            libc::RENAME_EXCHANGE => Flags::Exchange,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let begun = [&from, &to].map(|name| self.begin_rename(name));
+        let known =
+            |number: &Option<Number>| number.and_then(|number| self.base.table.find(number));
+        let _renaming = begun.each_ref().map(|begun| Renaming::of(known(&begun.0)));
+        let renamed = self.base.names.rename_told(&from, &to, flags);
+        let is_moved = |number: Number| {
+            let Ok(renamed) = &renamed else { return false };
+            let is_it = |entry: &Option<Entry>| matches!(entry, Some(Entry::Directory(inode)) if *inode == number);
+            renamed.is_done
+                && (is_it(&renamed.from) || flags == Flags::Exchange && is_it(&renamed.to))
+        };
+        for (number, is_directory) in &begun {
+            if let Some(number) = number.filter(|number| *is_directory && !is_moved(*number)) {
+                follow("rename", &from, self.base.places.cancel_rename(number.0));
+            }
+        }
+        let renamed = renamed.map_err(of_names)?;
+        if !renamed.is_done {
+            return Ok(());
+        }
+        match (&renamed.replaced, &renamed.to) {
+            (Some(replaced), _) => self.remove(&to, replaced),
+            (None, Some(Entry::Linked(inode, _))) if flags == Flags::Replace => {
+                self.lost_a_name(&to, *inode);
+            }
+            _ => {}
+        }
+        let (moved, left) = (renamed.from, renamed.to);
+        let replaced = match (&left, flags) {
+            (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
+            _ => None,
+        };
+        if let Some(moved) = &moved {
+            self.follow_rename(moved, (&from, &to), replaced);
+        }
+        if let (Flags::Exchange, Some(left)) = (flags, &left) {
+            self.follow_rename(left, (&to, &from), None);
+        }
+        Ok(())
+    }
+
+    /// Prepares the shared disk for the rename of what has a name, if that is a directory; answers its number, and whether
+    /// it is one.
+    fn begin_rename(&self, name: &EntryName) -> (Option<Number>, bool) {
+        let Ok(found) = self.base.names.lookup(name) else { return (None, false) };
+        let is_directory = found.attributes.kind == Kind::Directory;
+        if is_directory {
+            let steps = self.steps(name, found.inode);
+            follow("rename", name, steps.and_then(|steps| self.base.places.begin_rename(&steps)));
+        }
+        (Some(found.inode), is_directory)
+    }
+
+    /// Does on the disks what the store has done.
+    fn follow_rename(
+        &self,
+        moved: &Entry,
+        (from, to): (&EntryName, &EntryName),
+        replaced: Option<Number>,
+    ) {
+        let number = moved.inode();
+        if let Some(node) = self.base.table.find(number) {
+            node.0.add_name(to.clone());
+            node.0.remove_name(from);
+        }
+        let done = match moved {
+            Entry::Directory(_) => self.base.near(to.directory).and_then(|near| {
+                let replaced = replaced.map(|number| number.0);
+                self.base.places.rename_directory(number.0, &near, &to.name, replaced)?;
+                self.note_change(number)
+            }),
+            Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),
+        };
+        follow("rename", to, done);
+    }
+
+    /// Gives a renamed file's bytes the place of its name; until that is done they are at the old one.
+    fn move_data(&self, number: Number, from: &EntryName, to: &EntryName) -> Result<()> {
+        let found = match self.base.names.lookup(to) {
+            Ok(found) if found.inode == number => found,
+            // Somebody renamed or removed it since, and does this.
+            Ok(_) | Err(Failure::Refused(_)) => return Ok(()),
+            Err(failure) => return Err(of_names(failure)),
+        };
+        if found.attributes.kind != Kind::File {
+            self.make_other(to, number, &found.attributes)?;
+            self.remove_other(from, number)?;
+            return self.note_change(number);
+        }
+        if found.links > 1 {
+            self.note_change(number)?;
+            let node = self.base.table.find(number);
+            return node.map_or(Ok(()), |node| self.tell_names(&node.0, &found));
+        }
+        let places = &self.base.places;
+        let old = place_of(&found.attributes)?.clone();
+        let near = self.base.near(to.directory)?;
+        let new = places.link(&old, number.0, &near, &to.name)?;
+        let names = [(to.directory.0, to.name.clone())];
+        let swapped = places
+            .set_names(&new, number.0, &names)
+            .and_then(|()| self.set_place((to, number), &old, &new));
+        match swapped {
+            Ok(()) => places.remove(&old, number.0),
+            Err(error) => {
+                // Without an answer the store may have it: then neither is removed.
+                if error.errno() != libc::EIO {
+                    places.remove(&new, number.0)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn set_place(
+        &self,
+        (name, number): (&EntryName, Number),
+        old: &Place,
+        new: &Place,
+    ) -> Result<()> {
+        let now_ns = self.base.now_ns();
+        let swap = |attributes: &mut Attributes| {
+            if attributes.location.as_ref() != Some(old) {
+                return Err(Failure::Refused(Errno::STALE));
+            }
+            attributes.location = Some(new.clone());
+            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+            Ok(())
+        };
+        self.base.names.update_of((name, number), swap).map(drop).map_err(of_names)
+    }
+}

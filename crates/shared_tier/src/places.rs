@@ -1,0 +1,490 @@
+//! Where files and directories are on the disks: this node's own SSD, the shared disk, other nodes' SSDs.
+//!
+//! The bytes of a file are one ordinary file, at a [`Place`] that stands in its attributes in the store; directories are
+//! on the shared disk, and as far as they are needed on SSDs. All of them have their numbers as extended attributes
+//! (`docs/decisions/0047-shared-tier-on-disk.md`). What must hold:
+//! - Nothing is opened, changed or removed that has not the number that the caller asks for, and nothing through a
+//!   symbolic link: others may own directories and files on these disks.
+//! - Nothing gets a name in a tree before it has its number and its owner.
+
+pub(crate) mod marks;
+mod moving;
+pub(crate) mod peers;
+mod shared_disk;
+pub(crate) mod steps;
+pub(crate) mod tree;
+mod users_xattrs;
+
+use std::ffi::OsStr;
+use std::fmt::Debug;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use halocline_cluster::names::attributes::{Location, RelativePath};
+use halocline_model::namespace::{Name, ROOT};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::stat_descriptor;
+use halocline_vfs::namespace::statx::set_attr_on;
+use halocline_vfs::{SetAttr, Stat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use peers::Peers;
+use shared_disk::SharedDisk;
+use steps::Steps;
+pub use steps::Watcher;
+use tree::{FoundDirectory, Owner, Tree, proc_path};
+use users_xattrs::{remove_xattr, set_xattr};
+
+/// Where the bytes of a file are.
+pub type Place = Location;
+
+/// The tier of SSDs.
+pub const SSD: u8 = 0;
+/// The tier of the shared disk.
+pub const SHARED: u8 = 1;
+
+/// A directory on the way from the root to another one; the root itself is no step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryStep {
+    /// Its number.
+    pub number: u64,
+    /// Its name in the directory before.
+    pub name: Name,
+}
+
+/// Says where directories are in the store.
+pub trait Directories: Debug + Send + Sync {
+    /// The steps from the root to the directory with a number, it included. They may be wrong by the time of the answer.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such directory.
+    fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>>;
+}
+
+/// All disks, as one node sees them. Threads may share it.
+#[derive(Debug)]
+pub struct Places {
+    node: String,
+    ssd: Tree,
+    shared: SharedDisk,
+    peers: Peers,
+}
+
+impl Places {
+    /// Opens the tiers of a node: `root/ssd` is its own, `root/hdd` the disk that all share. Other nodes' SSDs are reached at `peers`, a
+    /// path with `{node}` in place of their names.
+    ///
+    /// # Errors
+    /// If a directory is missing, keeps no extended attributes, or is that of another node or tier.
+    pub fn open(
+        root: &Path,
+        node: &str,
+        peers: Option<&str>,
+        directories: Arc<dyn Directories>,
+    ) -> Result<Self> {
+        Self::open_watched(root, node, peers, directories, None)
+    }
+
+    /// The same; `watcher` is told of each step, for tests.
+    ///
+    /// # Errors
+    /// As [`Places::open`].
+    pub fn open_watched(
+        root: &Path,
+        node: &str,
+        peers: Option<&str>,
+        directories: Arc<dyn Directories>,
+        watcher: Option<Arc<dyn Watcher>>,
+    ) -> Result<Self> {
+        peers::check_node(node)?;
+        let steps = Steps::new(watcher);
+        let [ssd, shared] = [root.join("ssd"), root.join("hdd")];
+        let (ssd, shared) = (Tree::open(&ssd, steps.clone())?, Tree::open(&shared, steps.clone())?);
+        ssd.check_attributes()?;
+        shared.check_attributes()?;
+        let tier = peers::tier_id(&shared.private)?;
+        peers::claim(&ssd, node, &tier)?;
+        peers::note(&shared.private, node)?;
+        let peers = Peers::new(peers, tier, steps)?;
+        let shared = SharedDisk::new(shared, directories)?;
+        Ok(Self { node: node.to_owned(), ssd, shared, peers })
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Totals of the file system of the SSD or the shared disk.
+    ///
+    /// # Errors
+    /// Those of `statfs(2)`.
+    pub fn totals(&self, tier: u8) -> Result<libc::statvfs64> {
+        if tier == SSD { self.ssd.totals() } else { self.shared.tree.totals() }
+    }
+
+    /// Does something on the tree that a place is on, with the directory at which its path begins.
+    fn on<T>(
+        &self,
+        place: &Place,
+        act: impl FnOnce(&Tree, FoundDirectory) -> Result<T>,
+    ) -> Result<T> {
+        match (&place.node, place.tier) {
+            (Some(node), SSD) if *node == self.node => act(&self.ssd, (self.ssd.look(None)?, None)),
+            (Some(node), SSD) => {
+                let tree = self.peers.tree(node)?;
+                let root = tree.look(None)?;
+                act(&tree, (root, None))
+            }
+            (None, SHARED) => act(&self.shared.tree, self.shared.find(place.base, None)?),
+            _ => Err(Error::Cluster {
+                what: format!("{place:?}: no tier that this version knows"),
+                remedy: "mount with the version that wrote it".to_owned(),
+            }),
+        }
+    }
+
+    /// The file at a place, by [`OFlags::PATH`], and its path from the tree's root.
+    fn find<T>(
+        &self,
+        place: &Place,
+        inode: u64,
+        act: impl FnOnce(&Tree, OwnedFd, RelativePath) -> Result<T>,
+    ) -> Result<T> {
+        if place.tier == SSD && place.base != ROOT.0 {
+            return Err(Errno::NOENT.into());
+        }
+        self.on(place, |tree, (_, base)| {
+            let path = tree::below_path(base.as_ref(), &place.path)?;
+            let fd = match tree.look(Some(&path)) {
+                Err(Errno::NOTDIR | Errno::LOOP) => return Err(Errno::NOENT.into()),
+                found => found?,
+            };
+            let is_it = stat_descriptor(&fd)?.kind() == libc::S_IFREG
+                && marks::number(&fd, marks::INODE) == Some(inode);
+            if is_it { act(tree, fd, path) } else { Err(Errno::NOENT.into()) }
+        })
+    }
+
+    /// Makes a file on the own SSD, or on the shared disk if the SSD is full, and opens it for reading and writing.
+    ///
+    /// # Errors
+    /// `ENOSPC` if both are full.
+    pub fn make_file(
+        &self,
+        near: &[DirectoryStep],
+        name: &Name,
+        inode: u64,
+        (mode, uid, gid): (u32, u32, u32),
+    ) -> Result<(Place, OwnedFd)> {
+        let owner = Owner { mode, uid, gid };
+        if !self.ssd.is_nearly_full() {
+            match self.make_file_on(SSD, near, name, inode, owner) {
+                Err(error) if error.is_full() => {}
+                placed => return placed,
+            }
+        }
+        self.make_file_on(SHARED, near, name, inode, owner)
+    }
+
+    fn make_file_on(
+        &self,
+        tier: u8,
+        near: &[DirectoryStep],
+        name: &Name,
+        inode: u64,
+        owner: Owner,
+    ) -> Result<(Place, OwnedFd)> {
+        let directory = number_of(near);
+        let (tree, above) = self.directory_on(tier, near)?;
+        let (fd, path) = tree.make_file(&above, (directory, name), inode, owner)?;
+        Ok((self.place(tier, directory, &path)?, fd))
+    }
+
+    /// The directory for something new on the own SSD or the shared disk.
+    fn directory_on(&self, tier: u8, near: &[DirectoryStep]) -> Result<(&Tree, FoundDirectory)> {
+        if tier == SSD {
+            return Ok((&self.ssd, self.ssd.find_or_make(near)?));
+        }
+        Ok((&self.shared.tree, self.shared.find(number_of(near), Some(near))?))
+    }
+
+    /// The place of a path from the root of the own SSD or the shared disk.
+    fn place(&self, tier: u8, directory: u64, path: &RelativePath) -> Result<Place> {
+        Ok(if tier == SSD {
+            Place { node: Some(self.node.clone()), tier, base: ROOT.0, path: path.clone() }
+        } else {
+            let name = RelativePath::new(path.last()).ok_or(Errno::INVAL)?;
+            Place { node: None, tier, base: directory, path: name }
+        })
+    }
+
+    /// Opens the file at a place. One that is opened for writing loses the marks of a move that was not finished.
+    ///
+    /// # Errors
+    /// `ENOENT` if the file is not there (any more): its name is to be looked up again.
+    pub fn open_file(&self, place: &Place, inode: u64, flags: OFlags) -> Result<OwnedFd> {
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
+        self.find(place, inode, |tree, fd, _| {
+            if writes {
+                unmark(tree, &fd)?;
+            }
+            Ok(openat(CWD, proc_path(&fd), kept | OFlags::CLOEXEC, Mode::empty())?)
+        })
+    }
+
+    /// What the file at a place is.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub fn stat(&self, place: &Place, inode: u64) -> Result<Stat> {
+        self.find(place, inode, |_, fd, _| stat_descriptor(&fd))
+    }
+
+    /// Gives a file a second place on the same disk, for a rename: the first one is removed once the store has the new
+    /// one. Then [`Places::set_names`] is due.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub fn link(
+        &self,
+        place: &Place,
+        inode: u64,
+        to_near: &[DirectoryStep],
+        name: &Name,
+    ) -> Result<Place> {
+        let directory = number_of(to_near);
+        self.find(place, inode, |tree, fd, _| {
+            let above = if place.tier == SSD {
+                tree.find_or_make(to_near)?
+            } else {
+                self.shared.find(directory, Some(to_near))?
+            };
+            let path = tree.link(&fd, &above, name, inode)?;
+            let to = self.place(place.tier, directory, &path)?;
+            Ok(Place { node: place.node.clone(), ..to })
+        })
+    }
+
+    /// Keeps with a file which names it has, each in the directory with a number. All names have to be said where there are several, or
+    /// where the name is not that of the place; a single one that is is taken from there by a scan.
+    ///
+    /// # Errors
+    /// `EMLINK` if there are more than an attribute holds; as [`Places::open_file`].
+    pub fn set_names(&self, place: &Place, inode: u64, names: &[(u64, Name)]) -> Result<()> {
+        self.find(place, inode, |tree, fd, path| {
+            let is_plain = match names {
+                [(directory, name)] => {
+                    name.as_bytes() == path.last() && tree.parent_number(&path)? == Some(*directory)
+                }
+                _ => false,
+            };
+            tree.step("listing a file's names", || {
+                if is_plain {
+                    marks::clear(&fd, marks::NAMES)
+                } else {
+                    marks::set_names(&fd, names)
+                }
+            })
+        })
+    }
+
+    /// Removes the file at a place. It is no error if it is gone.
+    ///
+    /// # Errors
+    /// Those of `unlink(2)`, and of a node that is not reached.
+    pub fn remove(&self, place: &Place, inode: u64) -> Result<()> {
+        match self.find(place, inode, |tree, _, path| tree.unlink(&path, AtFlags::empty())) {
+            Err(error) if error.errno() == libc::ENOENT => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Changes a file's attributes.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub fn set_attributes(&self, place: &Place, inode: u64, change: &SetAttr) -> Result<Stat> {
+        self.find(place, inode, |tree, fd, _| {
+            if change.size.is_some() {
+                unmark(tree, &fd)?;
+            }
+            tree.step("setting a file's attributes", || set_attr_on(&fd, change))
+        })
+    }
+
+    /// Sets an extended attribute of a file; `flags` are those of `setxattr(2)`.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub fn set_xattr(
+        &self,
+        place: &Place,
+        inode: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        self.find(place, inode, |tree, fd, _| set_xattr(tree, &fd, name, value, flags))
+    }
+
+    /// Removes an extended attribute of a file.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub fn remove_xattr(&self, place: &Place, inode: u64, name: &OsStr) -> Result<()> {
+        self.find(place, inode, |tree, fd, _| remove_xattr(tree, &fd, name))
+    }
+
+    /// Makes a directory on the shared disk, before the store has it. If the store then refuses it, it is removed again.
+    ///
+    /// # Errors
+    /// Those of `mkdir(2)`.
+    pub fn make_directory(
+        &self,
+        near: &[DirectoryStep],
+        name: &Name,
+        inode: u64,
+        (mode, uid, gid): (u32, u32, u32),
+    ) -> Result<()> {
+        let step = DirectoryStep { number: inode, name: name.clone() };
+        self.shared.make(near, &step, Owner { mode, uid, gid })
+    }
+
+    /// Removes a directory from the shared disk, after the store has removed it; `near` are the steps to it.
+    ///
+    /// # Errors
+    /// Those of `rmdir(2)`, but not that something is left in it.
+    pub fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
+        let last = near.last().ok_or(Errno::BUSY)?;
+        self.shared.remove(last.number, near)
+    }
+
+    /// Before the store renames a directory: `near` are the steps to it.
+    ///
+    /// # Errors
+    /// If it is not found.
+    pub fn begin_rename(&self, near: &[DirectoryStep]) -> Result<()> {
+        let last = near.last().ok_or(Errno::BUSY)?;
+        self.shared.begin_rename(last.number, Some(near))
+    }
+
+    /// After the store has not renamed a directory.
+    ///
+    /// # Errors
+    /// Those of `unlink(2)`.
+    pub fn cancel_rename(&self, directory: u64) -> Result<()> {
+        self.shared.end_rename(directory)
+    }
+
+    /// After the store has renamed a directory: the same on the shared disk. `replaced` is the number of the directory that had the name. Done
+    /// once more, it does nothing.
+    ///
+    /// # Errors
+    /// Those of `rename(2)`. The directory is found all the same.
+    pub fn rename_directory(
+        &self,
+        directory: u64,
+        to_near: &[DirectoryStep],
+        name: &Name,
+        replaced: Option<u64>,
+    ) -> Result<()> {
+        self.shared.rename(directory, to_near, name, replaced)
+    }
+
+    /// Changes a directory's attributes on the shared disk.
+    ///
+    /// # Errors
+    /// If it is not found.
+    pub fn set_directory_attributes(&self, directory: u64, change: &SetAttr) -> Result<Stat> {
+        let fd = self.shared.descriptor(directory)?;
+        self.shared.tree.step("setting a directory's attributes", || set_attr_on(&fd, change))
+    }
+
+    /// Sets an extended attribute of a directory on the shared disk.
+    ///
+    /// # Errors
+    /// If it is not found.
+    pub fn set_directory_xattr(
+        &self,
+        directory: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
+        set_xattr(&self.shared.tree, &self.shared.descriptor(directory)?, name, value, flags)
+    }
+
+    /// Removes an extended attribute of a directory on the shared disk.
+    ///
+    /// # Errors
+    /// If it is not found.
+    pub fn remove_directory_xattr(&self, directory: u64, name: &OsStr) -> Result<()> {
+        remove_xattr(&self.shared.tree, &self.shared.descriptor(directory)?, name)
+    }
+
+    /// Makes a symbolic link on the shared disk, after the store has it.
+    ///
+    /// # Errors
+    /// Those of `symlink(2)`.
+    pub fn make_link(
+        &self,
+        near: &[DirectoryStep],
+        name: &Name,
+        inode: u64,
+        target: &OsStr,
+        owner: (u32, u32),
+    ) -> Result<()> {
+        self.shared.make_link(near, (name, inode), target, owner)
+    }
+
+    /// Makes a pipe, socket or device on the shared disk, after the store has it; `mode` has its kind.
+    ///
+    /// # Errors
+    /// Those of `mknod(2)`.
+    pub fn make_special(
+        &self,
+        near: &[DirectoryStep],
+        name: &Name,
+        inode: u64,
+        what: (u32, u32, u32, u64),
+    ) -> Result<()> {
+        self.shared.make_special(near, (name, inode), what)
+    }
+
+    /// Removes a symbolic link, pipe, socket or device from the shared disk. It is no error if it is gone.
+    ///
+    /// # Errors
+    /// Those of `unlink(2)`.
+    pub fn remove_other(&self, near: &[DirectoryStep], name: &Name, inode: u64) -> Result<()> {
+        self.shared.remove_other(near, (name, inode))
+    }
+
+    /// Removes what was made on the own SSD and never got a name; when nothing else uses it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn drop_temporaries(&self) -> Result<usize> {
+        self.ssd.drop_temporaries()
+    }
+}
+
+/// The number of the directory to which steps lead.
+fn number_of(near: &[DirectoryStep]) -> u64 {
+    near.last().map_or(ROOT.0, |step| step.number)
+}
+
+/// Takes from a file the marks of a move: it is about to be written, so another copy is not the same any more.
+fn unmark(tree: &Tree, fd: &impl AsFd) -> Result<()> {
+    tree.step("taking the marks of a move away", || {
+        marks::clear(fd, marks::LEAVING)?;
+        marks::clear(fd, marks::ARRIVING)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! Copies of a file from one disk to another, so that a scan knows at each moment which copy is right.
+//!
+//! The old copy gets a mark with the number of the move before the new one has a name, and the new one is named with that number. Whoever
+//! writes either takes its mark away first. So of two copies the one without a mark is right, and two with the same
+//! number are the same.
+
+use std::fs::File;
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+
+use halocline_cluster::names::attributes::RelativePath;
+use halocline_model::namespace::{Name, ROOT};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::statx::{set_attr_on, system_time};
+use halocline_vfs::namespace::{stat_descriptor, xattr};
+use halocline_vfs::{SetAttr, SetTime, Stat};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, seek};
+use rustix::io::Errno;
+
+use super::tree::{Tree, fresh, proc_path};
+use super::{DirectoryStep, Place, Places, marks};
+
+/// Bytes that are copied between two looks whether to go on.
+const PIECE: u64 = 8 << 20;
+/// Of the buffer that is used where the kernel does not copy.
+const BUFFER: usize = 256 << 10;
+
+/// A file that is being moved: its old copy.
+#[derive(Debug)]
+pub(crate) struct Source {
+    file: File,
+    pub(crate) stat: Stat,
+    number: u64,
+}
+
+impl Source {
+    /// Whether it is as it was when its copy was begun.
+    pub(crate) fn is_unchanged(&self) -> Result<bool> {
+        let [then, now] = [self.stat.raw, stat_descriptor(&self.file)?.raw];
+        let of = |raw: &libc::stat64| {
+            let times = (raw.st_mtime, raw.st_mtime_nsec, raw.st_ctime, raw.st_ctime_nsec);
+            (raw.st_size, times, raw.st_uid, raw.st_gid, raw.st_mode)
+        };
+        Ok(of(&then) == of(&now))
+    }
+}
+
+impl Places {
+    /// Begins a move of a file, with a number that no other move has: its copy is marked, durably.
+    pub(crate) fn begin_move(&self, place: &Place, inode: u64, number: u64) -> Result<Source> {
+        self.find(place, inode, |tree, fd, _| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            let file = File::from(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
+            tree.step("marking a file that is moved", || {
+                marks::set_number(&fd, marks::LEAVING, number)
+            })?;
+            // With what programs wrote: the copy is made of what is durable.
+            tree.step("syncing a file that is moved", || fsync(&file))?;
+            let stat = stat_descriptor(&fd)?;
+            Ok(Source { file, stat, number })
+        })
+    }
+
+    /// The move was not made: the old copy is the only one.
+    pub(crate) fn cancel_move(&self, place: &Place, inode: u64) -> Result<()> {
+        self.find(place, inode, |tree, fd, _| {
+            tree.step("taking the mark of a move away", || marks::clear(&fd, marks::LEAVING))
+        })
+    }
+
+    /// Copies a file to the own SSD or the shared disk, durably; `goes_on` is told how many bytes were copied.
+    ///
+    /// # Errors
+    /// `ECANCELED` if it does not go on, or if the file was changed meanwhile.
+    pub(crate) fn copy(
+        &self,
+        source: &Source,
+        tier: u8,
+        (near, name): (&[DirectoryStep], &Name),
+        inode: u64,
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Place> {
+        let directory = near.last().map_or(ROOT.0, |step| step.number);
+        let (tree, above) = self.directory_on(tier, near)?;
+        let fresh = fresh("m", inode);
+        let to = File::from(tree.temporary(&fresh)?);
+        let copied = (|| {
+            contents(tree, source, &to, goes_on)?;
+            attributes(tree, source, &to)?;
+            tree.step("marking a copy", || {
+                marks::set_number(&to, marks::INODE, inode)?;
+                marks::set_number(&to, marks::ARRIVING, source.number)
+            })?;
+            mode_and_times(tree, source, &to)?;
+            tree.step("syncing a copy", || fsync(&to))?;
+            if !source.is_unchanged()? {
+                return Err(Errno::CANCELED.into());
+            }
+            tree.settle(&to, &fresh, &above, (directory, name), inode)
+        })();
+        let path = copied.inspect_err(|_| tree.drop_temporary(&fresh))?;
+        let place = self.place(tier, directory, &path)?;
+        let synced = self.sync_name(tree, &to, &path);
+        if let Err(error) = synced {
+            self.remove(&place, inode)?;
+            return Err(error);
+        }
+        Ok(place)
+    }
+
+    /// A second sync of the file: its list of names may have been set when it was named.
+    fn sync_name(&self, tree: &Tree, to: &File, path: &RelativePath) -> Result<()> {
+        debug_assert!(!self.node.is_empty());
+        tree.step("syncing a copy", || fsync(to))?;
+        tree.sync_above(path)
+    }
+
+    /// The store has the new place: the old copy goes, and then the mark of the new one.
+    pub(crate) fn end_move(&self, from: &Place, to: &Place, inode: u64) -> Result<()> {
+        let removed = self.find(from, inode, |tree, _, path| {
+            tree.unlink(&path, rustix::fs::AtFlags::empty())?;
+            tree.sync_above(&path)
+        });
+        match removed {
+            Err(error) if error.errno() == libc::ENOENT => {}
+            other => other?,
+        }
+        self.find(to, inode, |tree, fd, _| {
+            tree.step("taking the mark of a move away", || marks::clear(&fd, marks::ARRIVING))
+        })
+    }
+}
+
+/// Copies all data, and keeps holes as holes.
+fn contents(
+    tree: &Tree,
+    source: &Source,
+    to: &File,
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<()> {
+    let (from, size) = (&source.file, source.stat.raw.st_size.unsigned_abs());
+    tree.step("sizing a copy", || to.set_len(size))?;
+    let mut buffer = vec![0; BUFFER];
+    let (mut at, mut in_kernel) = (0, true);
+    while at < size {
+        at = match seek(from, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => at,
+            start => start?,
+        };
+        let end = match seek(from, SeekFrom::Hole(at)) {
+            Err(Errno::INVAL) => size,
+            end => end?.min(size),
+        };
+        while at < end {
+            let piece = usize::try_from(PIECE.min(end - at)).unwrap_or(BUFFER);
+            let copied = if in_kernel { by_kernel(tree, from, to, at, piece)? } else { None };
+            in_kernel = copied.is_some();
+            let copied = match copied {
+                Some(copied) => copied,
+                None => through_buffer(tree, from, to, at, &mut buffer[..piece.min(BUFFER)])?,
+            };
+            if copied == 0 || !goes_on(copied) {
+                return Err(Errno::CANCELED.into());
+            }
+            at += copied;
+        }
+    }
+    Ok(())
+}
+
+/// `None` if the kernel cannot copy between these.
+fn by_kernel(tree: &Tree, from: &File, to: &File, at: u64, len: usize) -> Result<Option<u64>> {
+    let (mut read, mut write) = (at, at);
+    let copied = tree.step("copying", || {
+        match copy_file_range(from, Some(&mut read), to, Some(&mut write), len) {
+            Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) | Ok(0) => Ok(None),
+            Ok(copied) => Ok(Some(copied as u64)),
+            Err(errno) => Err(Error::from(errno)),
+        }
+    })?;
+    Ok(copied)
+}
+
+fn through_buffer(tree: &Tree, from: &File, to: &File, at: u64, buffer: &mut [u8]) -> Result<u64> {
+    tree.step("copying", || {
+        let read = from.read_at(buffer, at)?;
+        to.write_all_at(&buffer[..read], at)?;
+        Ok::<_, std::io::Error>(read as u64)
+    })
+}
+
+/// Owner and extended attributes, with the list of names; not the marks.
+fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
+    let raw = &source.stat.raw;
+    let now = stat_descriptor(to)?.raw;
+    let owner = SetAttr {
+        uid: (now.st_uid != raw.st_uid).then_some(raw.st_uid),
+        gid: (now.st_gid != raw.st_gid).then_some(raw.st_gid),
+        ..SetAttr::default()
+    };
+    tree.step("setting a copy's attributes", || {
+        set_attr_on(to, &owner)?;
+        let names = xattr::list_on(&source.file)?;
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            let name = std::ffi::OsStr::from_bytes(name);
+            if xattr::hidden_xattr(name) && name != marks::NAMES {
+                continue;
+            }
+            match xattr::get_on(&source.file, name) {
+                Err(error) if error.errno() == libc::ENODATA => {}
+                value => xattr::set_on(to, name, &value?, 0)?,
+            }
+        }
+        Ok::<_, Error>(())
+    })
+}
+
+fn mode_and_times(tree: &Tree, source: &Source, to: &File) -> Result<()> {
+    let raw = &source.stat.raw;
+    let rest = SetAttr {
+        mode: Some(raw.st_mode & 0o7777),
+        atime: Some(SetTime::At(system_time((raw.st_atime, raw.st_atime_nsec)))),
+        mtime: Some(SetTime::At(system_time((raw.st_mtime, raw.st_mtime_nsec)))),
+        ..SetAttr::default()
+    };
+    tree.step("setting a copy's attributes", || set_attr_on(to, &rest)).map(drop)
+}

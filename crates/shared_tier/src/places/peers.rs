@@ -1,0 +1,185 @@
+//! Which node and tier a directory belongs to, and where the SSDs of other nodes are reached.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use halocline_api::control::tier::PRIVATE;
+use halocline_os::beneath;
+use halocline_os::bounded;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, Use};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, unlinkat};
+use rustix::io::Errno;
+
+use super::steps::Steps;
+use super::tree::{Tree, fresh};
+
+/// The file on a node's SSD that says whose it is: two lines, the node's name and the tier's id.
+const NODE: &str = "node";
+/// The file on the shared disk with the tier's id.
+const TIER: &str = "tier";
+/// On the shared disk: a directory with a file by the name of each node.
+const NODES: &str = "nodes";
+/// The most bytes of either.
+const BYTES_MAX: u64 = 1024;
+/// Where a pattern has the node's name.
+const PATTERN: &str = "{node}";
+
+/// Where other nodes' SSDs are.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    pattern: Option<String>,
+    tier: String,
+    steps: Steps,
+}
+
+/// Whether a text can be a node's name: one that can stand in a path.
+pub(crate) fn check_node(node: &str) -> Result<()> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_name = node.bytes().all(is_good) && !node.starts_with('.') && !node.is_empty();
+    if is_name && node.len() <= 255 {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{node:?} can be no node's name"),
+        "use letters, digits, '-', '_' and '.', and begin with none of the last",
+    ))
+}
+
+/// The id of a tier, from its shared disk; made there if it has none yet. All nodes find the same one.
+pub(crate) fn tier_id(shared: &PrivateDir) -> Result<String> {
+    loop {
+        if let Some(id) = shared.read(TIER, BYTES_MAX)? {
+            return text(&id, shared.path(), TIER);
+        }
+        let random = || RandomState::new().hash_one(std::process::id());
+        let id = format!("{:016x}{:016x}\n", random(), random());
+        let name = fresh(TIER, 0);
+        let mut file = shared.file(&name, Use::New)?;
+        let at = |error: io::Error| Error::at(shared.path().join(TIER), "write")(error);
+        io::Write::write_all(&mut file, id.as_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(at)?;
+        // Of several nodes, one is first.
+        let linked = linkat(shared, &name, shared, TIER, AtFlags::empty());
+        unlinkat(shared, &name, AtFlags::empty()).map_err(|errno| at(errno.into()))?;
+        match linked {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(at(errno.into())),
+        }
+    }
+}
+
+fn text(bytes: &[u8], dir: &Path, name: &str) -> Result<String> {
+    let is_ours = !bytes.is_empty() && bytes.iter().all(|byte| matches!(byte, b'\n' | b' '..=b'~'));
+    match std::str::from_utf8(bytes) {
+        Ok(text) if is_ours => Ok(text.trim_end().to_owned()),
+        _ => Err(Error::invalid(
+            format!("{}: Halocline did not write this", dir.join(name).display()),
+            "find out who did; it is made again if it is missing",
+        )),
+    }
+}
+
+/// The nodes that were ever mounted, as the shared disk knows them.
+pub(crate) fn nodes(shared: &PrivateDir) -> Result<Vec<String>> {
+    let names = shared.sub(NODES)?.names()?;
+    let mut nodes: Vec<String> =
+        names.iter().filter_map(|name| name.to_str()).map(str::to_owned).collect();
+    nodes.retain(|node| check_node(node).is_ok());
+    nodes.sort();
+    Ok(nodes)
+}
+
+/// Notes on the shared disk that there is a node.
+pub(crate) fn note(shared: &PrivateDir, node: &str) -> Result<()> {
+    shared.sub(NODES)?.file(node, Use::Write).map(drop)
+}
+
+/// Whose SSD of this tier is at a path, if it is one's.
+pub(crate) fn node_of(path: &Path, tier: &str) -> Option<String> {
+    let found = whose(path).ok()?;
+    let (node, of) = found.split_once('\n')?;
+    (of == tier && check_node(node).is_ok()).then(|| node.to_owned())
+}
+
+/// Makes an SSD that of a node of a tier, or checks that it is.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is another one's.
+pub(crate) fn claim(ssd: &Tree, node: &str, tier: &str) -> Result<()> {
+    let ours = format!("{node}\n{tier}");
+    let Some(found) = ssd.private.read(NODE, BYTES_MAX)? else {
+        return ssd.private.replace(NODE, format!("{ours}\n").as_bytes());
+    };
+    let found = text(&found, ssd.private.path(), NODE)?;
+    if found == ours {
+        return Ok(());
+    }
+    Err(other(&ssd.path, &found, node))
+}
+
+fn other(path: &Path, found: &str, node: &str) -> Error {
+    let whose = found.lines().next().unwrap_or_default().escape_default();
+    let what = if whose.to_string() == node {
+        format!("{}: this SSD belongs to another tier's node {node}", path.display())
+    } else {
+        format!("{}: this SSD is that of node {whose}, not of {node}", path.display())
+    };
+    Error::Cluster { what, remedy: "give the right --node, --peers or ROOT".to_owned() }
+}
+
+impl Peers {
+    /// `pattern` has `{node}` where a node's name stands.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it has not.
+    pub(crate) fn new(pattern: Option<&str>, tier: String, steps: Steps) -> Result<Self> {
+        if let Some(pattern) = pattern.filter(|pattern| !pattern.contains(PATTERN)) {
+            return Err(Error::invalid(
+                format!("{pattern:?} is one path for the SSDs of all nodes"),
+                "give one with {node} in it: --peers '/cluster/{node}/ssd'",
+            ));
+        }
+        Ok(Self { pattern: pattern.map(str::to_owned), tier, steps })
+    }
+
+    /// The SSD of a node.
+    ///
+    /// # Errors
+    /// [`Error::Cluster`] if it is not reached, or is another one's.
+    pub(crate) fn tree(&self, node: &str) -> Result<Tree> {
+        check_node(node)?;
+        let Some(pattern) = &self.pattern else {
+            return Err(Error::Cluster {
+                what: format!("the file lies on the SSD of node {node}, which is not reached here"),
+                remedy: "mount with --peers '/cluster/{node}/ssd'".to_owned(),
+            });
+        };
+        let path = PathBuf::from(pattern.replace(PATTERN, node));
+        let unreached = |why: String| Error::Cluster {
+            what: format!("the SSD of node {node} is not reached at {}: {why}", path.display()),
+            remedy: "start that node, or mount its SSD there; other nodes' files are not concerned"
+                .to_owned(),
+        };
+        // Before anything is made there: an empty directory, where nothing is mounted, is not its SSD.
+        let found = whose(&path).map_err(|error| unreached(error.to_string()))?;
+        if found != format!("{node}\n{}", self.tier) {
+            return Err(other(&path, &found, node));
+        }
+        Tree::open(&path, self.steps.clone()).map_err(|error| unreached(error.to_string()))
+    }
+}
+
+/// What an SSD says about whose it is.
+fn whose(path: &Path) -> io::Result<String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = openat(CWD, path, flags, Mode::empty())?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let name = Path::new(PRIVATE).join(NODE);
+    let file = std::fs::File::from(beneath::open(root.as_fd(), &name, flags, Mode::empty())?);
+    let bytes = bounded::read_from(&file, BYTES_MAX)?;
+    text(&bytes, path, NODE).map_err(|error| io::Error::other(error.to_string()))
+}

@@ -1,0 +1,38 @@
+//! The steps in which disks change, each of them one call that a file system does or refuses. Tests stop and fail them.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use halocline_os::error::Result;
+
+/// Is told of each step. It may fail one, which is then not made, or unwind, as if the process had died there.
+pub trait Watcher: Debug + Send + Sync {
+    /// Before a step.
+    ///
+    /// # Errors
+    /// What the step then fails with.
+    fn before(&self, what: &'static str) -> Result<()>;
+}
+
+/// All steps of one node.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Steps(Option<Arc<dyn Watcher>>);
+
+impl Steps {
+    /// Steps that a watcher is told of.
+    pub(crate) const fn new(watcher: Option<Arc<dyn Watcher>>) -> Self {
+        Self(watcher)
+    }
+
+    /// Makes a step; `what` is for people.
+    pub(crate) fn step<T, E: Into<halocline_os::error::Error>>(
+        &self,
+        what: &'static str,
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T> {
+        if let Some(watcher) = &self.0 {
+            watcher.before(what)?;
+        }
+        act().map_err(Into::into)
+    }
+}

@@ -1,0 +1,317 @@
+//! The disks with directories that a table names, and hostile trees.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use parking_lot::Mutex;
+use rustix::fs::mkfifoat;
+
+use super::*;
+
+/// The store's side: each directory with the number of the one above, and its name.
+#[derive(Debug, Default)]
+struct Table(Mutex<BTreeMap<u64, (u64, Name)>>);
+
+impl Table {
+    fn put(&self, number: u64, above: u64, name: &str) -> Vec<DirectoryStep> {
+        self.0.lock().insert(number, (above, Name::from(name)));
+        self.steps(number).unwrap()
+    }
+}
+
+impl Directories for Table {
+    fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+        let (mut steps, mut at) = (Vec::new(), directory);
+        while at != ROOT.0 {
+            let (above, name) = self.0.lock().get(&at).cloned().ok_or(Errno::NOENT)?;
+            steps.push(DirectoryStep { number: at, name });
+            at = above;
+        }
+        steps.reverse();
+        Ok(steps)
+    }
+}
+
+struct Disks {
+    scratch: tempfile::TempDir,
+    table: Arc<Table>,
+}
+
+impl Disks {
+    /// Two nodes, `n1` and `n2`, and the shared disk that both see.
+    fn new() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::create_dir(scratch.path().join("shared")).unwrap();
+        for node in ["n1", "n2"] {
+            fs::create_dir_all(scratch.path().join(node).join("ssd")).unwrap();
+            symlink("../shared", scratch.path().join(node).join("hdd")).unwrap();
+        }
+        Self { scratch, table: Arc::default() }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.scratch.path().join(path)
+    }
+
+    fn try_node(&self, node: &str) -> Result<Places> {
+        let peers = format!("{}/{{node}}/ssd", self.scratch.path().display());
+        Places::open(&self.at(node), node, Some(&peers), self.table.clone())
+    }
+
+    fn node(&self, node: &str) -> Places {
+        self.try_node(node).unwrap()
+    }
+}
+
+fn owner(mode: u32) -> (u32, u32, u32) {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    (mode, uid.as_raw(), gid.as_raw())
+}
+
+fn name(text: &str) -> Name {
+    Name::from(text)
+}
+
+/// Makes a file with a text in it.
+fn make(places: &Places, near: &[DirectoryStep], called: &str, inode: u64) -> Place {
+    let (place, fd) = places.make_file(near, &name(called), inode, owner(0o640)).unwrap();
+    write!(File::from(fd), "{called} {inode}").unwrap();
+    place
+}
+
+fn read(places: &Places, place: &Place, inode: u64) -> Result<String> {
+    let mut text = String::new();
+    File::from(places.open_file(place, inode, OFlags::RDONLY)?).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn is_gone<T>(found: Result<T>) -> bool {
+    found.is_err_and(|error| error.errno() == libc::ENOENT)
+}
+
+#[test]
+fn a_file_is_a_plain_file_by_its_own_name_and_other_nodes_read_it() {
+    let disks = Disks::new();
+    let (one, two) = (disks.node("n1"), disks.node("n2"));
+    let near = disks.table.put(5, 1, "d");
+    one.make_directory(&[], &name("d"), 5, owner(0o755)).unwrap();
+    let place = make(&one, &near, "f", 7);
+    assert_eq!(fs::read_to_string(disks.at("n1/ssd/d/f")).unwrap(), "f 7");
+    assert_eq!(disks.at("n1/ssd/d/f").metadata().unwrap().permissions().mode() & 0o7777, 0o640);
+    let closed = disks.at("n1/ssd/d").metadata().unwrap().permissions().mode();
+    assert_eq!(closed & 0o7777, 0o700, "the modes of directories are those on the shared disk");
+    assert_eq!(disks.at("shared/d").metadata().unwrap().permissions().mode() & 0o7777, 0o755);
+    assert_eq!(read(&two, &place, 7).unwrap(), "f 7");
+    assert!(is_gone(read(&two, &place, 8)), "another number");
+    two.remove(&place, 7).unwrap();
+    two.remove(&place, 7).unwrap();
+    assert!(is_gone(read(&one, &place, 7)));
+}
+
+#[test]
+fn names_that_are_taken_do_no_harm() {
+    let disks = Disks::new();
+    let one = disks.node("n1");
+    let near = disks.table.put(5, 1, "d");
+    let [first, second] = [7, 8].map(|inode| make(&one, &near, "f", inode));
+    assert_eq!(second.path.as_bytes(), b"d/f~8");
+    assert_eq!(read(&one, &first, 7).unwrap(), "f 7");
+    assert_eq!(read(&one, &second, 8).unwrap(), "f 8");
+    // The directory was renamed in the store: another one has its name, and its place on the SSD has another one.
+    disks.table.put(5, 1, "old");
+    let near = disks.table.put(6, 1, "d");
+    let third = make(&one, &near, "f", 9);
+    assert_eq!(third.path.as_bytes(), b"d~6/f");
+    assert_eq!(read(&one, &first, 7).unwrap(), "f 7");
+    let long = "x".repeat(255);
+    let [plain, numbered] = [10, 11].map(|inode| make(&one, &[], &long, inode));
+    assert_eq!((plain.path.last().len(), numbered.path.last().len()), (255, 255));
+    assert!(one.make_file(&[], &name(".halocline"), 12, owner(0o600)).is_err());
+}
+
+#[test]
+fn a_renamed_file_has_both_places_until_the_first_is_removed() {
+    let disks = Disks::new();
+    let (one, two) = (disks.node("n1"), disks.node("n2"));
+    let [from, to] = [(5, "a"), (6, "b")].map(|(number, name)| disks.table.put(number, 1, name));
+    let place = make(&one, &from, "f", 7);
+    make(&one, &to, "g", 8);
+    // By another node, through its peers' directory.
+    let new = two.link(&place, 7, &to, &name("g")).unwrap();
+    assert_eq!((new.node.as_deref(), new.path.as_bytes()), (Some("n1"), &b"b/g~7"[..]));
+    two.set_names(&new, 7, &[(6, name("g"))]).unwrap();
+    two.remove(&place, 7).unwrap();
+    assert_eq!(read(&one, &new, 7).unwrap(), "f 7");
+    let fd = one.open_file(&new, 7, OFlags::RDONLY).unwrap();
+    assert_eq!(marks::names(&fd), [(6, name("g"))]);
+    let again = one.link(&new, 7, &from, &name("f")).unwrap();
+    one.set_names(&again, 7, &[(5, name("f"))]).unwrap();
+    assert_eq!(marks::names(&fd), [], "its place says it");
+}
+
+#[test]
+fn a_directory_is_found_at_every_step_of_its_rename() {
+    let disks = Disks::new();
+    let (one, two) = (disks.node("n1"), disks.node("n2"));
+    let a = disks.table.put(5, 1, "a");
+    let below = disks.table.put(6, 5, "below");
+    disks.table.put(7, 1, "to");
+    for (near, called, number) in [(&[][..], "a", 5), (&a, "below", 6), (&[], "to", 7)] {
+        one.make_directory(near, &name(called), number, owner(0o755)).unwrap();
+    }
+    // A file of the shared disk, as a move makes it.
+    let (place, _fd) = one
+        .make_file_on(SHARED, &below, &name("f"), 9, Owner { mode: 0o600, uid: 0, gid: 0 })
+        .unwrap();
+    assert_eq!((place.base, place.path.as_bytes()), (6, &b"f"[..]));
+    one.begin_rename(&a).unwrap();
+    two.stat(&place, 9).unwrap();
+    let to = disks.table.put(7, 1, "to");
+    disks.table.put(5, 7, "b");
+    // The node that renames it dies here: the store has it and the disk has not.
+    disks.node("n2").stat(&place, 9).unwrap();
+    two.rename_directory(5, &to, &name("b"), None).unwrap();
+    assert!(disks.at("shared/to/b/below/f").exists());
+    two.rename_directory(5, &to, &name("b"), None).unwrap();
+    for places in [&one, &two, &disks.node("n1")] {
+        places.stat(&place, 9).unwrap();
+    }
+    assert_eq!(fs::read_dir(disks.at("shared/.halocline/renaming")).unwrap().count(), 0);
+    assert!(is_gone(one.set_directory_attributes(99, &SetAttr::default())));
+}
+
+#[test]
+fn a_directory_that_replaces_an_empty_one_or_a_leftover_is_found() {
+    let disks = Disks::new();
+    let one = disks.node("n1");
+    let a = disks.table.put(5, 1, "a");
+    for (called, number) in [("a", 5), ("b", 6)] {
+        one.make_directory(&[], &name(called), number, owner(0o755)).unwrap();
+    }
+    one.begin_rename(&a).unwrap();
+    let b = disks.table.put(5, 1, "b");
+    one.rename_directory(5, &[], &name("b"), Some(6)).unwrap();
+    assert_eq!(
+        one.shared.tree.directory_at(RelativePath::new(b"b").as_ref(), 5).unwrap().map(drop),
+        Some(())
+    );
+    // Something that Halocline did not make has the name.
+    fs::create_dir(disks.at("shared/c")).unwrap();
+    fs::write(disks.at("shared/c/users"), "kept").unwrap();
+    one.begin_rename(&b).unwrap();
+    let c = disks.table.put(5, 1, "c");
+    one.rename_directory(5, &[], &name("c"), None).unwrap();
+    assert!(disks.at("shared/c~5").is_dir() && disks.at("shared/c/users").exists());
+    disks.node("n2").set_directory_attributes(5, &SetAttr::default()).unwrap();
+    // With something left in it, it stays.
+    fs::write(disks.at("shared/c~5/left"), "kept").unwrap();
+    one.remove_directory(&c).unwrap();
+    assert!(disks.at("shared/c~5/left").exists());
+}
+
+#[test]
+fn no_link_is_followed_and_nothing_but_a_file_is_opened() {
+    let disks = Disks::new();
+    let one = disks.node("n1");
+    fs::create_dir(disks.at("outside")).unwrap();
+    fs::write(disks.at("outside/f"), "secret").unwrap();
+    marks::set_number(&File::open(disks.at("outside/f")).unwrap(), marks::INODE, 7).unwrap();
+    symlink(disks.at("outside"), disks.at("n1/ssd/d")).unwrap();
+    symlink(disks.at("outside/f"), disks.at("n1/ssd/f")).unwrap();
+    mkfifoat(CWD, disks.at("n1/ssd/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+    fs::create_dir(disks.at("n1/ssd/directory")).unwrap();
+    let at = |path: &str| Place {
+        node: Some("n1".to_owned()),
+        tier: SSD,
+        base: 1,
+        path: RelativePath::new(path.as_bytes()).unwrap(),
+    };
+    for path in ["d/f", "f", "fifo", "directory", "no", "f/f", ".halocline/node"] {
+        assert!(is_gone(one.open_file(&at(path), 7, OFlags::RDWR)), "{path}");
+        assert!(is_gone(one.stat(&at(path), 7)), "{path}");
+        assert!(is_gone(one.link(&at(path), 7, &[], &name("stolen"))), "{path}");
+        one.remove(&at(path), 7).unwrap();
+    }
+    assert_eq!(fs::read_to_string(disks.at("outside/f")).unwrap(), "secret");
+    assert!(disks.at("n1/ssd/.halocline/node").exists() && disks.at("n1/ssd/fifo").exists());
+    // A new file does not go through the link either.
+    let near = disks.table.put(5, 1, "d");
+    let place = make(&one, &near, "f", 8);
+    assert_eq!(place.path.as_bytes(), b"d~5/f");
+    for place in [
+        Place { tier: 2, ..at("f") },
+        Place { node: None, tier: SSD, ..at("f") },
+        Place { node: Some("../n2".to_owned()), ..at("f") },
+    ] {
+        assert!(one.stat(&place, 7).is_err(), "{place:?}");
+    }
+}
+
+#[test]
+fn only_the_right_ssd_is_used_and_a_node_that_is_away_is_named() {
+    let disks = Disks::new();
+    let (one, two) = (disks.node("n1"), disks.node("n2"));
+    let place = make(&one, &[], "f", 7);
+    fs::rename(disks.at("n1"), disks.at("n3")).unwrap();
+    let error = two.stat(&place, 7).unwrap_err();
+    assert_eq!(error.errno(), libc::EIO);
+    let text = error.to_string();
+    assert!(text.contains("node n1") && text.contains("/n1/ssd"), "{text}");
+    let error = disks.try_node("n3").unwrap_err().to_string();
+    assert!(error.contains("that of node n1, not of n3"), "{error}");
+    // An empty directory, where its SSD should be mounted, is not its SSD, and nothing is made there.
+    fs::create_dir_all(disks.at("n1/ssd")).unwrap();
+    assert_eq!(two.stat(&place, 7).unwrap_err().errno(), libc::EIO);
+    assert_eq!(fs::read_dir(disks.at("n1/ssd")).unwrap().count(), 0);
+    fs::write(disks.at("n3/ssd/.halocline/node"), "n1\nanother\n").unwrap();
+    let error = Places::open(&disks.at("n3"), "n1", None, disks.table.clone()).unwrap_err();
+    assert!(error.to_string().contains("another tier"), "{error}");
+    let alone = Places::open(&disks.at("n2"), "n2", None, disks.table.clone()).unwrap();
+    assert!(alone.stat(&place, 7).unwrap_err().to_string().contains("--peers"));
+    assert!(Places::open(&disks.at("n2"), "../n2", None, disks.table.clone()).is_err());
+}
+
+#[test]
+fn who_writes_takes_the_marks_of_a_move_away_and_programs_set_none() {
+    let disks = Disks::new();
+    let one = disks.node("n1");
+    let place = make(&one, &[], "f", 7);
+    let file = File::open(disks.at("n1/ssd/f")).unwrap();
+    for flags in [OFlags::RDWR, OFlags::WRONLY, OFlags::TRUNC] {
+        marks::set_number(&file, marks::LEAVING, 4).unwrap();
+        marks::set_number(&file, marks::ARRIVING, 4).unwrap();
+        one.open_file(&place, 7, OFlags::RDONLY).unwrap();
+        assert_eq!(marks::number(&file, marks::LEAVING), Some(4));
+        one.open_file(&place, 7, flags).unwrap();
+        assert_eq!(marks::number(&file, marks::LEAVING), None);
+        assert_eq!(marks::number(&file, marks::ARRIVING), None);
+    }
+    let set = one.set_xattr(&place, 7, OsStr::new(marks::INODE), b"8", 0);
+    assert_eq!(set.unwrap_err().errno(), libc::EPERM);
+    one.set_xattr(&place, 7, OsStr::new("user.a"), b"8", 0).unwrap();
+    one.remove_xattr(&place, 7, OsStr::new("user.a")).unwrap();
+}
+
+#[test]
+fn links_and_pipes_come_and_go_on_the_shared_disk() {
+    let disks = Disks::new();
+    let one = disks.node("n1");
+    let (_, uid, gid) = owner(0);
+    let target = OsStr::new("../\u{e9}");
+    one.make_link(&[], &name("l"), 7, target, (uid, gid)).unwrap();
+    // What is there under the name is one that was left.
+    one.make_special(&[], &name("l"), 8, (libc::S_IFIFO | 0o622, uid, gid, 0)).unwrap();
+    let found = fs::symlink_metadata(disks.at("shared/l")).unwrap();
+    assert_eq!(found.permissions().mode(), libc::S_IFIFO | 0o622);
+    fs::write(disks.at("shared/users"), "kept").unwrap();
+    one.make_link(&[], &name("users"), 9, target, (uid, gid)).unwrap();
+    assert_eq!(fs::read_link(disks.at("shared/users~9")).unwrap(), PathBuf::from(target));
+    for (called, inode) in [("l", 8), ("users", 9), ("no", 10)] {
+        one.remove_other(&[], &name(called), inode).unwrap();
+    }
+    assert_eq!(fs::read_to_string(disks.at("shared/users")).unwrap(), "kept");
+    assert_eq!(fs::read_dir(disks.at("shared")).unwrap().count(), 2, "that, and our directory");
+}

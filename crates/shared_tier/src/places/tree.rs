@@ -1,0 +1,480 @@
+//! The directory tree of one tier on one node, with directories that are known by their numbers.
+//!
+//! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
+
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use halocline_api::control::tier::PRIVATE;
+use halocline_cluster::names::NAME_BYTES_MAX;
+use halocline_cluster::names::attributes::RelativePath;
+use halocline_model::namespace::{Name, ROOT};
+use halocline_os::beneath;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, own_uid};
+use halocline_os::rename_new::rename_new;
+use halocline_vfs::SetAttr;
+use halocline_vfs::namespace::stat_descriptor;
+use halocline_vfs::namespace::statx::{set_attr_on, statfs};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, statat, unlinkat};
+use rustix::io::Errno;
+
+use super::DirectoryStep;
+use super::marks;
+use super::steps::Steps;
+
+/// A directory that was found, and its path from the root; `None` for the root itself.
+pub(crate) type FoundDirectory = (OwnedFd, Option<RelativePath>);
+
+/// Owner and mode of something new.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Owner {
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// One tier's tree.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: OwnedFd,
+    /// For messages.
+    pub(crate) path: PathBuf,
+    pub(crate) private: PrivateDir,
+    /// Where things are made before they get a name.
+    pub(crate) tmp: PrivateDir,
+    steps: Steps,
+}
+
+/// The names by which something may be found: its own, or if that is taken, with its number.
+pub(crate) fn candidates(name: &Name, number: u64) -> [Name; 2] {
+    let suffix = format!("~{number}");
+    let name_bytes = name.as_bytes();
+    let kept = &name_bytes[..name_bytes.len().min(NAME_BYTES_MAX - suffix.len())];
+    [name.clone(), Name::from([kept, suffix.as_bytes()].concat().as_slice())]
+}
+
+pub(crate) fn os(name: &Name) -> &OsStr {
+    OsStr::from_bytes(name.as_bytes())
+}
+
+/// The path by which a descriptor can be opened again.
+pub(crate) fn proc_path(fd: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+
+impl Tree {
+    /// Opens the tier at `path`, and makes its private directories if they are missing.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or its private directories are not ours alone.
+    pub(crate) fn open(path: &Path, steps: Steps) -> Result<Self> {
+        let flags = DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, path, flags, Mode::empty())
+            .map_err(|errno| Error::at(path, "open the tier (is it mounted?)")(errno.into()))?;
+        let private = PrivateDir::make_in(&root, path, PRIVATE)?;
+        let tmp = private.sub("tmp")?;
+        Ok(Self { root, path: path.to_owned(), private, tmp, steps })
+    }
+
+    /// Makes a step.
+    pub(crate) fn step<T, E: Into<Error>>(
+        &self,
+        what: &'static str,
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T> {
+        self.steps.step(what, act)
+    }
+
+    /// Refuses a file system that keeps no extended attributes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub(crate) fn check_attributes(&self) -> Result<()> {
+        let name = format!("attributes-{}", std::process::id());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let made = openat(&self.tmp, &name, flags, Mode::RUSR | Mode::WUSR);
+        let at = |errno: Errno| Error::at(self.tmp.path(), "make a file in")(errno.into());
+        let file = match made {
+            // A full disk has kept attributes before.
+            Err(Errno::NOSPC | Errno::DQUOT) => return Ok(()),
+            made => made.map_err(at)?,
+        };
+        let set = marks::set_number(&file, marks::INODE, 2);
+        let _gone = unlinkat(&self.tmp, &name, AtFlags::empty());
+        match set {
+            Err(error) if error.is_full() => Ok(()),
+            Err(_) => Err(Error::invalid(
+                format!(
+                    "{}: its file system keeps no extended attributes (user.*), by which files keep their numbers",
+                    self.path.display()
+                ),
+                "use another file system, or switch them on (NFS: version 4.2 on Linux 5.9 or later)",
+            )),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Whether less than a fiftieth of it is free.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        statfs(self.root.as_fd()).is_ok_and(|totals| totals.f_bavail < totals.f_blocks / 50)
+    }
+
+    /// Totals of its file system.
+    pub(crate) fn totals(&self) -> Result<libc::statvfs64> {
+        statfs(self.root.as_fd())
+    }
+
+    /// Opens something below the root by its path, by [`OFlags::PATH`].
+    pub(crate) fn look(&self, path: Option<&RelativePath>) -> rustix::io::Result<OwnedFd> {
+        let path = path.map_or(Path::new(""), RelativePath::as_path);
+        beneath::open(&self.root, path, OFlags::PATH, Mode::empty())
+    }
+
+    /// As [`look`](Self::look), but what is at the path itself may be a symbolic link.
+    pub(crate) fn look_at_link(&self, path: &RelativePath) -> rustix::io::Result<OwnedFd> {
+        let (above, name) = beneath::parent(self.root.as_fd(), path.as_path())?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&above, name, flags, Mode::empty())
+    }
+
+    /// The directory at `path`, if it has that number.
+    pub(crate) fn directory_at(
+        &self,
+        path: Option<&RelativePath>,
+        number: u64,
+    ) -> Result<Option<OwnedFd>> {
+        let below = path.map_or(Path::new(""), RelativePath::as_path);
+        match beneath::open(&self.root, below, DIRECTORY, Mode::empty()) {
+            Ok(fd) if path.is_none() || marks::number(&fd, marks::DIRECTORY) == Some(number) => {
+                Ok((path.is_none() == (number == ROOT.0)).then_some(fd))
+            }
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The directory to which steps from the root lead; `None` if it is not there.
+    pub(crate) fn find(&self, steps: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
+        let Some(last) = steps.last() else { return Ok(Some((self.look(None)?, None))) };
+        let names: Vec<&[u8]> = steps.iter().map(|step| step.name.as_bytes()).collect();
+        let path = RelativePath::new(&names.join(&b'/')).ok_or(Errno::NAMETOOLONG)?;
+        if let Some(fd) = self.directory_at(Some(&path), last.number)? {
+            return Ok(Some((fd, Some(path))));
+        }
+        self.find_below((self.look(None)?, None), steps)
+    }
+
+    /// The directory to which steps lead from one that was found.
+    pub(crate) fn find_below(
+        &self,
+        mut found: FoundDirectory,
+        steps: &[DirectoryStep],
+    ) -> Result<Option<FoundDirectory>> {
+        for step in steps {
+            match self.child(&found, step)? {
+                Some(child) => found = child,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// Names something without a number that was made in the directory of temporary names.
+    pub(crate) fn settle_other(
+        &self,
+        fresh: &str,
+        above: &FoundDirectory,
+        name: &Name,
+    ) -> Result<()> {
+        below(above.1.as_ref(), name)?;
+        self.step("naming a link or device", || rename_new(&self.tmp, fresh, &above.0, os(name)))
+    }
+
+    /// A directory in another one.
+    pub(crate) fn child(
+        &self,
+        above: &FoundDirectory,
+        step: &DirectoryStep,
+    ) -> Result<Option<FoundDirectory>> {
+        for name in candidates(&step.name, step.number) {
+            let path = below(above.1.as_ref(), &name)?;
+            if let Some(fd) = self.directory_at(Some(&path), step.number)? {
+                return Ok(Some((fd, Some(path))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The directory to which steps from the root lead; what is missing is made, closed to others.
+    pub(crate) fn find_or_make(&self, steps: &[DirectoryStep]) -> Result<FoundDirectory> {
+        if let Some(found) = self.find(steps)? {
+            return Ok(found);
+        }
+        let closed =
+            Owner { mode: 0o700, uid: own_uid(), gid: rustix::process::getegid().as_raw() };
+        let mut found: FoundDirectory = (self.look(None)?, None);
+        for step in steps {
+            found = match self.child(&found, step)? {
+                Some(child) => child,
+                // Another thread may have made it meanwhile, and then ours has the other name: both are found.
+                None => match self.make_directory(&found, step, closed) {
+                    Err(error) if error.errno() == libc::EEXIST => {
+                        self.child(&found, step)?.ok_or(Errno::EXIST)?
+                    }
+                    made => made?,
+                },
+            };
+        }
+        Ok(found)
+    }
+
+    /// Makes a directory in another one.
+    ///
+    /// # Errors
+    /// `EEXIST` if both its names are taken.
+    pub(crate) fn make_directory(
+        &self,
+        above: &FoundDirectory,
+        step: &DirectoryStep,
+        owner: Owner,
+    ) -> Result<FoundDirectory> {
+        let fresh = fresh("d", step.number);
+        self.step("making a directory", || mkdirat(&self.tmp, &fresh, Mode::RWXU))?;
+        let made = || {
+            let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let fd = openat(&self.tmp, &fresh, flags, Mode::empty())?;
+            self.step("numbering a directory", || {
+                marks::set_number(&fd, marks::DIRECTORY, step.number)?;
+                own(&fd, owner)
+            })?;
+            for name in candidates(&step.name, step.number) {
+                let path = below(above.1.as_ref(), &name)?;
+                let named = self.step("naming a directory", || {
+                    rename_new(&self.tmp, &fresh, &above.0, os(&name))
+                });
+                match named {
+                    Err(error) if error.errno() == libc::EEXIST => {}
+                    named => return named.map(|()| (fd, Some(path))),
+                }
+            }
+            Err(Errno::EXIST.into())
+        };
+        made().inspect_err(|_| {
+            let _gone = unlinkat(&self.tmp, &fresh, AtFlags::REMOVEDIR);
+        })
+    }
+
+    /// Makes a file in a directory, which is named once it has its number and owner. Answered is also its path, and
+    /// whether it has the name.
+    pub(crate) fn make_file(
+        &self,
+        above: &FoundDirectory,
+        (directory, name): (u64, &Name),
+        inode: u64,
+        owner: Owner,
+    ) -> Result<(OwnedFd, RelativePath)> {
+        let fresh = fresh("f", inode);
+        let fd = self.temporary(&fresh)?;
+        let make = || {
+            self.step("numbering a file", || {
+                marks::set_number(&fd, marks::INODE, inode)?;
+                own(&fd, owner)
+            })?;
+            self.settle(&fd, &fresh, above, (directory, name), inode)
+        };
+        match make() {
+            Ok(path) => Ok((fd, path)),
+            Err(error) => {
+                self.drop_temporary(&fresh);
+                Err(error)
+            }
+        }
+    }
+
+    /// Names a file that was made in the directory of temporary names.
+    pub(crate) fn settle(
+        &self,
+        fd: &impl AsFd,
+        fresh: &str,
+        above: &FoundDirectory,
+        (directory, name): (u64, &Name),
+        inode: u64,
+    ) -> Result<RelativePath> {
+        let [plain, numbered] = candidates(name, inode);
+        let rename = |name: &Name| rename_new(&self.tmp, fresh, &above.0, os(name));
+        let path = below(above.1.as_ref(), &plain)?;
+        match self.step("naming a file", || rename(&plain)) {
+            Err(error) if error.errno() == libc::EEXIST => {}
+            named => return named.map(|()| path),
+        }
+        let path = below(above.1.as_ref(), &numbered)?;
+        self.step("listing a file's name", || {
+            // A copy that was moved here may have several, which are listed already.
+            if marks::names(fd).is_empty() {
+                marks::set_names(fd, &[(directory, name.clone())])?;
+            }
+            Ok::<_, Error>(())
+        })?;
+        self.step("naming a file", || rename(&numbered)).map(|()| path)
+    }
+
+    /// Removes what was made here and never got a name.
+    pub(crate) fn drop_temporaries(&self) -> Result<usize> {
+        let names = self.tmp.names()?;
+        for name in &names {
+            if unlinkat(&self.tmp, name, AtFlags::empty()) == Err(Errno::ISDIR) {
+                unlinkat(&self.tmp, name, AtFlags::REMOVEDIR)?;
+            }
+        }
+        Ok(names.len())
+    }
+
+    /// A file that has no name yet.
+    pub(crate) fn temporary(&self, fresh: &str) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let open = || openat(&self.tmp, fresh, flags, Mode::RUSR | Mode::WUSR);
+        self.step("making a file", open)
+    }
+
+    /// Removes it again.
+    pub(crate) fn drop_temporary(&self, fresh: &str) {
+        let _gone = unlinkat(&self.tmp, fresh, AtFlags::empty());
+    }
+
+    /// Makes the directory of a path durable, and those above it, which may be new, too.
+    pub(crate) fn sync_above(&self, path: &RelativePath) -> Result<()> {
+        for parent in path.as_path().ancestors().skip(1) {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let dir = beneath::open(&self.root, parent, flags, Mode::empty())?;
+            self.step("syncing a directory", || rustix::fs::fsync(&dir))?;
+        }
+        Ok(())
+    }
+
+    /// Gives an open file a second place.
+    pub(crate) fn link(
+        &self,
+        fd: &OwnedFd,
+        above: &FoundDirectory,
+        name: &Name,
+        inode: u64,
+    ) -> Result<RelativePath> {
+        for name in candidates(name, inode) {
+            let path = below(above.1.as_ref(), &name)?;
+            // By the descriptor: a name could lead to another file by now.
+            let link = || linkat(CWD, proc_path(fd), &above.0, os(&name), AtFlags::SYMLINK_FOLLOW);
+            match self.step("linking a file", link) {
+                Err(error) if error.errno() == libc::EEXIST => {}
+                linked => return linked.map(|()| path),
+            }
+        }
+        Err(Errno::EXIST.into())
+    }
+
+    /// Removes what is at a path.
+    pub(crate) fn unlink(&self, path: &RelativePath, flags: AtFlags) -> Result<()> {
+        self.step("removing a name", || {
+            let (above, name) = beneath::parent(self.root.as_fd(), path.as_path())?;
+            unlinkat(&above, name, flags)
+        })
+    }
+
+    /// The number of the directory of a path, if it has one.
+    pub(crate) fn parent_number(&self, path: &RelativePath) -> Result<Option<u64>> {
+        let parent = path.as_path().parent().unwrap_or(Path::new(""));
+        let Some(parent) = RelativePath::new(parent.as_os_str().as_bytes()) else {
+            return Ok(Some(ROOT.0));
+        };
+        Ok(marks::number(&self.look(Some(&parent))?, marks::DIRECTORY))
+    }
+
+    /// The directory that a path is in.
+    pub(crate) fn parent_of(&self, path: &RelativePath) -> Result<OwnedFd> {
+        let parent = path.as_path().parent().unwrap_or(Path::new(""));
+        Ok(beneath::open(&self.root, parent, DIRECTORY, Mode::empty())?)
+    }
+
+    /// Renames something between two open directories, to a name that nothing has.
+    pub(crate) fn rename_between(
+        &self,
+        from: (&OwnedFd, &Name),
+        to: (&OwnedFd, &Name),
+    ) -> Result<()> {
+        self.step("renaming", || rename_new(from.0, os(from.1), to.0, os(to.1)))
+    }
+
+    /// Renames something to a name in a private directory.
+    pub(crate) fn rename_to(&self, from: &RelativePath, to: &PrivateDir, name: &str) -> Result<()> {
+        self.step("setting a file aside", || {
+            let (from_dir, from) = beneath::parent(self.root.as_fd(), from.as_path())?;
+            rename_new(&from_dir, from, to, name)
+        })
+    }
+
+    /// Renames a directory, or anything else in a tree, to a path that nothing has.
+    pub(crate) fn rename(
+        &self,
+        from: &RelativePath,
+        above: &FoundDirectory,
+        name: &Name,
+    ) -> Result<RelativePath> {
+        let path = below(above.1.as_ref(), name)?;
+        self.step("renaming", || {
+            let (from_dir, from) = beneath::parent(self.root.as_fd(), from.as_path())?;
+            rename_new(&from_dir, from, &above.0, os(name))
+        })?;
+        Ok(path)
+    }
+}
+
+/// A temporary name that no other process or thread uses.
+pub(crate) fn fresh(what: &str, number: u64) -> String {
+    format!("{what}-{number}-{:x}", RandomState::new().hash_one(number))
+}
+
+/// The path of a name in a directory.
+pub(crate) fn below(directory: Option<&RelativePath>, name: &Name) -> Result<RelativePath> {
+    match RelativePath::below(directory, name.as_bytes()) {
+        Some(path) if path.as_bytes() == PRIVATE.as_bytes() => Err(Errno::PERM.into()),
+        Some(path) => Ok(path),
+        None => Err(Errno::NAMETOOLONG.into()),
+    }
+}
+
+/// Gives something new its owner and mode.
+fn own(fd: &impl AsFd, owner: Owner) -> Result<()> {
+    let raw = stat_descriptor(fd)?.raw;
+    let change = SetAttr {
+        mode: Some(owner.mode),
+        uid: (raw.st_uid != owner.uid).then_some(owner.uid),
+        gid: (raw.st_gid != owner.gid).then_some(owner.gid),
+        ..SetAttr::default()
+    };
+    set_attr_on(fd, &change).map(drop)
+}
+
+/// A path from a directory.
+pub(crate) fn below_path(
+    directory: Option<&RelativePath>,
+    path: &RelativePath,
+) -> Result<RelativePath> {
+    if directory.is_none() && path.first() == PRIVATE.as_bytes() {
+        return Err(Errno::NOENT.into());
+    }
+    RelativePath::below(directory, path.as_bytes()).ok_or(Errno::NAMETOOLONG.into())
+}
+
+/// What a name in a directory is, one of `S_IFREG` and the other `S_IF*`; `None` if there is nothing.
+pub(crate) fn kind(above: &FoundDirectory, name: &Name) -> Result<Option<u32>> {
+    match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat.st_mode & libc::S_IFMT)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}

@@ -1,0 +1,489 @@
+//! `halocline cluster fsck --tier`: the names in the store are compared with what is on the disks, or built again from it.
+//!
+//! What must hold:
+//! - Without `repair` nothing is changed.
+//! - A store that may have forgotten names is filled anew from the disks. In a sound one no name is removed or changed: what lies on a
+//!   node that is not reached keeps its names, and what is found of a node that was missing when the names were built
+//!   gets its own.
+//! - Removed are only copies whose own attributes say that a move left them, of files of the same owner whose place in
+//!   the store is another one. What else nothing leads to is set aside, in `.halocline/leftovers`.
+//! - Whoever is killed in the midst of it leaves a store that is not used, and that the next repair builds anew.
+
+mod build;
+mod disks;
+mod found;
+pub(crate) mod scan;
+mod settle;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::{NameStore, NamesError, State, check};
+use halocline_model::namespace::{Name, ROOT};
+use halocline_os::error::{Error, Result};
+use rustix::io::Errno;
+
+use crate::places::tree::candidates;
+use crate::places::{Place, marks};
+use build::Build;
+use disks::Disks;
+use found::{At, Disk, Found, FoundDirectory, FoundFile, Numbers, found};
+use scan::tell;
+use view::View;
+
+/// What was found, and what was or would be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Whether the names of the store are not used: it is empty, may have forgotten some, or a rebuild did not end.
+    pub is_rebuilt: bool,
+    /// Directories, files and other things that get names.
+    pub named: [u64; 3],
+    /// Nodes whose SSDs are not reached, and why; their files keep their names in a sound store.
+    pub missing: Vec<(String, String)>,
+    /// Files in the store on nodes that are not reached.
+    pub unreached_files: u64,
+    /// Files in the store whose bytes are not where they should be.
+    pub lost: Vec<String>,
+    /// Directories of the store that are missing on the shared disk, or are elsewhere there; they are made or renamed.
+    pub remade: Vec<String>,
+    /// Copies that moves left; they are removed.
+    pub left_copies: Vec<String>,
+    /// Files to which no name leads; they are set aside.
+    pub set_aside: Vec<String>,
+    /// What does not fit together, or could not be read; left as it is.
+    pub told: Vec<String>,
+}
+
+impl Report {
+    /// Whether there is nothing to do and nothing to say.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        *self == Self { missing: self.missing.clone(), ..Self::default() }
+            && self.missing.is_empty()
+    }
+}
+
+fn of_store(error: impl Into<NamesError>) -> Error {
+    Error::Cluster {
+        what: error.into().to_string(),
+        remedy: "see that the store answers, and that no other check runs".to_owned(),
+    }
+}
+
+/// Numbers of the store, in blocks.
+struct StoreNumbers<'a> {
+    store: &'a dyn NameStore,
+    first: u64,
+    next: u64,
+    end: u64,
+}
+
+impl<'a> StoreNumbers<'a> {
+    const BLOCK: u64 = 4096;
+
+    fn new(store: &'a dyn NameStore) -> Result<Self> {
+        let first = store.reserve(Self::BLOCK).map_err(of_store)?;
+        Ok(Self { store, first, next: first, end: first + Self::BLOCK })
+    }
+}
+
+impl Numbers for StoreNumbers<'_> {
+    fn first_unused(&self) -> u64 {
+        self.first
+    }
+
+    fn fresh(&mut self) -> Result<u64> {
+        if self.next == self.end {
+            self.next = self.store.reserve(Self::BLOCK).map_err(of_store)?;
+            self.end = self.next + Self::BLOCK;
+        }
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+}
+
+/// Numbers that are only shown.
+struct Shown(u64);
+
+impl Numbers for Shown {
+    fn first_unused(&self) -> u64 {
+        1 << 62
+    }
+
+    fn fresh(&mut self) -> Result<u64> {
+        self.0 += 1;
+        Ok(self.0)
+    }
+}
+
+/// Compares the names of the tier at `root` with its disks, or, with `repair`, puts them in order. Other nodes' SSDs are reached by the
+/// pattern `peers`. With `repair`, no node uses the tier meanwhile.
+///
+/// # Errors
+/// If the store does not answer, or the shared disk cannot be read.
+pub fn run(
+    root: &Path,
+    peers: Option<&str>,
+    store: &dyn NameStore,
+    repair: bool,
+) -> Result<Report> {
+    let disks = Disks::read(root, peers)?;
+    let state = store.refresh().map_err(of_store)?;
+    let is_sound = matches!(state, State::Confirmed | State::Held) && !disks.is_rebuilding()?;
+    if !repair {
+        let view = match state {
+            State::Confirmed if is_sound => View::read(store).map_err(of_store)?,
+            State::Held if is_sound => return Err(of_store(NamesError::Held)),
+            _ => View::default(),
+        };
+        let found = found(&disks.all, &mut Shown(1 << 62))?;
+        return Ok(Repair::new(&disks, view, !is_sound)?.plan(&found));
+    }
+    if is_sound {
+        check::clean(store).map_err(of_store)?;
+    } else {
+        refuse_unread(&disks)?;
+        disks.set_rebuilding(true)?;
+    }
+    store.begin_epoch(true).map_err(of_store)?;
+    let mut numbers = StoreNumbers::new(store)?;
+    let found = found(&disks.all, &mut numbers)?;
+    let view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
+    let mut repair = Repair::new(&disks, view, !is_sound)?;
+    let report = repair.plan(&found);
+    repair.number(&found)?;
+    repair.write(&found, store, &mut numbers)?;
+    repair.clear_away()?;
+    settle::directories(&disks.all[0], &found, store)?;
+    let missing = disks.missing.iter().map(|(node, _)| node);
+    let missing: Vec<String> = missing.filter(|node| repair.is_missed(node)).cloned().collect();
+    disks.keep_missing(&missing)?;
+    disks.set_formatted()?;
+    disks.set_rebuilding(false)?;
+    store.begin_epoch(false).map_err(of_store)?;
+    Ok(report)
+}
+
+/// Confirms that the names in the store are right, though it may have forgotten some: whoever asks has looked at them.
+///
+/// # Errors
+/// If there are none, or a rebuild did not end.
+pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::Found> {
+    let state = store.refresh().map_err(of_store)?;
+    if disks::is_rebuilding(root)? || state == State::Empty {
+        return Err(Error::invalid(
+            format!("{}: the store has none of its names, or only a part of them", root.display()),
+            "have them built from the disks: halocline cluster fsck --tier ROOT --repair",
+        ));
+    }
+    if matches!(state, State::Doubtful(_)) {
+        store.begin_epoch(false).map_err(of_store)?;
+    }
+    check::clean(store).map_err(of_store)
+}
+
+/// What is unreadable would be forgotten.
+fn refuse_unread(disks: &Disks) -> Result<()> {
+    let mut unread = disks.all.iter().flat_map(|disk| {
+        disk.scanned.unread.iter().map(|line| format!("{}/{line}", disk.tree.path.display()))
+    });
+    match unread.next() {
+        None => Ok(()),
+        Some(first) => Err(Error::invalid(
+            format!("{first}: what cannot be read would have no name ({} more)", unread.count()),
+            "make it readable for this user, or move it away, and repair again",
+        )),
+    }
+}
+
+/// What is to be done.
+struct Repair<'a> {
+    disks: &'a Disks,
+    view: View,
+    is_rebuilt: bool,
+    /// Nodes whose files may have lost their names when these were built.
+    were_missing: BTreeSet<String>,
+    /// Indices of what gets names.
+    directories: Vec<usize>,
+    files: Vec<usize>,
+    others: Vec<usize>,
+    aside: Vec<(At, u64)>,
+    copies: Vec<At>,
+}
+
+impl<'a> Repair<'a> {
+    fn new(disks: &'a Disks, view: View, is_rebuilt: bool) -> Result<Self> {
+        let were_missing = disks.were_missing()?.into_iter().collect();
+        let (directories, files, others) = (Vec::new(), Vec::new(), Vec::new());
+        let (aside, copies) = (Vec::new(), Vec::new());
+        Ok(Self {
+            disks,
+            view,
+            is_rebuilt,
+            were_missing,
+            directories,
+            files,
+            others,
+            aside,
+            copies,
+        })
+    }
+
+    fn disk(&self, at: At) -> &'a Disk {
+        &self.disks.all[at.0]
+    }
+
+    fn path(&self, at: At) -> String {
+        let disk = self.disk(at);
+        format!("{}/{}", disk.tree.path.display(), disk.scanned.items[at.1].path)
+    }
+
+    /// Whether files of a node that is missing now may have no names after this.
+    fn is_missed(&self, node: &str) -> bool {
+        self.is_rebuilt || self.were_missing.contains(node)
+    }
+
+    /// Decides what is to be done.
+    fn plan(&mut self, found: &Found) -> Report {
+        let mut report = Report {
+            is_rebuilt: self.is_rebuilt,
+            missing: self.disks.missing.clone(),
+            told: found.told.clone(),
+            ..Report::default()
+        };
+        for disk in &self.disks.all {
+            for line in &disk.scanned.unread {
+                tell(&mut report.told, format!("{}/{line}", disk.tree.path.display()));
+            }
+        }
+        let mut places = BTreeMap::new();
+        for (at, file) in found.files.iter().enumerate() {
+            places.insert(file.number, (file, file.attributes.location.clone()));
+            if self.view.files.contains_key(&file.number) {
+                let item = &self.disk(file.at).scanned.items[file.at.1];
+                let is_marked = item.leaving.is_some() || item.arriving.is_some();
+                if is_marked && self.leads_elsewhere(file.at, file.number, found) {
+                    tell(&mut report.left_copies, self.path(file.at));
+                    self.copies.push(file.at);
+                }
+                continue;
+            }
+            if self.is_rebuilt || !file.is_numbered || self.was_missing(file) {
+                self.files.push(at);
+            } else {
+                tell(&mut report.set_aside, self.path(file.at));
+                self.aside.push((file.at, file.number));
+            }
+        }
+        self.plan_directories(found, &mut report);
+        self.look_at_places(&places, found, &mut report);
+        for (at, number) in &found.left_copies {
+            let is_elsewhere = self.is_rebuilt || self.leads_elsewhere(*at, *number, found);
+            if is_elsewhere && places.contains_key(number) {
+                tell(&mut report.left_copies, self.path(*at));
+                self.copies.push(*at);
+            }
+        }
+        report.named = [&self.directories, &self.files, &self.others].map(|all| all.len() as u64);
+        report
+    }
+
+    /// Directories and what has no number. One with a number that a sound store does not know was removed, or its maker
+    /// died: it gets its name back only for what is in it.
+    fn plan_directories(&mut self, found: &Found, report: &mut Report) {
+        let all: BTreeMap<u64, &FoundDirectory> =
+            found.directories.iter().map(|one| (one.number, one)).collect();
+        let is_by_hand = |number: u64| all.get(&number).is_some_and(|one| !one.is_numbered);
+        self.others = positions(&found.others, |one| {
+            let is_new = !self.view.names.contains(&(one.directory, one.name.clone()));
+            is_new && (self.is_rebuilt || is_by_hand(one.directory))
+        });
+        let of_files = self.files.iter().flat_map(|at| &found.files[*at].names);
+        let of_others = self.others.iter().map(|at| found.others[*at].directory);
+        let mut needed = BTreeSet::new();
+        for mut number in of_files.map(|(directory, _)| *directory).chain(of_others) {
+            while let Some(directory) = all.get(&number) {
+                if !needed.insert(number) {
+                    break;
+                }
+                number = directory.parent;
+            }
+        }
+        self.directories = positions(&found.directories, |one| {
+            !self.view.directories.contains_key(&one.number)
+                && (self.is_rebuilt || !one.is_numbered || needed.contains(&one.number))
+        });
+        for (number, (parent, name)) in &self.view.directories {
+            let is_right = all
+                .get(number)
+                .is_some_and(|one| one.at.is_some() && one.parent == *parent && one.name == *name);
+            if !is_right {
+                tell(&mut report.remade, self.view.path(*parent, name));
+            }
+        }
+    }
+
+    fn was_missing(&self, file: &FoundFile) -> bool {
+        let node = self.disk(file.at).node.as_ref();
+        node.is_some_and(|node| self.were_missing.contains(node))
+    }
+
+    /// Whether each file of the store is where the store says.
+    fn look_at_places(
+        &mut self,
+        places: &BTreeMap<u64, (&FoundFile, Option<Place>)>,
+        found: &Found,
+        report: &mut Report,
+    ) {
+        let reached: BTreeSet<&str> =
+            self.disks.all.iter().filter_map(|disk| disk.node.as_deref()).collect();
+        for (number, file) in &self.view.files {
+            let Some(place) = &file.attributes.location else { continue };
+            if place.node.as_deref().is_some_and(|node| !reached.contains(node)) {
+                report.unreached_files += 1;
+                continue;
+            }
+            let is_there = places.get(number).is_some_and(|(_, at)| at.as_ref() == Some(place));
+            // The scan preferred another copy, or another path of the same file.
+            let is_there = is_there || self.is_at(place, *number, found);
+            if !is_there {
+                let path = self.view.path(file.directory, &file.name);
+                tell(&mut report.lost, format!("{path} (should be at {place:?})"));
+            }
+        }
+    }
+
+    /// Whether something with a number is at a place.
+    fn is_at(&self, place: &Place, number: u64, found: &Found) -> bool {
+        let disk = self.disks.all.iter().find(|disk| disk.node == place.node);
+        let Some(disk) = disk else { return false };
+        disk.scanned.items.iter().any(|item| {
+            let is_path = if place.node.is_some() {
+                item.path == place.path
+            } else {
+                item.path.last() == place.path.last() && is_in(item.above, place.base, found)
+            };
+            is_path && item.number == Some(number)
+        })
+    }
+
+    /// Whether the store has another place for a file than this copy's.
+    fn leads_elsewhere(&self, at: At, number: u64, found: &Found) -> bool {
+        let Some(file) = self.view.files.get(&number) else { return false };
+        let Some(place) = &file.attributes.location else { return false };
+        let (disk, item) = (self.disk(at), &self.disk(at).scanned.items[at.1]);
+        let is_here = disk.node == place.node
+            && item.path.last() == place.path.last()
+            && (disk.node.is_some() && item.path == place.path
+                || disk.node.is_none() && is_in(item.above, place.base, found));
+        !is_here && self.is_at(place, number, found)
+    }
+
+    /// Before anything is named: what gets names gets its numbers on the disks, and missing directories are made.
+    fn number(&self, found: &Found) -> Result<()> {
+        for at in &self.directories {
+            let directory = &found.directories[*at];
+            if let Some(at) = directory.at.filter(|_| !directory.is_numbered) {
+                let disk = self.disk(at);
+                let fd = disk.tree.look(Some(&disk.scanned.items[at.1].path))?;
+                disk.tree.step("numbering a directory", || {
+                    marks::set_number(&fd, marks::DIRECTORY, directory.number)
+                })?;
+            }
+        }
+        for at in &self.files {
+            let file = &found.files[*at];
+            let disk = self.disk(file.at);
+            let item = &disk.scanned.items[file.at.1];
+            let fd = disk.tree.look(Some(&item.path))?;
+            // Nobody has replaced it since it was read.
+            if halocline_vfs::namespace::stat_descriptor(&fd)?.key() != item.key {
+                return Err(Error::at(self.path(file.at), "number the file")(Errno::STALE.into()));
+            }
+            disk.tree.step("numbering a file", || {
+                marks::set_number(&fd, marks::INODE, file.number)?;
+                marks::clear(&fd, marks::LEAVING)?;
+                marks::clear(&fd, marks::ARRIVING)
+            })?;
+            let is_plain = match file.names.as_slice() {
+                [(_, name)] => name.as_bytes() == item.path.last() && item.names.is_empty(),
+                _ => false,
+            };
+            if !is_plain {
+                disk.tree.step("listing a file's names", || marks::set_names(&fd, &file.names))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, found: &Found, store: &dyn NameStore, numbers: &mut dyn Numbers) -> Result<()> {
+        let mut build = Build::new(store);
+        if self.is_rebuilt {
+            for shard in store.shards().map_err(of_store)? {
+                store.remove(shard).map_err(of_store)?;
+            }
+            let shared = self.disks.all.first().and_then(|disk| disk.scanned.root.as_ref());
+            let root =
+                shared.cloned().unwrap_or_else(|| Attributes::new(Kind::Directory, 0o755, 0));
+            build.root(&root).map_err(of_store)?;
+        }
+        let mut taken = self.view.names.clone();
+        let mut free = |directory: u64, name: &Name, number: u64| {
+            let [plain, numbered] = candidates(name, number);
+            let name = if taken.contains(&(directory, plain.clone())) { numbered } else { plain };
+            taken.insert((directory, name.clone()));
+            name
+        };
+        for at in &self.directories {
+            let FoundDirectory { number, parent, name, attributes, .. } = &found.directories[*at];
+            let name = free(*parent, name, *number);
+            build.directory(*number, (*parent, name), attributes).map_err(of_store)?;
+        }
+        for at in &self.files {
+            let FoundFile { number, names, attributes, .. } = &found.files[*at];
+            let names =
+                names.iter().map(|(directory, name)| (*directory, free(*directory, name, *number)));
+            let names: Vec<_> = names.collect();
+            build.file(*number, &names, attributes, numbers).map_err(of_store)?;
+        }
+        for at in &self.others {
+            let other = &found.others[*at];
+            let number = numbers.fresh()?;
+            let names = [(other.directory, other.name.clone())];
+            build.file(number, &names, &other.attributes, numbers).map_err(of_store)?;
+        }
+        build.end().map_err(of_store)
+    }
+
+    /// After everything has its name.
+    fn clear_away(&self) -> Result<()> {
+        for at in &self.copies {
+            let disk = self.disk(*at);
+            disk.remove(&disk.scanned.items[at.1].path)?;
+        }
+        for (at, number) in &self.aside {
+            let disk = self.disk(*at);
+            disk.set_aside(&disk.scanned.items[at.1].path, *number)?;
+        }
+        Ok(())
+    }
+}
+
+fn is_in(above: Option<usize>, base: u64, found: &Found) -> bool {
+    match above {
+        None => base == ROOT.0,
+        Some(above) => {
+            let mut directories = found.directories.iter();
+            directories.any(|one| one.number == base && one.at == Some((0, above)))
+        }
+    }
+}
+
+fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
+    all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

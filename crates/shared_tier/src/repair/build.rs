@@ -1,0 +1,104 @@
+//! Names are written into a store in which nobody else changes any.
+
+use std::collections::BTreeMap;
+
+use halocline_cluster::names::attributes::Attributes;
+use halocline_cluster::names::coding::encode_attributes;
+use halocline_cluster::names::{NameStore, NamesError, Result};
+use halocline_model::namespace::{
+    Answer, Body, Change, Entry, Inode, Links, Name, Opaque, ROOT, Script,
+};
+
+use super::found::Numbers;
+
+/// How many names are sent at once.
+const BATCH: usize = 64;
+
+/// Writes names.
+#[derive(Debug)]
+pub(crate) struct Build<'a> {
+    store: &'a dyn NameStore,
+    waiting: BTreeMap<u64, Vec<Change>>,
+}
+
+fn opaque(attributes: &Attributes) -> Result<Opaque> {
+    let what = "attributes that are too long for the store";
+    encode_attributes(attributes).ok_or_else(|| NamesError::Unusable(what.to_owned()))
+}
+
+impl<'a> Build<'a> {
+    pub(crate) const fn new(store: &'a dyn NameStore) -> Self {
+        Self { store, waiting: BTreeMap::new() }
+    }
+
+    fn make(&self, shard: u64, body: Body) -> Result<()> {
+        match self.store.run(Inode(shard), &Script::Make(body))? {
+            Answer::Done => Ok(()),
+            answer => Err(NamesError::Unsound(format!("shard {shard}: {answer:?}"))),
+        }
+    }
+
+    pub(crate) fn root(&self, attributes: &Attributes) -> Result<()> {
+        self.make(ROOT.0, Body::directory(ROOT, opaque(attributes)?))
+    }
+
+    /// A directory, whose parent was made before.
+    pub(crate) fn directory(
+        &mut self,
+        number: u64,
+        (parent, name): (u64, Name),
+        attributes: &Attributes,
+    ) -> Result<()> {
+        self.make(number, Body::directory(Inode(parent), opaque(attributes)?))?;
+        self.name(parent, name, Entry::Directory(Inode(number)))
+    }
+
+    /// A file or something else that is no directory, with all its names.
+    pub(crate) fn file(
+        &mut self,
+        number: u64,
+        names: &[(u64, Name)],
+        attributes: &Attributes,
+        numbers: &mut dyn Numbers,
+    ) -> Result<()> {
+        let attributes = opaque(attributes)?;
+        if let [(directory, name)] = names {
+            return self.name(*directory, name.clone(), Entry::Single(Inode(number), attributes));
+        }
+        let fresh = numbers.fresh().map_err(|error| NamesError::NoAnswer(error.to_string()))?;
+        let count = u32::try_from(names.len()).unwrap_or(u32::MAX);
+        self.make(fresh, Body::Links(Links { count, attributes }))?;
+        for (directory, name) in names {
+            let entry = Entry::Linked(Inode(number), Inode(fresh));
+            self.name(*directory, name.clone(), entry)?;
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, directory: u64, name: Name, entry: Entry) -> Result<()> {
+        let waiting = self.waiting.entry(directory).or_default();
+        waiting.push(Change::Name(name, None, Some(entry)));
+        if waiting.len() >= BATCH {
+            let changes = std::mem::take(waiting);
+            self.send(directory, changes)?;
+        }
+        Ok(())
+    }
+
+    fn send(&self, directory: u64, changes: Vec<Change>) -> Result<()> {
+        match self.store.run(Inode(directory), &Script::Alone(changes))? {
+            Answer::Done => Ok(()),
+            answer => Err(NamesError::Unsound(format!("directory {directory}: {answer:?}"))),
+        }
+    }
+
+    /// Writes what is still to be written.
+    pub(crate) fn end(mut self) -> Result<()> {
+        for (directory, changes) in std::mem::take(&mut self.waiting) {
+            if !changes.is_empty() {
+                self.send(directory, changes)?;
+            }
+        }
+        Ok(())
+    }
+}

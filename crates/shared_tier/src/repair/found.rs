@@ -1,0 +1,416 @@
+//! The names that the disks have together, from what was found on each.
+//!
+//! What stands in attributes are claims: whoever owns a file can write them, where he reaches the disk. What must hold:
+//! a claim gives nobody a name in a directory that he could not write to, no other owner, and nobody's number.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use halocline_cluster::names::attributes::{Attributes, Kind, Location, RelativePath};
+use halocline_model::namespace::{Name, ROOT};
+use halocline_os::error::Result;
+use halocline_os::private::own_uid;
+
+use super::scan::{Item, Scanned, tell};
+use crate::places::tree::{Tree, candidates};
+use crate::places::{SHARED, SSD};
+
+/// A disk that was read.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) tree: Tree,
+    /// Whose SSD it is; of the shared disk, which is the first one, nobody's.
+    pub(crate) node: Option<String>,
+    pub(crate) scanned: Scanned,
+}
+
+/// Something on a disk: which disk, and which item of it.
+pub(crate) type At = (usize, usize);
+
+/// A directory.
+#[derive(Debug)]
+pub(crate) struct FoundDirectory {
+    pub(crate) number: u64,
+    pub(crate) parent: u64,
+    pub(crate) name: Name,
+    pub(crate) attributes: Attributes,
+    /// The directory on the shared disk; it is missing there otherwise.
+    pub(crate) at: Option<At>,
+    /// Whether it has its number there.
+    pub(crate) is_numbered: bool,
+}
+
+/// A file.
+#[derive(Debug)]
+pub(crate) struct FoundFile {
+    pub(crate) number: u64,
+    pub(crate) names: Vec<(u64, Name)>,
+    /// With where it is.
+    pub(crate) attributes: Attributes,
+    pub(crate) at: At,
+    /// Whether it has its number there.
+    pub(crate) is_numbered: bool,
+}
+
+/// What has no data and no number: symbolic links, pipes, sockets, devices.
+#[derive(Debug)]
+pub(crate) struct FoundOther {
+    pub(crate) directory: u64,
+    pub(crate) name: Name,
+    pub(crate) attributes: Attributes,
+}
+
+/// All names.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Parents come before what is in them.
+    pub(crate) directories: Vec<FoundDirectory>,
+    pub(crate) files: Vec<FoundFile>,
+    pub(crate) others: Vec<FoundOther>,
+    /// Copies of files, with their numbers, that a move left.
+    pub(crate) left_copies: Vec<(At, u64)>,
+    /// What does not fit together, or was left alone.
+    pub(crate) told: Vec<String>,
+}
+
+/// Gives numbers that nobody had.
+pub(crate) trait Numbers {
+    /// Numbers from here on were given to nobody: whoever claims one lies.
+    fn first_unused(&self) -> u64;
+    /// One of them.
+    fn fresh(&mut self) -> Result<u64>;
+}
+
+/// Puts it together.
+struct Builder<'a> {
+    disks: &'a [Disk],
+    numbers: &'a mut dyn Numbers,
+    found: Found,
+    /// Names that are taken, and numbers of directories with them.
+    taken: BTreeMap<(u64, Name), Option<u64>>,
+    /// The number of each directory of each disk.
+    directory_of: BTreeMap<At, u64>,
+    owners: BTreeMap<u64, u32>,
+    /// Numbers of files.
+    used: BTreeSet<u64>,
+}
+
+/// The names that disks have together; the first one is the shared disk.
+pub(crate) fn found(disks: &[Disk], numbers: &mut dyn Numbers) -> Result<Found> {
+    let mut builder = Builder {
+        disks,
+        numbers,
+        found: Found::default(),
+        taken: BTreeMap::new(),
+        directory_of: BTreeMap::new(),
+        owners: BTreeMap::new(),
+        used: BTreeSet::new(),
+    };
+    if let Some(root) = disks.first().and_then(|shared| shared.scanned.root.as_ref()) {
+        builder.owners.insert(ROOT.0, root.uid);
+    }
+    builder.shared_directories()?;
+    builder.ssd_directories()?;
+    builder.files()?;
+    builder.others();
+    Ok(builder.found)
+}
+
+fn name_of(item: &Item) -> Name {
+    Name::from(item.path.last())
+}
+
+impl<'a> Builder<'a> {
+    fn item(&self, at: At) -> &'a Item {
+        &self.disks[at.0].scanned.items[at.1]
+    }
+
+    fn told(&mut self, at: At, what: &str) {
+        let (disk, item) = (&self.disks[at.0], self.item(at));
+        let line = format!("{}/{}: {what}", disk.tree.path.display(), item.path);
+        tell(&mut self.found.told, line);
+    }
+
+    /// All items of a disk that are of a kind.
+    fn of_kind(&self, disk: usize, is: impl Fn(Kind) -> bool) -> Vec<At> {
+        let items = self.disks[disk].scanned.items.iter().enumerate();
+        items.filter(|(_, item)| is(item.attributes.kind)).map(|(at, _)| (disk, at)).collect()
+    }
+
+    fn is_given(&self, number: u64) -> bool {
+        number < self.numbers.first_unused()
+    }
+
+    /// The number of the directory that something is in.
+    fn above(&self, at: At) -> u64 {
+        match self.item(at).above {
+            None => ROOT.0,
+            Some(above) => self.directory_of.get(&(at.0, above)).copied().unwrap_or(ROOT.0),
+        }
+    }
+
+    fn shared_directories(&mut self) -> Result<()> {
+        let all = self.of_kind(0, |kind| kind == Kind::Directory);
+        let mut claims: BTreeMap<u64, usize> = BTreeMap::new();
+        for at in &all {
+            if let Some(number) = self.item(*at).number {
+                *claims.entry(number).or_default() += 1;
+            }
+        }
+        for at in all {
+            let item = self.item(at);
+            let claimed = item.number;
+            let believed =
+                claimed.filter(|number| self.is_given(*number) && claims.get(number) == Some(&1));
+            if claimed.is_some() && believed.is_none() {
+                self.told(at, "it says that it is another directory, and gets a number of its own");
+            }
+            let number = match believed {
+                Some(number) => number,
+                None => self.numbers.fresh()?,
+            };
+            self.directory_of.insert(at, number);
+            let name = self.true_directory_name(item, number);
+            self.directory(at, number, name, believed.is_some());
+        }
+        Ok(())
+    }
+
+    /// The name without the number by which it was made one of its own, if nothing else has that.
+    fn true_directory_name(&self, item: &Item, number: u64) -> Name {
+        let name = name_of(item);
+        let suffix = format!("~{number}");
+        let Some(plain) = name.as_bytes().strip_suffix(suffix.as_bytes()) else { return name };
+        let is_free = !self.disks[0]
+            .scanned
+            .items
+            .iter()
+            .any(|other| other.above == item.above && other.path.last() == plain);
+        if is_free && !plain.is_empty() { Name::from(plain) } else { name }
+    }
+
+    fn directory(&mut self, at: At, number: u64, name: Name, is_numbered: bool) {
+        let (item, parent) = (self.item(at), self.above(at));
+        let (is_shared, attributes) = (at.0 == 0, item.attributes.clone());
+        self.taken.insert((parent, name.clone()), Some(number));
+        self.owners.insert(number, attributes.uid);
+        let at = is_shared.then_some(at);
+        let directory = FoundDirectory { number, parent, name, attributes, at, is_numbered };
+        self.found.directories.push(directory);
+    }
+
+    /// Directories on SSDs only say in which directory files are. Where they have no number that the shared disk
+    /// knows, their path says it.
+    fn ssd_directories(&mut self) -> Result<()> {
+        let known: BTreeSet<u64> = self.directory_of.values().copied().collect();
+        for disk in 1..self.disks.len() {
+            for at in self.of_kind(disk, |kind| kind == Kind::Directory) {
+                let item = self.item(at);
+                if let Some(number) = item.number.filter(|number| known.contains(number)) {
+                    self.directory_of.insert(at, number);
+                    continue;
+                }
+                let (above, name) = (self.above(at), name_of(item));
+                let number = match self.taken.get(&(above, name.clone())) {
+                    Some(Some(number)) => *number,
+                    _ if !self.has_files_below(at) => continue,
+                    taken => {
+                        let is_taken = taken.is_some();
+                        // Its own number, if the shared disk has lost the directory.
+                        let own = item.number.filter(|number| {
+                            self.is_given(*number) && !self.owners.contains_key(number)
+                        });
+                        let number = match own {
+                            Some(number) => number,
+                            None => self.numbers.fresh()?,
+                        };
+                        let [plain, numbered] = candidates(&name, number);
+                        self.told(at, "its directory is missing on the shared disk");
+                        let name = if is_taken { numbered } else { plain };
+                        self.directory_of.insert(at, number);
+                        self.directory(at, number, name, false);
+                        number
+                    }
+                };
+                self.directory_of.insert(at, number);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_files_below(&self, (disk, at): At) -> bool {
+        let prefix = [self.item((disk, at)).path.as_bytes(), b"/"].concat();
+        self.disks[disk].scanned.items.iter().any(|item| {
+            item.attributes.kind == Kind::File && item.path.as_bytes().starts_with(&prefix)
+        })
+    }
+
+    /// The file that something on a disk belongs to: those of the SSDs first, whose directories are closed to others.
+    fn files(&mut self) -> Result<()> {
+        let disks = (1..self.disks.len()).chain([0]);
+        // One file on a disk may have several paths there.
+        let mut copies: BTreeMap<(usize, (u64, u64)), Vec<At>> = BTreeMap::new();
+        let mut order = Vec::new();
+        for disk in disks {
+            for at in self.of_kind(disk, |kind| kind == Kind::File) {
+                let key = (disk, self.item(at).key);
+                let paths = copies.entry(key).or_default();
+                if paths.is_empty() {
+                    order.push(key);
+                }
+                paths.push(at);
+            }
+        }
+        let mut numbered: BTreeMap<(u64, u32, u32), Vec<Vec<At>>> = BTreeMap::new();
+        let (mut groups, mut unnumbered) = (Vec::new(), Vec::new());
+        for key in order {
+            let paths = copies.remove(&key).unwrap_or_default();
+            let item = self.item(paths[0]);
+            match item.number.filter(|number| self.is_given(*number)) {
+                None => unnumbered.push(paths),
+                Some(number) => {
+                    // A copy has the same owner: nobody can make one of another's file.
+                    let key = (number, item.attributes.uid, item.attributes.gid);
+                    let group = numbered.entry(key).or_default();
+                    if group.is_empty() {
+                        groups.push(key);
+                    }
+                    group.push(paths);
+                }
+            }
+        }
+        for key in groups {
+            let copies = numbered.remove(&key).unwrap_or_default();
+            self.copies(key.0, &copies)?;
+        }
+        for paths in unnumbered {
+            if self.item(paths[0]).number.is_some() {
+                self.told(paths[0], "it says that it is a file that was never made");
+            }
+            self.file(None, &paths)?;
+        }
+        Ok(())
+    }
+
+    /// One number, and the copies that claim it. Of two that a move made, that which was not written since is left.
+    fn copies(&mut self, number: u64, copies: &[Vec<At>]) -> Result<()> {
+        let chosen = {
+            let marks = |paths: &Vec<At>| {
+                let item = self.item(paths[0]);
+                (item.leaving, item.arriving)
+            };
+            let by = |is: &dyn Fn((Option<u64>, Option<u64>)) -> bool| {
+                copies.iter().position(|copy| is(marks(copy)))
+            };
+            let newest = copies.iter().filter_map(|copy| marks(copy).1).max();
+            by(&|marks| marks == (None, None))
+                .or_else(|| by(&|(leaving, _)| leaving.is_some()))
+                .or_else(|| by(&|(_, arriving)| arriving == newest))
+                .unwrap_or_default()
+        };
+        for (at, paths) in copies.iter().enumerate() {
+            let item = self.item(paths[0]);
+            if at == chosen {
+                let is_first = self.used.insert(number);
+                if !is_first {
+                    self.told(
+                        paths[0],
+                        "it says that it is another's file, and gets a number of its own",
+                    );
+                }
+                self.file(is_first.then_some(number), paths)?;
+            } else if (item.leaving, item.arriving) == (None, None) {
+                self.told(
+                    paths[0],
+                    "there is another file with its number; it gets one of its own",
+                );
+                self.file(None, paths)?;
+            } else {
+                self.found.left_copies.extend(paths.iter().map(|path| (*path, number)));
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, number: Option<u64>, paths: &[At]) -> Result<()> {
+        let at = paths[0];
+        let item = self.item(at);
+        let believed = self.believed_names(number, paths);
+        let is_numbered = number.is_some();
+        let number = match number {
+            Some(number) => number,
+            None => self.numbers.fresh()?,
+        };
+        let mut free_names = Vec::new();
+        for (directory, name) in believed {
+            let [plain, numbered] = candidates(&name, number);
+            let is_free = |name: &Name| !self.taken.contains_key(&(directory, name.clone()));
+            let name = if is_free(&plain) {
+                plain
+            } else {
+                self.told(at, "something else has its name; its number is put behind it");
+                numbered
+            };
+            self.taken.insert((directory, name.clone()), None);
+            free_names.push((directory, name));
+        }
+        let mut attributes = item.attributes.clone();
+        let node = self.disks[at.0].node.clone();
+        let (tier, base, path) = match node {
+            Some(_) => (SSD, ROOT.0, Some(item.path.clone())),
+            None => (SHARED, self.above(at), RelativePath::new(item.path.last())),
+        };
+        attributes.location = path.map(|path| Location { node, tier, base, path });
+        self.found.files.push(FoundFile { number, names: free_names, attributes, at, is_numbered });
+        Ok(())
+    }
+
+    /// The names of a file that are believed: those of its attribute, or else of its places.
+    fn believed_names(&mut self, number: Option<u64>, paths: &[At]) -> Vec<(u64, Name)> {
+        let item = self.item(paths[0]);
+        let of_places = paths.iter().map(|at| (self.above(*at), name_of(self.item(*at))));
+        // Nobody listed names of something that is not ours. Of ours, a rename left two places: one will do.
+        let most = if number.is_some() { 1 } else { usize::MAX };
+        let of_places: Vec<_> = of_places.take(most).collect();
+        if number.is_none() || item.names.is_empty() {
+            return of_places;
+        }
+        let is_on_ssd = self.disks[paths[0].0].node.is_some();
+        let owner = item.attributes.uid;
+        let own_places: BTreeSet<u64> = paths.iter().map(|at| self.above(*at)).collect();
+        let is_believed = |directory: &u64| match self.owners.get(directory) {
+            None => false,
+            // Directories on SSDs are closed: only we listed these.
+            Some(_) if is_on_ssd || own_places.contains(directory) => true,
+            Some(uid) => *uid == owner || owner == own_uid(),
+        };
+        let (believed, others): (Vec<_>, Vec<_>) =
+            item.names.iter().cloned().partition(|(directory, _)| is_believed(directory));
+        if !others.is_empty() {
+            self.told(
+                paths[0],
+                "it lists names in directories that are not its owner's, or are gone",
+            );
+        }
+        if believed.is_empty() { of_places } else { believed }
+    }
+
+    fn others(&mut self) {
+        let is_other = |kind| !matches!(kind, Kind::File | Kind::Directory);
+        for at in self.of_kind(0, is_other) {
+            let (item, directory) = (self.item(at), self.above(at));
+            let name = name_of(item);
+            if self.taken.contains_key(&(directory, name.clone())) {
+                self.told(at, "something else has its name; it is left alone");
+                continue;
+            }
+            self.taken.insert((directory, name.clone()), None);
+            let attributes = item.attributes.clone();
+            self.found.others.push(FoundOther { directory, name, attributes });
+        }
+        for disk in 1..self.disks.len() {
+            for at in self.of_kind(disk, is_other) {
+                self.told(at, "only files belong on an SSD of a shared tier; it is left alone");
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What is on one disk: every directory, file and link below its root, with what their attributes claim.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use halocline_api::control::tier::PRIVATE;
+use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
+use halocline_cluster::names::coding::encode_attributes;
+use halocline_model::namespace::Name;
+use halocline_os::beneath;
+use halocline_os::error::Result;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::{stat_descriptor, xattr};
+use rustix::fs::{Mode, OFlags, openat, readlinkat};
+use rustix::io::Errno;
+
+use crate::entry_names::REGISTRY;
+use crate::places::marks;
+use crate::places::tree::Tree;
+
+/// The most lines of one kind that are kept to be shown.
+const TOLD_MAX: usize = 1000;
+
+/// Something on a disk.
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    pub(crate) path: RelativePath,
+    /// The item of the directory that it is in; `None` in the root.
+    pub(crate) above: Option<usize>,
+    pub(crate) attributes: Attributes,
+    /// Device and inode number on the disk.
+    pub(crate) key: (u64, u64),
+    /// The number that it claims.
+    pub(crate) number: Option<u64>,
+    /// The names that it claims.
+    pub(crate) names: Vec<(u64, Name)>,
+    pub(crate) leaving: Option<u64>,
+    pub(crate) arriving: Option<u64>,
+}
+
+/// Everything on a disk: directories come before what is in them.
+#[derive(Debug, Default)]
+pub(crate) struct Scanned {
+    pub(crate) items: Vec<Item>,
+    /// The root's attributes.
+    pub(crate) root: Option<Attributes>,
+    /// What could not be read, and why.
+    pub(crate) unread: Vec<String>,
+}
+
+/// Reads a disk. What is not readable is listed, and hides nothing else.
+pub(crate) fn scan(tree: &Tree) -> Result<Scanned> {
+    let mut scanned = Scanned { root: Some(describe(&tree.look(None)?)?.0), ..Scanned::default() };
+    let mut todo: Vec<Option<usize>> = vec![None];
+    while let Some(above) = todo.pop() {
+        let path = above.map(|at| scanned.items[at].path.clone());
+        let names = match names(tree, path.as_ref()) {
+            Ok(names) => names,
+            Err(error) => {
+                let path = path.map_or_else(|| "/".to_owned(), |path| path.to_string());
+                tell(&mut scanned.unread, format!("{path}: {error}"));
+                continue;
+            }
+        };
+        for name in names {
+            if above.is_none() && [PRIVATE, REGISTRY].iter().any(|ours| name == **ours) {
+                continue;
+            }
+            let Some(path) = RelativePath::below(path.as_ref(), name.as_bytes()) else {
+                let what = format!("{}: its path is too long", name.as_bytes().escape_ascii());
+                tell(&mut scanned.unread, what);
+                continue;
+            };
+            match item(tree, &path, above) {
+                Ok(Some(item)) => {
+                    if item.attributes.kind == Kind::Directory {
+                        todo.push(Some(scanned.items.len()));
+                    }
+                    scanned.items.push(item);
+                }
+                // It went meanwhile.
+                Ok(None) => {}
+                Err(error) => tell(&mut scanned.unread, format!("{path}: {error}")),
+            }
+        }
+    }
+    Ok(scanned)
+}
+
+/// Keeps a line to be shown, if there are not too many.
+pub(crate) fn tell(lines: &mut Vec<String>, line: String) {
+    if lines.len() < TOLD_MAX {
+        lines.push(line);
+    }
+}
+
+fn names(tree: &Tree, path: Option<&RelativePath>) -> Result<Vec<std::ffi::OsString>> {
+    let dir = tree.look(path)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut names = beneath::names(openat(&dir, ".", flags, Mode::empty())?)?;
+    // What is decided by order is decided in the same way each time.
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn item(tree: &Tree, path: &RelativePath, above: Option<usize>) -> Result<Option<Item>> {
+    let fd = match tree.look_at_link(path) {
+        Err(Errno::NOENT) => return Ok(None),
+        fd => fd?,
+    };
+    let is_link = stat_descriptor(&fd)?.kind() == libc::S_IFLNK;
+    let claims = |what| if is_link { None } else { marks::number(&fd, what) };
+    let what = match stat_descriptor(&fd)?.kind() {
+        libc::S_IFDIR => marks::DIRECTORY,
+        _ => marks::INODE,
+    };
+    let number = claims(what).filter(|number| *number > 1);
+    let names = if is_link { Vec::new() } else { marks::names(&fd) };
+    let (leaving, arriving) = (claims(marks::LEAVING), claims(marks::ARRIVING));
+    let (attributes, stat) = describe(&fd)?;
+    let (key, path) = (stat.key(), path.clone());
+    Ok(Some(Item { path, above, attributes, key, number, names, leaving, arriving }))
+}
+
+/// The attributes of something, as they stand in the store.
+fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
+    let stat = stat_descriptor(fd)?;
+    let raw = &stat.raw;
+    let kind = match stat.kind() {
+        libc::S_IFREG => Kind::File,
+        libc::S_IFDIR => Kind::Directory,
+        libc::S_IFLNK => Kind::Symlink,
+        libc::S_IFIFO => Kind::Fifo,
+        libc::S_IFSOCK => Kind::Socket,
+        libc::S_IFCHR => Kind::CharDevice,
+        _ => Kind::BlockDevice,
+    };
+    let ns = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
+    let mut attributes =
+        Attributes::new(kind, raw.st_mode & 0o7777, ns(raw.st_mtime, raw.st_mtime_nsec));
+    (attributes.uid, attributes.gid, attributes.rdev) = (raw.st_uid, raw.st_gid, raw.st_rdev);
+    attributes.atime_ns = ns(raw.st_atime, raw.st_atime_nsec);
+    attributes.ctime_ns = ns(raw.st_ctime, raw.st_ctime_nsec);
+    if kind == Kind::File {
+        attributes.size = raw.st_size.unsigned_abs();
+    }
+    if kind == Kind::Symlink {
+        attributes.target = readlinkat(fd, "", Vec::new())?.into_bytes();
+    } else {
+        attributes.xattrs = xattrs(fd, &attributes)?;
+    }
+    Ok((attributes, stat))
+}
+
+/// The extended attributes that programs see; those which the store has no room for are left out.
+fn xattrs(fd: &impl AsFd, attributes: &Attributes) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let names = match xattr::list_on(fd) {
+        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(BTreeMap::new()),
+        names => names?,
+    };
+    let mut with = attributes.clone();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        if xattr::hidden_xattr(OsStr::from_bytes(name)) {
+            continue;
+        }
+        if let Ok(value) = xattr::get_on(fd, OsStr::from_bytes(name)) {
+            with.xattrs.insert(name.to_vec(), value);
+            if encode_attributes(&with).is_none() {
+                with.xattrs.remove(name);
+                tracing::warn!(name = %name.escape_ascii(), "an extended attribute that is too long is left out");
+            }
+        }
+    }
+    Ok(with.xattrs)
+}

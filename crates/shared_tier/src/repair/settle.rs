@@ -1,0 +1,110 @@
+//! Directories on the shared disk are put where the store has them: those that are missing are made, and those that a node
+//! was renaming when it died are renamed.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use halocline_cluster::names::NameStore;
+use halocline_cluster::names::attributes::RelativePath;
+use halocline_cluster::names::coding::decode_attributes;
+use halocline_model::namespace::{Answer, Inode, Name, ROOT, Script, Slot};
+use halocline_os::error::Result;
+use halocline_vfs::SetAttr;
+use halocline_vfs::namespace::statx::set_attr_on;
+use rustix::io::Errno;
+
+use super::found::{Disk, Found};
+use super::of_store;
+use super::view::View;
+use crate::places::DirectoryStep;
+use crate::places::marks;
+use crate::places::tree::{Owner, Tree, candidates};
+
+/// Where a directory is on the disk: the one that it is in, and its path.
+type OnDisk = (OwnedFd, RelativePath);
+
+/// Puts all directories where the store has them.
+pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -> Result<()> {
+    let view = View::read(store).map_err(of_store)?;
+    let tree = &shared.tree;
+    let mut wrong: BTreeMap<u64, Option<OnDisk>> = BTreeMap::new();
+    let on_disk: BTreeMap<u64, _> = found.directories.iter().map(|one| (one.number, one)).collect();
+    for (number, (parent, name)) in &view.directories {
+        let one = on_disk.get(number);
+        if one.is_some_and(|one| one.at.is_some() && one.parent == *parent && one.name == *name) {
+            continue;
+        }
+        let path = one.and_then(|one| one.at).map(|at| shared.scanned.items[at.1].path.clone());
+        let place = match path {
+            // Opened now: those above may be renamed first.
+            Some(path) => Some((tree.parent_of(&path)?, path)),
+            None => None,
+        };
+        wrong.insert(*number, place);
+    }
+    // Those above come first, and what is renamed below another one is found there by then.
+    let mut order: Vec<u64> = wrong.keys().copied().collect();
+    order.sort_by_key(|number| steps(&view, *number).len());
+    for number in order {
+        let steps = steps(&view, number);
+        let Some((last, above)) = steps.split_last() else { continue };
+        let Some(above) = tree.find(above)? else { continue };
+        match wrong.remove(&number).flatten() {
+            Some((from, path)) => rename(tree, (&from, &Name::from(path.last())), &above, last)?,
+            None => make(tree, &above, last, store)?,
+        }
+    }
+    for name in tree.private.sub("renaming")?.names()? {
+        tree.private.sub("renaming")?.remove(&name)?;
+    }
+    Ok(())
+}
+
+fn steps(view: &View, mut number: u64) -> Vec<DirectoryStep> {
+    let mut steps = Vec::new();
+    while let Some((parent, name)) = view.directories.get(&number) {
+        steps.push(DirectoryStep { number, name: name.clone() });
+        number = *parent;
+        if number == ROOT.0 || steps.len() > view.directories.len() {
+            break;
+        }
+    }
+    steps.reverse();
+    steps
+}
+
+fn rename(
+    tree: &Tree,
+    (from, name): (&OwnedFd, &Name),
+    above: &crate::places::tree::FoundDirectory,
+    step: &DirectoryStep,
+) -> Result<()> {
+    for to in candidates(&step.name, step.number) {
+        match tree.rename_between((from, name), (&above.0, &to)) {
+            Err(error) if error.errno() == libc::EEXIST => {}
+            done => return done,
+        }
+    }
+    Err(Errno::EXIST.into())
+}
+
+/// Makes a directory that the shared disk has lost.
+fn make(
+    tree: &Tree,
+    above: &crate::places::tree::FoundDirectory,
+    step: &DirectoryStep,
+    store: &dyn NameStore,
+) -> Result<()> {
+    let read = Script::Read(Slot::Attributes);
+    let Answer::Attributes(value, _) = store.run(Inode(step.number), &read).map_err(of_store)?
+    else {
+        return Ok(());
+    };
+    let attributes = decode_attributes(&value).map_err(of_store)?;
+    let owner = Owner { mode: attributes.mode, uid: attributes.uid, gid: attributes.gid };
+    let (fd, _) = tree.make_directory(above, step, owner)?;
+    for (name, value) in &attributes.xattrs {
+        marks::set_users(&fd, name, value)?;
+    }
+    set_attr_on(&fd, &SetAttr { mode: Some(attributes.mode), ..SetAttr::default() }).map(drop)
+}

@@ -1,0 +1,470 @@
+//! Nodes with disks and a store that forgets: what was acknowledged is found again.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::memory::MemoryNames;
+use halocline_cluster::names::namespace::{Namespace, WaitLimit};
+use halocline_model::namespace::{EntryName, Flags, Inode, Shards};
+use halocline_model::token::Session;
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+
+use super::*;
+use crate::places::{Directories, DirectoryStep, Places, Watcher};
+use crate::store_directories::StoreDirectories;
+
+/// Dies at a step, as a process would.
+#[derive(Default)]
+pub(crate) struct Death {
+    left: AtomicI64,
+    /// Is told of each step before that.
+    pub(crate) told: Mutex<Option<Told>>,
+}
+
+type Told = Box<dyn FnMut() + Send>;
+
+impl std::fmt::Debug for Death {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Death {:?}", self.left)
+    }
+}
+
+impl Death {
+    /// It dies after so many more steps.
+    pub(crate) fn end_after(&self, steps: i64) {
+        self.left.store(steps, Ordering::SeqCst);
+    }
+}
+
+impl Watcher for Death {
+    fn before(&self, _: &'static str) -> Result<()> {
+        // Taken out meanwhile: what it does is no step.
+        let told = self.told.lock().take();
+        if let Some(mut told) = told {
+            told();
+            *self.told.lock() = Some(told);
+        }
+        // Nothing is done any more once it is dead.
+        if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
+            return Err(Errno::CANCELED.into());
+        }
+        Ok(())
+    }
+}
+
+/// Two nodes on one machine.
+pub(crate) struct World {
+    scratch: tempfile::TempDir,
+    pub(crate) store: MemoryNames,
+}
+
+/// One node: what the engine does, in the order in which it does it.
+pub(crate) struct Node {
+    pub(crate) places: Places,
+    pub(crate) names: Arc<Namespace>,
+    pub(crate) directories: StoreDirectories,
+    pub(crate) death: Arc<Death>,
+}
+
+fn name(text: &str) -> Name {
+    Name::from(text)
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let world = Self::unformatted();
+        Namespace::format(&world.store, &Attributes::new(Kind::Directory, 0o755, 0)).unwrap();
+        world
+    }
+
+    /// Without names.
+    pub(crate) fn unformatted() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::create_dir(scratch.path().join("shared")).unwrap();
+        for node in ["n1", "n2"] {
+            fs::create_dir_all(scratch.path().join(node).join("ssd")).unwrap();
+            symlink("../shared", scratch.path().join(node).join("hdd")).unwrap();
+        }
+        Self { scratch, store: MemoryNames::default() }
+    }
+
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        self.scratch.path().join(path)
+    }
+
+    fn peers(&self) -> String {
+        format!("{}/{{node}}/ssd", self.scratch.path().display())
+    }
+
+    /// A node that dies before its step of a number.
+    pub(crate) fn node_until(&self, node: &str, session: u64, steps: i64) -> Node {
+        let store: Arc<dyn NameStore> = Arc::new(self.store.for_another_node());
+        let names = Namespace::open(store, Session(session), WaitLimit::default()).unwrap();
+        let names = Arc::new(names);
+        let death = Arc::new(Death { left: AtomicI64::new(i64::MAX), told: Mutex::default() });
+        let directories: Arc<dyn Directories> = Arc::new(StoreDirectories(names.clone()));
+        let places = Places::open_watched(
+            &self.at(node),
+            node,
+            Some(&self.peers()),
+            directories,
+            Some(death.clone()),
+        );
+        let places = places.unwrap();
+        death.left.store(steps, Ordering::SeqCst);
+        Node { places, directories: StoreDirectories(names.clone()), names, death }
+    }
+
+    pub(crate) fn node(&self, node: &str) -> Node {
+        self.node_until(node, 1, i64::MAX)
+    }
+
+    pub(crate) fn repair(&self, repair: bool) -> Report {
+        super::run(&self.at("n1"), Some(&self.peers()), &self.store, repair).unwrap()
+    }
+
+    /// The store comes back empty.
+    pub(crate) fn forget(&self) {
+        self.store.restart(Shards(BTreeMap::new()));
+    }
+
+    /// Every path with what is there: a file's text, or what else it is.
+    pub(crate) fn tree(&self) -> BTreeMap<String, String> {
+        let node = self.node_until("n1", 999, i64::MAX);
+        let mut tree = BTreeMap::new();
+        let mut todo = vec![(String::new(), 1)];
+        while let Some((path, directory)) = todo.pop() {
+            for one in node.names.list(Inode(directory), 0, 1000).unwrap().0 {
+                let path = format!("{path}/{}", one.name.as_bytes().escape_ascii());
+                if one.is_directory {
+                    todo.push((path.clone(), one.inode.0));
+                    tree.insert(path, "directory".to_owned());
+                    continue;
+                }
+                let at = EntryName { directory: Inode(directory), name: one.name };
+                let found = node.names.lookup(&at).unwrap();
+                let what = match &found.attributes.location {
+                    None => format!("{:?}", found.attributes.kind),
+                    Some(place) => {
+                        let opened = node.places.open_file(place, found.inode.0, OFlags::RDONLY);
+                        match opened {
+                            Ok(fd) => {
+                                let mut text = String::new();
+                                File::from(fd).read_to_string(&mut text).unwrap();
+                                assert_eq!(found.attributes.size, text.len() as u64, "{path}");
+                                text
+                            }
+                            Err(error) => format!("error {}", error.errno()),
+                        }
+                    }
+                };
+                tree.insert(path, what);
+            }
+        }
+        tree
+    }
+}
+
+impl Node {
+    fn near(&self, directory: u64) -> Vec<DirectoryStep> {
+        self.directories.steps(directory).unwrap()
+    }
+
+    pub(crate) fn entry(directory: u64, called: &str) -> EntryName {
+        EntryName { directory: Inode(directory), name: name(called) }
+    }
+
+    fn owner() -> (u32, u32) {
+        (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+    }
+
+    pub(crate) fn create(&self, directory: u64, called: &str, text: &str) -> Result<u64> {
+        let inode = self.names.number().unwrap();
+        let (uid, gid) = Self::owner();
+        let near = self.near(directory);
+        let made = self.places.make_file(&near, &name(called), inode.0, (0o644, uid, gid))?;
+        let (place, fd) = made;
+        File::from(fd).write_all(text.as_bytes())?;
+        let mut attributes = Attributes::new(Kind::File, 0o644, 0);
+        (attributes.uid, attributes.gid, attributes.size) = (uid, gid, text.len() as u64);
+        attributes.location = Some(place);
+        self.step()?;
+        self.names.create_as(inode, &Self::entry(directory, called), &attributes).unwrap();
+        Ok(inode.0)
+    }
+
+    /// A call of the store is a step, too.
+    fn step(&self) -> Result<()> {
+        self.death.before("asking the store")
+    }
+
+    pub(crate) fn mkdir(&self, directory: u64, called: &str) -> Result<u64> {
+        let inode = self.names.number().unwrap();
+        let (uid, gid) = Self::owner();
+        let near = self.near(directory);
+        self.places.make_directory(&near, &name(called), inode.0, (0o755, uid, gid))?;
+        self.step()?;
+        let attributes = Attributes::new(Kind::Directory, 0o755, 0);
+        self.names.make_directory_as(inode, &Self::entry(directory, called), &attributes).unwrap();
+        Ok(inode.0)
+    }
+
+    pub(crate) fn rename(&self, from: (u64, &str), to: (u64, &str)) -> Result<()> {
+        let [from_entry, to_entry] =
+            [from, to].map(|(directory, called)| Self::entry(directory, called));
+        let found = self.names.lookup(&from_entry).unwrap();
+        let near = self.near(to.0);
+        if found.attributes.kind == Kind::Directory {
+            let mut steps = self.near(from.0);
+            steps.push(DirectoryStep { number: found.inode.0, name: name(from.1) });
+            self.places.begin_rename(&steps)?;
+            self.step()?;
+            self.names.rename(&from_entry, &to_entry, Flags::Replace).unwrap();
+            return self.places.rename_directory(found.inode.0, &near, &name(to.1), None);
+        }
+        let place = found.attributes.location.unwrap();
+        let new = self.places.link(&place, found.inode.0, &near, &name(to.1))?;
+        self.step()?;
+        self.names.set_location(&from_entry, Some(&place), Some(&new)).unwrap();
+        self.step()?;
+        let replaced = self.names.rename(&from_entry, &to_entry, Flags::Replace).unwrap();
+        self.places.set_names(&new, found.inode.0, &[(to.0, name(to.1))])?;
+        self.places.remove(&place, found.inode.0)?;
+        match replaced {
+            Some(gone) => self.places.remove(&gone.attributes.location.unwrap(), gone.inode.0),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn unlink(&self, directory: u64, called: &str) -> Result<()> {
+        self.step()?;
+        let gone = self.names.unlink(&Self::entry(directory, called)).unwrap();
+        match gone {
+            Some(gone) => self.places.remove(&gone.attributes.location.unwrap(), gone.inode.0),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn link(&self, from: (u64, &str), to: (u64, &str)) -> Result<()> {
+        let [from_entry, to_entry] =
+            [from, to].map(|(directory, called)| Self::entry(directory, called));
+        let found = self.names.lookup(&from_entry).unwrap();
+        let place = found.attributes.location.unwrap();
+        let all = [from, to].map(|(directory, called)| (directory, name(called)));
+        self.places.set_names(&place, found.inode.0, &all)?;
+        self.step()?;
+        self.names.link(&from_entry, &to_entry).unwrap();
+        Ok(())
+    }
+}
+
+/// A tree of both nodes, with directories and files that were renamed.
+fn filled() -> World {
+    let world = World::new();
+    let (one, two) = (world.node("n1"), world.node_until("n2", 2, i64::MAX));
+    let a = one.mkdir(1, "a").unwrap();
+    let below = two.mkdir(a, "below").unwrap();
+    one.create(a, "f", "of n1").unwrap();
+    two.create(below, "g", "of n2").unwrap();
+    two.create(1, "odd\u{1}\u{e9}~7", "odd").unwrap();
+    one.rename((1, "a"), (1, "b")).unwrap();
+    let a = two.mkdir(1, "a").unwrap();
+    one.create(a, "f", "of the new directory").unwrap();
+    two.create(a, "h", "moved").unwrap();
+    two.rename((a, "h"), (1, "h")).unwrap();
+    one.link((a, "f"), (1, "second")).unwrap();
+    fs::write(world.at("n1/ssd/by hand"), "put there").unwrap();
+    fs::create_dir(world.at("shared/hand")).unwrap();
+    fs::write(world.at("shared/hand/file"), "there").unwrap();
+    symlink("../x", world.at("shared/hand/link")).unwrap();
+    world
+}
+
+#[test]
+fn a_store_that_forgot_everything_is_built_again() {
+    let world = filled();
+    let by_hand = world.repair(true);
+    assert_eq!(by_hand.named, [1, 2, 1], "{by_hand:?}");
+    let before = world.tree();
+    assert_eq!(before.len(), 13, "{before:?}");
+    assert!(world.repair(false).is_clean(), "{:?}", world.repair(false));
+    world.forget();
+    let dry = world.repair(false);
+    assert!(
+        dry.is_rebuilt && world.store.refresh().unwrap() == State::Empty,
+        "nothing was changed"
+    );
+    let report = world.repair(true);
+    assert_eq!(report.named, dry.named);
+    assert_eq!(report.told, Vec::<String>::new());
+    assert_eq!(world.tree(), before);
+    let again = world.repair(false);
+    assert!(again.is_clean(), "{again:?}");
+    // The numbers are those from before, so descriptors that nodes have stay right.
+    let node = world.node_until("n2", 3, i64::MAX);
+    let second = node.names.lookup(&Node::entry(1, "second")).unwrap();
+    assert_eq!(second.links, 2);
+    // A store with older names is no better.
+    let saved = world.store.saved();
+    node.create(1, "newer", "than what was saved").unwrap();
+    world.store.restart(saved);
+    assert!(world.repair(true).is_rebuilt);
+    assert_eq!(world.tree().get("/newer").map(String::as_str), Some("than what was saved"));
+}
+
+#[test]
+fn a_node_that_is_away_is_named_and_its_files_come_back_with_it() {
+    let world = filled();
+    world.repair(true);
+    let before = world.tree();
+    fs::rename(world.at("n2"), world.at("away")).unwrap();
+    let report = world.repair(true);
+    assert_eq!(report.missing[0].0, "n2");
+    assert!(
+        !report.is_rebuilt && report.unreached_files == 3 && report.lost.is_empty(),
+        "{report:?}"
+    );
+    // The names stay, and the files of the node alone fail.
+    let failed: Vec<_> = world.tree().into_values().filter(|what| what == "error 5").collect();
+    assert_eq!(failed.len(), 3);
+    world.forget();
+    let report = world.repair(true);
+    assert!(report.is_rebuilt && report.missing.len() == 1);
+    assert_eq!(world.tree().len(), before.len() - 3);
+    world.node("n1").create(1, "h", "another one").unwrap();
+    fs::rename(world.at("away"), world.at("n2")).unwrap();
+    let report = world.repair(true);
+    assert_eq!((report.named, report.set_aside.len()), ([0, 3, 0], 0), "{report:?}");
+    let mut after = world.tree();
+    let renamed = after.keys().find(|path| path.starts_with("/h~")).unwrap().clone();
+    assert_eq!(after.remove(&renamed).as_deref(), Some("moved"), "its name was taken");
+    assert_eq!(after.insert("/h".to_owned(), "moved".to_owned()).as_deref(), Some("another one"));
+    assert_eq!(after, before);
+    assert!(world.repair(false).is_clean());
+}
+
+/// What was acknowledged before is there, what was in flight was made or not, and a check has nothing to say afterwards.
+#[test]
+fn whoever_dies_at_any_step_loses_nothing_and_a_repair_puts_everything_in_order() {
+    type Act = fn(&Node, u64) -> Result<()>;
+    let acts: [(&str, Act); 6] = [
+        ("create", |node, a| node.create(a, "new", "new").map(drop)),
+        ("mkdir", |node, a| node.mkdir(a, "new").map(drop)),
+        ("rename", |node, a| node.rename((a, "f"), (1, "f"))),
+        ("replace", |node, a| node.rename((a, "f"), (1, "h"))),
+        ("rename a directory", |node, a| node.rename((1, "a"), (1, if a > 0 { "c" } else { "d" }))),
+        ("unlink", |node, a| node.unlink(a, "f")),
+    ];
+    for (what, act) in acts {
+        for forgets in [false, true] {
+            for steps in 0.. {
+                let world = World::new();
+                let node = world.node("n1");
+                let a = node.mkdir(1, "a").unwrap();
+                let text = "kept";
+                node.create(a, "f", text).unwrap();
+                node.create(1, "h", "old").unwrap();
+                node.create(a, "other", text).unwrap();
+                let before = world.tree();
+                let dying = world.node_until("n1", 2, steps);
+                let done = act(&dying, a);
+                let acknowledged = done.is_ok().then(|| world.tree());
+                if forgets {
+                    world.forget();
+                }
+                let report = world.repair(true);
+                let at = format!("{what}, step {steps}, {forgets}, {report:?}");
+                assert!(report.lost.is_empty(), "{at}");
+                let after = world.tree();
+                assert!(after.values().all(|what| !what.starts_with("error")), "{at}: {after:?}");
+                if let Some(acknowledged) = &acknowledged {
+                    assert_eq!(after, *acknowledged, "{at}");
+                }
+                assert!(after.values().filter(|what| *what == text).count() >= 1, "{at}");
+                let moved = |tree: &BTreeMap<String, String>| {
+                    tree.values().filter(|what| *what == text).count()
+                };
+                if what != "unlink" {
+                    assert_eq!(moved(&after), moved(&before), "{at}: {after:?}");
+                }
+                assert!(world.repair(false).is_clean(), "{at}: {:?}", world.repair(false));
+                let left = fs::read_dir(world.at("shared/.halocline/renaming")).unwrap().count();
+                assert_eq!(left, 0, "{at}");
+                if done.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn claims_of_others_give_them_nothing() {
+    let world = World::new();
+    let node = world.node("n1");
+    let a = node.mkdir(1, "a").unwrap();
+    let f = node.create(a, "f", "true").unwrap();
+    let before = world.tree();
+    // Copies of what is there, as `cp -a` makes them past the mount: numbers, names and all.
+    let put = |path: &str, number: u64, names: &[(u64, Name)]| {
+        fs::write(world.at(path), "forged").unwrap();
+        let file = File::open(world.at(path)).unwrap();
+        marks::set_number(&file, marks::INODE, number).unwrap();
+        if !names.is_empty() {
+            marks::set_names(&file, names).unwrap();
+        }
+        file
+    };
+    put("shared/forged", f, &[(a, name("planted"))]);
+    put("shared/future", 1 << 63, &[(a, name("planted too"))]);
+    fs::create_dir(world.at("shared/other")).unwrap();
+    let other = File::open(world.at("shared/other")).unwrap();
+    marks::set_number(&other, marks::DIRECTORY, 1).unwrap();
+    std::os::unix::fs::chown(world.at("shared/other"), Some(1234), None).unwrap_or(());
+    fs::write(world.at("shared/x\u{1}\n"), "odd").unwrap();
+    let long = std::ffi::OsStr::from_bytes(&[0xff; 255]);
+    fs::write(world.at("shared").join(long), "bytes").unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, world.at("shared/fifo"), rustix::fs::Mode::RUSR).unwrap();
+    symlink("/etc", world.at("shared/etc")).unwrap();
+    symlink("/etc", world.at("n1/ssd/etc")).unwrap();
+    for forgets in [false, true] {
+        if forgets {
+            world.forget();
+        }
+        world.repair(true);
+        let after = world.tree();
+        for (path, what) in &before {
+            assert_eq!(after.get(path), Some(what), "{path}: {after:?}");
+        }
+        assert_eq!(after.values().filter(|what| *what == "true").count(), 1);
+        assert!(!after.keys().any(|path| path.starts_with("/etc/")), "no link is followed");
+        let lookup = node.names.lookup(&Node::entry(a, "f"));
+        drop(lookup);
+    }
+    assert!(world.at("n1/ssd/etc").is_symlink(), "left alone");
+}
+
+#[test]
+fn a_rebuild_that_died_is_done_again() {
+    let world = filled();
+    world.repair(true);
+    let before = world.tree();
+    world.forget();
+    // It began and has written the root only.
+    let disks = Disks::read(&world.at("n1"), Some(&world.peers())).unwrap();
+    disks.set_rebuilding(true).unwrap();
+    world.store.begin_epoch(true).unwrap();
+    Build::new(&world.store).root(&Attributes::new(Kind::Directory, 0o755, 0)).unwrap();
+    assert!(super::confirm(&world.at("n1"), &world.store).is_err(), "a part is not all");
+    assert!(world.repair(true).is_rebuilt);
+    assert_eq!(world.tree(), before);
+    assert_eq!(super::confirm(&world.at("n1"), &world.store).unwrap().contradictions, 0);
+}

@@ -1,0 +1,101 @@
+//! The names in the store, all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::coding::decode_attributes;
+use halocline_cluster::names::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result};
+use halocline_model::namespace::{Answer, Entry, Inode, Name, Opaque, ROOT, Script, Slot};
+
+/// A file in the store.
+#[derive(Debug)]
+pub(crate) struct StoredFile {
+    pub(crate) attributes: Attributes,
+    /// One of its names.
+    pub(crate) directory: u64,
+    pub(crate) name: Name,
+}
+
+/// All names.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    /// Each directory with the one above it and its name there; not the root.
+    pub(crate) directories: BTreeMap<u64, (u64, Name)>,
+    pub(crate) files: BTreeMap<u64, StoredFile>,
+    pub(crate) names: BTreeSet<(u64, Name)>,
+}
+
+impl View {
+    /// Reads the store.
+    pub(crate) fn read(store: &dyn NameStore) -> Result<Self> {
+        let mut view = Self::default();
+        let mut todo = vec![ROOT.0];
+        while let Some(directory) = todo.pop() {
+            let mut cursor = 0;
+            loop {
+                let list = Script::List(cursor, PAGE_ENTRIES_MAX);
+                let Answer::Entries { entries, is_last } = store.run(Inode(directory), &list)?
+                else {
+                    break;
+                };
+                if entries.last().map_or(!is_last, |(last, ..)| *last <= cursor) {
+                    return Err(NamesError::Unsound("a page that leads nowhere".to_owned()));
+                }
+                for (place, name, entry) in entries {
+                    cursor = place;
+                    view.names.insert((directory, name.clone()));
+                    match entry {
+                        Entry::Directory(inode) => {
+                            let new = view.directories.insert(inode.0, (directory, name));
+                            if new.is_none() && inode != ROOT {
+                                todo.push(inode.0);
+                            }
+                        }
+                        Entry::Single(inode, attributes) => {
+                            view.file(inode, &attributes, directory, name)?;
+                        }
+                        Entry::Linked(inode, shard) => {
+                            let read = store.run(shard, &Script::Read(Slot::Whole))?;
+                            if let Answer::Links(links) = read {
+                                view.file(inode, &links.attributes, directory, name)?;
+                            }
+                        }
+                    }
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        Ok(view)
+    }
+
+    fn file(
+        &mut self,
+        inode: Inode,
+        attributes: &Opaque,
+        directory: u64,
+        name: Name,
+    ) -> Result<()> {
+        let attributes = decode_attributes(attributes)?;
+        if attributes.kind == Kind::File {
+            self.files.insert(inode.0, StoredFile { attributes, directory, name });
+        }
+        Ok(())
+    }
+
+    /// The path of a name, for people.
+    pub(crate) fn path(&self, mut directory: u64, name: &Name) -> String {
+        let mut names = vec![name.as_bytes().escape_ascii().to_string()];
+        while let Some((above, name)) = self.directories.get(&directory) {
+            names.push(name.as_bytes().escape_ascii().to_string());
+            directory = *above;
+            // What others wrote into a store may lead in a circle.
+            if names.len() > self.directories.len() + 1 {
+                break;
+            }
+        }
+        names.reverse();
+        names.join("/")
+    }
+}

@@ -1,0 +1,76 @@
+//! Where directories are, as the store says.
+
+use std::sync::Arc;
+
+use halocline_cluster::names::PAGE_ENTRIES_MAX;
+use halocline_cluster::names::namespace::{Failure, Namespace};
+use halocline_model::namespace::{Inode, ROOT};
+use halocline_os::error::{Error, Result};
+use rustix::io::Errno;
+
+use crate::places::{Directories, DirectoryStep};
+
+/// More directories above each other than a path has room for.
+const DEPTH_MAX: usize = 2048;
+/// How often it is asked again where others rename meanwhile.
+const TRIES: usize = 8;
+
+/// Asks the store: one round trip for each directory above, and its pages until the name is found. For what is not in
+/// memory.
+#[derive(Debug)]
+pub struct StoreDirectories(pub Arc<Namespace>);
+
+/// What a failure of the store is to a program.
+pub(crate) fn error(failure: Failure) -> Error {
+    match failure {
+        Failure::Refused(errno) => errno.into(),
+        Failure::Contended => Errno::BUSY.into(),
+        failure => Error::Cluster {
+            what: failure.to_string(),
+            remedy: "see that the store answers: halocline cluster fsck --tier".to_owned(),
+        },
+    }
+}
+
+impl StoreDirectories {
+    /// The name of a directory in the one above; `None` if it is not there (any more).
+    fn step(&self, parent: Inode, directory: Inode) -> Result<Option<DirectoryStep>> {
+        let mut cursor = 0;
+        loop {
+            let page = match self.0.list(parent, cursor, PAGE_ENTRIES_MAX) {
+                Err(Failure::Refused(Errno::NOENT)) => return Ok(None),
+                page => page.map_err(error)?,
+            };
+            let found = page.0.iter().find(|one| one.is_directory && one.inode == directory);
+            if let Some(found) = found {
+                let step = DirectoryStep { number: directory.0, name: found.name.clone() };
+                return Ok(Some(step));
+            }
+            match page.0.last() {
+                Some(last) if !page.1 => cursor = last.cursor,
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+impl Directories for StoreDirectories {
+    fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+        'again: for _ in 0..TRIES {
+            let mut steps = Vec::new();
+            let mut at = Inode(directory);
+            while at != ROOT {
+                let parent = self.0.parent(at).map_err(error)?;
+                let Some(step) = self.step(parent, at)? else { continue 'again };
+                steps.push(step);
+                at = parent;
+                if steps.len() > DEPTH_MAX {
+                    return Err(Errno::NAMETOOLONG.into());
+                }
+            }
+            steps.reverse();
+            return Ok(steps);
+        }
+        Err(Errno::BUSY.into())
+    }
+}

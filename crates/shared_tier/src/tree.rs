@@ -1,0 +1,110 @@
+//! The names of the tier as an engine's tree.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use halocline_cluster::names::attributes::Kind;
+use halocline_os::error::Result;
+use halocline_vfs::Tree;
+use halocline_vfs::namespace::reopen;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::attribute_changes::AttributeChanges;
+use crate::base::Base;
+use crate::directory::Directory;
+use crate::files::place_of;
+use crate::inodes::Node;
+use crate::lookup::Lookup;
+use crate::name_changes::NameChanges;
+use crate::places::{SHARED, SSD};
+
+/// The names in the store.
+#[derive(Debug)]
+pub struct SharedTree {
+    pub(crate) base: Arc<Base>,
+    pub(crate) lookup: Arc<Lookup>,
+    pub(crate) names: NameChanges,
+    pub(crate) attributes: AttributeChanges,
+}
+
+/// The device of all inodes: there is one.
+const DEVICE: u64 = 0;
+
+impl Tree for SharedTree {
+    type Node = Node;
+    type Directory = Directory;
+
+    fn key(&self, node: &Node) -> (u64, u64) {
+        (DEVICE, node.0.number.0)
+    }
+
+    fn path_of(&self, node: &Node) -> PathBuf {
+        self.base.paths.shown(&node.0)
+    }
+
+    fn open_file(&self, node: &Node, flags: i32) -> Result<File> {
+        self.base.sessions.check()?;
+        let Some(found) = self.lookup.find(&node.0)? else {
+            let open = node.0.without_name.lock().file.clone().ok_or(Errno::STALE)?;
+            return reopen(&*open, flags);
+        };
+        let flags = OFlags::from_bits_retain((flags & libc::O_ACCMODE).cast_unsigned());
+        let place = place_of(&found.node.attributes)?;
+        Ok(File::from(self.base.places.open_file(place, node.0.number.0, flags)?))
+    }
+
+    fn read_link(&self, node: &Node) -> Result<OsString> {
+        let (_, found) = self.lookup.find_named(&node.0)?;
+        match found.attributes.kind {
+            Kind::Symlink => Ok(OsString::from_vec(found.attributes.target)),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        self.names.remove_dir(&parent.0, name)
+    }
+
+    fn open_dir(&self, node: &Node) -> Result<Directory> {
+        if node.0.is_directory {
+            Ok(Directory::new(Arc::clone(&self.base), node.clone()))
+        } else {
+            Err(Errno::NOTDIR.into())
+        }
+    }
+
+    /// Those of the shared disk and this node's SSD together; what is available is what fits on one of them.
+    fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
+        let places = &self.base.places;
+        let (mut all, ssd) = (places.totals(SHARED)?, places.totals(SSD)?);
+        if all.f_fsid == ssd.f_fsid {
+            return Ok(all);
+        }
+        let unit = all.f_frsize.max(1);
+        let of_ssd = |blocks: u64| blocks.saturating_mul(ssd.f_frsize) / unit;
+        all.f_blocks = all.f_blocks.saturating_add(of_ssd(ssd.f_blocks));
+        all.f_bfree = all.f_bfree.saturating_add(of_ssd(ssd.f_bfree));
+        all.f_bavail = all.f_bavail.max(of_ssd(ssd.f_bavail));
+        Ok(all)
+    }
+
+    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        self.attributes.get_xattr(&node.0, name)
+    }
+
+    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
+        self.attributes.list_xattr(&node.0)
+    }
+
+    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        self.attributes.set_xattr(&node.0, name, value, flags)
+    }
+
+    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+        self.attributes.remove_xattr(&node.0, name)
+    }
+}
