@@ -3,13 +3,13 @@
 //!
 //! A flush writes dense regions in order; a write that goes to the origin meanwhile makes it seek away from them and
 //! back. So while a flush for room runs, a policy with a wait limit lets writes wait for its next region. A wait never
-//! lasts longer than a few times what the origin itself is expected to take (D11), and for a while after a wait in vain
-//! there is none.
+//! lasts longer than a few times what the origin itself is expected to take (D11), and after waits in vain some writes do
+//! not wait.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use halocline_model::backpressure::{BACKOFF_WRITES, WAIT_MAX};
+use halocline_model::backpressure::{WAIT_MAX, backoff_writes};
 use parking_lot::{Condvar, Mutex};
 
 use halocline_os::clock::Clock;
@@ -24,13 +24,15 @@ pub(crate) struct Backpressure {
     waiting: AtomicU32,
     /// How many of the next writes go to the origin without waiting.
     backoff_writes: AtomicU32,
+    /// Waits in vain since one got room.
+    in_vain: AtomicU32,
 }
 
 impl Backpressure {
     /// `clock` measures the waits.
     pub(crate) fn new(clock: Clock) -> Self {
-        let (waiting, backoff_writes) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { clock, made: Mutex::new(0), more: Condvar::new(), waiting, backoff_writes }
+        let [waiting, backoff_writes, in_vain] = [(); 3].map(|()| AtomicU32::new(0));
+        Self { clock, made: Mutex::new(0), more: Condvar::new(), waiting, backoff_writes, in_vain }
     }
 
     /// Tries `take` again each time room was made, until it succeeds or `wait_limit` is over.
@@ -56,8 +58,17 @@ impl Backpressure {
             before = *made;
         };
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        if matches!(taken, Ok(None)) {
-            self.backoff_writes.store(BACKOFF_WRITES, Ordering::Relaxed);
+        match taken {
+            Ok(None) => {
+                let writes = backoff_writes(self.in_vain.load(Ordering::Relaxed));
+                self.backoff_writes.store(writes, Ordering::Relaxed);
+                // A lost count costs a wait.
+                let _ = self.in_vain.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
+                    before.checked_add(1)
+                });
+            }
+            Ok(Some(_)) => self.in_vain.store(0, Ordering::Relaxed),
+            Err(_) => {}
         }
         taken
     }
@@ -103,16 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_in_vain_makes_the_next_ones_back_off() {
+    fn waits_in_vain_make_more_and_more_writes_back_off() {
         let backpressure = Backpressure::new(Clock::simulated());
-        let mut tries = 0;
-        for _ in 0..=BACKOFF_WRITES {
+        let waits = |room: Option<()>| {
+            let mut tries = 0;
             let taken = backpressure.wait(Duration::from_millis(1), || {
                 tries += 1;
-                Ok::<Option<()>, ()>(None)
+                Ok::<Option<()>, ()>(room)
             });
-            assert_eq!(taken, Ok(None));
-        }
-        assert_eq!(tries, 2, "only the first one waited, and tried before and after");
+            assert!(taken.is_ok());
+            tries > 0
+        };
+        let in_vain: Vec<usize> = (0..200).filter(|_| waits(None)).collect();
+        assert_eq!(in_vain[..6], [0, 2, 5, 10, 19, 36], "1, 2, 4, 8, 16 and 16 did not wait");
+        while !waits(Some(())) {}
+        assert!(waits(None) && !waits(None) && waits(None), "what got room is believed again");
     }
 }

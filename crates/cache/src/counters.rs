@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use halocline_model::fill::Reads;
 use halocline_model::layout::Layout;
 use halocline_model::request::Direction;
 use serde::{Deserialize, Serialize};
@@ -130,8 +131,8 @@ impl Counters {
     }
 
     /// Bytes that programs have read so far.
-    pub(crate) fn bytes_read(&self) -> u64 {
-        get(&self.read.bytes)
+    pub(crate) fn reads(&self) -> Reads {
+        Reads { bytes: get(&self.read.bytes), from_cache: get(&self.read.cache_bytes) }
     }
 
     pub(crate) fn flush_time(&self, time: std::time::Duration) {

@@ -11,7 +11,8 @@
 //!   the read's own lock. A change behind the mount that is not yet discovered shows in the file's stamp;
 //! - only complete reads fill: bytes that the origin did not return are not the file's;
 //! - blocks are reserved before the write (I5), free ones first. Before a fill evicts, programs must have read eight
-//!   times as many bytes: this bounds the wear that fills cause on the SSD.
+//!   times as many bytes, and must read the fill's range more often than what is on the cache: this bounds the wear that
+//!   fills cause on the SSD.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,22 +45,30 @@ const QUEUE_BYTES_MAX: usize = 32 << 20;
 const MISSED_MIN: u64 = 1 << 12;
 const MISSED_MAX: u64 = 1 << 21;
 
-/// Ranges that reads missed before: one fingerprint per slot, and a newer one replaces an older one. A lost one delays a
-/// fill by one pass, and a collision (one in 2^32) fills one pass early.
+/// One cache's worth of reads is this many ticks of the clock that says when a range was missed, which turns round after
+/// 64 of them. What was missed longer ago than that seems to have been missed later.
+const TICKS: u64 = 1 << 10;
+
+/// Ranges that reads missed before: one fingerprint per slot, with the time, and a newer one replaces an older one. A
+/// lost one delays a fill by one pass, and a collision (one in 2^15) fills one pass early.
 #[derive(Debug)]
 struct MissedRanges {
-    fingerprints: Box<[AtomicU32]>,
+    /// The fingerprint above the time, 16 bits each.
+    places: Box<[AtomicU32]>,
+    /// Bytes that programs read in a tick.
+    tick: u64,
 }
 
 impl MissedRanges {
     fn for_cache(bytes: u64) -> Self {
-        let slots = (bytes / halocline_meta::BLOCK * 2).clamp(MISSED_MIN, MISSED_MAX);
-        let slots = slots.next_power_of_two();
-        Self { fingerprints: (0..slots).map(|_| AtomicU32::new(0)).collect() }
+        let places = (bytes / halocline_meta::BLOCK * 2).clamp(MISSED_MIN, MISSED_MAX);
+        let places = places.next_power_of_two();
+        let places = (0..places).map(|_| AtomicU32::new(0)).collect();
+        Self { places, tick: (bytes / TICKS).max(1) }
     }
 
-    /// Notes a range; returns whether it was noted before.
-    fn note(&self, file: FileId, range: ByteRange) -> bool {
+    /// Notes a range when programs have read `read` bytes; returns how many of them since it was noted before.
+    fn note(&self, file: FileId, range: ByteRange, read: u64) -> Option<u64> {
         // SplitMix64's mixer: every input bit affects every output bit.
         let mix = |mut bits: u64| {
             bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -67,9 +76,16 @@ impl MissedRanges {
             bits ^ bits >> 31
         };
         let hash = mix(mix(mix(file.0) ^ range.start) ^ range.end);
-        let at = usize::try_from(hash).unwrap_or(usize::MAX) & (self.fingerprints.len() - 1);
-        let fingerprint = u32::try_from(hash >> 32).expect("32 bits") | 1;
-        self.fingerprints[at].swap(fingerprint, Ordering::Relaxed) == fingerprint
+        let at = usize::try_from(hash).unwrap_or(usize::MAX) & (self.places.len() - 1);
+        let [high, low, ..] = hash.to_be_bytes();
+        let fingerprint = u16::from_be_bytes([high, low]) | 1;
+        let time = u16::try_from((read / self.tick) & u64::from(u16::MAX)).expect("16 bits");
+        let noted = u32::from(fingerprint) << 16 | u32::from(time);
+        let [a, b, c, d] = self.places[at].swap(noted, Ordering::Relaxed).to_be_bytes();
+        let before = u16::from_be_bytes([c, d]);
+        // Rounded up: a range that was missed in this tick was not missed at once.
+        let ticks = u64::from(time.wrapping_sub(before)) + 1;
+        (u16::from_be_bytes([a, b]) == fingerprint).then(|| ticks * self.tick)
     }
 }
 
@@ -80,6 +96,8 @@ struct Fill {
     wanted: CriticalRange,
     data: Vec<u8>,
     watch: Watch,
+    /// Bytes that programs read since the range was missed before.
+    reuse: u64,
 }
 
 /// The queue of fills.
@@ -206,11 +224,14 @@ impl Fills {
     ) -> Result<()> {
         let id = self.known.id_of(file)?;
         let wanted = CriticalRange { file: id, range, placement };
-        let fills = self;
-        if fills.enabled && data.len() <= QUEUE_BYTES_MAX / 4 && fills.missed.note(id, range) {
+        let read = self.counters.reads().bytes;
+        if self.enabled
+            && data.len() <= QUEUE_BYTES_MAX / 4
+            && let Some(reuse) = self.missed.note(id, range, read)
+        {
             let watch = file.range.watch(range);
             let data = data.to_vec();
-            if fills.push(Fill { file: Arc::clone(file), wanted, data, watch }) {
+            if self.push(Fill { file: Arc::clone(file), wanted, data, watch, reuse }) {
                 return Ok(());
             }
         }
@@ -222,7 +243,7 @@ impl Fills {
         let _working = work.begin();
         let mut allowance = Allowance::new(self.store.dmt.limit());
         while let Some(fill) = self.next() {
-            allowance.earn(self.counters.bytes_read(), self.store.dmt.limit());
+            allowance.earn(self.counters.reads(), self.store.dmt.limit());
             // Failures are counted and reported by the cache's health; no caller waits for the result.
             let _ = self.defects.guard("filler", || self.fill(&fill, &mut allowance));
             let Fill { file, watch, .. } = fill;
@@ -235,7 +256,7 @@ impl Fills {
     }
 
     fn fill(&self, fill: &Fill, allowance: &mut Allowance) -> Result<()> {
-        let Fill { file, wanted, data, watch } = fill;
+        let Fill { file, wanted, data, watch, reuse } = fill;
         if file.is_kept_out() || !self.health.admits(self.clock.now_ms()) {
             return Ok(());
         }
@@ -243,7 +264,7 @@ impl Fills {
         if wanted.range.end > file.size() || !self.is_as_read(file) {
             return Ok(());
         }
-        let evict = allowance.allows(wanted.range.len());
+        let evict = allowance.allows(wanted.range.len(), *reuse);
         let Some((brought, evicted)) = self.fetcher.put(file, wanted, evict, Some(data))? else {
             self.without_room.store(true, Ordering::Relaxed);
             self.fetcher.want(*wanted);
@@ -276,8 +297,23 @@ mod tests {
     fn a_range_is_known_the_second_time() {
         let missed = MissedRanges::for_cache(1 << 20);
         let ranges = || (0..64).map(|at| ByteRange::at(at * 4096, 4096));
-        assert_eq!(ranges().filter(|range| missed.note(FileId(1), *range)).count(), 0);
-        assert!(ranges().filter(|range| missed.note(FileId(1), *range)).count() > 56);
-        assert_eq!(ranges().filter(|range| missed.note(FileId(2), *range)).count(), 0);
+        let known = |file, read| {
+            ranges().filter(|range| missed.note(FileId(file), *range, read).is_some()).count()
+        };
+        assert_eq!(known(1, 0), 0);
+        assert!(known(1, 4096) > 56);
+        assert_eq!(known(2, 8192), 0);
+    }
+
+    #[test]
+    fn how_long_ago_a_range_was_missed_is_known_to_a_tick() {
+        let missed = MissedRanges::for_cache(1 << 20);
+        let note = |read| missed.note(FileId(1), ByteRange::at(0, 4096), read);
+        assert_eq!(note(5000), None);
+        assert_eq!(note(5000), Some(1024));
+        assert_eq!(note(5000 + (100 << 10)), Some(101 << 10));
+        // Three caches later, over the turn of the clock.
+        note((63 << 20) + 1024);
+        assert_eq!(note((66 << 20) + 1024), Some((3 << 20) + 1024));
     }
 }

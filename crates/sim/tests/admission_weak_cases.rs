@@ -1,5 +1,7 @@
 //! Random workloads on which `adaptive` was far below the origin alone or the best policy, by the seed and number of
-//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md and docs/decisions/0045-which-order-the-disks-see.md). Simulated, so the numbers are exact.
+//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md,
+//! docs/decisions/0045-which-order-the-disks-see.md and docs/decisions/0049-what-a-fill-may-exchange.md). Simulated, so
+//! the numbers are exact.
 
 use halocline_sim::study::Case;
 
@@ -98,4 +100,30 @@ fn long_requests_at_random_places_beside_reads_stay_on_the_origin() {
 #[test]
 fn requests_at_random_places_are_no_streams_by_chance() {
     assert_all(&[(1, 502, "1 random process, 512 KiB: was 0.646")], 3.0, 0.97);
+}
+
+#[test]
+fn a_loop_over_more_than_fits_exchanges_nothing() {
+    let cases = [
+        (2, 391, "4 sequential processes, 16 KiB, a cache of 27 %: was 0.535"),
+        (2, 563, "2 sequential processes, 8 KiB, a cache of 24 %: was 0.753"),
+        (2, 126, "2 processes in strides, 2 MiB, a cache of 13 %: was 0.936"),
+        (3, 118, "2 processes in strides, 512 KiB, 87 % read: was 0.959"),
+        (1, 284, "8 processes in strides, 4 MiB, 74 % read: was 0.943"),
+    ];
+    assert_all(&cases, 0.97, 0.97);
+    let cases = [
+        (2, 187, "32 sequential processes, 8 KiB, 80 % read: was 0.875 of the best"),
+        (3, 958, "32 sequential processes, 8 KiB, 75 % read: was 0.863 of the best"),
+        (2, 926, "2 processes in strides, 4 KiB, 8 disks: was 0.892 of the best"),
+    ];
+    assert_all(&cases, 1.3, 0.9);
+}
+
+#[test]
+fn a_wait_in_vain_does_not_send_many_writes_into_the_flush() {
+    let cases = [(1, 673, "4 processes in strides, 1 MiB, a cache of 12 %: was 0.967")];
+    assert_all(&cases, 0.97, 0.97);
+    let cases = [(2, 385, "2 processes in strides, 2 MiB, 3 passes: was 0.868 of the best")];
+    assert_all(&cases, 1.6, 0.95);
 }

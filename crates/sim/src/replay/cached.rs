@@ -14,13 +14,13 @@ use halocline_model::admit::{
 };
 use halocline_model::backpressure::WAIT_MAX;
 use halocline_model::evict;
-use halocline_model::fill::Allowance;
+use halocline_model::fill::{Allowance, Reads};
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::streams::Streams;
 use halocline_model::striping::Striping;
 use halocline_trace::{Op, Request};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::issue::Issuer;
@@ -124,7 +124,8 @@ struct Cache {
     admission: Box<dyn Admission>,
     extents: Extents,
     streams: FxHashMap<u32, Streams>,
-    missed: FxHashSet<Key>,
+    /// Ranges that critical reads missed, and how many bytes programs had read by then.
+    missed: FxHashMap<Key, u64>,
     pieces: Vec<(ByteRange, Option<Placement>)>,
     flush: Flush,
     backpressure: Backpressure,
@@ -165,7 +166,7 @@ impl Cache {
             admission,
             extents: Extents::new(capacity, (evict::POLICIES[0].make)()),
             streams: FxHashMap::default(),
-            missed: FxHashSet::default(),
+            missed: FxHashMap::default(),
             pieces: Vec::new(),
             flush: Flush::new(slow.len(), &setting.origin.profile),
             backpressure: Backpressure::default(),
@@ -211,7 +212,7 @@ impl Cache {
         if direction == Direction::Write && verdict.critical {
             let all = self.admit_missing(file, range, placement, &mut pieces);
             let waiter = waiter.unwrap_or_else(|| self.waiter(now_ns, verdict, sequential));
-            if !all && let Some(again_ns) = self.wait(now_ns, request.process, waiter) {
+            if let Some(again_ns) = self.wait(now_ns, request.process, waiter, all) {
                 self.pieces = pieces;
                 return Served::WaitsUntil(again_ns);
             }
@@ -268,11 +269,16 @@ impl Cache {
         let wait_limit_ns = self.admission.wait_limit_ps(&verdict) / 1000;
         let most_ns = u64::try_from(WAIT_MAX.as_nanos()).unwrap_or(u64::MAX);
         let until_ns = now_ns.saturating_add(wait_limit_ns.min(most_ns));
-        Waiter { verdict, sequential, until_ns }
+        Waiter { verdict, sequential, until_ns, has_waited: false }
     }
 
-    /// Until when a write waits for room; a flush makes room only if there are too many dirty bytes.
-    fn wait(&mut self, now_ns: u64, process: u32, waiter: Waiter) -> Option<u64> {
+    /// Until when a write waits for room unless it got all it needs; a flush makes room only if there are too many dirty
+    /// bytes.
+    fn wait(&mut self, now_ns: u64, process: u32, waiter: Waiter, got_all: bool) -> Option<u64> {
+        if got_all {
+            self.backpressure.got_room(waiter);
+            return None;
+        }
         let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
         let made_ns = self.flush.next_ns().filter(|_| short);
         self.backpressure.wait(process, now_ns, waiter, made_ns)
@@ -335,16 +341,18 @@ impl Cache {
         placement: Placement,
         pieces: &[(ByteRange, Option<Placement>)],
     ) {
+        let from_cache = self.sums.cache_read_bytes;
+        let read = from_cache.saturating_add(self.sums.origin_read_bytes);
         for (piece, _) in pieces.iter().filter(|piece| piece.1.is_none()) {
-            if self.missed.insert((file, piece.start)) {
+            let Some(missed) = self.missed.insert((file, piece.start), read) else {
                 if self.missed.len() > MISSED_MAX {
                     self.missed.clear();
                 }
                 continue;
-            }
-            let read = self.sums.cache_read_bytes.saturating_add(self.sums.origin_read_bytes);
-            self.allowance.earn(read, self.capacity);
-            let may_evict = if self.allowance.allows(piece.len()) { u64::MAX } else { 0 };
+            };
+            self.allowance.earn(Reads { bytes: read, from_cache }, self.capacity);
+            let allowed = self.allowance.allows(piece.len(), read - missed);
+            let may_evict = if allowed { u64::MAX } else { 0 };
             let before = self.extents.evicted_bytes;
             if self.extents.make_room(piece.len(), (file, range), may_evict) {
                 self.allowance.spend(self.extents.evicted_bytes - before);

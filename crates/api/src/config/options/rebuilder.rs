@@ -24,8 +24,8 @@ pub(super) const ROWS: &[OptionSpec] = &[
         |c| c.fill.to_string(),
         |c, v| put(&mut c.fill, v.parse().ok()),
         "Put what programs read again on the cache, from the bytes they were given: it costs the \
-         origin nothing, however busy it is. Only what the policy admits, and not more than an \
-         eighth of what is read where something else has to leave for it."
+         origin nothing, however busy it is. Only what the policy admits; where something else has \
+         to leave for it, only what is read more often, and not more than an eighth of what is read."
     ),
     option!(
         "max_dirty_age",

@@ -1,7 +1,7 @@
 //! Backpressure, as critical writes do on a mount (docs/ALGORITHMS.md, section 3.6).
 
 use halocline_model::admit::Verdict;
-use halocline_model::backpressure::BACKOFF_WRITES;
+use halocline_model::backpressure::backoff_writes;
 use rustc_hash::FxHashMap;
 
 /// A waiting write.
@@ -11,6 +11,8 @@ pub(super) struct Waiter {
     pub(super) sequential: bool,
     /// When it goes to the origin instead.
     pub(super) until_ns: u64,
+    /// Whether it waited before.
+    pub(super) has_waited: bool,
 }
 
 /// The writes that wait for the flush to make room.
@@ -19,12 +21,21 @@ pub(super) struct Backpressure {
     waiters: FxHashMap<u32, Waiter>,
     /// How many more writes go to the origin without waiting.
     backoff_writes: u32,
+    /// Waits in vain since one got room.
+    in_vain: u32,
 }
 
 impl Backpressure {
     /// The write of `process` that is issued again.
     pub(super) fn waiter(&mut self, process: u32) -> Option<Waiter> {
         self.waiters.remove(&process)
+    }
+
+    /// A write got its room.
+    pub(super) const fn got_room(&mut self, waiter: Waiter) {
+        if waiter.has_waited {
+            self.in_vain = 0;
+        }
     }
 
     /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes to the
@@ -45,10 +56,11 @@ impl Backpressure {
             return None;
         }
         let Some(made_ns) = made_ns.filter(|made_ns| *made_ns <= waiter.until_ns) else {
-            self.backoff_writes = BACKOFF_WRITES;
+            self.backoff_writes = backoff_writes(self.in_vain);
+            self.in_vain = self.in_vain.saturating_add(1);
             return None;
         };
-        self.waiters.insert(process, waiter);
+        self.waiters.insert(process, Waiter { has_waited: true, ..waiter });
         Some(made_ns.max(now_ns + 1))
     }
 }
