@@ -139,7 +139,7 @@ pub fn answers(bytes: &[u8]) {
         &|names| names.make_directory(&one, &file).map(drop),
         &|names| names.link(&one, &other),
         &|names| names.unlink(&one).map(drop),
-        &|names| names.remove_directory(&one),
+        &|names| names.remove_directory(&one).map(drop),
         &|names| names.rename(&one, &other, Flags::Replace).map(drop),
         &|names| names.rename(&one, &other, Flags::Exchange).map(drop),
         &|names| names.set_attributes(&one, &Changes::default()).map(drop),
