@@ -127,7 +127,7 @@ fn what_is_no_other_server_is_taken() {
     // Before format 4 servers had no marks.
     let label = fs::read_to_string(dir.join(LABEL)).unwrap();
     let before = label.lines().filter(|line| !line.starts_with("volume = "));
-    let before: String = before.map(|line| format!("{line}\n")).collect();
+    let before = before.collect::<Vec<_>>().join("\n");
     fs::write(dir.join(LABEL), before.replace("format = 4", "format = 2")).unwrap();
     for server in 0..SHAPE.servers {
         fs::remove_file(dir.join(format!("server-{server}")).join(MARK)).unwrap();
