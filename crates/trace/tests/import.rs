@@ -98,10 +98,11 @@ fn what_is_wrong_with_a_csv_is_told_by_line() {
 
 #[test]
 fn a_csv_whose_last_line_has_no_end_is_not_believed_whole() {
-    let (all, imported, _) =
-        from_csv(b"time_s,process,file,op,offset,length\n0,1,f,read,0,4096\n0,1,f,read,0,40")
-            .unwrap();
-    assert_eq!((all.len(), imported.missing.len()), (2, 1));
+    for cut in ["0,1,f,read,0,40", "0,1,f,read", "0,1,f,re", "0.", "0,1,\"f"] {
+        let text = format!("time_s,process,file,op,offset,length\n0,1,f,read,0,4096\n{cut}");
+        let (all, imported, _) = from_csv(text.as_bytes()).unwrap();
+        assert_eq!((all.len(), imported.missing.len()), (1, 1), "{cut}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
+use std::mem;
 use std::rc::Rc;
 
 use csv::{ByteRecord, ReaderBuilder};
@@ -15,7 +16,8 @@ const HEADER: [&str; 7] = ["time_s", "process", "file", "op", "offset", "length"
 const BUFFER: usize = 1 << 16;
 
 /// Reads all requests. A duration may be empty. A file that is cut off between two lines cannot be distinguished from a
-/// complete one; cut off within a line, it is refused or, if the line still makes sense, accepted as incomplete.
+/// complete one. Of one that is cut off within a line, that line is left out, though it may still look like a request: its
+/// last number may have had more digits. The trace is incomplete then.
 pub fn import<W: Write>(input: impl Read, sink: &mut Sink<W>) -> Result<(), Error> {
     let guard = Guard { input, given: Rc::new(Cell::new(0)), last: Rc::new(Cell::new(b'\n')) };
     let (given, last) = (guard.given.clone(), guard.last.clone());
@@ -25,6 +27,8 @@ pub fn import<W: Write>(input: impl Read, sink: &mut Sink<W>) -> Result<(), Erro
         .buffer_capacity(BUFFER)
         .from_reader(guard);
     let mut record = ByteRecord::new();
+    // The line before, which is believed once another follows it.
+    let (mut before, mut before_number) = (ByteRecord::new(), None);
     let mut fields = 0;
     let mut number = 1;
     while reader.read_byte_record(&mut record).map_err(|error| failed(error, number))? {
@@ -44,20 +48,36 @@ pub fn import<W: Write>(input: impl Read, sink: &mut Sink<W>) -> Result<(), Erro
             }
             continue;
         }
-        if record.len() != fields {
-            let what = format!("{} fields instead of {fields}", record.len());
-            return Err(Error::Line { number, what });
+        if let Some(number) = before_number.replace(number) {
+            push(&before, fields, sink, number)?;
         }
-        let request = request(&record, sink, number)?;
-        sink.push(number, request)?;
+        mem::swap(&mut record, &mut before);
     }
     if fields == 0 {
         return Err(Error::Line { number: 1, what: "empty: not even a header".to_owned() });
     }
     if last.get() != b'\n' {
-        sink.missing(None, format!("its last line, {number}, has no end: the file is cut off"));
+        let what =
+            format!("its last line, {number}, has no end and is left out: the file is cut off");
+        sink.missing(None, what);
+    } else if let Some(number) = before_number {
+        push(&before, fields, sink, number)?;
     }
     Ok(())
+}
+
+fn push<W: Write>(
+    record: &ByteRecord,
+    fields: usize,
+    sink: &mut Sink<W>,
+    number: u64,
+) -> Result<(), Error> {
+    if record.len() != fields {
+        let what = format!("{} fields instead of {fields}", record.len());
+        return Err(Error::Line { number, what });
+    }
+    let request = request(record, sink, number)?;
+    sink.push(number, request)
 }
 
 fn failed(error: csv::Error, number: u64) -> Error {
