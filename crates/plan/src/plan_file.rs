@@ -1,5 +1,7 @@
 //! Plans on disk: the layout of each file, and the servers (docs/PLANNING.md).
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -140,8 +142,30 @@ impl Plan {
         if self.server.len() > SERVERS_MAX {
             return Err(format!("it has {} servers; at most {SERVERS_MAX}", self.server.len()));
         }
+        let Expected {
+            predicted_seconds,
+            simulated_seconds,
+            def_simulated_seconds,
+            gain_over_def,
+            spread,
+        } = self.expected;
+        // What is not a number compares with nothing.
+        for (key, value, least) in [
+            ("predicted_seconds", predicted_seconds, 0.0),
+            ("simulated_seconds", simulated_seconds, 0.0),
+            ("def_simulated_seconds", def_simulated_seconds, 0.0),
+            ("gain_over_def", gain_over_def, -1.0),
+            ("spread", spread, 0.0),
+        ] {
+            if value.partial_cmp(&least).is_none_or(Ordering::is_lt) {
+                return Err(format!("{key} is {value}, not a number from {least}"));
+            }
+        }
         let mut names = std::collections::BTreeSet::new();
         for server in &self.server {
+            if server.capacity == Some(0) {
+                return Err(format!("server {} has a capacity of 0 bytes", server.name));
+            }
             server.profile.check().map_err(|what| format!("server {}: {what}", server.name))?;
             if !names.insert(server.name.as_str()) {
                 return Err(format!("two servers are called {}", server.name));
@@ -153,6 +177,9 @@ impl Plan {
             let path =
                 path.ok_or_else(|| format!("file {index} needs one of path and path_hex"))?;
             let name = String::from_utf8_lossy(&path).into_owned();
+            if path.is_empty() || path.contains(&0) {
+                return Err(format!("{name:?} is not a path: it is empty, or has a byte 0 in it"));
+            }
             file.layout(self.server.len()).map_err(|what| format!("{name}: {what}"))?;
             if !paths.insert(path) {
                 return Err(format!("{name} is there twice"));
@@ -253,6 +280,10 @@ mod tests {
             ("name = \"ssd\"", "name = \"disk\"", "two servers"),
             ("path_hex = \"2f646174612fff\"", "path = \"/data/a\"", "twice"),
             ("path_hex = \"2f646174612fff\"", "path_hex = \"2f6\"", "needs one of"),
+            ("path_hex = \"2f646174612fff\"", "path_hex = \"00\"", "not a path"),
+            ("path_hex = \"2f646174612fff\"", "path_hex = \"\"", "not a path"),
+            ("gain_over_def = 1.0", "gain_over_def = nan", "gain_over_def is NaN"),
+            ("simulated_seconds = 1.5", "simulated_seconds = -inf", "simulated_seconds is -inf"),
             ("chosen =", "choosen =", "choosen"),
         ] {
             assert!(good.contains(from), "{from}: {good}");
