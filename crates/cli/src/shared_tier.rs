@@ -1,4 +1,4 @@
-//! Opens a file tier that several nodes share (docs/SHARED_TIER.md).
+//! Opens a file tier that several nodes share (`docs/SHARED_TIER.md`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

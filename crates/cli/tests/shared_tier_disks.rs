@@ -29,7 +29,9 @@ impl Nodes {
             symlink("../disk", scratch.path(&format!("{node}-tiers/hdd"))).unwrap();
         }
         let nodes = Self { scratch, store };
-        NODES.iter().for_each(|node| nodes.mount(node));
+        for node in NODES {
+            nodes.mount(node);
+        }
         Some(nodes)
     }
 
@@ -161,7 +163,9 @@ fn i15_a_store_that_lost_everything_is_built_again_from_the_disks() {
     assert!(!refused.status.success(), "{}", said(&refused));
     let (is_right, report) = nodes.report(&["--repair"]);
     assert!(is_right && report["told"].as_array().unwrap().is_empty(), "{report}");
-    NODES.iter().for_each(|node| nodes.mount(node));
+    for node in NODES {
+        nodes.mount(node);
+    }
     assert_eq!(nodes.shown("one"), before);
     assert_eq!(nodes.shown("two"), before);
     fs::write(nodes.at("two", "b/f"), "still written").unwrap();

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::config::{format_bytes, parse_bytes};
+use halocline_os::counted::counted;
 use halocline_sim::ServerSet;
 use serde::Serialize;
 
@@ -126,7 +127,11 @@ pub(crate) fn execute(args: &AdviseArgs) -> Ended {
 
 fn tell(case: &Case<'_>, rows: &[(Use, Row)], advice: &Advice, variants: usize) {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
-    say!("SIMULATED: {} requests, an SSD of {}", case.requests, format_bytes(case.size()));
+    say!(
+        "SIMULATED: {}, an SSD of {}",
+        counted(case.requests, "request"),
+        format_bytes(case.size())
+    );
     say!("{:14}{:>12}{:>12}{:>10}{:>12}", "use", "seconds", "drained s", "MB/s", "gain");
     for (what, row) in rows {
         let (Some(foreground), Some(seconds)) =

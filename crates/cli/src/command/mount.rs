@@ -54,7 +54,7 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "DIR", required_unless_present = "tier")]
     cache: Option<PathBuf>,
     /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices. With --cluster, ROOT/ssd is this
-    /// node's own, and ROOT/hdd a directory that all nodes see: docs/SHARED_TIER.md
+    /// node's own, and ROOT/hdd a directory that all nodes see
     #[arg(long, value_name = "ROOT", conflicts_with = "cache")]
     tier: Option<PathBuf>,
     #[command(flatten)]
