@@ -29,6 +29,7 @@ const ON_MOUNTS: &[&[&str]] = &[
     &["warm", "nowhere"],
     &["evict", "nowhere"],
     &["demote", "nowhere"],
+    &["cluster", "drain", "node", "nowhere"],
     &["pin", "*.x", "--on", "nowhere"],
     &["unpin", "*.x", "--on", "nowhere"],
     &["exclude", "*.x", "--on", "nowhere"],

@@ -9,6 +9,7 @@ mod advise;
 mod benched_advice;
 mod benched_cluster;
 mod benched_metadata;
+mod cluster_fsck;
 mod offline;
 mod placement;
 mod plan;

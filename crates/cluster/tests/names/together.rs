@@ -176,3 +176,18 @@ fn a_fresh_intent_of_another_node_is_waited_for() {
     });
     assert!(nodes.iter().all(|names| names.counts().completed == 0));
 }
+
+/// Regression: a server that was emptied and begun anew in the same second gave the numbers of before again.
+#[test]
+fn a_server_that_forgot_which_numbers_it_gave_gives_others() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let store = RedisNames::connect(&server.url(), None, "test").unwrap();
+    let mut before = 0;
+    for round in 0..20 {
+        server.command(&["FLUSHALL"]);
+        store.begin_epoch(false).unwrap();
+        let first = store.reserve(1).unwrap();
+        assert!(first > before, "round {round}: {first} after {before}");
+        before = first;
+    }
+}

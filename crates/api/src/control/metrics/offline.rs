@@ -126,29 +126,6 @@ pub(super) const CLUSTER_TOKENS: &[Metric] = &[
     metric("waiting[]", "text", "Nodes that wait for something, the first one first."),
 ];
 
-pub(super) const CLUSTER_FSCK: &[Metric] = &[
-    metric(
-        "[].problem",
-        "word",
-        "`gone`, `unlisted`, `stray`, `conflict`, `unsound` or `silent`; `stray` ends by itself.",
-    ),
-    metric("[].node", "text", "`gone`: its name."),
-    metric(
-        "[].files",
-        "number",
-        "`gone`: files that it holds alone; dirty bytes may lie on its cache.",
-    ),
-    metric("[].session", "number", "`unlisted`, `stray`: the session."),
-    metric("[].inode", "number", "`stray`, `conflict`, `unsound`: the file."),
-    metric("[].one", "number", "`conflict`: one of the sessions."),
-    metric("[].other", "number", "`conflict`: the other one."),
-    metric(
-        "[].what",
-        "text",
-        "`unsound`: what is wrong with the value; `silent`: which partition of the store does not answer.",
-    ),
-];
-
 pub(super) const DOCTOR: &[Metric] = &[
     metric(
         "[].what",

@@ -6,9 +6,10 @@ use super::advise::{ADVISE, ADVISED_USE};
 use super::benched_advice::{BENCH_ADVISE, USES};
 use super::benched_cluster::{BENCH_CLUSTER, CLUSTER_RUN};
 use super::benched_metadata::BENCH_METADATA;
+use super::cluster_fsck::{CLUSTER_FSCK, CLUSTER_FSCK_TIER};
 use super::offline::{
-    BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_FSCK, CLUSTER_NODES,
-    CLUSTER_STATUS, CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
+    BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_NODES, CLUSTER_STATUS,
+    CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
 };
 use super::placement::{APPLY, VERIFY};
 use super::plan::{PLAN, PLANNED_LAYOUT};
@@ -127,6 +128,18 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline cluster fsck ORIGIN --json`",
         about: "What does not fit together. The status is 1 where something does not end by itself.",
         metrics: CLUSTER_FSCK,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster fsck --tier ROOT --json`",
+        about: "What the names in the store and the disks of a shared tier do not agree on (docs/SHARED_TIER.md). The status is 1 where they differ.",
+        metrics: CLUSTER_FSCK_TIER,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster drain NODE MOUNT --json`",
+        about: "What was moved to the shared disk. The status is 1 where files stay.",
+        metrics: MOVE,
         within: &[],
     },
     Section {

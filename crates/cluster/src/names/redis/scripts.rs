@@ -322,12 +322,14 @@ return {marker[1] == id and marker[2] or '', '1', marker[3] or '0'}
 ";
 
 /// `KEYS[1]` is the marker; the arguments are the number of the epoch that begins, and whether others are kept out of
-/// it.
+/// it. A server that forgot which numbers it gave goes on behind its time, of which a microsecond is one number: no two
+/// epochs begin at the same one, and none gives them faster than the time goes.
 const BEGIN: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
 local numbers = tonumber(redis.call('HGET', KEYS[1], 'numbers') or '0') or 0
-numbers = math.max(numbers, tonumber(redis.call('TIME')[1]) * 1048576)
+local clock = redis.call('TIME')
+numbers = math.max(numbers, tonumber(clock[1]) * 1048576 + tonumber(clock[2]))
 redis.call('HSET', KEYS[1], 'id', id, 'epoch', ARGV[1], 'held', ARGV[2], 'numbers', string.format('%.0f', numbers))
 return {'done'}
 ";

@@ -1,0 +1,63 @@
+//! The keys of `cluster fsck`.
+
+use super::Metric;
+use super::table::metric;
+
+pub(super) const CLUSTER_FSCK: &[Metric] = &[
+    metric(
+        "[].problem",
+        "word",
+        "`gone`, `unlisted`, `stray`, `conflict`, `unsound` or `silent`; `stray` ends by itself.",
+    ),
+    metric("[].node", "text", "`gone`: its name."),
+    metric(
+        "[].files",
+        "number",
+        "`gone`: files that it holds alone; dirty bytes may lie on its cache.",
+    ),
+    metric("[].session", "number", "`unlisted`, `stray`: the session."),
+    metric("[].inode", "number", "`stray`, `conflict`, `unsound`: the file."),
+    metric("[].one", "number", "`conflict`: one of the sessions."),
+    metric("[].other", "number", "`conflict`: the other one."),
+    metric(
+        "[].what",
+        "text",
+        "`unsound`: what is wrong with the value; `silent`: which partition of the store does not answer.",
+    ),
+];
+
+pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
+    metric("repaired", "bool", "Whether it was put in order (`--repair`), not only looked at."),
+    metric(
+        "rebuilt",
+        "bool",
+        "Whether the names come from the disks, because the store has none or may have forgotten some.",
+    ),
+    metric("named_directories", "number", "Directories that get a name in the store."),
+    metric("named_files", "number", "Files that get a name in the store."),
+    metric(
+        "named_others",
+        "number",
+        "Symbolic links and special files that get a name in the store.",
+    ),
+    metric("missing_nodes[].node", "text", "A node whose SSD is not reached."),
+    metric("missing_nodes[].why", "text", "Why it is not."),
+    metric("unreached_files", "number", "Files in the store on such nodes; they keep their names."),
+    metric("lost", "list", "Paths of files in the store whose bytes are not where they should be."),
+    metric(
+        "remade",
+        "list",
+        "Directories of the store that are missing on the shared disk, or elsewhere there.",
+    ),
+    metric("left_copies", "list", "Copies that moves left, which are removed."),
+    metric(
+        "set_aside",
+        "list",
+        "Files to which no name leads, which go to `.halocline/leftovers`.",
+    ),
+    metric(
+        "told",
+        "list",
+        "What does not fit together, or could not be read, and is left as it is.",
+    ),
+];
