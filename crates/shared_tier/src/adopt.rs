@@ -21,6 +21,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::lookup::file_type;
 use crate::places::marks;
 use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
@@ -337,7 +338,7 @@ impl Adoption {
         let there = self.shared.look_at_link(&item.path)?;
         let stat = stat_descriptor(&there)?;
         if item.attributes.kind != Kind::Symlink {
-            return Ok(stat.kind() == stat_kind(item.attributes.kind));
+            return Ok(stat.kind() == file_type(item.attributes.kind));
         }
         let is_link = stat.kind() == libc::S_IFLNK;
         Ok(is_link && rustix::fs::readlinkat(&there, "", Vec::new())?.as_bytes() == target)
@@ -399,18 +400,6 @@ fn unmark(tree: &Tree, fd: &OwnedFd) -> Result<()> {
 
 fn last(item: &Item) -> &std::ffi::OsStr {
     std::ffi::OsStr::from_bytes(item.path.last())
-}
-
-const fn stat_kind(kind: Kind) -> u32 {
-    match kind {
-        Kind::File => libc::S_IFREG,
-        Kind::Directory => libc::S_IFDIR,
-        Kind::Symlink => libc::S_IFLNK,
-        Kind::Fifo => libc::S_IFIFO,
-        Kind::Socket => libc::S_IFSOCK,
-        Kind::CharDevice => libc::S_IFCHR,
-        Kind::BlockDevice => libc::S_IFBLK,
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
 //! What all components of the tier use.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use halocline_cluster::names::namespace::Namespace;
-use halocline_model::namespace::Inode as Number;
+use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::namespace::{Namespace, Node};
+use halocline_model::namespace::{EntryName, Inode as Number, Name, ROOT};
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
+use rustix::io::Errno;
 
 use crate::directory_paths::DirectoryPaths;
+use crate::errors::of_names;
 use crate::inodes::Table;
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
@@ -27,6 +31,21 @@ impl Base {
     /// The steps to a directory, as they are known here.
     pub(crate) fn near(&self, directory: Number) -> Result<Vec<DirectoryStep>> {
         self.paths.known(directory)
+    }
+
+    /// What is at a path below the root; the root has no name.
+    pub(crate) fn at(&self, path: &Path) -> Result<(Option<EntryName>, Node)> {
+        let (mut name, mut node) = (None, self.names.directory(ROOT).map_err(of_names)?);
+        for part in path {
+            if node.attributes.kind != Kind::Directory {
+                return Err(Errno::NOTDIR.into());
+            }
+            let part = Name::from(part.as_encoded_bytes());
+            let at = EntryName { directory: node.inode, name: part };
+            node = self.names.lookup(&at).map_err(of_names)?;
+            name = Some(at);
+        }
+        Ok((name, node))
     }
 
     /// The time for attributes, in nanoseconds since 1970.

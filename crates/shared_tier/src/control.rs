@@ -9,7 +9,7 @@ use halocline_api::control::{
     Question, Rebuilder, Report, RuleChange, Rules, Side, Status, TierStatus,
 };
 use halocline_cluster::names::attributes::Kind;
-use halocline_model::namespace::{EntryName, Name, ROOT};
+use halocline_model::namespace::EntryName;
 use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
@@ -34,21 +34,9 @@ fn not_yet(what: &str) -> Error {
 
 impl SharedTier {
     /// What is at a path below the root.
-    fn at(&self, path: &Path) -> Result<(Option<EntryName>, Found)> {
-        let names = &self.tree.base.names;
-        let root = names.directory(ROOT).map_err(of_names)?;
-        let (mut name, mut node) = (None, root);
-        for part in path {
-            if node.attributes.kind != Kind::Directory {
-                return Err(Errno::NOTDIR.into());
-            }
-            let part = Name::from(part.as_encoded_bytes());
-            let at = EntryName { directory: node.inode, name: part };
-            node = names.lookup(&at).map_err(of_names)?;
-            name = Some(at);
-        }
-        let found = Found { name: name.clone(), node };
-        Ok((name, found))
+    fn at(&self, path: &Path) -> Result<Found> {
+        let (name, node) = self.tree.base.at(path)?;
+        Ok(Found { name, node })
     }
 
     /// Where the file is that was found at a path.
@@ -183,7 +171,7 @@ impl Controlled for SharedTier {
     }
 
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
-        let (_, found) = self.at(path)?;
+        let found = self.at(path)?;
         let Some(info) = self.describe(path, &found) else { return Err(Errno::INVAL.into()) };
         let whole = range.unwrap_or(ByteRange::new(0, info.size_bytes));
         let (start, end) = (whole.start.min(info.size_bytes), whole.end.min(info.size_bytes));
@@ -231,7 +219,7 @@ impl Controlled for SharedTier {
     }
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
-        let (_, found) = self.at(path)?;
+        let found = self.at(path)?;
         let mut files = Vec::new();
         if found.node.attributes.kind == Kind::Directory {
             self.below(path, &found, &mut files)?;

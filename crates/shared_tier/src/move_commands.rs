@@ -9,9 +9,8 @@ use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped, is_glo
 use halocline_api::globs::{self, Globs};
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::{Failure, Node};
-use halocline_model::namespace::{EntryName, Inode, Name, ROOT};
+use halocline_model::namespace::{EntryName, Inode};
 use halocline_os::error::{Error, Result};
-use rustix::io::Errno;
 
 use crate::base::Base;
 use crate::entry_names::os;
@@ -141,14 +140,14 @@ impl MoveCommands<'_> {
     /// The files that a path or a glob names.
     fn named(&self, path: &Path, files: &mut Vec<Named>) -> Result<()> {
         let text = path.to_string_lossy();
-        match self.at(path) {
+        match self.base.at(path) {
             Ok((name, node)) => self.below(path, name, &node, files),
             Err(error) if error.errno() == libc::ENOENT && is_glob(&text) => {
                 let mut globs = Globs::default();
                 globs.add_pin(&text)?;
                 let beginning = globs::beginning(&text);
                 let mut found = Vec::new();
-                match self.at(&beginning) {
+                match self.base.at(&beginning) {
                     Ok((name, node)) => self.below(&beginning, name, &node, &mut found)?,
                     Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
                     Err(error) => return Err(error),
@@ -168,22 +167,6 @@ impl MoveCommands<'_> {
                 Err(Error::at(path, "find the file on the mount")(source))
             }
         }
-    }
-
-    /// What is at a path; the root has no name.
-    fn at(&self, path: &Path) -> Result<(Option<EntryName>, Node)> {
-        let names = &self.base.names;
-        let (mut name, mut node) = (None, names.directory(ROOT).map_err(of_names)?);
-        for part in path {
-            if node.attributes.kind != Kind::Directory {
-                return Err(Errno::NOTDIR.into());
-            }
-            let part = Name::from(part.as_encoded_bytes());
-            let at = EntryName { directory: node.inode, name: part };
-            node = names.lookup(&at).map_err(of_names)?;
-            name = Some(at);
-        }
-        Ok((name, node))
     }
 
     fn below(
