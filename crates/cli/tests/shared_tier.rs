@@ -10,6 +10,7 @@ use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::shared_tiers;
 use halocline_testkit::waiting::eventually;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -36,20 +37,12 @@ impl Nodes {
     fn prepared() -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
         let store = RedisServer::start(&[])?;
-        fs::create_dir(scratch.path("disk")).unwrap();
-        for node in NODES {
-            fs::create_dir_all(scratch.path(&format!("{node}-tiers/ssd"))).unwrap();
-            symlink("../disk", scratch.path(&format!("{node}-tiers/hdd"))).unwrap();
-        }
+        shared_tiers::make(&scratch, &NODES);
         Some(Self { scratch, store })
     }
 
     fn mount(&self, node: &str) -> Output {
-        let (root, url) = (format!("{node}-tiers"), self.store.url());
-        let peers = self.scratch.path("{node}-tiers/ssd");
-        let peers = peers.to_str().unwrap();
-        let cluster = ["--cluster", &url, "--node", node, "--peers", peers];
-        self.scratch.halocline(&[&["mount", "--tier", &root, node][..], &cluster].concat())
+        shared_tiers::mount(&self.scratch, &self.store.url(), node)
     }
 
     fn at(&self, node: &str, name: &str) -> PathBuf {

@@ -9,6 +9,7 @@ use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::shared_tiers;
 use serde_json::Value;
 
 const NODES: [&str; 2] = ["one", "two"];
@@ -23,11 +24,7 @@ impl Nodes {
     fn new() -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
         let store = RedisServer::start(&[])?;
-        fs::create_dir(scratch.path("disk")).unwrap();
-        for node in NODES {
-            fs::create_dir_all(scratch.path(&format!("{node}-tiers/ssd"))).unwrap();
-            symlink("../disk", scratch.path(&format!("{node}-tiers/hdd"))).unwrap();
-        }
+        shared_tiers::make(&scratch, &NODES);
         let nodes = Self { scratch, store };
         for node in NODES {
             nodes.mount(node);
@@ -35,15 +32,8 @@ impl Nodes {
         Some(nodes)
     }
 
-    fn peers(&self) -> String {
-        self.scratch.path("{node}-tiers/ssd").to_str().unwrap().to_owned()
-    }
-
     fn mount(&self, node: &str) {
-        let (root, url, peers) = (format!("{node}-tiers"), self.store.url(), self.peers());
-        let cluster = ["--cluster", &url, "--node", node, "--peers", &peers];
-        let mount = [&["mount", "--tier", &root, node][..], &cluster].concat();
-        let mounted = self.scratch.halocline(&mount);
+        let mounted = shared_tiers::mount(&self.scratch, &self.store.url(), node);
         assert!(mounted.status.success(), "{}", said(&mounted));
     }
 
@@ -54,7 +44,7 @@ impl Nodes {
     }
 
     fn fsck(&self, more: &[&str]) -> Output {
-        let (url, peers) = (self.store.url(), self.peers());
+        let (url, peers) = (self.store.url(), shared_tiers::peers(&self.scratch));
         let fsck = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &url, "--peers", &peers];
         self.scratch.halocline(&[&fsck[..], more].concat())
     }

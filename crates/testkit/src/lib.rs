@@ -14,6 +14,7 @@ pub mod redis_cluster;
 pub mod redis_server;
 pub mod sandbox;
 pub mod scratch;
+pub mod shared_tiers;
 pub mod signals;
 pub mod skipping;
 pub mod stalling_server;
