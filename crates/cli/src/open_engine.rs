@@ -219,8 +219,8 @@ pub(crate) fn open_without_others(
         }
         let engine = open(paths, config, node)?;
         if others_are_lost {
-            let is_coherent = |id: &str| coherent.contains(id);
-            origin_mark::forget_others(&paths.origin, &paths.cache, is_coherent);
+            let coherent = || coherent_caches(paths, node);
+            origin_mark::forget_others(&paths.origin, &paths.cache, coherent);
         }
         Ok(engine)
     };

@@ -11,6 +11,7 @@
 
 mod background;
 mod file;
+mod idle_tokens;
 mod lease;
 mod lease_renewal;
 mod peer_queries;
@@ -40,9 +41,10 @@ use crate::registry::{Entry, FileIdentity, Registry};
 use crate::store::{Store, StoreError};
 use background::Background;
 use file::File;
+use idle_tokens::IdleTokens;
 use lease::OwnLease;
-use lease_renewal::Upkeep;
 pub(crate) use lease_renewal::remove;
+use lease_renewal::{NOT_FOUND, Upkeep};
 use peer_queries::PeerQueries;
 use roll::LatestRoll;
 use yielding::Queue;
@@ -70,6 +72,8 @@ pub struct Options {
     /// What waits for others are measured by, and end by: programs' for tokens, threads' for messages. It is the machine's
     /// clock even where a test sets the node's one, since what is waited for happens in other threads' own time.
     pub wait_clock: Clock,
+    /// Number of files of which the node holds tokens, beyond which it gives back those of files that rest.
+    pub files_max: usize,
     /// Where this node reaches the caches of other nodes, if it does: the caches' paths, with `{node}` in place of a
     /// node's name and `{cache}` in place of the path that the other node itself uses.
     pub peers: Option<String>,
@@ -89,6 +93,7 @@ impl Options {
             poll: Duration::from_millis(500),
             clock: Clock::MACHINE,
             wait_clock: Clock::MACHINE,
+            files_max: FILES_MAX,
             peers: None,
         }
     }
@@ -119,6 +124,7 @@ pub(crate) struct Shared {
     counters: Counters,
     peer_queries: PeerQueries,
     background: Background,
+    idle_tokens: IdleTokens,
 }
 
 impl Debug for Shared {
@@ -174,6 +180,7 @@ impl Agent {
             counters: Counters::default(),
             peer_queries: PeerQueries::default(),
             background: Background::default(),
+            idle_tokens: IdleTokens::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
         if let Err(error) = agent.start() {
@@ -264,6 +271,7 @@ impl Agent {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.upkeep.wake();
         self.shared.queue.wake();
+        self.shared.idle_tokens.wake();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
@@ -316,6 +324,9 @@ impl Shared {
         if files.len() >= FILES && files.len().is_power_of_two() {
             files.retain(|_, known| Arc::strong_count(known) > 1 || !known.is_idle());
         }
+        if files.len() >= self.options.files_max {
+            self.idle_tokens.wake();
+        }
         files.entry(file).or_insert_with(|| Arc::new(File::new(file, Arc::clone(self)))).clone()
     }
 
@@ -328,6 +339,13 @@ impl Shared {
         }
         if self.lease.runs() {
             return Ok(());
+        }
+        if self.lease.is_missed() {
+            return Err(Error::Cluster {
+                what: format!("node {} has stopped: {NOT_FOUND}", self.options.node),
+                remedy: "it goes on by itself when it is found; others may just have recovered it or given it up"
+                    .to_owned(),
+            });
         }
         if self.lease.is_unlisted() {
             return Err(Error::Cluster {
@@ -359,6 +377,9 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 }
+
+/// The number of files of which a node holds tokens for long: as many as it says anew within some seconds.
+const FILES_MAX: usize = 1 << 16;
 
 /// Number of known files from which on those without tokens are forgotten.
 const FILES: usize = 1024;

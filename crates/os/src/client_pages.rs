@@ -3,6 +3,7 @@
 //! Whatever is not known to be coherent counts as keeping pages: that costs time, the opposite costs bytes.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{Advice, fadvise, fstatfs};
@@ -76,6 +77,24 @@ pub fn drop_all(file: impl AsFd) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
+/// Drops the pages of `len` bytes of a file from `start` on, the first and the last of them whole. Beside those in use,
+/// pages stay that the kernel keeps together with others outside: see [`are_gone`].
+///
+/// # Errors
+/// As of `posix_fadvise(2)`.
+pub fn drop_range(file: impl AsFd, start: u64, len: u64) -> io::Result<()> {
+    // The kernel leaves pages of which only a part is named.
+    let page = rustix::param::page_size() as u64;
+    let first = start - start % page;
+    let end = start.saturating_add(len).checked_next_multiple_of(page);
+    // Without a length all pages from there on are meant, and a length has fewer than 63 bits.
+    let len = end.filter(|end| *end <= i64::MAX.cast_unsigned()).map(|end| end - first);
+    if first > i64::MAX.cast_unsigned() {
+        return Ok(());
+    }
+    Ok(fadvise(file, first, len.and_then(NonZeroU64::new), Advice::DontNeed)?)
+}
+
 /// Whether no page of a range of a file is in the page cache, not even one that is being read; an empty range is all
 /// of it. `None` if the kernel cannot say (before Linux 6.5).
 ///
@@ -119,6 +138,34 @@ mod tests {
         ] {
             assert_eq!(ClientPages::of_type(f_type), expected, "{f_type:x}");
         }
+    }
+
+    #[test]
+    fn pages_of_a_range_are_dropped_whole_and_others_stay() {
+        const PAGE: u64 = 1 << 16;
+        let mut file = tempfile::tempfile().unwrap();
+        let is_kept = ClientPages::of(&file).unwrap() == ClientPages::Coherent;
+        // One at a time, which the kernel does not keep together.
+        for _ in 0..8 {
+            file.write_all(&[1; PAGE as usize]).unwrap();
+            file.sync_all().unwrap();
+        }
+        drop_all(&file).unwrap();
+        if !is_kept || are_gone(&file, 0, 0).unwrap() != Some(true) {
+            return;
+        }
+        fadvise(&file, 0, None, Advice::Random).unwrap();
+        for start in (0..8 * PAGE).step_by(4096) {
+            rustix::io::pread(&file, &mut [0; 1], start).unwrap();
+        }
+        drop_range(&file, 2 * PAGE + 1, 2 * PAGE).unwrap();
+        let gone = |part: u64| are_gone(&file, part * PAGE, 4096).unwrap();
+        assert_eq!([2, 3, 4].map(gone), [Some(true); 3], "the last one is named in part");
+        assert_eq!([0, 1, 5, 7].map(gone), [Some(false); 4]);
+        drop_range(&file, 6 * PAGE, u64::MAX - 6 * PAGE).unwrap();
+        assert_eq!([5, 6, 7].map(gone), [Some(false), Some(true), Some(true)]);
+        drop_range(&file, u64::MAX - 1, 1).unwrap();
+        drop_range(&file, 0, 0).unwrap();
     }
 
     #[test]

@@ -7,6 +7,24 @@ use halocline_os::clock::Clock;
 
 use super::Options;
 
+/// Where a session must be found while it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Where {
+    /// Among the members in the store.
+    Store,
+    /// In the list on the origin.
+    List,
+}
+
+/// A look at one of these places. One that misses the session proves its end only if it began after another one had
+/// missed it too: a file system's client, or a store that is being replaced, may answer wrongly once.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "it finds the session or misses it"]
+pub(super) struct Look {
+    place: Where,
+    is_second: bool,
+}
+
 /// The lease of this node's session.
 #[derive(Debug)]
 pub(super) struct OwnLease {
@@ -22,6 +40,8 @@ pub(super) struct OwnLease {
     ended: AtomicBool,
     /// The list of sessions is not where it was: others may not see this node any more.
     unlisted: AtomicBool,
+    /// The last look at the store, and at the list, missed the session. Nothing begins until it is found there.
+    missed: [AtomicBool; 2],
 }
 
 impl OwnLease {
@@ -35,6 +55,7 @@ impl OwnLease {
             lapses: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
+            missed: [const { AtomicBool::new(false) }; 2],
         }
     }
 
@@ -51,6 +72,7 @@ impl OwnLease {
         now_ns < u128::from(self.until_ns.load(Ordering::Acquire))
             && !self.has_ended()
             && !self.is_unlisted()
+            && !self.is_missed()
     }
 
     pub(super) fn left(&self) -> Duration {
@@ -95,5 +117,29 @@ impl OwnLease {
 
     pub(super) fn is_unlisted(&self) -> bool {
         self.unlisted.load(Ordering::Acquire)
+    }
+
+    /// To be called before a look at a place.
+    pub(super) fn begin_look(&self, place: Where) -> Look {
+        Look { place, is_second: self.missed[place as usize].load(Ordering::Acquire) }
+    }
+
+    /// The look found the session.
+    pub(super) fn found(&self, look: Look) {
+        // One that began before another one missed it says nothing about now.
+        if look.is_second {
+            self.missed[look.place as usize].store(false, Ordering::Release);
+        }
+    }
+
+    /// The look missed the session, so nothing begins any more. Returns whether that is the end of it.
+    pub(super) fn missed(&self, look: Look) -> bool {
+        self.missed[look.place as usize].store(true, Ordering::Release);
+        look.is_second
+    }
+
+    /// Whether the session was missed, and not found since.
+    pub(super) fn is_missed(&self) -> bool {
+        self.missed.iter().any(|missed| missed.load(Ordering::Acquire))
     }
 }

@@ -14,6 +14,7 @@ use halocline_os::catch_panic::caught;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Shared;
+use super::lease::{Look, Where};
 use super::peer_queries::PeerQueries;
 use crate::counters::add;
 use crate::registry::Place;
@@ -25,6 +26,8 @@ const WORKERS: usize = 4;
 const RACES: u32 = 64;
 /// The most sessions that a message names.
 const NAMED: usize = 3;
+/// Why nothing begins after a session was missed for the first time.
+pub(super) const NOT_FOUND: &str = "this node's session was not found, and is looked for again";
 
 /// What the threads that keep the session have of it.
 #[derive(Debug)]
@@ -75,6 +78,7 @@ impl Shared {
         let mut threads = vec![start("lease", |shared| shared.renew_in_time())?];
         threads.push(start("session", |shared| shared.run())?);
         threads.push(start("tokens heard", Self::listen)?);
+        threads.push(start("tokens back", Self::give_back)?);
         if self.options.peers.is_some() {
             threads.push(start("peer queries", PeerQueries::run)?);
         }
@@ -174,8 +178,14 @@ impl Shared {
         remove(&*self.store, self.session, Lease::Ends(self.session))
     }
 
-    /// Renews the lease, and does whatever else is due.
+    /// Renews the lease, and does whatever else is due. A session that is missed is looked for again at once.
     pub(super) fn keep(&self) -> Result<()> {
+        let was_missed = self.lease.is_missed();
+        let kept = self.keep_once();
+        if was_missed || !self.lease.is_missed() { kept } else { self.keep_once() }
+    }
+
+    fn keep_once(&self) -> Result<()> {
         if self.lease.has_ended() {
             return Ok(());
         }
@@ -197,14 +207,17 @@ impl Shared {
                 tracing::debug!("node {}: {error}", self.options.node);
                 true
             });
-            if !changed && roll.members.grants(roll.epoch) && roll.epoch == asserted {
+            let is_settled = roll.members.grants(roll.epoch) && roll.epoch == asserted;
+            if !changed && is_settled && !self.lease.is_missed() {
                 return Ok(());
             }
         }
+        let look = self.lease.begin_look(Where::Store);
         let roll = self.roll.refresh()?;
-        if roll.epoch == asserted && roll.members.life(self.session).is_none() {
-            self.end();
-            return Ok(());
+        if roll.members.life(self.session).is_some() {
+            self.lease.found(look);
+        } else if roll.epoch == asserted {
+            return self.miss(look);
         }
         if roll.epoch != asserted {
             add(&self.counters.epochs);
@@ -219,15 +232,14 @@ impl Shared {
     /// lets the next node begin another list, which does not have this one's tokens; whoever ends a session removes it
     /// from the list before the store forgets it, and so may find that it has just regained its lease.
     fn check_list(&self) -> Result<()> {
+        let look = self.lease.begin_look(Where::List);
         match self.registry.place_of(self.session) {
             Ok(Place::Here) => {
+                self.lease.found(look);
                 self.lease.set_unlisted(false);
                 Ok(())
             }
-            Ok(Place::Unlisted) => {
-                self.end();
-                Ok(())
-            }
+            Ok(Place::Unlisted) => self.miss(look),
             Ok(Place::Elsewhere) => {
                 let what = self.registry.what_is_elsewhere();
                 if !self.lease.set_unlisted(true) {
@@ -243,10 +255,18 @@ impl Shared {
         }
     }
 
-    /// Others have ended the session.
-    fn end(&self) {
-        tracing::error!("node {} was recovered or given up by others", self.options.node);
-        self.lease.end();
+    /// The session was not found: it ends if that is the second time, and is looked for again at once otherwise. Until it
+    /// is found nothing begins, so that one which others did end does no harm meanwhile (I12).
+    fn miss(&self, look: Look) -> Result<()> {
+        let node = &self.options.node;
+        if self.lease.missed(look) {
+            tracing::error!("node {node} was recovered or given up by others");
+            self.lease.end();
+            return Ok(());
+        }
+        tracing::warn!("node {node} stops until it is found again: its session was missed");
+        self.upkeep.wake();
+        Err(StoreError::NoAnswer(NOT_FOUND.to_owned()))
     }
 
     /// The lease has expired by the store's clock, or may have.
@@ -254,6 +274,7 @@ impl Shared {
         let _regaining = self.upkeep.regaining.lock();
         self.drop_what_is_unsure()?;
         for _ in 0..RACES {
+            let look = self.lease.begin_look(Where::Store);
             let roll = self.roll.refresh()?;
             let mut members = roll.members.clone();
             if roll.epoch != *self.upkeep.asserted.lock() {
@@ -261,8 +282,7 @@ impl Shared {
                 return Ok(());
             }
             if !members.renew(self.session, roll.epoch) {
-                self.end();
-                return Ok(());
+                return self.miss(look);
             }
             let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
@@ -311,9 +331,7 @@ impl Shared {
         let _changes = self.changes.write();
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
-            let registered = self.registry.sessions().map_err(unregistered)?;
-            if !registered.contains(&self.session) {
-                self.end();
+            if !self.is_listed()? {
                 return Ok(());
             }
             let files: Vec<_> = self.files.lock().values().cloned().collect();
@@ -327,15 +345,23 @@ impl Shared {
                 *self.upkeep.asserted.lock() = roll.epoch;
                 self.roll.refresh()?;
                 // A node that gives up a session removes it from the registry first.
-                if !self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
-                    self.end();
-                    return Ok(());
+                if self.is_listed()? {
+                    self.holds_since(sent);
                 }
-                self.holds_since(sent);
                 return Ok(());
             }
         }
         Err(busy())
+    }
+
+    /// Whether a listing of the sessions has this one; `false` if that is its end.
+    fn is_listed(&self) -> Result<bool> {
+        let look = self.lease.begin_look(Where::List);
+        if self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
+            self.lease.found(look);
+            return Ok(true);
+        }
+        self.miss(look).map(|()| false)
     }
 
     /// Lets tokens be granted if all sessions of the registry have asserted what they hold.

@@ -24,9 +24,15 @@ const WRITE: Direction = Direction::Write;
 
 /// What goes wrong in a store.
 #[derive(Debug, Default)]
-struct Trouble {
+pub(super) struct Trouble {
     /// Servers that may have changed do not answer: not at all, or after the limit.
-    silent: AtomicBool,
+    pub(super) silent: AtomicBool,
+    /// A session that the next so many readings of the members leave out.
+    pub(super) left_out: Mutex<Option<(Session, u32)>>,
+    /// How often it was asked for changes, which a node does after it looked at the list.
+    pub(super) looks: AtomicU32,
+    /// How many more renewals are answered, if not all are; and how many wait.
+    renewals: Mutex<(Option<u32>, u32)>,
     hangs: Mutex<bool>,
     freed: Condvar,
     /// How often listening panics.
@@ -38,6 +44,17 @@ impl Trouble {
     fn hang(&self) -> Hanging<'_> {
         *self.hangs.lock() = true;
         Hanging(self)
+    }
+
+    /// Renewals beyond so many are answered only when this is called again.
+    pub(super) fn answer_renewals(&self, number: Option<u32>) {
+        self.renewals.lock().0 = number;
+        self.freed.notify_all();
+    }
+
+    /// Whether one waits.
+    pub(super) fn is_renewal_waiting(&self) -> bool {
+        self.renewals.lock().1 > 0
     }
 }
 
@@ -73,7 +90,14 @@ impl Store for Troubled {
     }
 
     fn roll(&self) -> Answer<Roll> {
-        self.store.roll()
+        let mut roll = self.store.roll()?;
+        if let Some((session, left)) = &mut *self.trouble.left_out.lock()
+            && *left > 0
+        {
+            *left -= 1;
+            roll.members.remove(*session);
+        }
+        Ok(roll)
     }
 
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Answer<bool> {
@@ -81,6 +105,14 @@ impl Store for Troubled {
     }
 
     fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Answer<bool> {
+        let mut renewals = self.trouble.renewals.lock();
+        renewals.1 += 1;
+        while renewals.0 == Some(0) {
+            self.trouble.freed.wait(&mut renewals);
+        }
+        renewals.1 -= 1;
+        renewals.0 = renewals.0.map(|left| left - 1);
+        drop(renewals);
         self.store.renew(session, epoch, lease_ms)
     }
 
@@ -89,6 +121,7 @@ impl Store for Troubled {
     }
 
     fn note_changes(&self) -> Answer<bool> {
+        self.trouble.looks.fetch_add(1, Ordering::SeqCst);
         let mut hangs = self.trouble.hangs.lock();
         while *hangs {
             self.trouble.freed.wait(&mut hangs);
@@ -128,21 +161,21 @@ impl Store for Troubled {
     }
 }
 
-struct World {
-    store: Arc<MemoryStore>,
-    trouble: Arc<Trouble>,
-    origin: Arc<Origin>,
+pub(super) struct World {
+    pub(super) store: Arc<MemoryStore>,
+    pub(super) trouble: Arc<Trouble>,
+    pub(super) origin: Arc<Origin>,
     place: tempfile::TempDir,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         let store = Arc::new(MemoryStore::new(1));
         Self { store, trouble: Arc::default(), origin: Arc::default(), place }
     }
 
-    fn registry(&self) -> std::path::PathBuf {
+    pub(super) fn registry(&self) -> std::path::PathBuf {
         self.place.path().join("registry")
     }
 
@@ -151,7 +184,7 @@ impl World {
         Arc::new(Troubled { store, trouble })
     }
 
-    fn node(&self, name: &str, change: impl Fn(&mut Options)) -> Node {
+    pub(super) fn node(&self, name: &str, change: impl Fn(&mut Options)) -> Node {
         Node::new(name, self.troubled(), &self.registry(), &self.origin, change)
     }
 

@@ -3,7 +3,9 @@
 
 mod cluster;
 mod contract;
+mod idle;
 mod keeping;
 mod memory;
+mod missed;
 mod server;
 mod world;

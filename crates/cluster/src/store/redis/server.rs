@@ -143,6 +143,10 @@ impl Server {
             "; the certificate's authority must be one of the system's, or in the file that SSL_CERT_FILE names"
         } else if said.contains("insecure client") {
             "; certificates are always checked here: leave #insecure away"
+        } else if error.kind() == ErrorKind::AuthenticationFailed
+            || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+        {
+            "; the environment variable HALOCLINE_CLUSTER_PASSWORD_FILE names a file with the password"
         } else if error.code() == Some("NOPERM") {
             "; docs/CLUSTER.md lists what the user needs"
         } else if error.is_connection_dropped() && !self.is_encrypted {
