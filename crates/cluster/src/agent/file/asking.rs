@@ -10,6 +10,7 @@ use halocline_model::token::{Answer, Demand, Held, Life, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 
 use super::super::{Shared, cluster_error};
+use super::explaining::bytes;
 use super::{Attempt, File};
 use crate::counters::add;
 use crate::store::{Lease, Reading, Roll, StoreError, Swap};
@@ -94,8 +95,9 @@ impl File {
         let node = self.shared.registry.name(held.session);
         Error::Cluster {
             what: format!(
-                "bytes {} to {} of inode {}: {node} is gone and may have newer ones",
-                held.range.start, held.range.end, self.id.inode
+                "{} of inode {}: {node} is gone and may have newer ones",
+                bytes(held.range),
+                self.id.inode
             ),
             remedy: "recover it: halocline cluster recover ORIGIN NODE --cluster URL".to_owned(),
         }

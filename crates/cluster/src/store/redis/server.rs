@@ -122,8 +122,12 @@ impl Server {
 
     /// Converts an error to ours. The server's text is truncated, because it may contain anything.
     pub(super) fn error(&self, error: &RedisError) -> StoreError {
-        let said: String =
-            error.to_string().chars().filter(|c| !c.is_control()).take(200).collect();
+        let said = if error.is_timeout() {
+            format!("no answer in {} s", TIMEOUT.as_secs())
+        } else {
+            error.to_string()
+        };
+        let said: String = said.chars().filter(|c| !c.is_control()).take(200).collect();
         let said = format!("{}: {said}{}", self.address, self.hint(error, &said));
         match (error.kind(), error.code()) {
             _ if said.contains("refused to switch database") => StoreError::Unusable(said),
