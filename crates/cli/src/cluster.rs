@@ -440,7 +440,10 @@ fn has_password(urls: &str) -> bool {
     urls.split(',').any(|url| {
         let server = url.split_once("://").map_or(url, |(_, server)| server);
         let user = server.rsplit_once('@').map(|(user, _)| user);
-        user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
+        let user = user.and_then(|user| user.split_once(':'));
+        // As the URL of a socket has it.
+        let beside = server.split_once('?').and_then(|(_, words)| words.split_once("pass="));
+        user.or(beside).is_some_and(|(_, password)| !password.is_empty())
     })
 }
 
@@ -455,9 +458,13 @@ mod tests {
 
     #[test]
     fn passwords_in_urls_are_noticed() {
-        for with in
-            ["redis://:p@h", "redis://u:p@h:1/2", "redis://h,rediss://u:p@h", "redis://:@@h"]
-        {
+        for with in [
+            "redis://:p@h",
+            "redis://u:p@h:1/2",
+            "redis://h,rediss://u:p@h",
+            "redis://:@@h",
+            "redis+unix:///s?pass=p",
+        ] {
             assert!(has_password(with), "{with}");
         }
         for without in ["redis://h:1", "redis://u@h:1", "redis://u:@h", "redis+unix:///a:b", "x"] {

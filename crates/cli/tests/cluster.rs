@@ -250,6 +250,17 @@ fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
         assert_eq!(refused.status.code(), Some(2), "{file}: {}", said(&refused));
         assert!(said(&refused).contains(part), "{file}: {}", said(&refused));
     }
+    // Regression: `recover` and `forget` would have meant both.
+    let url = nodes.store.url();
+    for dir in ["third", "cache3"] {
+        fs::create_dir(nodes.scratch.path(dir)).unwrap();
+    }
+    for (name, part) in [("one", "a node is called one already"), ("", "a value is required")] {
+        let third = ["mount", "origin", "third", "--cache", "cache3", "--cluster", &url];
+        let refused = nodes.scratch.halocline(&[&third[..], &["--node", name]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+        assert!(said(&refused).contains(part), "{}", said(&refused));
+    }
     let clean = nodes.cluster("fsck", &[]);
     assert!(
         clean.status.success() && written(&clean).contains("fits together"),

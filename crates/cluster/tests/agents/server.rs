@@ -244,6 +244,10 @@ fn a_password_is_needed_and_never_shown() {
         assert!(!shown.contains("s3cret") && !shown.contains("wr0ng"), "{shown}");
     }
     assert!(errors[..3].iter().all(|error| matches!(error, StoreError::Unusable(_))), "{errors:?}");
+    // Regression: who had given none was not told how.
+    let is_told =
+        |error: &StoreError| error.to_string().contains("HALOCLINE_CLUSTER_PASSWORD_FILE names");
+    assert!(errors[..3].iter().all(is_told), "{errors:?}");
 }
 
 #[test]
