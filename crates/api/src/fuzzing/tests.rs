@@ -104,3 +104,11 @@ fn hostile_claims() {
     let told = r#"{"dir":"/mnt/disks","inside":[97,255],"cache":"/mnt/ssd"}"#;
     run("api_claims", &[("table", table.into()), ("told", told.into())], 5_000, claims);
 }
+
+#[test]
+fn hostile_job_files_are_refused_or_within_bounds() {
+    let here = r#"{"job":"j","references":["a/b",{"path":"c","repeat":3},{"path":"d"}]}"#;
+    let nodes = r#"{"job":"j","nodes":{"n1":["a"],"*":["b","b"]}}"#;
+    let seeds = [("here", here.into()), ("nodes", nodes.into())];
+    run("api_job_file", &seeds, 10_000, job_file);
+}

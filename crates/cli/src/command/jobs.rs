@@ -13,9 +13,9 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
 use halocline_api::control::{JobChange, JobInfo, MountedPath, Request};
+use halocline_api::jobs::JOB_VARIABLE;
 use halocline_os::bounded;
 use halocline_os::counted::counted;
-use halocline_tier::JOB_VARIABLE;
 use serde_json::json;
 
 use super::bulk::only_on_a_tier;
