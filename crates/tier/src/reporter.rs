@@ -193,6 +193,7 @@ impl Reporter {
             ssd_files: self.residents.len() as u64,
             high_bytes: self.watermarks.high(),
             low_bytes: self.watermarks.low(),
+            waiting_bytes: self.watermarks.waiting(&self.residents),
             promoted: self.counters.promoted(),
             demoted: self.counters.demoted(),
             copies: self.copies_status(),

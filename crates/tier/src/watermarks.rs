@@ -36,6 +36,11 @@ impl Watermarks {
         residents.used() > self.high()
     }
 
+    /// Bytes that are to be demoted.
+    pub(super) fn waiting(self, residents: &Residents) -> u64 {
+        self.0.waiting(residents.used())
+    }
+
     /// Bytes that should be free below the limit if fewer are.
     pub(super) fn wanted_room(self, tiers: &Tiers, residents: &Residents) -> Option<u64> {
         self.0.wanted_room(residents.used(), || {

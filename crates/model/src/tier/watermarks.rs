@@ -39,6 +39,12 @@ impl Watermarks {
         self.limit - self.high.min(self.limit)
     }
 
+    /// Bytes that are to be demoted.
+    #[must_use]
+    pub const fn waiting(self, used: u64) -> u64 {
+        if used > self.high { used.saturating_sub(self.low) } else { 0 }
+    }
+
     /// Bytes that should be free below the limit if fewer are: down to the low watermark once the high one is passed,
     /// and as much of the SSD's own file system if others fill it. `room` tells how many bytes that has left; `None` if
     /// moving files makes no room there.
