@@ -51,7 +51,9 @@ mod tests {
         assert!(transfers.used(3, 1), "announced");
         transfers.forget(1);
         assert!(!transfers.used(1, 0));
-        (10..10 + 2 * REMEMBERED_MAX as u64).for_each(|file| drop(transfers.used(file, 0)));
+        (10..10 + 2 * REMEMBERED_MAX as u64).for_each(|file| {
+            let _ = transfers.used(file, 0);
+        });
         assert!(transfers.used.len() <= REMEMBERED_MAX);
     }
 

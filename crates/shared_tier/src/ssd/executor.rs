@@ -22,8 +22,11 @@ use crate::errors::of_names;
 use crate::moves::{Moved, Mover};
 use crate::places::{Place, SHARED, SSD};
 
-/// So many files are moved at once.
-const PARALLEL: usize = 4;
+/// The most files that are moved at once. The moves of small ones wait for the disks to be durable, which one wait does
+/// for many; large ones would only keep each other waiting.
+const PARALLEL_MAX: usize = 16;
+/// About so many bytes are under way at once.
+const BYTES_AT_ONCE: u64 = 8 << 20;
 /// After so many failures in a row, no more files are moved in one go.
 const FAILURES_MAX: usize = 8;
 /// A copy may need this much more than its data.
@@ -199,13 +202,22 @@ impl Executor {
             }
         };
         thread::scope(|scope| {
-            for _ in 1..PARALLEL.min(order.len()) {
+            for _ in 1..self.parallel(order) {
                 scope.spawn(work);
             }
             work();
         });
         let left = left.into_inner();
         left.0 >= left.1
+    }
+
+    /// How many of some files are moved at once, by the sizes of the first of them.
+    fn parallel(&self, order: &[u64]) -> usize {
+        let first = &order[..order.len().min(PARALLEL_MAX)];
+        let sizes = first.iter().filter_map(|number| self.residents.get(*number));
+        let bytes = sizes.map(|resident| resident.bytes).sum::<u64>() / (first.len() as u64).max(1);
+        let at_once = usize::try_from(BYTES_AT_ONCE / bytes.max(1)).unwrap_or(PARALLEL_MAX);
+        at_once.clamp(1, PARALLEL_MAX).min(order.len())
     }
 
     /// Demotes a file that is on the own SSD, unless it is open somewhere.
