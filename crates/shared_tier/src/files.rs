@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::Failure;
 use halocline_model::namespace::{EntryName, Inode as Number};
@@ -73,9 +74,11 @@ impl Files {
     /// If its bytes are not reached, or the store does not answer.
     pub(crate) fn open(self: &Arc<Self>, node: &Node, flags: i32, by: u32) -> Result<Handle> {
         self.base.sessions.check()?;
+        // Without a lock: it is waited for a look at the process.
+        let ahead = node.0.name().and_then(|name| self.ssd.follow_jobs(&name, by));
         let mut noting = node.0.noting.lock();
         let lapses = self.base.sessions.lapses();
-        let file = Arc::new(self.open_noted(&node.0, &mut noting, (flags, lapses), by)?);
+        let file = Arc::new(self.open_noted(&node.0, &mut noting, (flags, lapses), ahead)?);
         let handle = self.handle(node, &mut noting, file, (flags, lapses));
         drop(noting);
         if flags & libc::O_TRUNC != 0 {
@@ -113,10 +116,10 @@ impl Files {
         inode: &Inode,
         noting: &mut Noting,
         (flags, lapses): (i32, u64),
-        by: u32,
+        ahead: Option<Ahead>,
     ) -> Result<File> {
         let own = self.base.sessions.own();
-        let mut is_first = noting.handles == 0;
+        let mut used = Some(ahead);
         for _ in 0..TRIES {
             let Some(found) = self.lookup.find(inode)? else {
                 // It is open here, and lost its last name.
@@ -124,9 +127,12 @@ impl Files {
                 return reopen(&*open, flags & !libc::O_TRUNC);
             };
             let Some(name) = found.name else { return Err(Errno::ISDIR.into()) };
-            let how = (writes(flags), flags & libc::O_TRUNC != 0);
-            if std::mem::take(&mut is_first) && self.ssd.before_open(&name, &found.node, how, by) {
-                continue;
+            if let Some(ahead) = used.take() {
+                let may_move = noting.handles == 0 && flags & libc::O_TRUNC == 0;
+                let how = (writes(flags), may_move);
+                if self.ssd.before_open(&name, &found.node, how, ahead) {
+                    continue;
+                }
             }
             let is_noted =
                 noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)));
@@ -399,6 +405,8 @@ impl Handle {
                         return Err(error);
                     }
                     has_made_room = true;
+                    // That may have taken longer than the lease.
+                    self.file()?;
                 }
             }
         }

@@ -103,7 +103,9 @@ impl OwnSsd {
         if is_excluded { SHARED } else { SSD }
     }
 
-    fn follow_jobs(&self, name: &EntryName, by: u32) -> Option<Ahead> {
+    /// Tells jobs that a thread opens or makes a file; what is announced of it, if that is a job's own use. Waits for a
+    /// look at the process.
+    pub(crate) fn follow_jobs(&self, name: &EntryName, by: u32) -> Option<Ahead> {
         if !self.planner().jobs().any() {
             return None;
         }
@@ -133,20 +135,19 @@ impl OwnSsd {
         }
     }
 
-    /// A file that was found is about to be opened, and nobody here has it open; whether it was moved to this SSD for
-    /// that, so that it is somewhere else by now.
+    /// A file that was found is about to be opened; whether it was moved to this SSD for that, so that it is somewhere
+    /// else by now. It may move only if nobody here has it open.
     pub(crate) fn before_open(
         &self,
         name: &EntryName,
         found: &Node,
-        (writes, truncates): (bool, bool),
-        by: u32,
+        (writes, may_move): (bool, bool),
+        ahead: Option<Ahead>,
     ) -> bool {
         let of = &found.attributes;
         let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {
             return false;
         };
-        let ahead = self.follow_jobs(name, by);
         self.planner().referenced(found.inode.0, of.size);
         if self.is_here(place) {
             self.executor.counters.opened(Opening::Hit);
@@ -156,7 +157,7 @@ impl OwnSsd {
             return false;
         }
         let is_open = of.many_opens || !of.opens.is_empty() || of.writer.is_some();
-        let comes = !is_open && !truncates && self.wants(name, (found, place), ahead);
+        let comes = may_move && !is_open && self.wants(name, (found, place), ahead);
         if comes && writes {
             self.written.lock().insert(found.inode.0);
         }

@@ -46,8 +46,7 @@ impl Watermarks {
         self.0.wanted_room(residents.used(), || {
             // Moving files within one file system makes no room.
             let ssd = tiers.ssd();
-            let is_shared = |dir: &super::tier_dir::TierDir| dir.device == ssd.device;
-            if tiers.dirs()[1..].iter().any(|tier_dir| is_shared(tier_dir)) {
+            if tiers.dirs()[1..].iter().any(|tier_dir| tier_dir.device == ssd.device) {
                 return None;
             }
             ssd.room().ok()

@@ -16,7 +16,7 @@ use super::OwnSsd;
 /// How often the SSD is checked without a wakeup.
 const TICK: Duration = Duration::from_secs(1);
 /// How often it is looked at what is on it: what other nodes do there is found only by that.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_mins(1);
 /// The same where something was not as it was known.
 const LOOK_SOON: Duration = Duration::from_secs(5);
 /// A look takes at most one part in so many of the time.

@@ -14,6 +14,7 @@ use halocline_model::namespace::{EntryName, Inode};
 use halocline_model::tier::Watermarks;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::planner::{Paths, Planner, Room};
 use super::residents::{Resident, Residents};
@@ -94,6 +95,10 @@ impl Executor {
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
         let was_here = self.is_on(from, SSD);
+        if tier == SHARED && !self.fits_the_shared_disk(inode, size) {
+            // Before it is copied until the disk is full.
+            return Err(Errno::NOSPC.into());
+        }
         let path = Paths::new(&self.base.paths).of(name).unwrap_or_default();
         let ends = [from.tier, tier].map(usize::from);
         let active = self.active.begin(path, (ends[0], ends[1]), size);
@@ -115,6 +120,15 @@ impl Executor {
             }
         }
         moved
+    }
+
+    /// Whether the shared disk has room for a file.
+    fn fits_the_shared_disk(&self, inode: Inode, size: u64) -> bool {
+        // One with holes has fewer on disk.
+        let known = self.residents.get(inode.0).map(|resident| resident.bytes);
+        let need = known.map_or(size, |bytes| bytes.min(size));
+        let all = self.base.places.totals(SHARED);
+        all.map_or(true, |all| need <= all.f_bavail.saturating_mul(all.f_frsize))
     }
 
     /// Bytes that its own file system has left for files, or `None` if moving files to the shared disk frees none there.
@@ -203,7 +217,8 @@ impl Executor {
         };
         thread::scope(|scope| {
             for _ in 1..self.parallel(order) {
-                scope.spawn(work);
+                // Fewer will do.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
         });
