@@ -69,27 +69,7 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     let output = scratch.halocline(&verify);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert_eq!(json("halocline verify", &output)["files"][0]["agrees"], false);
-    // The mount is not the volume, and one over the volume hides it.
-    for command in ["verify", "apply"] {
-        let output = scratch.halocline(&[command, "plan.toml", "mnt"]);
-        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        let told = format!("is on the running mount {}", scratch.path("mnt").display());
-        assert!(said(&output).contains(&told), "{}", said(&output));
-        assert!(said(&output).contains("give its origin, "), "{}", said(&output));
-    }
     scratch.succeed(&["umount", "mnt"]);
-    let program = program!();
-    let run = ["run", "-q", "--origin", "volume", "--cache", "cache"];
-    for command in [&["verify", "plan.toml"][..], &["apply", "plan.toml"], &["mark-servers"]] {
-        let within = [&[program.to_str().unwrap()], command, &["volume"]].concat();
-        let output = scratch.halocline(&[&run[..], &VOLUME, &["--"], &within].concat());
-        assert_eq!(output.status.code(), Some(2), "{command:?}: {}", said(&output));
-        assert!(
-            said(&output).contains("a running mount lies over this volume"),
-            "{}",
-            said(&output)
-        );
-    }
 
     let dry = json("halocline apply", &scratch.halocline(&[&apply[..], &["-n"]].concat()));
     assert_eq!((&dry["files"][0]["state"], &dry["bytes"]), (&"to move".into(), &(2 << 20).into()));
@@ -101,6 +81,14 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     let output = scratch.halocline(&verify);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(json("halocline verify", &output)["agrees"], true);
+    // Nothing is changed for that, also no mode: servers may be read-only.
+    let server = scratch.path("volume/server-1");
+    fs::set_permissions(&server, fs::Permissions::from_mode(0o755)).unwrap();
+    let dry = [&apply[..], &["-n"]].concat();
+    for looking in [&verify[..], &dry] {
+        assert!(scratch.halocline(looking).status.success());
+        assert_eq!(fs::metadata(&server).unwrap().permissions().mode() & 0o777, 0o755);
+    }
     let again = json("halocline apply", &scratch.halocline(&apply));
     assert_eq!(again["files"][0]["state"], "in place");
 
@@ -127,6 +115,32 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     let measured = json("halocline verify", &output)["measured"].clone();
     let drifted = |server: &serde_json::Value| server["drifted"] == true;
     assert!(measured.as_array().unwrap().iter().any(drifted), "{measured}");
+}
+
+#[test]
+fn a_mount_is_not_taken_for_the_volume_below_it() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    planned(&scratch);
+    for command in ["verify", "apply"] {
+        let output = scratch.halocline(&[command, "plan.toml", "mnt"]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        let told = format!("is on the running mount {}", scratch.path("mnt").display());
+        assert!(said(&output).contains(&told), "{}", said(&output));
+        assert!(said(&output).contains("give its origin, "), "{}", said(&output));
+    }
+    scratch.succeed(&["umount", "mnt"]);
+    let program = program!();
+    let run = ["run", "-q", "--origin", "volume", "--cache", "cache"];
+    for command in [&["verify", "plan.toml"][..], &["apply", "plan.toml"], &["mark-servers"]] {
+        let within = [&[program.to_str().unwrap()], command, &["volume"]].concat();
+        let output = scratch.halocline(&[&run[..], &VOLUME, &["--"], &within].concat());
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {}", said(&output));
+        assert!(
+            said(&output).contains("a running mount lies over this volume"),
+            "{}",
+            said(&output)
+        );
+    }
 }
 
 /// Killed sooner and later, the file has its old layout or its new one, with the same bytes, and the same command ends

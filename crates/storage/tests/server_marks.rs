@@ -13,7 +13,7 @@ use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_model::file_layout::FileLayout;
 use halocline_storage::device::Device;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::marking::Evidence;
+use halocline_storage::volume::origin::marking::{Evidence, mark_servers};
 use halocline_storage::volume::origin::relayout::Wish;
 use halocline_testkit::waiting::eventually;
 
@@ -147,7 +147,7 @@ fn unmark(dir: &Path) {
 fn marked(dir: &Path, evidence: Evidence) -> Result<bool, String> {
     let mut said = None;
     eventually("the volume", || {
-        let marked = Origin::mark_servers(dir, evidence).map_err(|error| error.to_string());
+        let marked = mark_servers(dir, evidence).map_err(|error| error.to_string());
         let is_free =
             marked.is_ok() || marked.as_ref().is_err_and(|error| !error.contains("in use"));
         said = Some(marked);

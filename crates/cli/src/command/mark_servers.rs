@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_api::control::{Claim, ClaimRequest, UseAs};
 use halocline_os::error::Error;
-use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::marking::Evidence;
+use halocline_storage::volume::origin::marking::{Evidence, mark_servers};
 
 use super::placement;
 use crate::failure::{Failure, Outcome};
@@ -35,7 +34,7 @@ pub(crate) fn execute(args: &MarkServersArgs) -> Outcome {
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let evidence = if args.known { Evidence::UserKnows } else { Evidence::Contents };
-    let marked = Origin::mark_servers(&dir, evidence).map_err(Failure::refused)?;
+    let marked = mark_servers(&dir, evidence).map_err(Failure::refused)?;
     let shown = text::path(&dir);
     if marked {
         say!("{shown}: its servers are marked");

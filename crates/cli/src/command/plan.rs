@@ -1,5 +1,6 @@
 //! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
 
+mod io_time;
 mod job;
 mod page;
 mod picture;

@@ -193,7 +193,10 @@ pub(super) fn job_lines(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job
         return lines.into_iter().filter(|_| is_of_interest).map(str::to_owned).collect();
     };
     let [def, planned] = [job.def_seconds, job.seconds].map(text::seconds);
-    let share = seen.io_time.share().map(percent).unwrap_or_default();
+    let share = match seen.io_time.share() {
+        Some(share) if share < 5e-4 => "less than 0.1 %".to_owned(),
+        share => share.map(percent).unwrap_or_default(),
+    };
     vec![
         format!(
             "the job had a request under way in {share} of its time; when it computes as before, it takes"

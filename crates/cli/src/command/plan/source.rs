@@ -9,7 +9,7 @@ use halocline_trace::analysis::Analysis;
 use halocline_trace::{Completeness, Reader, Request};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::job::IoTime;
+use super::io_time::IoTime;
 use super::picture::Picture;
 use crate::failure::Failure;
 use crate::reading::{self, Reading};
