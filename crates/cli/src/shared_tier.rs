@@ -9,7 +9,7 @@ use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
-use halocline_os::root_reserve::leave_to_root;
+use halocline_os::root_reserve::drop_resource_capability;
 use halocline_shared_tier::{Joining, REGISTRY, SharedTier, SpaceOptions, is_shared};
 
 use crate::cluster::{self, ClusterArgs};
@@ -95,7 +95,7 @@ pub(crate) fn open(root: &Path, cluster: &ClusterArgs, config: &Config) -> Resul
         pin: of_tier.pin,
         exclude: of_tier.exclude,
     };
-    leave_to_root()?;
+    drop_resource_capability()?;
     let url = cluster.url().unwrap_or_default();
     let password = cluster::password()?;
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
