@@ -85,7 +85,7 @@ pub(crate) fn claim(
 ///
 /// # Errors
 /// If the store cannot be used, or the directories are not this tier's and node's.
-pub(crate) fn open(root: &Path, cluster: &ClusterArgs) -> Result<SharedTier> {
+pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Result<SharedTier> {
     leave_to_root()?;
     let url = cluster.url().unwrap_or_default();
     let password = cluster::password()?;
@@ -96,5 +96,6 @@ pub(crate) fn open(root: &Path, cluster: &ClusterArgs) -> Result<SharedTier> {
         Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md")
     })?;
     let (node, peers) = (cluster.node(), cluster.peers());
-    Joining { root, node, peers, store, names: Arc::new(names), registry }.open()
+    let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
+    Joining { root, node, peers, passthrough, store, names, registry }.open()
 }

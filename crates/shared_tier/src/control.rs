@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::SharedTier;
 use crate::entry_names::os;
 use crate::errors::of_names;
+use crate::inodes::Inode;
 use crate::lookup::Found;
 use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
@@ -58,7 +59,7 @@ impl SharedTier {
             disk_bytes: shown.disk_bytes(),
             pinned: false,
             excluded: false,
-            passed_through: false,
+            passed_through: inode.0.is_served_by_kernel(),
             lost: false,
             clean_copy: None,
         })
@@ -158,7 +159,10 @@ impl Controlled for SharedTier {
             free_bytes: places.totals(tier).ok().map(|all| all.f_bavail * all.f_frsize),
         };
         let tiers = vec![state(SSD, "ssd"), state(SHARED, "hdd")];
-        Some(TierStatus { tiers, ..TierStatus::default() })
+        let base = &self.tree.base;
+        let shown = |inode: &Inode| base.paths.shown(inode).display().to_string();
+        let passthrough = base.passthrough.status(shown);
+        Some(TierStatus { tiers, passthrough, ..TierStatus::default() })
     }
 
     fn report(&self) -> Report {

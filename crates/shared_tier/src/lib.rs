@@ -9,6 +9,7 @@
 //! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`directory`]: listings;
 //! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
 //!   the disks following the store; [`acl`]: what new inodes inherit;
+//! - [`passthrough`]: which open files the kernel serves by itself;
 //! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them;
 //! - [`repair`]: the names compared with the disks, and built again from them; [`adopt`]: a tier of one node becomes a shared one;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
@@ -36,6 +37,7 @@ mod lookup;
 mod move_commands;
 mod moves;
 mod name_changes;
+mod passthrough;
 pub mod places;
 pub mod repair;
 mod sessions;
@@ -87,6 +89,7 @@ impl SharedTier {
     /// # Errors
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
+        self.tree.base.passthrough.end(&self.files);
         self.tree.base.sessions.leave()
     }
 }

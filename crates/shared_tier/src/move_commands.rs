@@ -15,6 +15,7 @@ use halocline_os::error::{Error, Result};
 use crate::base::Base;
 use crate::entry_names::os;
 use crate::errors::of_names;
+use crate::lookup::mended;
 use crate::moves::{Moved, Mover};
 
 /// The most files of one command.
@@ -124,10 +125,13 @@ impl MoveCommands<'_> {
                 return None;
             }
             Ok(Moved::Gone) => return None,
-            Ok(Moved::Busy) if !is_last => return Some(file),
+            Ok(Moved::Busy) if !is_last => {
+                self.mend(&file);
+                return Some(file);
+            }
             Ok(Moved::Busy) => {
-                "a program on some node has it open, or changed it meanwhile; move it \
-                 again when it is closed"
+                "a program on some node has it open, or changed it meanwhile; move it again when it is closed. If its node \
+                 was killed meanwhile, mount that again, and move it there"
                     .to_owned()
             }
             Err(error) => error.to_string(),
@@ -135,6 +139,17 @@ impl MoveCommands<'_> {
         report.left_bytes += file.size;
         report.skipped.push(Skipped { path: file.path, reason });
         None
+    }
+
+    /// A session that is over may have left that its kernel serves the file: only this node sees whether it does, if the
+    /// file is on its SSD.
+    fn mend(&self, file: &Named) {
+        let node = self.base.table.intern(file.inode, false, Some(file.name.clone()));
+        if let Ok(found) = self.base.names.lookup(&file.name)
+            && found.inode == file.inode
+        {
+            drop(mended(self.base, &node.0, &file.name, found));
+        }
     }
 
     /// The files that a path or a glob names.
