@@ -85,7 +85,7 @@ pub(crate) fn claim(
 ///
 /// # Errors
 /// If the store cannot be used, or the directories are not this tier's and node's.
-pub(crate) fn open(root: &Path, cluster: &ClusterArgs, config: &Config) -> Result<SharedTier> {
+pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Result<SharedTier> {
     let of_tier = open_engine::tier_options(config)?;
     let space = SpaceOptions {
         limit: of_tier.limit,
@@ -105,5 +105,6 @@ pub(crate) fn open(root: &Path, cluster: &ClusterArgs, config: &Config) -> Resul
         Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md")
     })?;
     let (node, peers) = (cluster.node(), cluster.peers());
-    Joining { root, node, peers, store, names: Arc::new(names), registry, space }.open()
+    let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
+    Joining { root, node, peers, passthrough, store, names, registry, space }.open()
 }
