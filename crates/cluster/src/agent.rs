@@ -43,8 +43,8 @@ use background::Background;
 use file::File;
 use idle_tokens::IdleTokens;
 use lease::OwnLease;
+use lease_renewal::Upkeep;
 pub(crate) use lease_renewal::remove;
-use lease_renewal::{NOT_FOUND, Upkeep};
 use peer_queries::PeerQueries;
 use roll::LatestRoll;
 use yielding::Queue;
@@ -340,13 +340,6 @@ impl Shared {
         if self.lease.runs() {
             return Ok(());
         }
-        if self.lease.is_missed() {
-            return Err(Error::Cluster {
-                what: format!("node {} has stopped: {NOT_FOUND}", self.options.node),
-                remedy: "it goes on by itself when it is found; others may just have recovered it or given it up"
-                    .to_owned(),
-            });
-        }
         if self.lease.is_unlisted() {
             return Err(Error::Cluster {
                 what: format!(
@@ -355,6 +348,13 @@ impl Shared {
                     self.registry.what_is_elsewhere()
                 ),
                 remedy: "it goes on by itself when the list is back; until then other nodes may not see this one"
+                    .to_owned(),
+            });
+        }
+        if let Some(place) = self.lease.missed_in() {
+            return Err(Error::Cluster {
+                what: format!("node {} was not found {place}, and looks again", self.options.node),
+                remedy: "it goes on by itself if it is there; else others have recovered it or given it up"
                     .to_owned(),
             });
         }

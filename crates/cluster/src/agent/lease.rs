@@ -1,5 +1,6 @@
 //! A session's lease by its node's own clock, which says it is over earlier than the store's does (I12).
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,19 +11,19 @@ use super::Options;
 /// Where a session must be found while it lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Where {
-    /// Among the members in the store.
-    Store,
     /// In the list on the origin.
     List,
+    /// Among the members in the store.
+    Store,
 }
 
-/// A look at one of these places. One that misses the session proves its end only if it began after another one had
-/// missed it too: a file system's client, or a store that is being replaced, may answer wrongly once.
-#[derive(Debug, Clone, Copy)]
-#[must_use = "it finds the session or misses it"]
-pub(super) struct Look {
-    place: Where,
-    is_second: bool,
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::List => "in the list of sessions on the origin",
+            Self::Store => "among the members in the store",
+        })
+    }
 }
 
 /// The lease of this node's session.
@@ -40,8 +41,9 @@ pub(super) struct OwnLease {
     ended: AtomicBool,
     /// The list of sessions is not where it was: others may not see this node any more.
     unlisted: AtomicBool,
-    /// The last look at the store, and at the list, missed the session. Nothing begins until it is found there.
-    missed: [AtomicBool; 2],
+    /// When the first of the last looks did not find the session in the list, and in the store, in nanoseconds since
+    /// `begun`; 0 if it was found.
+    missed_ns: [AtomicU64; 2],
 }
 
 impl OwnLease {
@@ -55,7 +57,7 @@ impl OwnLease {
             lapses: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
-            missed: [const { AtomicBool::new(false) }; 2],
+            missed_ns: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -119,27 +121,30 @@ impl OwnLease {
         self.unlisted.load(Ordering::Acquire)
     }
 
-    /// To be called before a look at a place.
-    pub(super) fn begin_look(&self, place: Where) -> Look {
-        Look { place, is_second: self.missed[place as usize].load(Ordering::Acquire) }
-    }
-
-    /// The look found the session.
-    pub(super) fn found(&self, look: Look) {
-        // One that began before another one missed it says nothing about now.
-        if look.is_second {
-            self.missed[look.place as usize].store(false, Ordering::Release);
+    /// The session is in that place.
+    pub(super) fn note_found(&self, place: Where) {
+        self.missed_ns[place as usize].store(0, Ordering::Release);
+        if place == Where::List {
+            self.set_unlisted(false);
         }
     }
 
-    /// The look missed the session, so nothing begins any more. Returns whether that is the end of it.
-    pub(super) fn missed(&self, look: Look) -> bool {
-        self.missed[look.place as usize].store(true, Ordering::Release);
-        look.is_second
+    /// The session was not found in that place: nothing begins until it is. Returns since when.
+    pub(super) fn note_missed(&self, place: Where) -> Duration {
+        let since = self.clock.boot_instant().saturating_duration_since(self.begun);
+        let now_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let missed = &self.missed_ns[place as usize];
+        let first = missed.compare_exchange(0, now_ns, Ordering::AcqRel, Ordering::Acquire);
+        Duration::from_nanos(now_ns.saturating_sub(first.err().unwrap_or(now_ns)))
     }
 
-    /// Whether the session was missed, and not found since.
+    /// Where it was not found, if it was not.
+    pub(super) fn missed_in(&self) -> Option<Where> {
+        let missed = |place: &Where| self.missed_ns[*place as usize].load(Ordering::Acquire) > 0;
+        [Where::List, Where::Store].into_iter().find(missed)
+    }
+
     pub(super) fn is_missed(&self) -> bool {
-        self.missed.iter().any(|missed| missed.load(Ordering::Acquire))
+        self.missed_in().is_some()
     }
 }

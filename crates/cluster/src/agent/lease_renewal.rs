@@ -14,11 +14,11 @@ use halocline_os::catch_panic::caught;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Shared;
-use super::lease::{Look, Where};
+use super::lease::Where;
 use super::peer_queries::PeerQueries;
 use crate::counters::add;
 use crate::registry::Place;
-use crate::store::{Lease, Result, StoreError};
+use crate::store::{Lease, Result, Roll, StoreError};
 
 /// Number of threads that give up what others want.
 const WORKERS: usize = 4;
@@ -26,8 +26,6 @@ const WORKERS: usize = 4;
 const RACES: u32 = 64;
 /// The most sessions that a message names.
 const NAMED: usize = 3;
-/// Why nothing begins after a session was missed for the first time.
-pub(super) const NOT_FOUND: &str = "this node's session was not found, and is looked for again";
 
 /// What the threads that keep the session have of it.
 #[derive(Debug)]
@@ -129,6 +127,7 @@ impl Shared {
             if is_late
                 && !self.lease.has_ended()
                 && !self.lease.is_unlisted()
+                && !self.lease.is_missed()
                 && let Some(regaining) = self.upkeep.regaining.try_lock()
                 && let Err(error) = self.renew(&regaining)
             {
@@ -145,6 +144,9 @@ impl Shared {
     fn renew(&self, _regaining: &MutexGuard<'_, ()>) -> Result<bool> {
         if self.lease.is_unlisted() {
             return Err(StoreError::Unusable(self.registry.what_is_elsewhere()));
+        }
+        if let Some(place) = self.lease.missed_in() {
+            return Err(not_found(place));
         }
         let sent = self.options.clock.boot_instant();
         let asserted = *self.upkeep.asserted.lock();
@@ -178,19 +180,18 @@ impl Shared {
         remove(&*self.store, self.session, Lease::Ends(self.session))
     }
 
-    /// Renews the lease, and does whatever else is due. A session that is missed is looked for again at once.
+    /// Renews the lease, and does whatever else is due.
     pub(super) fn keep(&self) -> Result<()> {
-        let was_missed = self.lease.is_missed();
-        let kept = self.keep_once();
-        if was_missed || !self.lease.is_missed() { kept } else { self.keep_once() }
-    }
-
-    fn keep_once(&self) -> Result<()> {
         if self.lease.has_ended() {
             return Ok(());
         }
-        if self.lease.is_unlisted() {
+        if self.lease.is_unlisted() || self.lease.is_missed() {
             self.check_list()?;
+        }
+        if self.lease.missed_in() == Some(Where::Store)
+            && !self.is_member(&*self.roll.refresh()?)?
+        {
+            return Ok(());
         }
         let asserted = *self.upkeep.asserted.lock();
         let renewed = self.renew(&self.upkeep.regaining.lock())?;
@@ -207,17 +208,13 @@ impl Shared {
                 tracing::debug!("node {}: {error}", self.options.node);
                 true
             });
-            let is_settled = roll.members.grants(roll.epoch) && roll.epoch == asserted;
-            if !changed && is_settled && !self.lease.is_missed() {
+            if !changed && roll.members.grants(roll.epoch) && roll.epoch == asserted {
                 return Ok(());
             }
         }
-        let look = self.lease.begin_look(Where::Store);
         let roll = self.roll.refresh()?;
-        if roll.members.life(self.session).is_some() {
-            self.lease.found(look);
-        } else if roll.epoch == asserted {
-            return self.miss(look);
+        if !self.is_member(&roll)? {
+            return Ok(());
         }
         if roll.epoch != asserted {
             add(&self.counters.epochs);
@@ -232,21 +229,12 @@ impl Shared {
     /// lets the next node begin another list, which does not have this one's tokens; whoever ends a session removes it
     /// from the list before the store forgets it, and so may find that it has just regained its lease.
     fn check_list(&self) -> Result<()> {
-        let look = self.lease.begin_look(Where::List);
         match self.registry.place_of(self.session) {
-            Ok(Place::Here) => {
-                self.lease.found(look);
-                self.lease.set_unlisted(false);
-                Ok(())
-            }
-            Ok(Place::Unlisted) => self.miss(look),
-            Ok(Place::Elsewhere) => {
-                let what = self.registry.what_is_elsewhere();
-                if !self.lease.set_unlisted(true) {
-                    tracing::error!("node {} stops: {what}", self.options.node);
+            Ok(place) => self.is_listed(place).map(|is_listed| {
+                if !is_listed {
+                    self.end();
                 }
-                Err(StoreError::Unusable(what))
-            }
+            }),
             // The origin does not answer just now, so nobody can have begun another list there either.
             Err(error) => {
                 tracing::debug!("the list of sessions cannot be looked at: {error}");
@@ -255,18 +243,60 @@ impl Shared {
         }
     }
 
-    /// The session was not found: it ends if that is the second time, and is looked for again at once otherwise. Until it
-    /// is found nothing begins, so that one which others did end does no harm meanwhile (I12).
-    fn miss(&self, look: Look) -> Result<()> {
-        let node = &self.options.node;
-        if self.lease.missed(look) {
-            tracing::error!("node {node} was recovered or given up by others");
-            self.lease.end();
-            return Ok(());
+    /// Whether the list has this session, which was just looked for. A file system of several servers may miss a name
+    /// for a moment, and an end cannot be taken back: a session that is missed begins nothing, and a look some time later
+    /// decides.
+    fn is_listed(&self, place: Place) -> Result<bool> {
+        match place {
+            Place::Here => {
+                self.lease.note_found(Where::List);
+                Ok(true)
+            }
+            Place::Unlisted => self.look_again(Where::List).map(|()| false),
+            Place::Elsewhere => {
+                let what = self.registry.what_is_elsewhere();
+                if !self.lease.set_unlisted(true) {
+                    tracing::error!("node {} stops: {what}", self.options.node);
+                }
+                Err(StoreError::Unusable(what))
+            }
         }
-        tracing::warn!("node {node} stops until it is found again: its session was missed");
-        self.upkeep.wake();
-        Err(StoreError::NoAnswer(NOT_FOUND.to_owned()))
+    }
+
+    /// Whether the list has this session, where to know that must not be put off.
+    fn is_found(&self) -> Result<bool> {
+        let place = self.registry.place_of(self.session).map_err(|error| {
+            StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))
+        })?;
+        self.is_listed(place)
+    }
+
+    /// The session was not found in a place: an error until it was looked for again some time later.
+    fn look_again(&self, place: Where) -> Result<()> {
+        let missed = self.lease.note_missed(place);
+        if missed.is_zero() {
+            tracing::warn!("node {} does not find itself {place}", self.options.node);
+        }
+        if missed < self.options.poll { Err(not_found(place)) } else { Ok(()) }
+    }
+
+    /// Whether the session is among the members, or the epoch is one in which it must first assert what it holds; `false`
+    /// if this was its end. As with the list, one look decides nothing.
+    fn is_member(&self, roll: &Roll) -> Result<bool> {
+        let is_old = roll.epoch != *self.upkeep.asserted.lock();
+        if is_old || roll.members.life(self.session).is_some() {
+            self.lease.note_found(Where::Store);
+            return Ok(true);
+        }
+        self.look_again(Where::Store)?;
+        self.end();
+        Ok(false)
+    }
+
+    /// Others have ended the session.
+    fn end(&self) {
+        tracing::error!("node {} was recovered or given up by others", self.options.node);
+        self.lease.end();
     }
 
     /// The lease has expired by the store's clock, or may have.
@@ -274,7 +304,6 @@ impl Shared {
         let _regaining = self.upkeep.regaining.lock();
         self.drop_what_is_unsure()?;
         for _ in 0..RACES {
-            let look = self.lease.begin_look(Where::Store);
             let roll = self.roll.refresh()?;
             let mut members = roll.members.clone();
             if roll.epoch != *self.upkeep.asserted.lock() {
@@ -282,7 +311,10 @@ impl Shared {
                 return Ok(());
             }
             if !members.renew(self.session, roll.epoch) {
-                return self.miss(look);
+                if self.is_member(&roll)? {
+                    self.end();
+                }
+                return Ok(());
             }
             let sent = self.options.clock.boot_instant();
             if self.store.swap_members(&roll, &members, self.new_lease())? {
@@ -331,7 +363,8 @@ impl Shared {
         let _changes = self.changes.write();
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
-            if !self.is_listed()? {
+            if !self.is_found()? {
+                self.end();
                 return Ok(());
             }
             let files: Vec<_> = self.files.lock().values().cloned().collect();
@@ -345,23 +378,15 @@ impl Shared {
                 *self.upkeep.asserted.lock() = roll.epoch;
                 self.roll.refresh()?;
                 // A node that gives up a session removes it from the registry first.
-                if self.is_listed()? {
-                    self.holds_since(sent);
+                if !self.is_found()? {
+                    self.end();
+                    return Ok(());
                 }
+                self.holds_since(sent);
                 return Ok(());
             }
         }
         Err(busy())
-    }
-
-    /// Whether a listing of the sessions has this one; `false` if that is its end.
-    fn is_listed(&self) -> Result<bool> {
-        let look = self.lease.begin_look(Where::List);
-        if self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
-            self.lease.found(look);
-            return Ok(true);
-        }
-        self.miss(look).map(|()| false)
     }
 
     /// Lets tokens be granted if all sessions of the registry have asserted what they hold.
@@ -437,6 +462,10 @@ pub(crate) fn remove(
         }
     }
     Err(busy())
+}
+
+fn not_found(place: Where) -> StoreError {
+    StoreError::NoAnswer(format!("this node was not found {place}, and looks again"))
 }
 
 fn busy() -> StoreError {

@@ -6,6 +6,5 @@ mod contract;
 mod idle;
 mod keeping;
 mod memory;
-mod missed;
 mod server;
 mod world;
