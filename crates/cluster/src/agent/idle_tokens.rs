@@ -61,7 +61,7 @@ impl Shared {
             return;
         }
         let excess = held.len() - (limit - limit / 8);
-        for file in self.longest_at_rest(held, excess) {
+        for file in self.longest_at_rest(&held, excess) {
             if self.is_stopped() || self.check_lease().is_err() {
                 return;
             }
@@ -78,7 +78,7 @@ impl Shared {
     }
 
     /// As many of the files, or those of them that rest, in the order in which they are to be given back.
-    fn longest_at_rest(&self, files: Vec<Arc<File>>, number: usize) -> Vec<Arc<File>> {
+    fn longest_at_rest(&self, files: &[Arc<File>], number: usize) -> Vec<Arc<File>> {
         let local_cache = self.local_cache.get().and_then(std::sync::Weak::upgrade);
         let caches = |file: &File| local_cache.as_ref().is_some_and(|cache| cache.caches(file.id));
         let mut at_rest: BinaryHeap<Reverse<(bool, Instant, usize)>> = files
