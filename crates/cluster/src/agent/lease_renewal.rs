@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::lease::Where;
 use super::peer_queries::PeerQueries;
-use super::{Shared, yielding};
+use super::{Shared, idle_tokens, yielding};
 use crate::counters::add;
 use crate::registry::Place;
 use crate::store::{Lease, Result, Roll, StoreError};
@@ -76,7 +76,7 @@ impl Shared {
         let mut threads = vec![start("lease", |shared| shared.renew_in_time())?];
         threads.push(start("session", |shared| shared.run())?);
         threads.push(start("tokens heard", yielding::listen)?);
-        threads.push(start("tokens back", Self::give_back)?);
+        threads.push(start("tokens back", idle_tokens::give_back)?);
         if self.options.peers.is_some() {
             threads.push(start("peer queries", PeerQueries::run)?);
         }
