@@ -9,7 +9,7 @@ use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
-use halocline_os::root_reserve::leave_to_root;
+use halocline_os::root_reserve::drop_resource_capability;
 use halocline_shared_tier::{Joining, REGISTRY, SharedTier, SpaceOptions, is_shared};
 
 use crate::cluster::{self, ClusterArgs};
@@ -85,7 +85,7 @@ pub(crate) fn claim(
 ///
 /// # Errors
 /// If the store cannot be used, or the directories are not this tier's and node's.
-pub(crate) fn open(root: &Path, cluster: &ClusterArgs, config: &Config) -> Result<SharedTier> {
+pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Result<SharedTier> {
     let of_tier = open_engine::tier_options(config)?;
     let space = SpaceOptions {
         limit: of_tier.limit,
@@ -95,7 +95,7 @@ pub(crate) fn open(root: &Path, cluster: &ClusterArgs, config: &Config) -> Resul
         pin: of_tier.pin,
         exclude: of_tier.exclude,
     };
-    leave_to_root()?;
+    drop_resource_capability()?;
     let url = cluster.url().unwrap_or_default();
     let password = cluster::password()?;
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
@@ -105,5 +105,6 @@ pub(crate) fn open(root: &Path, cluster: &ClusterArgs, config: &Config) -> Resul
         Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md")
     })?;
     let (node, peers) = (cluster.node(), cluster.peers());
-    Joining { root, node, peers, store, names: Arc::new(names), registry, space }.open()
+    let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
+    Joining { root, node, peers, passthrough, store, names, registry, space }.open()
 }

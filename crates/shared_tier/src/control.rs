@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use crate::SharedTier;
 use crate::entry_names::os;
 use crate::errors::of_names;
+use crate::inodes::Inode;
 use crate::job_places;
 use crate::lookup::Found;
 use crate::move_commands::MoveCommands;
@@ -65,7 +66,7 @@ impl SharedTier {
             disk_bytes: shown.disk_bytes(),
             pinned: rules.has_pins() && rules.pins(path),
             excluded: rules.has_excludes() && rules.excludes(path),
-            passed_through: false,
+            passed_through: inode.0.is_served_by_kernel(),
             lost: false,
             clean_copy: None,
         })
@@ -170,8 +171,9 @@ impl Controlled for SharedTier {
             free_bytes: places.totals(tier).ok().map(|all| all.f_bavail * all.f_frsize),
         };
         let tiers = vec![state(SSD, "ssd"), state(SHARED, "hdd")];
+        let base = &self.tree.base;
+        let shown = |inode: &Inode| base.paths.shown(inode).display().to_string();
         let executor = &self.ssd.executor;
-        let jobs = executor.planner.jobs().list();
         Some(TierStatus {
             tiers,
             ssd_files: executor.residents.len() as u64,
@@ -184,7 +186,8 @@ impl Controlled for SharedTier {
             moving: executor.active.now(PathBuf::clone),
             moving_rate: executor.active.rate(),
             requests: executor.counters.requests(),
-            jobs,
+            jobs: executor.planner.jobs().list(),
+            passthrough: base.passthrough.status(shown),
             ..TierStatus::default()
         })
     }

@@ -6,9 +6,10 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind};
@@ -25,6 +26,7 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
 use crate::lookup::{Lookup, take_over};
+use crate::passthrough::{Passthrough, WhyOurs, is_unused};
 use crate::places::Place;
 use crate::ssd::OwnSsd;
 
@@ -50,6 +52,10 @@ pub struct Handle {
     lapses: u64,
     /// Where it is, for the counts: 0 on this node's SSD.
     tier: usize,
+    /// Why reads must come to us, if they must.
+    why_ours: WhyOurs,
+    /// Whether the kernel reads it by itself.
+    is_passed: AtomicBool,
     files: Arc<Files>,
 }
 
@@ -78,8 +84,9 @@ impl Files {
         let ahead = node.0.name().and_then(|name| self.ssd.follow_jobs(&name, by));
         let mut noting = node.0.noting.lock();
         let lapses = self.base.sessions.lapses();
-        let file = Arc::new(self.open_noted(&node.0, &mut noting, (flags, lapses), ahead)?);
-        let handle = self.handle(node, &mut noting, file, (flags, lapses));
+        let (file, why_ours) = self.open_noted(&node.0, &mut noting, (flags, lapses), ahead)?;
+        let opened = (Arc::new(file), why_ours);
+        let handle = self.handle(node, &mut noting, opened, (flags, lapses));
         drop(noting);
         if flags & libc::O_TRUNC != 0 {
             // It may have been opened only to be read.
@@ -96,10 +103,11 @@ impl Files {
         self: &Arc<Self>,
         node: &Node,
         noting: &mut Noting,
-        file: Arc<File>,
+        (file, why_ours): (Arc<File>, WhyOurs),
         (flags, lapses): (i32, u64),
     ) -> Handle {
         noting.handles += 1;
+        noting.kept = None;
         // The latest one: those that were opened before a lapse of the lease may be of a copy that was moved away.
         let mut without_name = node.0.without_name.lock();
         without_name.file = Some(Arc::clone(&file));
@@ -107,7 +115,8 @@ impl Files {
         let tier = self.ssd.tier_of(last.and_then(|last| last.location.as_ref()));
         drop(without_name);
         let syncs = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
-        Handle { node: node.clone(), file, syncs, lapses, tier, files: Arc::clone(self) }
+        let (node, is_passed) = (node.clone(), AtomicBool::new(false));
+        Handle { node, file, syncs, lapses, tier, why_ours, is_passed, files: Arc::clone(self) }
     }
 
     /// Notes that this node has the file open, and opens it.
@@ -117,14 +126,15 @@ impl Files {
         noting: &mut Noting,
         (flags, lapses): (i32, u64),
         ahead: Option<Ahead>,
-    ) -> Result<File> {
+    ) -> Result<(File, WhyOurs)> {
         let own = self.base.sessions.own();
         let mut used = Some(ahead);
         for _ in 0..TRIES {
             let Some(found) = self.lookup.find(inode)? else {
                 // It is open here, and lost its last name.
                 let open = inode.without_name.lock().file.clone().ok_or(Errno::STALE)?;
-                return reopen(&*open, flags & !libc::O_TRUNC);
+                let file = reopen(&*open, flags & !libc::O_TRUNC)?;
+                return Ok((file, Some("has no name")));
             };
             let Some(name) = found.name else { return Err(Errno::ISDIR.into()) };
             if let Some(ahead) = used.take() {
@@ -134,13 +144,18 @@ impl Files {
                     continue;
                 }
             }
+            let for_kernel = self.why_ours(&found.node.attributes, noting, flags).is_none();
             let is_noted =
-                noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)));
+                noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)))
+                    && (noting.by_kernel || !for_kernel);
             let attributes = if is_noted {
                 found.node.attributes
             } else {
                 let note = |attributes: &mut Attributes| {
                     attributes.note_open(own, writes(flags));
+                    if for_kernel {
+                        attributes.note_kernel(own);
+                    }
                     Ok(())
                 };
                 match self.base.names.update_of((&name, inode.number), note) {
@@ -151,6 +166,9 @@ impl Files {
             };
             let wrote = noting.noted.is_some_and(|(wrote, at)| at == lapses && wrote);
             noting.noted = Some((wrote || writes(flags), lapses));
+            noting.by_kernel = attributes.is_by_kernel(own);
+            // It may have been moved or changed meanwhile, or too many have it open to be noted.
+            let why_ours = self.why_ours(&attributes, noting, flags);
             let opened = self.open_at(&attributes, inode.number.0, flags);
             let was_moved = opened.as_ref().is_err_and(|error| error.errno() == libc::ENOENT);
             if !was_moved {
@@ -159,15 +177,15 @@ impl Files {
             match opened {
                 Err(_) if was_moved => {}
                 Err(error) => {
-                    if noting.handles == 0 {
+                    if noting.handles == 0 && noting.kept.is_none() {
                         self.note_close(inode, noting, None);
                     }
                     return Err(error);
                 }
-                Ok(file) => return Ok(File::from(file)),
+                Ok(file) => return Ok((File::from(file), why_ours)),
             }
         }
-        if noting.handles == 0 {
+        if noting.handles == 0 && noting.kept.is_none() {
             self.note_close(inode, noting, None);
         }
         Err(Error::Cluster {
@@ -176,6 +194,15 @@ impl Files {
                 "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
                     .to_owned(),
         })
+    }
+
+    /// Why the kernel cannot have a file that is opened, if it cannot.
+    fn why_ours(&self, of: &Attributes, noting: &Noting, flags: i32) -> WhyOurs {
+        if noting.handles > 0 && !noting.by_kernel {
+            // It serves all handles of a file or none.
+            return Some("open already");
+        }
+        self.base.passthrough.why_ours(of, flags, self.base.places.node())
     }
 
     fn open_at(&self, attributes: &Attributes, number: u64, flags: i32) -> Result<OwnedFd> {
@@ -275,7 +302,8 @@ impl Files {
         let mut noting = node.0.noting.lock();
         noting.noted = Some((writes(flags), lapses));
         node.0.without_name.lock().last = Some(attributes);
-        let handle = self.handle(&node, &mut noting, Arc::new(File::from(fd)), (flags, lapses));
+        let opened = (Arc::new(File::from(fd)), Some("new"));
+        let handle = self.handle(&node, &mut noting, opened, (flags, lapses));
         drop(noting);
         let stat = self.lookup.shown(&node.0, &named);
         Ok((node, stat, Some(handle)))
@@ -305,14 +333,21 @@ impl Files {
     }
 
     /// The last handle of this node was closed.
-    fn close(&self, handle: &Handle) {
+    fn close(self: &Arc<Self>, handle: &Handle) {
         let inode = &handle.node.0;
         let mut noting = inode.noting.lock();
         noting.handles -= 1;
         if noting.handles == 0 {
             self.ssd.closed(inode.number, &handle.file);
+        }
+        if noting.handles == 0 && noting.is_passed {
+            noting.kept = inode.without_name.lock().file.clone();
+            if !self.end_unless_used(inode, &mut noting) {
+                self.base.passthrough.watch(self, handle.node.clone());
+            }
+        } else if noting.handles == 0 {
             inode.without_name.lock().file = None;
-            if noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses) {
+            if noting.by_kernel || noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses) {
                 self.note_close(inode, &mut noting, Some(&handle.file));
             } else {
                 // Its size is not this file's any more; who looks at it next finds it out.
@@ -321,11 +356,36 @@ impl Files {
         }
     }
 
+    pub(crate) fn passthrough(&self) -> &Passthrough {
+        &self.base.passthrough
+    }
+
+    /// As [`end_unless_used`](Self::end_unless_used); `true` also if it was opened again.
+    pub(crate) fn end_if_unused(&self, inode: &Inode) -> bool {
+        let mut noting = inode.noting.lock();
+        noting.kept.is_none() || self.end_unless_used(inode, &mut noting)
+    }
+
+    /// Notes the close of a file that the kernel may have served, unless there are mappings of it, or it cannot be noted
+    /// now.
+    fn end_unless_used(&self, inode: &Inode, noting: &mut Noting) -> bool {
+        let Some(file) = noting.kept.take() else { return true };
+        if !is_unused(&file) || self.base.sessions.check().is_err() {
+            noting.kept = Some(file);
+            return false;
+        }
+        inode.without_name.lock().file = None;
+        noting.is_passed = false;
+        self.note_close(inode, noting, Some(&file));
+        true
+    }
+
     /// Notes in the store that this node has a file open no more, with its size and times if it was written.
     fn note_close(&self, inode: &Inode, noting: &mut Noting, file: Option<&File>) {
+        let by_kernel = std::mem::take(&mut noting.by_kernel);
         let Some((wrote, lapses)) = noting.noted.take() else { return };
         let sessions = &self.base.sessions;
-        if lapses != sessions.lapses() || sessions.check().is_err() {
+        if !by_kernel && lapses != sessions.lapses() || sessions.check().is_err() {
             // Others count it as closed, and may have moved it.
             return;
         }
@@ -427,6 +487,27 @@ impl Handle {
 
     pub(crate) fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
         contents::seek(self.file()?, offset, what)
+    }
+
+    /// Offers it to the kernel; see `Engine::pass_through`.
+    pub(crate) fn pass_through(
+        &self,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
+    ) -> bool {
+        let passthrough = &self.files.base.passthrough;
+        let file = (&self.node.0, self.file.as_fd());
+        let passed = passthrough.offer(file, (self.why_ours, must), register);
+        if passed {
+            self.node.0.noting.lock().is_passed = true;
+        }
+        self.is_passed.store(passed && self.why_ours.is_none(), Ordering::Release);
+        passed
+    }
+
+    /// Whether the kernel reads it by itself.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.is_passed.load(Ordering::Acquire)
     }
 
     /// Whether it may be written through.

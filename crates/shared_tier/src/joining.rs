@@ -34,6 +34,7 @@ use crate::files::Files;
 use crate::inodes::Table;
 use crate::lookup::{Lookup, joined};
 use crate::name_changes::NameChanges;
+use crate::passthrough::Passthrough;
 use crate::places::Places;
 use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
@@ -66,6 +67,8 @@ pub struct Joining<'a> {
     pub node: Option<&'a str>,
     /// Where other nodes' SSDs are: a path with `{node}` in place of their names.
     pub peers: Option<&'a str>,
+    /// Whether the kernel may serve files of the node's SSD by itself.
+    pub passthrough: bool,
     /// The store of sessions.
     pub store: Arc<dyn Store>,
     /// The store of names.
@@ -115,7 +118,9 @@ impl Joining<'_> {
         };
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
-        let base = Arc::new(Base { names, places, table, paths, sessions, clock });
+        let passthrough = Passthrough::new(self.passthrough, places.grants_leases());
+        let base = Base { names, places, table, paths, sessions, passthrough, clock };
+        let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));
         let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
             let _ended_later = base.sessions.leave();

@@ -9,6 +9,7 @@
 //! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`directory`]: listings;
 //! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
 //!   the disks following the store; [`acl`]: what new inodes inherit;
+//! - [`passthrough`]: which open files the kernel serves by itself;
 //! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them, and as [`ssd`] keeps the space on
 //!   this node's SSD by a policy;
 //! - [`job_places`]: on which nodes the files of a job are;
@@ -39,6 +40,7 @@ mod lookup;
 mod move_commands;
 mod moves;
 mod name_changes;
+mod passthrough;
 pub mod places;
 pub mod repair;
 mod sessions;
@@ -98,6 +100,7 @@ impl SharedTier {
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
+        self.tree.base.passthrough.end(&self.files);
         self.tree.base.sessions.leave()
     }
 }

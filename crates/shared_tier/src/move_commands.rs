@@ -16,6 +16,7 @@ use rustc_hash::FxHashSet;
 use crate::base::Base;
 use crate::entry_names::os;
 use crate::errors::of_names;
+use crate::lookup::mended;
 use crate::moves::Moved;
 use crate::places::{Place, SHARED, SSD};
 use crate::ssd::executor::Executor;
@@ -42,8 +43,8 @@ struct Named {
 }
 
 /// Why a file stays: for people.
-const IS_OPEN: &str =
-    "a program on some node has it open, or changed it meanwhile; move it again when it is closed";
+const IS_OPEN: &str = "a program on some node has it open, or changed it meanwhile; move it again when it is closed. If its node was \
+     killed meanwhile, mount that again, and move it there";
 const NO_ROOM: &str = "there is no room: free some, or raise the limit";
 
 fn skip(file: Named, reason: String, report: &mut MoveReport) {
@@ -211,13 +212,27 @@ impl MoveCommands<'_> {
                 return None;
             }
             Ok(Moved::Gone) => return None,
-            Ok(Moved::Busy) if !is_last => return Some(file),
+            Ok(Moved::Busy) if !is_last => {
+                self.mend(&file);
+                return Some(file);
+            }
             Ok(Moved::Busy) => IS_OPEN.to_owned(),
             Err(error) if error.is_full() => NO_ROOM.to_owned(),
             Err(error) => error.to_string(),
         };
         skip(file, reason, report);
         None
+    }
+
+    /// A session that is over may have left that its kernel serves the file: only this node sees whether it does, if the
+    /// file is on its SSD.
+    fn mend(&self, file: &Named) {
+        let node = self.base.table.intern(file.inode, false, Some(file.name.clone()));
+        if let Ok(found) = self.base.names.lookup(&file.name)
+            && found.inode == file.inode
+        {
+            drop(mended(self.base, &node.0, &file.name, found));
+        }
     }
 
     /// The files that a path or a glob names.

@@ -131,6 +131,12 @@ impl Places {
         if tier == SSD { self.ssd.totals() } else { self.shared.tree.totals() }
     }
 
+    /// Whether the file system of the own SSD tells by leases who else has a file open.
+    #[must_use]
+    pub fn grants_leases(&self) -> bool {
+        self.ssd.grants_leases()
+    }
+
     /// Does something on the tree that a place is on, with the directory at which its path begins.
     fn on<T>(
         &self,

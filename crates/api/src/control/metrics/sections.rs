@@ -6,7 +6,7 @@ use super::advise::{ADVISE, ADVISED_USE};
 use super::benched_advice::{BENCH_ADVISE, USES};
 use super::benched_cluster::{BENCH_CLUSTER, CLUSTER_RUN};
 use super::benched_metadata::BENCH_METADATA;
-use super::cluster_fsck::{CLUSTER_FSCK, CLUSTER_FSCK_TIER};
+use super::cluster_fsck::{CLUSTER_FORGET, CLUSTER_FSCK, CLUSTER_FSCK_TIER, CLUSTER_RECOVER};
 use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_NODES, CLUSTER_STATUS,
     CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
@@ -129,6 +129,18 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline cluster tokens ORIGIN FILE --json`",
         about: "Who holds and who waits for which bytes of a file.",
         metrics: CLUSTER_TOKENS,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster recover ORIGIN NODE --json`",
+        about: "Each session of the node that was brought to its end.",
+        metrics: CLUSTER_RECOVER,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster forget ORIGIN NODE --json`",
+        about: "Each session of the node that was given up.",
+        metrics: CLUSTER_FORGET,
         within: &[],
     },
     Section {
