@@ -118,7 +118,6 @@ impl Places {
         &self.node
     }
 
-    /// The own SSD.
     pub(crate) fn ssd(&self) -> &Tree {
         &self.ssd
     }
@@ -180,8 +179,7 @@ impl Places {
         })
     }
 
-    /// Makes a file on a tier, the own SSD or the shared disk, or on the other one if that is full, and opens it for
-    /// reading and writing.
+    /// Makes a file on a tier, or on the other one of the node if that is full; it is open for reading and writing.
     ///
     /// # Errors
     /// `ENOSPC` if both are full.
