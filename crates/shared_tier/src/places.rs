@@ -190,7 +190,7 @@ impl Places {
         self.make_file_on(SHARED, near, name, inode, owner)
     }
 
-    fn make_file_on(
+    pub(crate) fn make_file_on(
         &self,
         tier: u8,
         near: &[DirectoryStep],

@@ -1,7 +1,9 @@
 //! The names that the disks have together, from what was found on each.
 //!
 //! What stands in attributes are claims: whoever owns a file can write them, where he reaches the disk. What must hold:
-//! a claim gives nobody a name in a directory that he could not write to, no other owner, and nobody's number.
+//! a claim gives nobody a name in a directory that he could not write to, no other owner, and nobody's number. What is where
+//! a sound store has it, with its number, is that file or directory, whoever else claims the number: copies made by
+//! `cp -a` past the mounts do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +14,7 @@ use halocline_os::private::own_uid;
 
 use super::disks::Disk;
 use super::scan::{Item, tell};
+use super::view::View;
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
 
@@ -75,6 +78,8 @@ pub(crate) trait Numbers {
 /// Puts it together.
 struct Builder<'a> {
     disks: &'a [Disk],
+    /// What a sound store says.
+    view: &'a View,
     numbers: &'a mut dyn Numbers,
     found: Found,
     /// Names that are taken, and numbers of directories with them.
@@ -86,10 +91,11 @@ struct Builder<'a> {
     used: BTreeSet<u64>,
 }
 
-/// The names that disks have together; the first one is the shared disk.
-pub(crate) fn found(disks: &[Disk], numbers: &mut dyn Numbers) -> Result<Found> {
+/// The names that disks have together; the first one is the shared disk. `view` is what the store says, if it is sound.
+pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<Found> {
     let mut builder = Builder {
         disks,
+        view,
         numbers,
         found: Found::default(),
         taken: BTreeMap::new(),
@@ -148,11 +154,15 @@ impl<'a> Builder<'a> {
                 *claims.entry(number).or_default() += 1;
             }
         }
+        let mut believed_of_several = BTreeSet::new();
         for at in all {
             let item = self.item(at);
             let claimed = item.number;
-            let believed =
-                claimed.filter(|number| self.is_given(*number) && claims.get(number) == Some(&1));
+            let is_believed = |number: &u64| {
+                claims.get(number) == Some(&1)
+                    || self.is_stored_directory(*number, at) && believed_of_several.insert(*number)
+            };
+            let believed = claimed.filter(|number| self.is_given(*number)).filter(is_believed);
             if claimed.is_some() && believed.is_none() {
                 self.told(at, "it says that it is another directory, and gets a number of its own");
             }
@@ -165,6 +175,29 @@ impl<'a> Builder<'a> {
             self.directory(at, number, name, believed.is_some());
         }
         Ok(())
+    }
+
+    /// Whether a directory of the shared disk is where the store has the one with a number.
+    fn is_stored_directory(&self, number: u64, at: At) -> bool {
+        self.view.directories.get(&number).is_some_and(|(parent, name)| {
+            *parent == self.above(at)
+                && candidates(name, number).contains(&name_of(self.item(at)))
+        })
+    }
+
+    /// Whether one of the paths of a file is where the store has the one with a number.
+    fn is_stored_file(&self, number: u64, paths: &[At]) -> bool {
+        let stored = self.view.files.get(&number).and_then(|file| file.attributes.location.as_ref());
+        stored.is_some_and(|place| paths.iter().any(|at| self.place(*at).as_ref() == Some(place)))
+    }
+
+    fn place(&self, at: At) -> Option<Location> {
+        let (node, path) = (self.disks[at.0].node.clone(), &self.item(at).path);
+        let (tier, base, path) = match node {
+            Some(_) => (SSD, ROOT.0, Some(path.clone())),
+            None => (SHARED, self.above(at), RelativePath::new(path.last())),
+        };
+        path.map(|path| Location { node, tier, base, path })
     }
 
     /// The name without the number by which it was made one of its own, if nothing else has that.
@@ -270,6 +303,10 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+        // The first one that claims a number gets it.
+        groups.sort_by_key(|key| {
+            !numbered[key].iter().any(|paths| self.is_stored_file(key.0, paths))
+        });
         for key in groups {
             let copies = numbered.remove(&key).unwrap_or_default();
             self.copies(key.0, &copies)?;
@@ -294,7 +331,9 @@ impl<'a> Builder<'a> {
                 copies.iter().position(|copy| is(marks(copy)))
             };
             let newest = copies.iter().filter_map(|copy| marks(copy).1).max();
-            by(&|marks| marks == (None, None))
+            let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
+            stored
+                .or_else(|| by(&|marks| marks == (None, None)))
                 .or_else(|| by(&|(leaving, _)| leaving.is_some()))
                 .or_else(|| by(&|(_, arriving)| arriving == newest))
                 .unwrap_or_default()
@@ -346,12 +385,7 @@ impl<'a> Builder<'a> {
             free_names.push((directory, name));
         }
         let mut attributes = item.attributes.clone();
-        let node = self.disks[at.0].node.clone();
-        let (tier, base, path) = match node {
-            Some(_) => (SSD, ROOT.0, Some(item.path.clone())),
-            None => (SHARED, self.above(at), RelativePath::new(item.path.last())),
-        };
-        attributes.location = path.map(|path| Location { node, tier, base, path });
+        attributes.location = self.place(at);
         self.found.files.push(FoundFile { number, names: free_names, attributes, at, is_numbered });
         Ok(())
     }
