@@ -22,7 +22,7 @@ use crate::acl::inherit;
 use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
-use crate::lookup::{Lookup, take_over};
+use crate::lookup::{Lookup, take_over, told_names};
 use crate::places::Place;
 
 /// How often an open begins anew, because the file was renamed or moved.
@@ -232,12 +232,15 @@ impl Files {
             attributes.note_open(base.sessions.own(), writes(flags));
         }
         attributes.location = Some(place.clone());
-        let named = self
-            .keep_acl(&place, number.0, &attributes)
-            .and_then(|()| base.names.create_as(number, name, &attributes).map_err(of_names));
-        let named = named.inspect_err(|error| {
-            // Where the answer was lost, it may have its name.
-            if !matches!(error, Error::Cluster { .. }) {
+        let mut may_have_its_name = false;
+        let named = self.keep_acl(&place, number.0, &attributes).and_then(|()| {
+            base.names.create_as(number, name, &attributes).map_err(|failure| {
+                may_have_its_name = matches!(failure, Failure::Unknown(_));
+                of_names(failure)
+            })
+        });
+        let named = named.inspect_err(|_| {
+            if !may_have_its_name {
                 self.remove_data(&place, number.0);
             }
         })?;
@@ -308,7 +311,9 @@ impl Files {
             attributes.note_close(own);
             Ok(())
         };
-        for name in inode.names() {
+        // Another node may have renamed it since, and lists its name with the bytes then.
+        let told = || file.map_or_else(Vec::new, told_names);
+        for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
             match self.base.names.update_of((&name, inode.number), close) {
                 Ok(_) => return,
                 Err(Failure::Refused(_)) => {}
@@ -349,9 +354,17 @@ impl Handle {
 
     /// Writes at an offset; at the end if the file was opened to append, whatever other nodes append meanwhile.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let file = self.file()?;
-        file.write_all_at(data, offset)?;
-        if self.syncs { contents::sync(file, true) } else { Ok(()) }
+        self.change(|file| {
+            file.write_all_at(data, offset)?;
+            if self.syncs { contents::sync(file, true) } else { Ok(()) }
+        })
+    }
+
+    /// Changes the file. If the lease was over meanwhile, because this process stood still in the midst of it, the change may
+    /// have gone to a copy that is no more: it is not acknowledged.
+    fn change(&self, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+        act(self.file()?)?;
+        self.file().map(drop)
     }
 
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
@@ -359,11 +372,11 @@ impl Handle {
     }
 
     pub(crate) fn truncate(&self, size: u64) -> Result<()> {
-        Ok(ftruncate(self.file()?.as_fd(), size)?)
+        self.change(|file| Ok(ftruncate(file.as_fd(), size)?))
     }
 
     pub(crate) fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        Ok(fallocate(self.file()?, how.mode(), offset, len)?)
+        self.change(|file| Ok(fallocate(file, how.mode(), offset, len)?))
     }
 
     pub(crate) fn seek(&self, offset: u64, what: Seek) -> Result<u64> {

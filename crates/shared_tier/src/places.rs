@@ -293,6 +293,16 @@ impl Places {
         })
     }
 
+    /// Lists the only name of a file, also where it is that of its place: nodes that have it open find that out by it.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub fn tell_name(&self, place: &Place, inode: u64, name: &(u64, Name)) -> Result<()> {
+        self.find(place, inode, |tree, fd, _| {
+            tree.step("listing a file's name", || marks::set_names(&fd, &[name.clone()]))
+        })
+    }
+
     /// Removes the file at a place. It is no error if it is gone.
     ///
     /// # Errors

@@ -89,3 +89,58 @@ fn a_file_of_somebody_else_with_the_number_of_another_takes_nothing_from_it() {
         assert_eq!(after.get(&format!("/{forged}")).map(String::as_str), Some("forged"));
     }
 }
+
+#[test]
+fn names_that_others_may_have_listed_are_believed_only_where_they_may_make_names() {
+    // The modes of a file of ours, and of the directory in which it lists a name.
+    let cases = [
+        (0o644, 0o755, true),
+        (0o664, 0o755, false),
+        (0o666, 0o755, false),
+        (0o664, 0o775, true),
+        (0o666, 0o775, false),
+        (0o666, 0o777, true),
+    ];
+    for (file_mode, directory_mode, is_believed) in cases {
+        let world = World::new();
+        let node = world.node("n1");
+        let place = node.mkdir(1, "place").unwrap();
+        let other = node.mkdir(1, "other").unwrap();
+        node.create_on_shared(place, "file", "text").unwrap();
+        node.link((place, "file"), (other, "ls")).unwrap();
+        let set = |path: &str, mode: u32| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(world.at(path), mode).unwrap();
+        };
+        set("shared/place/file", file_mode);
+        set("shared/other", directory_mode);
+        world.forget();
+        world.repair(true);
+        let tree = world.tree();
+        assert_eq!(tree["/place/file"], "text");
+        let case = format!("{file_mode:o} {directory_mode:o}: {tree:?}");
+        assert_eq!(tree.contains_key("/other/ls"), is_believed, "{case}");
+    }
+}
+
+#[test]
+fn names_listed_at_the_root_of_an_open_ssd_are_no_better_than_others() {
+    for (root_mode, is_believed) in [(0o700, true), (0o755, false)] {
+        let world = World::new();
+        let node = world.node("n1");
+        let other = node.mkdir(1, "other").unwrap();
+        node.create(1, "file", "text").unwrap();
+        node.link((1, "file"), (other, "ls")).unwrap();
+        let set = |path: &str, mode: u32| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(world.at(path), mode).unwrap();
+        };
+        set("n1/ssd/file", 0o666);
+        set("n1/ssd", root_mode);
+        world.forget();
+        world.repair(true);
+        let tree = world.tree();
+        assert_eq!(tree["/file"], "text");
+        assert_eq!(tree.contains_key("/other/ls"), is_believed, "{root_mode:o}: {tree:?}");
+    }
+}

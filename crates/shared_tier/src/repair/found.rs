@@ -75,6 +75,27 @@ pub(crate) trait Numbers {
     fn fresh(&mut self) -> Result<u64>;
 }
 
+/// Whose a directory is, and who else may make names in it.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+impl Owner {
+    const fn of(attributes: &Attributes) -> Self {
+        Self { uid: attributes.uid, gid: attributes.gid, mode: attributes.mode }
+    }
+
+    /// Whether all who may write a file, and so its attributes, may make names in this directory.
+    const fn admits_writers_of(&self, file: &Attributes) -> bool {
+        let is_open = self.mode & 0o002 != 0;
+        let admits_group = is_open || self.mode & 0o020 != 0 && self.gid == file.gid;
+        (file.mode & 0o002 == 0 || is_open) && (file.mode & 0o020 == 0 || admits_group)
+    }
+}
+
 /// Puts it together.
 struct Builder<'a> {
     disks: &'a [Disk],
@@ -86,7 +107,7 @@ struct Builder<'a> {
     taken: BTreeMap<(u64, Name), Option<u64>>,
     /// The number of each directory of each disk.
     directory_of: BTreeMap<At, u64>,
-    owners: BTreeMap<u64, u32>,
+    owners: BTreeMap<u64, Owner>,
     /// Numbers of files.
     used: BTreeSet<u64>,
 }
@@ -104,7 +125,7 @@ pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
         used: BTreeSet::new(),
     };
     if let Some(root) = disks.first().and_then(|shared| shared.scanned.root.as_ref()) {
-        builder.owners.insert(ROOT.0, root.uid);
+        builder.owners.insert(ROOT.0, Owner::of(root));
     }
     builder.shared_directories()?;
     builder.ssd_directories()?;
@@ -180,14 +201,14 @@ impl<'a> Builder<'a> {
     /// Whether a directory of the shared disk is where the store has the one with a number.
     fn is_stored_directory(&self, number: u64, at: At) -> bool {
         self.view.directories.get(&number).is_some_and(|(parent, name)| {
-            *parent == self.above(at)
-                && candidates(name, number).contains(&name_of(self.item(at)))
+            *parent == self.above(at) && candidates(name, number).contains(&name_of(self.item(at)))
         })
     }
 
     /// Whether one of the paths of a file is where the store has the one with a number.
     fn is_stored_file(&self, number: u64, paths: &[At]) -> bool {
-        let stored = self.view.files.get(&number).and_then(|file| file.attributes.location.as_ref());
+        let stored =
+            self.view.files.get(&number).and_then(|file| file.attributes.location.as_ref());
         stored.is_some_and(|place| paths.iter().any(|at| self.place(*at).as_ref() == Some(place)))
     }
 
@@ -217,7 +238,7 @@ impl<'a> Builder<'a> {
         let (item, parent) = (self.item(at), self.above(at));
         let (is_shared, attributes) = (at.0 == 0, item.attributes.clone());
         self.taken.insert((parent, name.clone()), Some(number));
-        self.owners.insert(number, attributes.uid);
+        self.owners.insert(number, Owner::of(&attributes));
         let at = is_shared.then_some(at);
         let directory = FoundDirectory { number, parent, name, attributes, at, is_numbered };
         self.found.directories.push(directory);
@@ -400,14 +421,16 @@ impl<'a> Builder<'a> {
         if number.is_none() || item.names.is_empty() {
             return of_places;
         }
-        let is_on_ssd = self.disks[paths[0].0].node.is_some();
-        let owner = item.attributes.uid;
+        let disk = &self.disks[paths[0].0];
+        let is_root_closed = disk.scanned.root.as_ref().is_some_and(|root| root.mode & 0o077 == 0);
+        let is_closed = disk.node.is_some() && (is_root_closed || item.above.is_some());
+        let file = &item.attributes;
         let own_places: BTreeSet<u64> = paths.iter().map(|at| self.above(*at)).collect();
         let is_believed = |directory: &u64| match self.owners.get(directory) {
             None => false,
-            // Directories on SSDs are closed: only we listed these.
-            Some(_) if is_on_ssd || own_places.contains(directory) => true,
-            Some(uid) => *uid == owner || owner == own_uid(),
+            // Directories on SSDs are closed, but for the root, which is the operator's: only we listed these.
+            Some(_) if is_closed || own_places.contains(directory) => true,
+            Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
         };
         let (believed, others): (Vec<_>, Vec<_>) =
             item.names.iter().cloned().partition(|(directory, _)| is_believed(directory));
