@@ -22,7 +22,7 @@ use crate::places::{Directories, DirectoryStep};
 /// How often it is done again, while others change the same name.
 const TRIES: usize = 64;
 /// How often a directory is looked for again that is not where it was just now.
-const FAILURES_MAX: usize = 4;
+const FAILURES_MAX: usize = 2;
 
 /// Changes names on the shared disk.
 #[derive(Debug)]

@@ -223,7 +223,12 @@ impl MoveCommands<'_> {
             ));
         }
         let is_there = self.mover().is_on(place, self.tier);
-        let size = node.attributes.size;
+        let mut size = node.attributes.size;
+        if node.attributes.is_written() {
+            // The store has the size of before it was opened; that of bytes that are not reached stays.
+            let found = self.base.places.stat(place, node.inode.0);
+            size = found.map_or(size, |found| found.raw.st_size.unsigned_abs());
+        }
         files.push(Named { path, name, inode: node.inode, size, is_there });
         Ok(())
     }

@@ -26,9 +26,11 @@ use super::{Directories, DirectoryStep, marks};
 
 /// The most paths of directories that are remembered.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// How often a directory is looked for that others rename meanwhile, and how long it is waited the first time; then twice as long.
-const TRIES: u32 = 10;
+/// How often a directory is looked for that others rename meanwhile: two seconds in all.
+const TRIES: u32 = 40;
+/// How long it is waited the first time; then twice as long each time, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// The shared disk.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl SharedDisk {
         // Others may rename it, or one above, again and again meanwhile.
         for again in 0..TRIES {
             if again > 0 {
-                thread::sleep(PAUSE * 2_u32.pow(again - 1));
+                thread::sleep(PAUSE.saturating_mul(1 << again.min(16)).min(PAUSE_MAX));
             }
             let steps = self.directories.steps(number)?;
             if let Some(found) = self.look(number, Some(&steps))? {
