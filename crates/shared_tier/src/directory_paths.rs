@@ -65,4 +65,8 @@ impl Directories for DirectoryPaths {
     fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
         self.store.steps(directory)
     }
+
+    fn near(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+        self.known(Number(directory))
+    }
 }

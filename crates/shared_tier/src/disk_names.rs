@@ -6,18 +6,16 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
-use halocline_cluster::names::namespace::{Failure, Node};
+use halocline_cluster::names::namespace::{Failure, Namespace, Node};
 use halocline_model::namespace::{EntryName, Inode as Number, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
-use crate::base::Base;
 use crate::errors::of_names;
 use crate::lookup::file_type;
-use crate::places::{Directories, DirectoryStep};
+use crate::places::{Directories, DirectoryStep, Places};
 
 /// How often it is done again, while others change the same name.
 const TRIES: usize = 64;
@@ -26,15 +24,13 @@ const FAILURES_MAX: usize = 2;
 
 /// Changes names on the shared disk.
 #[derive(Debug)]
-pub(crate) struct DiskNames {
-    base: Arc<Base>,
+pub(crate) struct DiskNames<'a> {
+    pub(crate) names: &'a Namespace,
+    pub(crate) places: &'a Places,
+    pub(crate) directories: &'a dyn Directories,
 }
 
-impl DiskNames {
-    pub(crate) fn new(base: &Arc<Base>) -> Self {
-        Self { base: Arc::clone(base) }
-    }
-
+impl DiskNames<'_> {
     /// Something that is neither a file nor a directory got a name: it gets it on the disk, too.
     pub(crate) fn made(&self, name: &EntryName, number: Number, of: &Attributes) -> Result<()> {
         self.make(name, number, of)?;
@@ -50,7 +46,7 @@ impl DiskNames {
     /// The disk has `done` by a name. If the store has something else by now, the disk gets that.
     fn settle(&self, name: &EntryName, mut done: Option<Number>) -> Result<()> {
         for _ in 0..TRIES {
-            let found = match self.base.names.lookup(name) {
+            let found = match self.names.lookup(name) {
                 Ok(found) => Some(found),
                 Err(Failure::Refused(_)) => None,
                 Err(failure) => return Err(of_names(failure)),
@@ -73,8 +69,8 @@ impl DiskNames {
     }
 
     fn make(&self, name: &EntryName, number: Number, of: &Attributes) -> Result<()> {
-        let near = self.base.near(name.directory)?;
-        let places = &self.base.places;
+        let near = self.directories.near(name.directory.0)?;
+        let places = self.places;
         if of.kind == Kind::Symlink {
             let target = OsStr::from_bytes(of.target.as_slice());
             return places.make_link(&near, &name.name, number.0, target, (of.uid, of.gid));
@@ -84,8 +80,8 @@ impl DiskNames {
     }
 
     fn remove(&self, name: &EntryName, number: Number) -> Result<()> {
-        let near = self.base.near(name.directory)?;
-        self.base.places.remove_other(&near, &name.name, number.0)
+        let near = self.directories.near(name.directory.0)?;
+        self.places.remove_other(&near, &name.name, number.0)
     }
 
     /// A directory was renamed: it gets its name on the disk. `replaced` is the number of the one that had it.
@@ -98,11 +94,11 @@ impl DiskNames {
         let (mut to, mut replaced) = (to.clone(), replaced);
         let (mut done, mut failures) = (Err(Errno::BUSY.into()), 0);
         for _ in 0..TRIES {
-            done = self.base.near(to.directory).and_then(|near| {
+            done = self.directories.near(to.directory.0).and_then(|near| {
                 let replaced = replaced.map(|number| number.0);
-                self.base.places.rename_directory(directory.0, &near, &to.name, replaced)
+                self.places.rename_directory(directory.0, &near, &to.name, replaced)
             });
-            match self.base.names.lookup(&to) {
+            match self.names.lookup(&to) {
                 Ok(found) if found.inode == directory => match done {
                     Ok(()) => return Ok(()),
                     // Whoever renames it too was faster, and looks again.
@@ -115,7 +111,7 @@ impl DiskNames {
                 Ok(_) | Err(Failure::Refused(_)) => replaced = None,
                 Err(failure) => return Err(of_names(failure)),
             }
-            let steps = match self.base.paths.steps(directory.0) {
+            let steps = match self.directories.steps(directory.0) {
                 Err(error) if error.errno() == libc::ENOENT => {
                     return self.gone(directory, &to);
                 }
@@ -130,9 +126,12 @@ impl DiskNames {
 
     /// A directory was removed while it was renamed here: whoever did that may not have found it on the disk.
     fn gone(&self, directory: Number, last: &EntryName) -> Result<()> {
-        let mut steps = self.base.near(last.directory)?;
+        let mut steps = self.directories.near(last.directory.0)?;
         steps.push(DirectoryStep { number: directory.0, name: last.name.clone() });
-        self.base.places.remove_directory(&steps)?;
-        self.base.places.cancel_rename(directory.0)
+        self.places.remove_directory(&steps)?;
+        self.places.cancel_rename(directory.0)
     }
 }
+
+#[cfg(test)]
+mod tests;

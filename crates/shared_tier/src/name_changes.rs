@@ -28,7 +28,6 @@ pub(crate) struct NameChanges {
     base: Arc<Base>,
     lookup: Arc<Lookup>,
     files: Arc<Files>,
-    disk: DiskNames,
 }
 
 /// Logs that the disks did not follow a change.
@@ -61,12 +60,12 @@ impl Drop for Renaming {
 
 impl NameChanges {
     pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>, files: &Arc<Files>) -> Self {
-        Self {
-            base: Arc::clone(base),
-            lookup: Arc::clone(lookup),
-            files: Arc::clone(files),
-            disk: DiskNames::new(base),
-        }
+        Self { base: Arc::clone(base), lookup: Arc::clone(lookup), files: Arc::clone(files) }
+    }
+
+    fn disk(&self) -> DiskNames<'_> {
+        let base = &self.base;
+        DiskNames { names: &base.names, places: &base.places, directories: &*base.paths }
     }
 
     /// Makes something other than an open file.
@@ -115,7 +114,7 @@ impl NameChanges {
             Make::Directory(_) => {}
         }
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
-        follow("make", &name, self.disk.made(&name, made.inode, &attributes));
+        follow("make", &name, self.disk().made(&name, made.inode, &attributes));
         Ok(self.lookup.seen(&name, made))
     }
 
@@ -174,7 +173,7 @@ impl NameChanges {
         node.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
             Kind::File => self.tell_names(&node.0, &linked),
-            _ => self.disk.made(&to, linked.inode, &linked.attributes),
+            _ => self.disk().made(&to, linked.inode, &linked.attributes),
         };
         follow("link", &to, followed);
         Ok(self.lookup.shown(&node.0, &linked))
@@ -207,7 +206,7 @@ impl NameChanges {
     /// Something has lost one of several names.
     fn lost_a_name(&self, name: &EntryName, number: Number) {
         // Of a link or special file each name is one on the shared disk; a file has none there by this number.
-        follow("unlink", name, self.disk.lost(name, number));
+        follow("unlink", name, self.disk().lost(name, number));
         follow("unlink", name, self.note_change(number));
     }
 
@@ -245,7 +244,7 @@ impl NameChanges {
                     self.files.remove_data(place, gone.inode.0);
                 }
             }
-            _ => follow("unlink", name, self.disk.lost(name, gone.inode)),
+            _ => follow("unlink", name, self.disk().lost(name, gone.inode)),
         }
     }
 
@@ -353,7 +352,7 @@ impl NameChanges {
         }
         let done = match moved {
             Entry::Directory(_) => {
-                self.disk.renamed(number, to, replaced).and_then(|()| self.note_change(number))
+                self.disk().renamed(number, to, replaced).and_then(|()| self.note_change(number))
             }
             Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),
         };
@@ -369,8 +368,8 @@ impl NameChanges {
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
-            self.disk.made(to, number, &found.attributes)?;
-            self.disk.lost(from, number)?;
+            self.disk().made(to, number, &found.attributes)?;
+            self.disk().lost(from, number)?;
             return self.note_change(number);
         }
         if found.links > 1 {

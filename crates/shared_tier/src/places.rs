@@ -7,6 +7,7 @@
 //!   symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
+mod directories;
 pub(crate) mod marks;
 mod moving;
 pub(crate) mod peers;
@@ -16,7 +17,6 @@ pub(crate) mod tree;
 mod users_xattrs;
 
 use std::ffi::OsStr;
-use std::fmt::Debug;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ use halocline_vfs::{SetAttr, Stat};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
+pub use directories::{Directories, DirectoryStep};
 use peers::Peers;
 use shared_disk::SharedDisk;
 use steps::Steps;
@@ -44,24 +45,6 @@ pub type Place = Location;
 pub const SSD: u8 = 0;
 /// The tier of the shared disk.
 pub const SHARED: u8 = 1;
-
-/// A directory on the way from the root to another one; the root itself is no step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirectoryStep {
-    /// Its number.
-    pub number: u64,
-    /// Its name in the directory before.
-    pub name: Name,
-}
-
-/// Says where directories are in the store.
-pub trait Directories: Debug + Send + Sync {
-    /// The steps from the root to the directory with a number, it included. They may be wrong by the time of the answer.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such directory.
-    fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>>;
-}
 
 /// All disks, as one node sees them. Threads may share it.
 #[derive(Debug)]
