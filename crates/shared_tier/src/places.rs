@@ -348,13 +348,20 @@ impl Places {
         self.shared.make(near, &step, Owner { mode, uid, gid })
     }
 
-    /// Removes a directory from the shared disk, after the store has removed it; `near` are the steps to it.
+    /// Removes a directory from the shared disk and the own SSD, after the store has removed it; `near` are the steps to it. On
+    /// the SSD it stays if it had another path when it was made there.
     ///
     /// # Errors
     /// Those of `rmdir(2)`, but not that something is left in it.
     pub fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
         let last = near.last().ok_or(Errno::BUSY)?;
-        self.shared.remove(last.number, near)
+        self.shared.remove(last.number, near)?;
+        let Some((_, Some(path))) = self.ssd.find(near)? else { return Ok(()) };
+        match self.ssd.unlink(&path, AtFlags::REMOVEDIR) {
+            // What is left in it is found by a check.
+            Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY) => Ok(()),
+            done => done,
+        }
     }
 
     /// Before the store renames a directory: `near` are the steps to it.

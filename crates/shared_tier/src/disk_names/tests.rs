@@ -80,3 +80,21 @@ fn a_link_is_not_removed_for_one_that_had_its_name_before() {
     disk(&one).made(&l, new, &of_new).unwrap();
     assert!(!world.at("shared/l").is_symlink());
 }
+
+#[test]
+fn a_removed_directory_goes_from_the_ssd_of_the_node_that_removes_it() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let directory = one.mkdir(1, "d").unwrap();
+    one.create(directory, "f", "text").unwrap();
+    let step = DirectoryStep { number: directory, name: Name::from("d") };
+    one.places.remove_directory(std::slice::from_ref(&step)).unwrap();
+    assert!(world.at("n1/ssd/d/f").exists(), "nothing is removed that has something in it");
+    one.places.make_directory(&[], &Name::from("d"), directory, (0o755, 0, 0)).unwrap();
+    one.unlink(directory, "f").unwrap();
+    one.names.remove_directory(&Tier::entry(1, "d")).unwrap();
+    two.places.remove_directory(std::slice::from_ref(&step)).unwrap();
+    assert!(!world.at("shared/d").exists() && world.at("n1/ssd/d").is_dir());
+    one.places.remove_directory(&[step]).unwrap();
+    assert!(!world.at("n1/ssd/d").exists());
+}
