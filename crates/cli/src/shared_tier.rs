@@ -9,8 +9,8 @@ use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
-use halocline_os::root_reserve::leave_to_root;
-use halocline_shared_tier::{Joining, REGISTRY, SharedTier, is_shared};
+use halocline_os::root_reserve::drop_resource_capability;
+use halocline_shared_tier::{Joining, REGISTRY, SharedTier, SpaceOptions, is_shared};
 
 use crate::cluster::{self, ClusterArgs};
 use crate::host::Hosted;
@@ -85,8 +85,17 @@ pub(crate) fn claim(
 ///
 /// # Errors
 /// If the store cannot be used, or the directories are not this tier's and node's.
-pub(crate) fn open(root: &Path, cluster: &ClusterArgs) -> Result<SharedTier> {
-    leave_to_root()?;
+pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Result<SharedTier> {
+    let of_tier = open_engine::tier_options(config)?;
+    let space = SpaceOptions {
+        limit: of_tier.limit,
+        high: of_tier.high,
+        low: of_tier.low,
+        policy: of_tier.policy,
+        pin: of_tier.pin,
+        exclude: of_tier.exclude,
+    };
+    drop_resource_capability()?;
     let url = cluster.url().unwrap_or_default();
     let password = cluster::password()?;
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
@@ -96,5 +105,6 @@ pub(crate) fn open(root: &Path, cluster: &ClusterArgs) -> Result<SharedTier> {
         Error::invalid(format!("--cluster: {error}"), "see docs/SHARED_TIER.md")
     })?;
     let (node, peers) = (cluster.node(), cluster.peers());
-    Joining { root, node, peers, store, names: Arc::new(names), registry }.open()
+    let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
+    Joining { root, node, peers, passthrough, store, names, registry, space }.open()
 }

@@ -340,6 +340,16 @@ impl Shared {
                     .to_owned(),
             });
         }
+        if self.lease.is_missed() {
+            return Err(Error::Cluster {
+                what: format!(
+                    "node {} was not found in the list of sessions, and looks again",
+                    self.options.node
+                ),
+                remedy: "it goes on by itself if it is there; else others have recovered it or given it up"
+                    .to_owned(),
+            });
+        }
         Err(Error::Cluster {
             what: format!("the lease of node {} is over: {}", self.options.node, self.upkeep.why()),
             remedy: "it goes on by itself when the store answers again".to_owned(),

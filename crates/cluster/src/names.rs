@@ -105,8 +105,11 @@ impl State {
     }
 }
 
+/// For how many milliseconds a node believes what it listed of a directory ([`NameStore::lease`]).
+pub const LEASE_MS: u64 = 80;
+
 /// A store of names that all nodes reach, as one node uses it. Every call is answered or fails within bounded time, and
-/// sends each script once.
+/// sends each script once; again only if it waited for a lease ([`lease`](Self::lease)), and did nothing.
 ///
 /// The implementation must run a script as [`halocline_model::namespace::Shards::run`] does, atomically, and only in
 /// the epoch that [`refresh`](Self::refresh) found last: in every other one it does nothing and answers
@@ -115,6 +118,12 @@ impl State {
 pub trait NameStore: Debug + Send + Sync {
     /// Runs one script on one shard, in one round trip.
     fn run(&self, shard: Inode, script: &Script) -> Result<Answer>;
+
+    /// Asks that nobody else changes a directory for [`LEASE_MS`] from before this call on, if its content is the version
+    /// that was listed ([`Answer::Entries`]). Changes of others wait as long. `false` if it was not promised.
+    fn lease(&self, _directory: Inode, _version: u64) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Looks at the epochs of all partitions, and uses those that are confirmed from now on.
     fn refresh(&self) -> Result<State>;

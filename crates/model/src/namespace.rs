@@ -209,6 +209,8 @@ pub enum Answer {
         entries: Vec<(u64, Name, Entry)>,
         /// Whether there are no more.
         is_last: bool,
+        /// Which content of the directory these are part of: each change of it makes another one. 0 where that is not known.
+        version: u64,
     },
     /// What became of the intent.
     Settled(Outcome),

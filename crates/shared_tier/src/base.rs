@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::directory_paths::DirectoryPaths;
 use crate::errors::of_names;
 use crate::inodes::Table;
+use crate::passthrough::Passthrough;
 use crate::places::{DirectoryStep, Places};
 use crate::sessions::Sessions;
 
@@ -24,6 +25,7 @@ pub(crate) struct Base {
     pub(crate) table: Arc<Table>,
     pub(crate) paths: Arc<DirectoryPaths>,
     pub(crate) sessions: Sessions,
+    pub(crate) passthrough: Passthrough,
     pub(crate) clock: Clock,
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::Listed;
@@ -33,6 +34,8 @@ struct Page {
     after: u64,
     names: Vec<Listed>,
     is_last: bool,
+    /// Where the name is that is asked for next, if they are asked for in their order.
+    next: AtomicUsize,
 }
 
 impl Directory {
@@ -52,7 +55,8 @@ impl Directory {
         let names = &self.base.names;
         let (names, is_last) =
             names.list(self.node.0.number, after, PAGE_ENTRIES_MAX).map_err(of_names)?;
-        let page = Arc::new(Page { after, names, is_last });
+        let next = AtomicUsize::new(0);
+        let page = Arc::new(Page { after, names, is_last, next });
         *known = Some(Arc::clone(&page));
         Ok(page)
     }
@@ -60,7 +64,14 @@ impl Directory {
     /// What was read of a name on the last page, if its attributes were with it.
     pub(crate) fn listed(&self, name: &OsStr) -> Option<Listed> {
         let page = self.page.lock().clone()?;
-        page.names.iter().find(|listed| listed.name.as_bytes() == name.as_bytes()).cloned()
+        let is_it = |listed: &Listed| listed.name.as_bytes() == name.as_bytes();
+        let next = page.next.load(Ordering::Relaxed);
+        let at = match page.names.get(next) {
+            Some(listed) if is_it(listed) => next,
+            _ => page.names.iter().position(is_it)?,
+        };
+        page.next.store(at + 1, Ordering::Relaxed);
+        page.names.get(at).cloned()
     }
 }
 

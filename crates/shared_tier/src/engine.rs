@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use halocline_api::control::SOCKET_XATTR;
@@ -83,8 +84,8 @@ impl Engine for SharedTier {
         self.tree.names.rename(from, to, flags)
     }
 
-    fn open(&self, node: &Node, flags: i32, _caller: Caller) -> Result<Handle> {
-        Arc::clone(&self.files).open(node, flags)
+    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
+        Arc::clone(&self.files).open(node, flags, caller.pid)
     }
 
     /// Other nodes change the files, and nobody tells us.
@@ -92,8 +93,21 @@ impl Engine for SharedTier {
         false
     }
 
-    fn open_mode(&self, _handle: &Handle) -> OpenMode {
-        OpenMode { direct: true, keep_cache: false }
+    fn passes_through(&self) -> bool {
+        self.tree.base.passthrough.is_wanted()
+    }
+
+    fn pass_through(
+        &self,
+        handle: &Handle,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
+    ) -> bool {
+        handle.pass_through(must, register)
+    }
+
+    fn open_mode(&self, handle: &Handle) -> OpenMode {
+        OpenMode { direct: !handle.is_passed(), keep_cache: false }
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {

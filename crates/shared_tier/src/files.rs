@@ -2,20 +2,23 @@
 //!
 //! The store notes which sessions have a file open, so that nobody moves it meanwhile. The first open of a node on a file
 //! is noted, and the last close; a file that is made is noted as open in the moment in which it gets its name. A handle
-//! is good as long as the node's lease: once that was over, others may have moved the file.
+//! is good as long as the node's lease: once that was over, others may have moved the file ([`handle`]).
+
+mod handle;
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::Failure;
-use halocline_model::namespace::EntryName;
+use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::{contents, reopen, stat_descriptor};
-use halocline_vfs::{Allocate, Maker, Seek, Stat};
-use rustix::fs::{OFlags, fallocate, fcntl_getfl, fcntl_setfl, ftruncate};
+use halocline_vfs::namespace::{reopen, stat_descriptor};
+use halocline_vfs::{Maker, Stat};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, ftruncate};
 use rustix::io::Errno;
 
 use crate::acl::inherit;
@@ -23,7 +26,9 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
 use crate::lookup::{Lookup, take_over, told_names};
+use crate::passthrough::{Passthrough, WhyOurs, is_unused};
 use crate::places::Place;
+use crate::ssd::OwnSsd;
 
 /// How often an open begins anew, because the file was renamed or moved.
 const TRIES: usize = 64;
@@ -33,6 +38,7 @@ const TRIES: usize = 64;
 pub(crate) struct Files {
     base: Arc<Base>,
     lookup: Arc<Lookup>,
+    ssd: Arc<OwnSsd>,
 }
 
 /// An open file. Dropping it closes it.
@@ -44,6 +50,12 @@ pub struct Handle {
     syncs: bool,
     /// After how many lapses of the lease it was opened.
     lapses: u64,
+    /// Where it is, for the counts: 0 on this node's SSD.
+    tier: usize,
+    /// Why reads must come to us, if they must.
+    why_ours: WhyOurs,
+    /// Whether the kernel reads it by itself.
+    is_passed: AtomicBool,
     files: Arc<Files>,
 }
 
@@ -58,20 +70,23 @@ fn flags_below(flags: i32) -> OFlags {
 }
 
 impl Files {
-    pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>) -> Self {
-        Self { base: Arc::clone(base), lookup: Arc::clone(lookup) }
+    pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>, ssd: &Arc<OwnSsd>) -> Self {
+        Self { base: Arc::clone(base), lookup: Arc::clone(lookup), ssd: Arc::clone(ssd) }
     }
 
-    /// Opens a file; `flags` are those of `open(2)`.
+    /// Opens a file for a thread; `flags` are those of `open(2)`. It may be moved to this node's SSD first.
     ///
     /// # Errors
     /// If its bytes are not reached, or the store does not answer.
-    pub(crate) fn open(self: &Arc<Self>, node: &Node, flags: i32) -> Result<Handle> {
+    pub(crate) fn open(self: &Arc<Self>, node: &Node, flags: i32, by: u32) -> Result<Handle> {
         self.base.sessions.check()?;
+        // Without a lock: it is waited for a look at the process.
+        let ahead = node.0.name().and_then(|name| self.ssd.follow_jobs(&name, by));
         let mut noting = node.0.noting.lock();
         let lapses = self.base.sessions.lapses();
-        let file = Arc::new(self.open_noted(&node.0, &mut noting, (flags, lapses))?);
-        let handle = self.handle(node, &mut noting, file, (flags, lapses));
+        let (file, why_ours) = self.open_noted(&node.0, &mut noting, (flags, lapses), ahead)?;
+        let opened = (Arc::new(file), why_ours);
+        let handle = self.handle(node, &mut noting, opened, (flags, lapses));
         drop(noting);
         if flags & libc::O_TRUNC != 0 {
             // It may have been opened only to be read.
@@ -88,14 +103,20 @@ impl Files {
         self: &Arc<Self>,
         node: &Node,
         noting: &mut Noting,
-        file: Arc<File>,
+        (file, why_ours): (Arc<File>, WhyOurs),
         (flags, lapses): (i32, u64),
     ) -> Handle {
         noting.handles += 1;
+        noting.kept = None;
         // The latest one: those that were opened before a lapse of the lease may be of a copy that was moved away.
-        node.0.without_name.lock().file = Some(Arc::clone(&file));
+        let mut without_name = node.0.without_name.lock();
+        without_name.file = Some(Arc::clone(&file));
+        let last = without_name.last.as_ref();
+        let tier = self.ssd.tier_of(last.and_then(|last| last.location.as_ref()));
+        drop(without_name);
         let syncs = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
-        Handle { node: node.clone(), file, syncs, lapses, files: Arc::clone(self) }
+        let (node, is_passed) = (node.clone(), AtomicBool::new(false));
+        Handle { node, file, syncs, lapses, tier, why_ours, is_passed, files: Arc::clone(self) }
     }
 
     /// Notes that this node has the file open, and opens it.
@@ -104,22 +125,37 @@ impl Files {
         inode: &Inode,
         noting: &mut Noting,
         (flags, lapses): (i32, u64),
-    ) -> Result<File> {
+        ahead: Option<Ahead>,
+    ) -> Result<(File, WhyOurs)> {
         let own = self.base.sessions.own();
+        let mut used = Some(ahead);
         for _ in 0..TRIES {
             let Some(found) = self.lookup.find(inode)? else {
                 // It is open here, and lost its last name.
                 let open = inode.without_name.lock().file.clone().ok_or(Errno::STALE)?;
-                return reopen(&*open, flags & !libc::O_TRUNC);
+                let file = reopen(&*open, flags & !libc::O_TRUNC)?;
+                return Ok((file, Some("has no name")));
             };
             let Some(name) = found.name else { return Err(Errno::ISDIR.into()) };
+            if let Some(ahead) = used.take() {
+                let may_move = noting.handles == 0 && flags & libc::O_TRUNC == 0;
+                let how = (writes(flags), may_move);
+                if self.ssd.before_open(&name, &found.node, how, ahead) {
+                    continue;
+                }
+            }
+            let for_kernel = self.why_ours(&found.node.attributes, noting, flags).is_none();
             let is_noted =
-                noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)));
+                noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)))
+                    && (noting.by_kernel || !for_kernel);
             let attributes = if is_noted {
                 found.node.attributes
             } else {
                 let note = |attributes: &mut Attributes| {
                     attributes.note_open(own, writes(flags));
+                    if for_kernel {
+                        attributes.note_kernel(own);
+                    }
                     Ok(())
                 };
                 match self.base.names.update_of((&name, inode.number), note) {
@@ -130,6 +166,9 @@ impl Files {
             };
             let wrote = noting.noted.is_some_and(|(wrote, at)| at == lapses && wrote);
             noting.noted = Some((wrote || writes(flags), lapses));
+            noting.by_kernel = attributes.is_by_kernel(own);
+            // It may have been moved or changed meanwhile, or too many have it open to be noted.
+            let why_ours = self.why_ours(&attributes, noting, flags);
             let opened = self.open_at(&attributes, inode.number.0, flags);
             let was_moved = opened.as_ref().is_err_and(|error| error.errno() == libc::ENOENT);
             if !was_moved {
@@ -138,15 +177,15 @@ impl Files {
             match opened {
                 Err(_) if was_moved => {}
                 Err(error) => {
-                    if noting.handles == 0 {
+                    if noting.handles == 0 && noting.kept.is_none() {
                         self.note_close(inode, noting, None);
                     }
                     return Err(error);
                 }
-                Ok(file) => return Ok(File::from(file)),
+                Ok(file) => return Ok((File::from(file), why_ours)),
             }
         }
-        if noting.handles == 0 {
+        if noting.handles == 0 && noting.kept.is_none() {
             self.note_close(inode, noting, None);
         }
         Err(Error::Cluster {
@@ -155,6 +194,15 @@ impl Files {
                 "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
                     .to_owned(),
         })
+    }
+
+    /// Why the kernel cannot have a file that is opened, if it cannot.
+    fn why_ours(&self, of: &Attributes, noting: &Noting, flags: i32) -> WhyOurs {
+        if noting.handles > 0 && !noting.by_kernel {
+            // It serves all handles of a file or none.
+            return Some("open already");
+        }
+        self.base.passthrough.why_ours(of, flags, self.base.places.node())
     }
 
     fn open_at(&self, attributes: &Attributes, number: u64, flags: i32) -> Result<OwnedFd> {
@@ -193,7 +241,7 @@ impl Files {
                 _ => return Err(Errno::NXIO.into()),
             }
             let (node, _) = self.lookup.seen(&name, found);
-            match self.open(&node, flags) {
+            match self.open(&node, flags, by.caller.pid) {
                 // It was removed meanwhile.
                 Err(error) if error.errno() == libc::ESTALE => {}
                 opened => {
@@ -223,7 +271,8 @@ impl Files {
         let number = base.names.number().map_err(of_names)?;
         let near = base.near(parent.0.number)?;
         let owner = (new.mode, by.caller.uid, new.gid);
-        let (place, fd) = base.places.make_file(&near, &name.name, number.0, owner)?;
+        let tier = self.ssd.tier_for_new(name);
+        let (place, fd) = base.places.make_file(&near, &name.name, number.0, owner, tier)?;
         let lapses = base.sessions.lapses();
         let mut attributes = Attributes::new(Kind::File, new.mode, base.now_ns());
         (attributes.uid, attributes.gid) = (by.caller.uid, new.gid);
@@ -245,6 +294,7 @@ impl Files {
             }
         })?;
         let node = base.table.intern(number, false, Some(name.clone()));
+        self.ssd.created((name, number), &place, by.caller.pid, flags.is_some());
         let Some(flags) = flags else {
             let stat = self.lookup.shown(&node.0, &named);
             return Ok((node, stat, None));
@@ -255,7 +305,8 @@ impl Files {
         let mut noting = node.0.noting.lock();
         noting.noted = Some((writes(flags), lapses));
         node.0.without_name.lock().last = Some(attributes);
-        let handle = self.handle(&node, &mut noting, Arc::new(File::from(fd)), (flags, lapses));
+        let opened = (Arc::new(File::from(fd)), Some("new"));
+        let handle = self.handle(&node, &mut noting, opened, (flags, lapses));
         drop(noting);
         let stat = self.lookup.shown(&node.0, &named);
         Ok((node, stat, Some(handle)))
@@ -273,19 +324,33 @@ impl Files {
     /// Removes the bytes of a file that has no name any more. What cannot be removed is, by the next mount of the node that
     /// has it.
     pub(crate) fn remove_data(&self, place: &Place, number: u64) {
+        self.ssd.removed(Number(number));
         if let Err(error) = self.base.places.remove(place, number) {
             tracing::warn!(%error, ?place, "the bytes of a removed file stay until their node is mounted again");
         }
     }
 
+    /// A file has another name.
+    pub(crate) fn renamed(&self, number: Number, name: &EntryName) {
+        self.ssd.renamed(number, name);
+    }
+
     /// The last handle of this node was closed.
-    fn close(&self, handle: &Handle) {
+    fn close(self: &Arc<Self>, handle: &Handle) {
         let inode = &handle.node.0;
         let mut noting = inode.noting.lock();
         noting.handles -= 1;
         if noting.handles == 0 {
+            self.ssd.closed(inode.number, &handle.file);
+        }
+        if noting.handles == 0 && noting.is_passed {
+            noting.kept = inode.without_name.lock().file.clone();
+            if !self.end_unless_used(inode, &mut noting) {
+                self.base.passthrough.watch(self, handle.node.clone());
+            }
+        } else if noting.handles == 0 {
             inode.without_name.lock().file = None;
-            if noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses) {
+            if noting.by_kernel || noting.noted.is_some_and(|(_, lapses)| lapses == handle.lapses) {
                 self.note_close(inode, &mut noting, Some(&handle.file));
             } else {
                 // Its size is not this file's any more; who looks at it next finds it out.
@@ -294,11 +359,36 @@ impl Files {
         }
     }
 
+    pub(crate) fn passthrough(&self) -> &Passthrough {
+        &self.base.passthrough
+    }
+
+    /// As [`end_unless_used`](Self::end_unless_used); `true` also if it was opened again.
+    pub(crate) fn end_if_unused(&self, inode: &Inode) -> bool {
+        let mut noting = inode.noting.lock();
+        noting.kept.is_none() || self.end_unless_used(inode, &mut noting)
+    }
+
+    /// Notes the close of a file that the kernel may have served, unless there are mappings of it, or it cannot be noted
+    /// now.
+    fn end_unless_used(&self, inode: &Inode, noting: &mut Noting) -> bool {
+        let Some(file) = noting.kept.take() else { return true };
+        if !is_unused(&file) || self.base.sessions.check().is_err() {
+            noting.kept = Some(file);
+            return false;
+        }
+        inode.without_name.lock().file = None;
+        noting.is_passed = false;
+        self.note_close(inode, noting, Some(&file));
+        true
+    }
+
     /// Notes in the store that this node has a file open no more, with its size and times if it was written.
     fn note_close(&self, inode: &Inode, noting: &mut Noting, file: Option<&File>) {
+        let by_kernel = std::mem::take(&mut noting.by_kernel);
         let Some((wrote, lapses)) = noting.noted.take() else { return };
         let sessions = &self.base.sessions;
-        if lapses != sessions.lapses() || sessions.check().is_err() {
+        if !by_kernel && lapses != sessions.lapses() || sessions.check().is_err() {
             // Others count it as closed, and may have moved it.
             return;
         }
@@ -330,69 +420,4 @@ impl Files {
 /// Where the bytes of a file are.
 pub(crate) fn place_of(attributes: &Attributes) -> Result<&Place> {
     attributes.location.as_ref().ok_or_else(|| Errno::IO.into())
-}
-
-impl Handle {
-    /// The file, as long as nobody can have moved it.
-    fn file(&self) -> Result<&File> {
-        self.files.base.sessions.check()?;
-        if self.lapses == self.files.base.sessions.lapses() {
-            return Ok(&self.file);
-        }
-        Err(Error::Cluster {
-            what: format!(
-                "inode {}: this node had lost its lease since the file was opened, and others may have moved it",
-                self.node.0.number.0
-            ),
-            remedy: "open it again".to_owned(),
-        })
-    }
-
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        contents::read(self.file()?, offset, buf)
-    }
-
-    /// Writes at an offset; at the end if the file was opened to append, whatever other nodes append meanwhile.
-    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.change(|file| {
-            file.write_all_at(data, offset)?;
-            if self.syncs { contents::sync(file, true) } else { Ok(()) }
-        })
-    }
-
-    /// Changes the file. If the lease was over meanwhile, because this process stood still in the midst of it, the change may
-    /// have gone to a copy that is no more: it is not acknowledged.
-    fn change(&self, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-        act(self.file()?)?;
-        self.file().map(drop)
-    }
-
-    pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
-        contents::sync(self.file()?, data_only)
-    }
-
-    pub(crate) fn truncate(&self, size: u64) -> Result<()> {
-        self.change(|file| Ok(ftruncate(file.as_fd(), size)?))
-    }
-
-    pub(crate) fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.change(|file| Ok(fallocate(file, how.mode(), offset, len)?))
-    }
-
-    pub(crate) fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
-        contents::seek(self.file()?, offset, what)
-    }
-
-    /// Whether it may be written through.
-    pub(crate) fn is_writable(&self) -> bool {
-        let flags = fcntl_getfl(&*self.file).unwrap_or(OFlags::RDONLY);
-        flags.intersects(OFlags::WRONLY | OFlags::RDWR)
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        let files = Arc::clone(&self.files);
-        files.close(self);
-    }
 }

@@ -46,6 +46,12 @@ pub(crate) struct Noting {
     /// Whether the store has noted that this node has it open, and if so, whether for writing; and after how many lapses
     /// of the node's lease.
     pub(crate) noted: Option<(bool, u64)>,
+    /// Whether the store has also noted that the kernel may serve it ([`crate::passthrough`]).
+    pub(crate) by_kernel: bool,
+    /// Whether the kernel took a handle since.
+    pub(crate) is_passed: bool,
+    /// The file, once all handles are closed while the kernel may serve mappings.
+    pub(crate) kept: Option<Arc<File>>,
 }
 
 /// How an open file is reached after its last name is gone.
@@ -100,6 +106,11 @@ impl Table {
 }
 
 impl Inode {
+    /// Whether a program here has it open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.without_name.lock().file.is_some()
+    }
+
     /// The names under which it was seen, the latest one first.
     pub(crate) fn names(&self) -> Vec<EntryName> {
         self.names.lock().iter().cloned().collect()
@@ -122,6 +133,12 @@ impl Inode {
         names.retain(|known| *known != name);
         names.push_front(name);
         names.truncate(NAMES_MAX);
+    }
+
+    /// Whether a handle or mapping of it may be the kernel's.
+    pub(crate) fn is_served_by_kernel(&self) -> bool {
+        let noting = self.noting.lock();
+        noting.is_passed && (noting.handles > 0 || noting.kept.is_some())
     }
 
     /// A name leads to it no more.

@@ -34,8 +34,12 @@ use crate::files::Files;
 use crate::inodes::Table;
 use crate::lookup::{Lookup, joined};
 use crate::name_changes::NameChanges;
+use crate::passthrough::Passthrough;
 use crate::places::Places;
 use crate::sessions::Sessions;
+use crate::ssd::OwnSsd;
+use crate::ssd::background::Background;
+use crate::ssd::options::SpaceOptions;
 use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
 
@@ -63,12 +67,16 @@ pub struct Joining<'a> {
     pub node: Option<&'a str>,
     /// Where other nodes' SSDs are: a path with `{node}` in place of their names.
     pub peers: Option<&'a str>,
+    /// Whether the kernel may serve files of the node's SSD by itself.
+    pub passthrough: bool,
     /// The store of sessions.
     pub store: Arc<dyn Store>,
     /// The store of names.
     pub names: Arc<dyn NameStore>,
     /// The list of sessions on the shared disk.
     pub registry: Registry,
+    /// How the space on the SSD is kept.
+    pub space: SpaceOptions,
 }
 
 impl Joining<'_> {
@@ -110,16 +118,24 @@ impl Joining<'_> {
         };
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
-        let base = Arc::new(Base { names, places, table, paths, sessions, clock });
+        let passthrough = Passthrough::new(self.passthrough, places.grants_leases());
+        let base = Base { names, places, table, paths, sessions, passthrough, clock };
+        let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));
-        let files = Arc::new(Files::new(&base, &lookup));
+        let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
+            let _ended_later = base.sessions.leave();
+        })?;
+        let ssd = Arc::new(ssd);
+        let files = Arc::new(Files::new(&base, &lookup, &ssd));
         let tree = SharedTree {
             names: NameChanges::new(&base, &lookup, &files),
             attributes: AttributeChanges::new(&base, &lookup, &files),
             base,
             lookup,
         };
-        Ok(SharedTier { tree, files, root: self.root.to_owned(), begun, _lock: lock })
+        let background = Background::start(&ssd)?;
+        let root = self.root.to_owned();
+        Ok(SharedTier { background, ssd, tree, files, root, begun, _lock: lock })
     }
 
     fn node_name(&self, own: &PrivateDir) -> Result<String> {

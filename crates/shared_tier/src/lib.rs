@@ -9,7 +9,10 @@
 //! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`directory`]: listings;
 //! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
 //!   the disks following the store ([`disk_names`]); [`acl`]: what new inodes inherit;
-//! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them;
+//! - [`passthrough`]: which open files the kernel serves by itself;
+//! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them, and as [`ssd`] keeps the space on
+//!   this node's SSD by a policy;
+//! - [`job_places`]: on which nodes the files of a job are;
 //! - [`repair`]: the names compared with the disks, and built again from them; [`adopt`]: a tier of one node becomes a shared one;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
@@ -32,14 +35,17 @@ mod entry_names;
 mod errors;
 mod files;
 mod inodes;
+mod job_places;
 mod joining;
 mod lookup;
 mod move_commands;
 mod moves;
 mod name_changes;
+mod passthrough;
 pub mod places;
 pub mod repair;
 mod sessions;
+mod ssd;
 pub mod store_directories;
 mod tree;
 
@@ -57,13 +63,19 @@ pub use entry_names::REGISTRY;
 pub use files::Handle;
 pub use inodes::Node;
 pub use joining::{Joining, is_shared};
+pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
 
 use files::Files;
+use ssd::OwnSsd;
+use ssd::background::Background;
 
 /// A tier that several nodes share, as one node serves it.
 #[derive(Debug)]
 pub struct SharedTier {
+    // Ends before what it uses.
+    background: Background,
+    ssd: Arc<OwnSsd>,
     tree: SharedTree,
     files: Arc<Files>,
     root: PathBuf,
@@ -88,6 +100,8 @@ impl SharedTier {
     /// # Errors
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
+        self.background.stop();
+        self.tree.base.passthrough.end(&self.files);
         self.tree.base.sessions.leave()
     }
 }

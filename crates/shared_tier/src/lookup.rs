@@ -13,6 +13,7 @@ use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{stat_descriptor, statx};
 use halocline_vfs::{SetTime, Stat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::base::Base;
@@ -20,6 +21,7 @@ use crate::directory::Directory;
 use crate::entry_names::entry_name;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node};
+use crate::passthrough::is_unused;
 use crate::places::marks;
 
 /// How often an inode is looked for again while a rename of it is under way, and how long apart.
@@ -178,7 +180,7 @@ impl Lookup {
     pub(crate) fn seen(&self, name: &EntryName, found: namespace::Node) -> (Node, Stat) {
         let is_directory = found.attributes.kind == Kind::Directory;
         let node = self.base.table.intern(found.inode, is_directory, Some(name.clone()));
-        let found = self.mended(&node.0, name, found);
+        let found = mended(&self.base, &node.0, name, found);
         let stat = self.shown(&node.0, &found);
         (node, stat)
     }
@@ -263,7 +265,7 @@ impl Lookup {
     pub(crate) fn stat(&self, inode: &Inode) -> Result<Stat> {
         if let Some(found) = self.find(inode)? {
             let node = match &found.name {
-                Some(name) => self.mended(inode, name, found.node),
+                Some(name) => mended(&self.base, inode, name, found.node),
                 None => found.node,
             };
             return Ok(self.shown(inode, &node));
@@ -289,43 +291,63 @@ impl Lookup {
         }
         shown
     }
+}
 
-    /// Takes out of a file's attributes who has it open no more: sessions that are over, and this node where a close could
-    /// not be noted, because another node had renamed the file.
-    fn mended(&self, inode: &Inode, name: &EntryName, found: namespace::Node) -> namespace::Node {
-        if found.attributes.opens.is_empty() {
-            return found;
-        }
-        // Held to the end, so that nobody here opens it meanwhile.
-        let noting = inode.noting.try_lock();
-        let is_closed_here = noting.as_ref().is_some_and(|noting| noting.handles == 0);
-        let sessions = &self.base.sessions;
-        let is_gone = |open: &Open| {
-            open.session == sessions.own() && is_closed_here || sessions.is_over(open.session)
-        };
-        let gone: Vec<Open> = found.attributes.opens.iter().copied().filter(is_gone).collect();
-        if gone.is_empty() {
-            return found;
-        }
-        let data = if gone.iter().any(|open| open.writes) {
-            let place = found.attributes.location.as_ref();
-            let data = place.and_then(|place| self.base.places.stat(place, inode.number.0).ok());
-            // Where the bytes are not reached, their size is not known: it stays noted that they may be others.
-            let Some(data) = data else { return found };
-            Some(data)
-        } else {
-            None
-        };
-        let mended = self.base.names.update_of((name, inode.number), |attributes| {
-            let is_its = |open: &Open| open.writes && gone.contains(open);
-            if let Some(data) = data.as_ref().filter(|_| attributes.opens.iter().any(is_its)) {
-                take_over(attributes, data);
-            }
-            for open in &gone {
-                attributes.note_close(open.session);
-            }
-            Ok(())
-        });
-        mended.unwrap_or(found)
+/// Takes out of a file's attributes who has it open no more: sessions that are over, and this node where a close could
+/// not be noted, because another node had renamed the file. What a kernel may serve only its own node takes out.
+pub(crate) fn mended(
+    base: &Base,
+    inode: &Inode,
+    name: &EntryName,
+    found: namespace::Node,
+) -> namespace::Node {
+    if found.attributes.opens.is_empty() {
+        return found;
     }
+    // Held to the end, so that nobody here opens it meanwhile.
+    let noting = inode.noting.try_lock();
+    let is_closed_here =
+        noting.as_ref().is_some_and(|noting| noting.handles == 0 && noting.kept.is_none());
+    let sessions = &base.sessions;
+    let is_gone = |open: &Open| {
+        if open.session == sessions.own() {
+            return is_closed_here;
+        }
+        let is_over = sessions.is_over(open.session);
+        is_over && (!open.by_kernel || is_closed_here && is_unused_here(base, inode, &found))
+    };
+    let gone: Vec<Open> = found.attributes.opens.iter().copied().filter(is_gone).collect();
+    if gone.is_empty() {
+        return found;
+    }
+    let data = if gone.iter().any(|open| open.writes) {
+        let place = found.attributes.location.as_ref();
+        let data = place.and_then(|place| base.places.stat(place, inode.number.0).ok());
+        // Where the bytes are not reached, their size is not known: it stays noted that they may be others.
+        let Some(data) = data else { return found };
+        Some(data)
+    } else {
+        None
+    };
+    let mended = base.names.update_of((name, inode.number), |attributes| {
+        let is_its = |open: &Open| open.writes && gone.contains(open);
+        if let Some(data) = data.as_ref().filter(|_| attributes.opens.iter().any(is_its)) {
+            take_over(attributes, data);
+        }
+        for open in &gone {
+            attributes.note_close(open.session);
+        }
+        Ok(())
+    });
+    mended.unwrap_or(found)
+}
+
+/// Whether a file lies on this node's SSD, and nobody has it open or mapped there.
+fn is_unused_here(base: &Base, inode: &Inode, found: &namespace::Node) -> bool {
+    let Some(place) = &found.attributes.location else { return true };
+    if place.node.as_deref() != Some(base.places.node()) {
+        return false;
+    }
+    let opened = base.places.open_file(place, inode.number.0, OFlags::RDONLY);
+    opened.is_ok_and(|fd| is_unused(&File::from(fd)))
 }

@@ -98,8 +98,9 @@ impl Mover<'_> {
         is_over: IsOver<'_>,
     ) -> Result<Option<Attributes>> {
         let announced = self.names.update_of((name, inode), |attributes| {
-            let is_open =
-                attributes.many_opens || attributes.opens.iter().any(|open| !is_over(open.session));
+            // What a kernel serves, it serves longer than its node's session lives.
+            let is_open = attributes.many_opens
+                || attributes.opens.iter().any(|open| open.by_kernel || !is_over(open.session));
             let is_moved = attributes.writer.is_some_and(|by| by != self.session && !is_over(by));
             let place = attributes.location.as_ref();
             let is_there = place.is_none_or(|place| self.is_on(place, tier));

@@ -350,6 +350,7 @@ impl NameChanges {
             node.0.add_name(to.clone());
             node.0.remove_name(from);
         }
+        self.files.renamed(number, to);
         let done = match moved {
             Entry::Directory(_) => {
                 self.disk().renamed(number, to, replaced).and_then(|()| self.note_change(number))

@@ -101,12 +101,23 @@ impl Places {
         &self.node
     }
 
+    /// The own SSD.
+    pub(crate) fn ssd(&self) -> &Tree {
+        &self.ssd
+    }
+
     /// Totals of the file system of the SSD or the shared disk.
     ///
     /// # Errors
     /// Those of `statfs(2)`.
     pub fn totals(&self, tier: u8) -> Result<libc::statvfs64> {
         if tier == SSD { self.ssd.totals() } else { self.shared.tree.totals() }
+    }
+
+    /// Whether the file system of the own SSD tells by leases who else has a file open.
+    #[must_use]
+    pub fn grants_leases(&self) -> bool {
+        self.ssd.grants_leases()
     }
 
     /// Does something on the tree that a place is on, with the directory at which its path begins.
@@ -152,7 +163,8 @@ impl Places {
         })
     }
 
-    /// Makes a file on the own SSD, or on the shared disk if the SSD is full, and opens it for reading and writing.
+    /// Makes a file on a tier, the own SSD or the shared disk, or on the other one if that is full, and opens it for
+    /// reading and writing.
     ///
     /// # Errors
     /// `ENOSPC` if both are full.
@@ -162,15 +174,15 @@ impl Places {
         name: &Name,
         inode: u64,
         (mode, uid, gid): (u32, u32, u32),
+        tier: u8,
     ) -> Result<(Place, OwnedFd)> {
         let owner = Owner { mode, uid, gid };
-        if !self.ssd.is_nearly_full() {
-            match self.make_file_on(SSD, near, name, inode, owner) {
-                Err(error) if error.is_full() => {}
-                placed => return placed,
-            }
+        let prefers_ssd = tier == SSD && !self.ssd.is_nearly_full();
+        let [first, second] = if prefers_ssd { [SSD, SHARED] } else { [SHARED, SSD] };
+        match self.make_file_on(first, near, name, inode, owner) {
+            Err(error) if error.is_full() => self.make_file_on(second, near, name, inode, owner),
+            placed => placed,
         }
-        self.make_file_on(SHARED, near, name, inode, owner)
     }
 
     pub(crate) fn make_file_on(
@@ -348,8 +360,8 @@ impl Places {
         self.shared.make(near, &step, Owner { mode, uid, gid })
     }
 
-    /// Removes a directory from the shared disk and the own SSD, after the store has removed it; `near` are the steps to it. On
-    /// the SSD it stays if it had another path when it was made there.
+    /// Removes a directory from the shared disk, and from the own SSD if its path was the same when it was made there, after
+    /// the store has removed it; `near` are the steps to it.
     ///
     /// # Errors
     /// Those of `rmdir(2)`, but not that something is left in it.

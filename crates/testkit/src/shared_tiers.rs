@@ -28,7 +28,12 @@ pub fn peers(scratch: &Scratch) -> String {
 
 /// Mounts a node's tiers with the names in a store.
 pub fn mount(scratch: &Scratch, store_url: &str, node: &str) -> Output {
+    mount_with(scratch, store_url, node, &[])
+}
+
+/// The same with more options.
+pub fn mount_with(scratch: &Scratch, store_url: &str, node: &str, more: &[&str]) -> Output {
     let (root, peers) = (format!("{node}-tiers"), peers(scratch));
     let cluster = ["--cluster", store_url, "--node", node, "--peers", &peers];
-    scratch.halocline(&[&["mount", "--tier", &root, node][..], &cluster].concat())
+    scratch.halocline(&[&["mount", "--tier", &root, node][..], &cluster, more].concat())
 }

@@ -62,7 +62,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let wishes = args.place.wishes(&plan)?;
     let dir = args.place.canonical_dir()?;
     if args.dry_run {
-        let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;
+        let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
         args.place.check_servers(&plan, &origin)?;
         let files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
         origin.check_space(&files).map_err(Failure::refused)?;

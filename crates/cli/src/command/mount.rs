@@ -116,7 +116,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
             serve(args, &config, &paths, |given_up| {
                 let claim = shared_tier::claim(&root, &paths, given_up)?;
                 let _opening = SlowOpenNotice::of(&root);
-                Ok((shared_tier::open(&root, &args.cluster)?, claim))
+                Ok((shared_tier::open(&root, &config, &args.cluster)?, claim))
             })
         }
         Plan::Tier(root, paths) => {

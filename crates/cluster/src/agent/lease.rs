@@ -22,6 +22,9 @@ pub(super) struct OwnLease {
     ended: AtomicBool,
     /// The list of sessions is not where it was: others may not see this node any more.
     unlisted: AtomicBool,
+    /// When the first of the last looks did not find the session in the list, in nanoseconds since `begun`; 0 if it was
+    /// found.
+    missed_ns: AtomicU64,
 }
 
 impl OwnLease {
@@ -35,6 +38,7 @@ impl OwnLease {
             lapses: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
+            missed_ns: AtomicU64::new(0),
         }
     }
 
@@ -51,6 +55,7 @@ impl OwnLease {
         now_ns < u128::from(self.until_ns.load(Ordering::Acquire))
             && !self.has_ended()
             && !self.is_unlisted()
+            && !self.is_missed()
     }
 
     pub(super) fn left(&self) -> Duration {
@@ -95,5 +100,23 @@ impl OwnLease {
 
     pub(super) fn is_unlisted(&self) -> bool {
         self.unlisted.load(Ordering::Acquire)
+    }
+
+    /// The session is in the list.
+    pub(super) fn note_found(&self) {
+        self.missed_ns.store(0, Ordering::Release);
+        self.set_unlisted(false);
+    }
+
+    /// The session was not found in the list: nothing begins until it is. Returns since when.
+    pub(super) fn note_missed(&self) -> Duration {
+        let since = self.clock.boot_instant().saturating_duration_since(self.begun);
+        let now_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let first = self.missed_ns.compare_exchange(0, now_ns, Ordering::AcqRel, Ordering::Acquire);
+        Duration::from_nanos(now_ns.saturating_sub(first.err().unwrap_or(now_ns)))
+    }
+
+    pub(super) fn is_missed(&self) -> bool {
+        self.missed_ns.load(Ordering::Acquire) > 0
     }
 }

@@ -125,6 +125,7 @@ impl Shared {
             if is_late
                 && !self.lease.has_ended()
                 && !self.lease.is_unlisted()
+                && !self.lease.is_missed()
                 && let Some(regaining) = self.upkeep.regaining.try_lock()
                 && let Err(error) = self.renew(&regaining)
             {
@@ -141,6 +142,9 @@ impl Shared {
     fn renew(&self, _regaining: &MutexGuard<'_, ()>) -> Result<bool> {
         if self.lease.is_unlisted() {
             return Err(StoreError::Unusable(self.registry.what_is_elsewhere()));
+        }
+        if self.lease.is_missed() {
+            return Err(not_found());
         }
         let sent = self.options.clock.boot_instant();
         let asserted = *self.upkeep.asserted.lock();
@@ -179,7 +183,7 @@ impl Shared {
         if self.lease.has_ended() {
             return Ok(());
         }
-        if self.lease.is_unlisted() {
+        if self.lease.is_unlisted() || self.lease.is_missed() {
             self.check_list()?;
         }
         let asserted = *self.upkeep.asserted.lock();
@@ -220,27 +224,52 @@ impl Shared {
     /// from the list before the store forgets it, and so may find that it has just regained its lease.
     fn check_list(&self) -> Result<()> {
         match self.registry.place_of(self.session) {
-            Ok(Place::Here) => {
-                self.lease.set_unlisted(false);
-                Ok(())
-            }
-            Ok(Place::Unlisted) => {
-                self.end();
-                Ok(())
-            }
-            Ok(Place::Elsewhere) => {
-                let what = self.registry.what_is_elsewhere();
-                if !self.lease.set_unlisted(true) {
-                    tracing::error!("node {} stops: {what}", self.options.node);
+            Ok(place) => self.is_listed(place).map(|is_listed| {
+                if !is_listed {
+                    self.end();
                 }
-                Err(StoreError::Unusable(what))
-            }
+            }),
             // The origin does not answer just now, so nobody can have begun another list there either.
             Err(error) => {
                 tracing::debug!("the list of sessions cannot be looked at: {error}");
                 Ok(())
             }
         }
+    }
+
+    /// Whether the list has this session, which was just looked for. A file system of several servers may miss a name
+    /// for a moment, and an end cannot be taken back: a session that is missed begins nothing, and a look some time later
+    /// decides.
+    fn is_listed(&self, place: Place) -> Result<bool> {
+        match place {
+            Place::Here => {
+                self.lease.note_found();
+                Ok(true)
+            }
+            Place::Unlisted => {
+                let missed = self.lease.note_missed();
+                if missed.is_zero() {
+                    let node = &self.options.node;
+                    tracing::warn!("node {node} does not find itself in the list of sessions");
+                }
+                if missed < self.options.poll { Err(not_found()) } else { Ok(false) }
+            }
+            Place::Elsewhere => {
+                let what = self.registry.what_is_elsewhere();
+                if !self.lease.set_unlisted(true) {
+                    tracing::error!("node {} stops: {what}", self.options.node);
+                }
+                Err(StoreError::Unusable(what))
+            }
+        }
+    }
+
+    /// Whether the list has this session, where to know that must not be put off.
+    fn is_found(&self) -> Result<bool> {
+        let place = self.registry.place_of(self.session).map_err(|error| {
+            StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))
+        })?;
+        self.is_listed(place)
     }
 
     /// Others have ended the session.
@@ -311,8 +340,7 @@ impl Shared {
         let _changes = self.changes.write();
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
-            let registered = self.registry.sessions().map_err(unregistered)?;
-            if !registered.contains(&self.session) {
+            if !self.is_found()? {
                 self.end();
                 return Ok(());
             }
@@ -327,7 +355,7 @@ impl Shared {
                 *self.upkeep.asserted.lock() = roll.epoch;
                 self.roll.refresh()?;
                 // A node that gives up a session removes it from the registry first.
-                if !self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
+                if !self.is_found()? {
                     self.end();
                     return Ok(());
                 }
@@ -411,6 +439,11 @@ pub(crate) fn remove(
         }
     }
     Err(busy())
+}
+
+fn not_found() -> StoreError {
+    let what = "this node was not found in the list of sessions on the origin, and looks again";
+    StoreError::NoAnswer(what.to_owned())
 }
 
 fn busy() -> StoreError {

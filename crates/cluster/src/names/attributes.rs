@@ -49,6 +49,9 @@ pub struct Open {
     pub session: Session,
     /// Whether for writing, too: then size and times are those of the file with the bytes.
     pub writes: bool,
+    /// Whether that node's kernel may serve it by itself (passthrough): it goes on with that after the session is over,
+    /// and only that node sees when it does no more.
+    pub by_kernel: bool,
 }
 
 /// Attributes. Times are in nanoseconds since 1970.
@@ -118,8 +121,21 @@ impl Attributes {
         match self.opens.binary_search_by_key(&session, |open| open.session) {
             Ok(at) => self.opens[at].writes |= writes,
             Err(_) if self.opens.len() >= OPENS_MAX => self.many_opens = true,
-            Err(at) => self.opens.insert(at, Open { session, writes }),
+            Err(at) => self.opens.insert(at, Open { session, writes, by_kernel: false }),
         }
+    }
+
+    /// Notes of a session that has the file open that its kernel may serve it.
+    pub fn note_kernel(&mut self, session: Session) {
+        if let Ok(at) = self.opens.binary_search_by_key(&session, |open| open.session) {
+            self.opens[at].by_kernel = true;
+        }
+    }
+
+    /// Whether a session's kernel may serve the file.
+    #[must_use]
+    pub fn is_by_kernel(&self, session: Session) -> bool {
+        self.opens.iter().any(|open| open.session == session && open.by_kernel)
     }
 
     /// Notes that a session has it open no more.

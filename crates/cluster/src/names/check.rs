@@ -93,7 +93,7 @@ fn reach(store: &dyn NameStore, found: &mut Found) -> Result<BTreeSet<Inode>> {
         let mut cursor = 0;
         loop {
             let answer = store.run(directory, &Script::List(cursor, PAGE_ENTRIES_MAX))?;
-            let Answer::Entries { entries, is_last } = answer else {
+            let Answer::Entries { entries, is_last, .. } = answer else {
                 found.contradictions += 1;
                 break;
             };

@@ -140,7 +140,7 @@ pub fn encode_attributes(attributes: &Attributes) -> Option<Opaque> {
     out.extend([u8::from(attributes.many_opens), opens]);
     for open in &attributes.opens {
         out.extend(open.session.0.to_le_bytes());
-        out.push(u8::from(open.writes));
+        out.push(u8::from(open.writes) | u8::from(open.by_kernel) << 1);
     }
     for (name, value) in &attributes.xattrs {
         fits &= put_bytes(&mut out, name, XATTR_NAME_BYTES_MAX);
@@ -201,7 +201,11 @@ fn opens(from: &mut Reader<'_>) -> Result<(bool, Vec<Open>)> {
     }
     let mut opens: Vec<Open> = Vec::with_capacity(count);
     for _ in 0..count {
-        let open = Open { session: Session(from.u64()?), writes: flag(from)? };
+        let (session, flags) = (Session(from.u64()?), from.u8()?);
+        if flags > 3 {
+            return from.fail();
+        }
+        let open = Open { session, writes: flags & 1 != 0, by_kernel: flags & 2 != 0 };
         if opens.last().is_some_and(|last| last.session >= open.session) {
             return from.fail();
         }
@@ -329,6 +333,7 @@ mod tests {
         all.location = Some(location(b"d/\xff f"));
         all.note_open(Session(9), true);
         all.note_open(Session(3), false);
+        all.note_kernel(Session(3));
         all.writer = Some(Session(17));
         all.xattrs.insert(b"user.a".to_vec(), Vec::new());
         all.xattrs.insert(b"user.b".to_vec(), vec![0; 5000]);
@@ -398,6 +403,10 @@ mod tests {
         file.note_open(Session(5), true);
         file.note_open(Session(5), false);
         assert!(file.is_written() && file.opens.len() == 1, "what was written is not forgotten");
+        file.note_kernel(Session(5));
+        file.note_kernel(Session(6));
+        file.note_open(Session(5), false);
+        assert!(file.is_by_kernel(Session(5)) && !file.is_by_kernel(Session(6)));
         for session in 0..40 {
             file.note_open(Session(session), false);
         }
@@ -405,7 +414,10 @@ mod tests {
         assert_eq!(decode_attributes(&encode_attributes(&file).unwrap()).unwrap(), file);
         (0..40).for_each(|session| file.note_close(Session(session)));
         assert!(file.opens.is_empty() && file.many_opens, "somebody may have it open");
-        let [four, three] = [4, 3].map(|session| Open { session: Session(session), writes: false });
+        let [four, three] = [4, 3].map(|session| {
+            let session = Session(session);
+            Open { session, writes: false, by_kernel: false }
+        });
         file.opens = vec![four, three];
         assert!(decode_attributes(&encode_attributes(&file).unwrap()).is_err(), "another form");
     }

@@ -5,6 +5,7 @@
 //! directory, and a name in it.
 
 mod driver;
+mod listings;
 mod updates;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::attributes::{Attributes, Kind};
 use super::coding::{decode_attributes, encode_attributes};
 use super::{NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
 use driver::{Driver, TRIES};
+use listings::Known;
 
 pub use driver::{Counts, WaitLimit};
 pub use updates::Changes;
@@ -163,6 +165,20 @@ impl Namespace {
         self.driver.counts()
     }
 
+    /// What a name led to when it was listed, if that is so still.
+    fn listed(&self, at: &EntryName) -> Option<Entry> {
+        match self.driver.listings.find(at, self.driver.now()) {
+            Known::Now(entry) => Some(entry),
+            Known::Then(version) if self.driver.lease(at.directory, version) => {
+                match self.driver.listings.find(at, self.driver.now()) {
+                    Known::Now(entry) => Some(entry),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
     fn entry(&self, at: &EntryName) -> Result<Entry> {
         let read = Script::Read(Slot::Name(at.name.clone()));
         match self.driver.read(at.directory, &read)? {
@@ -226,12 +242,18 @@ impl Namespace {
         }
     }
 
-    /// What a name leads to, with its attributes: one round trip for a file with one name, otherwise two.
+    /// What a name leads to, with its attributes: one round trip for a file with one name, otherwise two; none for a name
+    /// that was just listed, while the store promises that nobody changes the directory.
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
     pub fn lookup(&self, at: &EntryName) -> Result<Node> {
         check(at)?;
+        if let Some(entry) = self.listed(at)
+            && let Some(node) = self.node(&entry)?
+        {
+            return Ok(node);
+        }
         for _ in 0..TRIES {
             if let Some(node) = self.node(&self.entry(at)?)? {
                 return Ok(node);
@@ -415,8 +437,8 @@ impl Namespace {
     /// `ENOENT` if it is gone.
     pub fn list(&self, directory: Inode, cursor: u64, limit: usize) -> Result<(Vec<Listed>, bool)> {
         let list = Script::List(cursor, limit.clamp(1, PAGE_ENTRIES_MAX));
-        let (entries, is_last) = match self.driver.read(directory, &list)? {
-            Answer::Entries { entries, is_last } => (entries, is_last),
+        let (entries, is_last, version) = match self.driver.read(directory, &list)? {
+            Answer::Entries { entries, is_last, version } => (entries, is_last, version),
             Answer::Differs => return refused(Errno::NOTDIR),
             _ => return refused(Errno::NOENT),
         };
@@ -425,6 +447,7 @@ impl Namespace {
         {
             return Err(NamesError::Unsound("a page that leads nowhere".into()).into());
         }
+        self.driver.listings.add((directory, version), &entries, self.driver.now());
         let listed = |(cursor, name, entry): (u64, Name, Entry)| {
             let attributes = match &entry {
                 Entry::Single(_, attributes) => Some(decode_attributes(attributes)?),

@@ -9,6 +9,7 @@ pub(crate) mod fuzzing;
 mod scripts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use halocline_model::namespace::{
     Answer, Body, Change, Inode, Intent, Name, Opaque, Outcome, Script, Slot,
@@ -25,6 +26,15 @@ use scripts::Scripts;
 
 /// The most bytes of a page of entries.
 const PAGE_BYTES_MAX: usize = 1 << 20;
+/// How long a node is given a directory for.
+const LEASE_TIME: Duration = Duration::from_millis(super::LEASE_MS + LEASE_MARGIN_MS);
+/// By so much sooner does the node believe what it listed no more.
+const LEASE_MARGIN_MS: u64 = 20;
+/// How long a directory must have been left alone before it is given to anybody.
+const LEASE_QUIET: Duration = Duration::from_millis(250);
+/// The longest time that a change waits for a lease, and how often it may find one more: it keeps others from beginning.
+const LEASE_MAX: Duration = Duration::from_millis(200);
+const LEASE_WAITS: usize = 50;
 /// The most elements of an answer: three for each entry of a page, and of what a check asks.
 const ELEMENTS_MAX: usize = 1 << 18;
 
@@ -35,6 +45,8 @@ pub struct RedisNames {
     scripts: Scripts,
     /// The epochs of the partitions that this node uses; 0 for none.
     epochs: [AtomicU64; Partitions::COUNT],
+    /// This node's number as one that has leases.
+    lessee: u64,
 }
 
 /// The elements of a script's answer.
@@ -93,7 +105,7 @@ impl RedisNames {
     pub fn connect(urls: &str, password: Option<&str>, origin: &str) -> Result<Self> {
         let servers = Partitions::connect(urls, password, origin)?;
         let epochs = [const { AtomicU64::new(0) }; Partitions::COUNT];
-        Ok(Self { servers, scripts: Scripts::new(), epochs })
+        Ok(Self { servers, scripts: Scripts::new(), epochs, lessee: candidate() })
     }
 
     /// Removes all names of the tier for good, and what says that there were some.
@@ -157,7 +169,7 @@ impl RedisNames {
         for key in self.keys(shard) {
             script.key(key);
         }
-        script.arg(self.epoch(Self::partition(shard)));
+        script.arg(format!("{} {}", self.epoch(Self::partition(shard)), self.lessee));
         script
     }
 
@@ -231,6 +243,16 @@ impl RedisNames {
     }
 }
 
+/// For how long a change must wait for a lease, if it must.
+fn leased(answer: &[Vec<u8>]) -> Result<Option<Duration>> {
+    match answer {
+        [word, left] if word == b"leased" => {
+            Ok(Some(Duration::from_micros(number(left)?).min(LEASE_MAX)))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// The answer of a script that ran in the epoch that it was sent for.
 fn current(answer: Elements) -> Result<Elements> {
     if answer.len() > ELEMENTS_MAX {
@@ -287,11 +309,16 @@ fn answer(elements: Elements) -> Result<Answer> {
     })
 }
 
-fn page(is_last: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
+fn page(head: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
     let (triples, rest) = elements.as_chunks::<3>();
-    let is_last = match is_last {
-        b"1" => true,
-        b"0" => false,
+    let (is_last, version) = match head {
+        [b'1', version @ ..] => (true, version),
+        [b'0', version @ ..] => (false, version),
+        _ => return Err(unsound("a page of entries")),
+    };
+    let version = match version {
+        [] => 0,
+        [b' ', version @ ..] => number(version)?,
         _ => return Err(unsound("a page of entries")),
     };
     // What is too long for a page is alone on it.
@@ -309,7 +336,7 @@ fn page(is_last: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
         }
         entries.push((place, Name::from(name.as_slice()), decode_entry(entry)?));
     }
-    Ok(Answer::Entries { entries, is_last })
+    Ok(Answer::Entries { entries, is_last, version })
 }
 
 fn inspected(elements: &[Vec<u8>]) -> Result<Option<Inspected>> {
@@ -329,7 +356,27 @@ fn inspected(elements: &[Vec<u8>]) -> Result<Option<Inspected>> {
 
 impl NameStore for RedisNames {
     fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
-        answer(self.ask(Self::partition(shard), &self.invocation(shard, script)?)?)
+        let invocation = self.invocation(shard, script)?;
+        for _ in 0..LEASE_WAITS {
+            let elements = self.ask(Self::partition(shard), &invocation)?;
+            match leased(&elements)? {
+                Some(left) => std::thread::sleep(left),
+                None => return answer(elements),
+            }
+        }
+        Err(unsound("a lease without end"))
+    }
+
+    fn lease(&self, directory: Inode, version: u64) -> Result<bool> {
+        let mut script = self.about(&self.scripts.lease, directory);
+        script.arg(version).arg(LEASE_TIME.as_micros().to_string());
+        script.arg(LEASE_QUIET.as_micros().to_string());
+        match self.ask(Self::partition(directory), &script) {
+            Ok(elements) => Ok(elements == [b"done"]),
+            // A full server gives none, and others know more when they ask.
+            Err(NamesError::Full(_) | NamesError::Stale) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn refresh(&self) -> Result<State> {

@@ -171,7 +171,7 @@ fn distinct(changes: Vec<Change>) -> Vec<Change> {
     kept
 }
 
-/// Clocks differ, and which of several intents is in the way.
+/// Clocks differ, versions, and which of several intents is in the way.
 fn plain(answer: Answer) -> (Answer, Option<Intent>, bool) {
     match answer {
         Answer::Attributes(attributes, changed) => {
@@ -184,6 +184,9 @@ fn plain(answer: Answer) -> (Answer, Option<Intent>, bool) {
                 id: IntentId { session: Session(0), number: 0 },
             };
             (Answer::Busy(some), Some(intent), false)
+        }
+        Answer::Entries { entries, is_last, .. } => {
+            (Answer::Entries { entries, is_last, version: 0 }, None, false)
         }
         answer => (answer, None, false),
     }

@@ -5,6 +5,7 @@ mod against_directory;
 mod against_reference;
 mod cluster;
 mod kills;
+mod leases;
 mod server;
 mod together;
 mod world;

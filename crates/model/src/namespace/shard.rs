@@ -153,7 +153,7 @@ impl Shard {
         }
         let mut listed = Vec::new();
         let Some(first) = after.checked_add(1) else {
-            return Answer::Entries { entries: listed, is_last: true };
+            return Answer::Entries { entries: listed, is_last: true, version: 0 };
         };
         let mut behind = self.order.0.range(first..);
         for (place, name) in behind.by_ref().take(limit) {
@@ -162,7 +162,8 @@ impl Shard {
             }
             listed.push((*place, name.clone(), entries[name].clone()));
         }
-        Answer::Entries { entries: listed, is_last: behind.next().is_none() }
+        let is_last = behind.next().is_none();
+        Answer::Entries { entries: listed, is_last, version: 0 }
     }
 
     /// Makes changes that were compared before. `false` if that is the shard's end.

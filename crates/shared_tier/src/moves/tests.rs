@@ -170,6 +170,22 @@ fn a_file_that_is_open_stays_and_one_of_a_session_that_is_over_is_moved_with_its
             Ok(())
         })
         .unwrap();
+    // The kernel of a node whose session is over may serve it still, which only that node sees.
+    let noted = |by_kernel: bool| {
+        let noted = node.names.update_of((&at, found.inode), |attributes| {
+            attributes.note_open(Session(2), false);
+            if by_kernel {
+                attributes.note_kernel(Session(2));
+            } else {
+                attributes.note_close(Session(2));
+            }
+            Ok(())
+        });
+        noted.unwrap();
+    };
+    noted(true);
+    assert_eq!(go(&node, 1, &at, SHARED).unwrap(), Moved::Busy);
+    noted(false);
     let place = open(2, true);
     let fd = node.places.open_file(&place, found.inode.0, OFlags::WRONLY | OFlags::APPEND).unwrap();
     File::from(fd).write_all(b" and more").unwrap();

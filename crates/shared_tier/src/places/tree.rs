@@ -3,6 +3,7 @@
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +17,7 @@ use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, own_uid};
 use halocline_os::rename_new::rename_new;
+use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::{set_attr_on, statfs};
@@ -118,6 +120,15 @@ impl Tree {
             )),
             Ok(()) => Ok(()),
         }
+    }
+
+    /// Whether its file system grants write leases.
+    pub(crate) fn grants_leases(&self) -> bool {
+        let name = fresh("l", 0);
+        let Ok(file) = self.temporary(&name) else { return false };
+        let grants = is_exclusive(&File::from(file));
+        self.drop_temporary(&name);
+        grants
     }
 
     /// Whether less than a fiftieth of it is free.

@@ -34,7 +34,8 @@ impl View {
             let mut cursor = 0;
             loop {
                 let list = Script::List(cursor, PAGE_ENTRIES_MAX);
-                let Answer::Entries { entries, is_last } = store.run(Inode(directory), &list)?
+                let Answer::Entries { entries, is_last, .. } =
+                    store.run(Inode(directory), &list)?
                 else {
                     break;
                 };

@@ -15,7 +15,8 @@ use super::placement::{APPLY, VERIFY};
 use super::plan::{PLAN, PLANNED_LAYOUT};
 use super::simulate::SIMULATE;
 use super::table::{
-    CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
+    CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOB_PLACES, JOBS, MOVE, REPORT, RULES, STATUS, TIER,
+    WHERE,
 };
 use super::tokens::TOKENS;
 use super::trace::{CURVE, PLAYED, TRACE};
@@ -86,6 +87,12 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline where PATH --json` on a file tier",
         about: "One entry a file.",
         metrics: FILES,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline where PATH --job JOB.json --json`",
+        about: "On which nodes the files of a job are, on a tier that nodes share; see [SHARED_TIER.md](SHARED_TIER.md).",
+        metrics: JOB_PLACES,
         within: &[],
     },
     Section {

@@ -14,7 +14,8 @@ use halocline_os::clock::Clock;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
-use super::super::{NameStore, NamesError, State};
+use super::super::{LEASE_MS, NameStore, NamesError, State};
+use super::listings::Listings;
 use super::{Failure, Result};
 
 /// How often an operation begins.
@@ -71,6 +72,11 @@ const fn is_computed(script: &Script) -> bool {
     matches!(script, Script::Make(_) | Script::Alone(_) | Script::Prepare(..) | Script::Decide(..))
 }
 
+/// Whether a script changes what a directory's listing has.
+const fn changes(script: &Script) -> bool {
+    is_computed(script) || matches!(script, Script::Finish(..))
+}
+
 /// Whether a script may have run though it failed so.
 const fn is_doubtful(error: &NamesError) -> bool {
     matches!(error, NamesError::NoAnswer(_) | NamesError::Unsound(_))
@@ -91,13 +97,16 @@ pub(super) struct Driver {
     sent: AtomicU64,
     completed: AtomicU64,
     waits: AtomicU64,
+    /// What was listed of directories.
+    pub(super) listings: Listings,
 }
 
 impl Driver {
     pub(super) fn new(store: Arc<dyn NameStore>, session: Session, wait: WaitLimit) -> Self {
         let [intents, sent, completed, waits] = [const { AtomicU64::new(0) }; 4];
         let (numbers, epochs) = (Mutex::new((0, 0)), RwLock::new(0));
-        Self { store, session, wait, intents, numbers, epochs, sent, completed, waits }
+        let listings = Listings::default();
+        Self { store, session, wait, intents, numbers, epochs, sent, completed, waits, listings }
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -172,7 +181,13 @@ impl Driver {
                 }
             }
             self.sent.fetch_add(1, Ordering::Relaxed);
+            let change = changes(script).then(|| self.listings.begin_change(shard));
             let answer = self.store.run(shard, script);
+            if let Some(change) = change {
+                // It may be made later still.
+                let is_over = !answer.as_ref().is_err_and(is_doubtful);
+                self.listings.end_change(change, is_over);
+            }
             drop(epochs);
             let answer = match answer {
                 Err(NamesError::Stale) if self.wait.clock.elapsed(sent) < STALE_LIMIT => {
@@ -194,6 +209,19 @@ impl Driver {
             self.waits.fetch_add(1, Ordering::Relaxed);
             self.wait.clock.sleep(self.wait.pause);
         }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.wait.clock.instant()
+    }
+
+    /// Asks for a lease of a directory of which a version was listed.
+    pub(super) fn lease(&self, directory: Inode, version: u64) -> bool {
+        let until = self.now() + Duration::from_millis(LEASE_MS);
+        let changes = self.listings.changes(directory);
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let is_leased = self.store.lease(directory, version).unwrap_or(false);
+        self.listings.lease((directory, version), is_leased.then_some(until), changes)
     }
 
     fn epoch(&self) -> u64 {

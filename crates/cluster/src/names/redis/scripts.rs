@@ -4,8 +4,13 @@
 //!
 //! `KEYS[1]` is the marker of the partition's epoch: it says in which epoch the names of the partition are confirmed, and by which
 //! server. The other keys are the shard: what it is, its entries, their order, its locks, and what it committed, before
-//! and after its locks were finished. `ARGV[1]` is the epoch that the node knows. A slot is `n` and a name, `p` (the
+//! and after its locks were finished. `ARGV[1]` is the epoch that the node knows, and the node's number as one that has leases. A slot is `n` and a name, `p` (the
 //! parent), `a` (the attributes) or `w` (all of the shard).
+//!
+//! A node that has listed a directory may have a lease of it, with which it believes what it listed for some milliseconds
+//! ([`Scripts::lease`]). Whatever would change the directory meanwhile, or lock something in it, waits for the lease's end,
+//! unless it comes from the node that has it: that knows what it changes. While something is locked, or somebody waits, or
+//! shortly after a change, there are no leases.
 
 use redis::Script;
 
@@ -15,14 +20,20 @@ const EPOCH: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
 local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch')
-if marker[1] ~= id or marker[2] ~= ARGV[1] then return {'stale'} end
+local epoch, lessee = string.match(ARGV[1], '^(%d+) ?(%d*)$')
+if marker[1] ~= id or not epoch or marker[2] ~= epoch then return {'stale'} end
 ";
 
 /// What all scripts know of a shard, and how they keep from answering what is too long.
 const SHARD: &str = r"
 local shard, names, order, locks, committed, finished = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed')
+local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed', 'version', 'lease', 'lessee')
 local kind, locked, next_place, changed = head[1], tonumber(head[2] or '0'), head[3], head[4] or '0'
+local version = head[5] or '0'
+local function now_us()
+  local clock = redis.call('TIME')
+  return tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+end
 local function bounded(value)
   if value and #value > 73792 then error(redis.error_reply('UNSOUND a value is too long')) end
   return value or ''
@@ -57,6 +68,14 @@ end
 /// there before and after (empty if nothing), and a flag.
 const REFUSAL: &str = r"
 local function refusal(first)
+  if head[6] and head[7] ~= lessee then
+    local left = tonumber(head[6]) - now_us()
+    -- A longer one was given before the clock was set back.
+    if left > 0 and left <= 100000 then
+      redis.pcall('HSET', shard, 'awaited', head[6])
+      return {'leased', string.format('%.0f', left)}
+    end
+  end
   for at = first, #ARGV, 5 do
     local what, slot, from = ARGV[at], ARGV[at + 1], ARGV[at + 2]
     local intent = in_the_way(slot)
@@ -80,9 +99,10 @@ end
 ";
 
 /// Makes a change that was compared before; the flag says of a name that the directory changed with it, of attributes
-/// that they say when it did, and of links that they are the last. At the end `save` writes what else changed.
+/// that they say when it did, and of links that they are the last. At the end `save` writes what else changed, and gives a
+/// directory another version, which is a time.
 const MAKE: &str = r"
-local ends, is_changed = false, false
+local ends = false
 local function make(what, slot, from, to, flag)
   if what == 'n' then
     local name = string.sub(slot, 2)
@@ -94,14 +114,11 @@ local function make(what, slot, from, to, flag)
       if from == '' then
         redis.call('ZADD', order, next_place, name)
         next_place = string.format('%.0f', tonumber(next_place) + 1)
-        is_changed = true
       end
     end
     if flag == '1' then
-      local clock = redis.call('TIME')
-      local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+      local now = now_us()
       if now > tonumber(changed) then changed = string.format('%.0f', now) end
-      is_changed = true
     end
   elseif what == 'p' then
     redis.call('HSET', shard, 'parent', to)
@@ -109,7 +126,6 @@ local function make(what, slot, from, to, flag)
     redis.call('HSET', shard, 'value', to)
     if flag == '1' then
       changed = '0'
-      is_changed = true
     end
   elseif what == 'l' then
     if flag == '1' then ends = true else redis.call('HSET', shard, 'value', to) end
@@ -123,8 +139,9 @@ end
 local function save()
   if ends then
     redis.call('DEL', shard, names, order, locks, committed, finished)
-  elseif is_changed then
-    redis.call('HSET', shard, 'next', next_place, 'changed', changed)
+  elseif kind == 'd' then
+    version = string.format('%.0f', math.max(now_us(), tonumber(version) + 1))
+    redis.call('HSET', shard, 'next', next_place, 'changed', changed, 'version', version)
   end
 end
 ";
@@ -184,7 +201,7 @@ for first = 1, count, 64 do
     if not entry then error(redis.error_reply('UNSOUND a name without an entry')) end
     room = room - #bounded(entry) - #bounded(some[at])
     if room < 0 and #all > 2 then
-      all[2] = '0'
+      all[2] = '0 ' .. version
       return all
     end
     all[#all + 1] = found[2 * (first + at - 1)]
@@ -192,8 +209,24 @@ for first = 1, count, 64 do
     all[#all + 1] = entry
   end
 end
-all[2] = is_last and '1' or '0'
+all[2] = (is_last and '1 ' or '0 ') .. version
 return all
+";
+
+/// Arguments: the version that the node listed, for how many microseconds it would believe that, and how long the
+/// directory must not have changed before, nor anybody have waited for a lease.
+const LEASE: &str = r"
+local now = now_us()
+local since = tonumber(redis.call('HGET', shard, 'awaited') or '0')
+since = math.max(since, tonumber(version))
+if kind ~= 'd' or locked > 0 or version ~= ARGV[2] or now - since < tonumber(ARGV[4]) then return {'differs'} end
+local lease = now + math.min(tonumber(ARGV[3]), 100000)
+if head[6] and tonumber(head[6]) > now then
+  lease = math.max(lease, tonumber(head[6]))
+  if head[7] ~= lessee then lessee = 'several' end
+end
+redis.call('HSET', shard, 'lease', string.format('%.0f', lease), 'lessee', lessee)
+return {'done'}
 ";
 
 /// Arguments: the changes.
@@ -340,6 +373,7 @@ pub(super) struct Scripts {
     pub(super) new: Script,
     pub(super) read: Script,
     pub(super) list: Script,
+    pub(super) lease: Script,
     pub(super) alone: Script,
     pub(super) prepare: Script,
     pub(super) decide: Script,
@@ -363,6 +397,7 @@ impl Scripts {
             new: of(&[EPOCH, SHARD, NEW]),
             read: there(&[IN_THE_WAY, READ]),
             list: there(&[LIST]),
+            lease: there(&[LEASE]),
             alone: there(&[IN_THE_WAY, REFUSAL, MAKE, ALONE]),
             prepare: there(&[IN_THE_WAY, REFUSAL, PREPARE]),
             decide: there(&[IN_THE_WAY, REFUSAL, MAKE, DECIDE]),

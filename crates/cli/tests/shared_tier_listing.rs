@@ -1,0 +1,124 @@
+//! What it costs the store of names to list a directory of a shared tier that another node filled, and that what is seen
+//! of it is never old.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_testkit::program;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::said;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::shared_tiers;
+
+const NODES: [&str; 2] = ["one", "two"];
+const FILES: usize = 10_000;
+const THREADS: usize = 8;
+/// How long a node believes what it listed (`halocline_cluster::names::LEASE_MS`).
+const LEASE_MS: u128 = 80;
+
+struct Nodes {
+    scratch: Scratch,
+    _store: RedisServer,
+}
+
+impl Nodes {
+    fn new() -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let store = RedisServer::start(&[])?;
+        shared_tiers::make(&scratch, &NODES);
+        for node in NODES {
+            let mounted = shared_tiers::mount(&scratch, &store.url(), node);
+            assert!(mounted.status.success(), "{}", said(&mounted));
+        }
+        Some(Self { scratch, _store: store })
+    }
+
+    fn at(&self, node: &str, name: &str) -> PathBuf {
+        self.scratch.path(node).join(name)
+    }
+
+    /// How many requests a node has sent to the store of names.
+    fn requests(&self, node: &str) -> u128 {
+        let status = self.scratch.status(node);
+        let notes = status["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
+        let told = notes.filter_map(|note| note.split_once(" request")?.0.rsplit_once("; "));
+        told.map(|(_, count)| count.parse().unwrap()).next().unwrap()
+    }
+}
+
+#[test]
+fn a_long_listing_of_what_another_node_made_costs_a_request_for_a_hundred_names() {
+    let Some(nodes) = Nodes::new() else { return };
+    let dir = nodes.at("one", "d");
+    fs::create_dir(&dir).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let dir = &dir;
+            scope.spawn(move || {
+                for number in 0..FILES / THREADS {
+                    File::create(dir.join(format!("{thread}-{number}"))).unwrap();
+                }
+            });
+        }
+    });
+    // A directory that changes is believed by nobody.
+    thread::sleep(Duration::from_millis(500));
+    let before = nodes.requests("two");
+    let begun = Instant::now();
+    let listed =
+        Command::new("ls").arg("-l").arg(nodes.at("two", "d")).stderr(Stdio::inherit()).output();
+    let lines = listed.unwrap().stdout.split(|byte| *byte == b'\n').count();
+    let leases = begun.elapsed().as_millis() / LEASE_MS;
+    let requests = nodes.requests("two") - before;
+    assert!(lines > FILES, "{lines}");
+    // However slow the machine is: pages, the way to the directory, and leases.
+    assert!(requests <= 40 + leases, "{requests} requests, {leases} leases");
+    println!("{requests} requests for {FILES} names in {:?}", begun.elapsed());
+}
+
+#[test]
+fn i15_what_is_listed_elsewhere_is_never_older_than_what_was_done() {
+    const CHANGES: u64 = 12;
+    let Some(nodes) = Nodes::new() else { return };
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    for number in 0..20 {
+        fs::write(nodes.at("one", &format!("d/{number}")), "x").unwrap();
+    }
+    let (answered, is_done) = (AtomicU64::new(1), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for node in NODES {
+            let (nodes, answered, is_done) = (&nodes, &answered, &is_done);
+            scope.spawn(move || {
+                let dir = nodes.at(node, "d");
+                while !is_done.load(Ordering::SeqCst) {
+                    fs::read_dir(&dir).unwrap().for_each(drop);
+                    for _ in 0..20 {
+                        let before = answered.load(Ordering::SeqCst);
+                        let size = fs::metadata(dir.join("7")).unwrap().len();
+                        assert!(size >= before, "{node}: {size}, though {before} was written");
+                    }
+                }
+            });
+        }
+        for size in 2..CHANGES {
+            // Longer than a directory must be left alone to be believed, and not so long.
+            thread::sleep(Duration::from_millis(if size % 3 == 0 { 100 } else { 400 }));
+            let node = NODES[usize::from(size % 2 == 0)];
+            let text = "x".repeat(usize::try_from(size).unwrap());
+            if size % 4 == 0 {
+                // Another file takes the name.
+                fs::write(nodes.at(node, "new"), text).unwrap();
+                fs::rename(nodes.at(node, "new"), nodes.at(node, "d/7")).unwrap();
+            } else {
+                let file = File::options().write(true).open(nodes.at(node, "d/7")).unwrap();
+                file.set_len(size).unwrap();
+            }
+            answered.store(size, Ordering::SeqCst);
+        }
+        is_done.store(true, Ordering::SeqCst);
+    });
+}
