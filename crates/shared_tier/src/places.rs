@@ -360,8 +360,7 @@ impl Places {
         self.shared.make(near, &step, Owner { mode, uid, gid })
     }
 
-    /// Removes a directory from the shared disk, and from the own SSD if its path was the same when it was made there, after
-    /// the store has removed it; `near` are the steps to it.
+    /// Removes a directory, to which `near` are the steps, from the shared disk and the own SSD, after the store did.
     ///
     /// # Errors
     /// Those of `rmdir(2)`, but not that something is left in it.
@@ -370,7 +369,6 @@ impl Places {
         self.shared.remove(last.number, near)?;
         let Some((_, Some(path))) = self.ssd.find(near)? else { return Ok(()) };
         match self.ssd.unlink(&path, AtFlags::REMOVEDIR) {
-            // What is left in it is found by a check.
             Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY) => Ok(()),
             done => done,
         }
