@@ -411,14 +411,15 @@ fn answer(
         Request::Jobs(change) => send(out, &Answer::from(engine.change_jobs(&change))),
         Request::JobPlaces(job) => send(out, &Answer::from(engine.job_places(&job))),
         Request::Ending {} => send(out, &Answer::Ok(shared.mounted.is_ending())),
-        Request::Join { .. } => {
-            let error = Error::invalid("this connection has joined", "use another connection");
-            send(out, &Answer::<()>::from(Err(error)))
-        }
+        Request::Join { .. } => send(out, &Answer::<()>::from(Err(has_joined()))),
         Request::Unmount { force, keep_dirty } => {
             moving(out, &[], |_, progress| shared.mounted.unmount(force, keep_dirty, progress))
         }
     }
+}
+
+fn has_joined() -> Error {
+    Error::invalid("this connection has joined", "use another connection")
 }
 
 /// Runs a long operation on `paths`: progress lines first, at most ten per second, then the report. It stops if the
