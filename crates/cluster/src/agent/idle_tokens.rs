@@ -33,76 +33,75 @@ impl IdleTokens {
         *self.is_due.lock() = true;
         self.changed.notify_all();
     }
-}
 
-impl Shared {
     /// Gives back what is held too much, until the agent stops.
-    pub(super) fn give_back(self: &Arc<Self>) {
-        while !self.is_stopped() {
-            self.give_idle_back();
-            let clock = &self.options.wait_clock;
-            let until = clock.instant() + self.options.poll;
-            let mut is_due = self.idle_tokens.is_due.lock();
-            clock.wait_while(&self.idle_tokens.changed, &mut is_due, |is_due| !*is_due, until);
+    pub(super) fn run(shared: &Arc<Shared>) {
+        let Self { is_due, changed } = &shared.idle_tokens;
+        while !shared.is_stopped() {
+            give_back(shared);
+            let clock = &shared.options.wait_clock;
+            let until = clock.instant() + shared.options.poll;
+            let mut is_due = is_due.lock();
+            clock.wait_while(changed, &mut is_due, |is_due| !*is_due, until);
             *is_due = false;
         }
     }
+}
 
-    /// Gives back the tokens of the files that rested longest if there are more than the limit, down to seven eighths of
-    /// it; of those first of which nothing is cached.
-    fn give_idle_back(&self) {
-        let limit = self.options.files_max.max(1);
-        if self.files.lock().len() <= limit || self.check_lease().is_err() {
+/// Gives back the tokens of the files that rested longest if there are more than the limit, down to seven eighths of
+/// it; of those first of which nothing is cached.
+fn give_back(shared: &Shared) {
+    let limit = shared.options.files_max.max(1);
+    if shared.files.lock().len() <= limit || shared.check_lease().is_err() {
+        return;
+    }
+    let files: Vec<_> = shared.files.lock().values().cloned().collect();
+    let held: Vec<_> = files.into_iter().filter(|file| !file.is_idle()).collect();
+    if held.len() <= limit {
+        return;
+    }
+    let excess = held.len() - (limit - limit / 8);
+    for file in longest_at_rest(shared, &held, excess) {
+        if shared.is_stopped() || shared.check_lease().is_err() {
             return;
         }
-        let files: Vec<_> = self.files.lock().values().cloned().collect();
-        let held: Vec<_> = files.into_iter().filter(|file| !file.is_idle()).collect();
-        if held.len() <= limit {
-            return;
-        }
-        let excess = held.len() - (limit - limit / 8);
-        for file in self.longest_at_rest(&held, excess) {
-            if self.is_stopped() || self.check_lease().is_err() {
-                return;
+        match file.give_at_rest(ALL) {
+            None => {}
+            Some(true) => {
+                add(&shared.counters.given_back);
+                forget(shared, file);
             }
-            match file.give_at_rest(ALL) {
-                None => {}
-                Some(true) => {
-                    add(&self.counters.given_back);
-                    self.forget(file);
-                }
-                // What kept this one keeps others, too; it is tried again after them.
-                Some(false) => return,
-            }
+            // What kept this one keeps others, too; it is tried again after them.
+            Some(false) => return,
         }
     }
+}
 
-    /// As many of the files, or those of them that rest, in the order in which they are to be given back.
-    fn longest_at_rest(&self, files: &[Arc<File>], number: usize) -> Vec<Arc<File>> {
-        let local_cache = self.local_cache.get().and_then(std::sync::Weak::upgrade);
-        let caches = |file: &File| local_cache.as_ref().is_some_and(|cache| cache.caches(file.id));
-        let mut at_rest: BinaryHeap<Reverse<(bool, Instant, usize)>> = files
-            .iter()
-            .enumerate()
-            .filter_map(|(at, file)| {
-                let since = file.at_rest_since()?;
-                Some(Reverse((caches(file), since, at)))
-            })
-            .collect();
-        std::iter::from_fn(|| at_rest.pop())
-            .take(number)
-            .map(|Reverse((_, _, at))| Arc::clone(&files[at]))
-            .collect()
-    }
+/// As many of the files, or those of them that rest, in the order in which they are to be given back.
+fn longest_at_rest(shared: &Shared, files: &[Arc<File>], number: usize) -> Vec<Arc<File>> {
+    let local_cache = shared.local_cache.get().and_then(std::sync::Weak::upgrade);
+    let caches = |file: &File| local_cache.as_ref().is_some_and(|cache| cache.caches(file.id));
+    let mut at_rest: BinaryHeap<Reverse<(bool, Instant, usize)>> = files
+        .iter()
+        .enumerate()
+        .filter_map(|(at, file)| {
+            let since = file.at_rest_since()?;
+            Some(Reverse((caches(file), since, at)))
+        })
+        .collect();
+    std::iter::from_fn(|| at_rest.pop())
+        .take(number)
+        .map(|Reverse((_, _, at))| Arc::clone(&files[at]))
+        .collect()
+}
 
-    /// Forgets a file of which nothing is held, unless the engine knows it.
-    fn forget(&self, file: Arc<File>) {
-        let id = file.id;
-        drop(file);
-        let mut files = self.files.lock();
-        let is_unused = |known: &Arc<File>| Arc::strong_count(known) == 1 && known.is_idle();
-        if files.get(&id).is_some_and(is_unused) {
-            files.remove(&id);
-        }
+/// Forgets a file of which nothing is held, unless the engine knows it.
+fn forget(shared: &Shared, file: Arc<File>) {
+    let id = file.id;
+    drop(file);
+    let mut files = shared.files.lock();
+    let is_unused = |known: &Arc<File>| Arc::strong_count(known) == 1 && known.is_idle();
+    if files.get(&id).is_some_and(is_unused) {
+        files.remove(&id);
     }
 }

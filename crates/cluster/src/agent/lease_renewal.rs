@@ -14,6 +14,7 @@ use halocline_os::catch_panic::caught;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Shared;
+use super::idle_tokens::IdleTokens;
 use super::lease::Where;
 use super::peer_queries::PeerQueries;
 use crate::counters::add;
@@ -76,7 +77,7 @@ impl Shared {
         let mut threads = vec![start("lease", |shared| shared.renew_in_time())?];
         threads.push(start("session", |shared| shared.run())?);
         threads.push(start("tokens heard", Self::listen)?);
-        threads.push(start("tokens back", Self::give_back)?);
+        threads.push(start("tokens back", IdleTokens::run)?);
         if self.options.peers.is_some() {
             threads.push(start("peer queries", PeerQueries::run)?);
         }
