@@ -87,6 +87,8 @@ impl Nodes {
 fn i15_what_one_node_makes_the_others_have_at_once() {
     let Some(nodes) = Nodes::new(3) else { return };
     nodes.write("one", "file", "hello");
+    // What is open somewhere does not move to who uses it.
+    let held = nodes.open("one", "file");
     for node in NODES {
         assert_eq!(nodes.read(node, "file"), "hello");
     }
@@ -96,6 +98,7 @@ fn i15_what_one_node_makes_the_others_have_at_once() {
     assert_eq!(fs::read_to_string(nodes.scratch.path("one-tiers/ssd/file")).unwrap(), "Jello");
     let place = nodes.locate("three", "file");
     assert_eq!(place["tier_name"], "ssd of one", "{place}");
+    drop(held);
     // What is open elsewhere has the size that it has there.
     let mut open = nodes.open("one", "file");
     open.write_all(&[b'x'; 10_000]).unwrap();

@@ -119,9 +119,11 @@ fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
     let told = String::from_utf8_lossy(&refused.stdout);
     assert!(!refused.status.success() && told.contains("has it open"), "{told}");
     drop(open);
+    // The other node may have used it often enough to have it by now.
+    nodes.scratch.succeed(&["warm", "two/b/below/g"]);
     let dry = nodes.scratch.succeed(&["cluster", "drain", "two", "one", "--dry-run", "--json"]);
     let dry: Value = serde_json::from_str(&dry).unwrap();
-    assert_eq!(dry["files"], 1, "{dry}: one file with two names");
+    assert_eq!(dry["files"], 1, "{dry}");
     nodes.scratch.succeed(&["cluster", "drain", "two", "one"]);
     let on = |node: &str| {
         let all = nodes.scratch.succeed(&["where", "one", "--json"]);

@@ -38,7 +38,7 @@ use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
 use crate::registry::{Entry, FileIdentity, Registry};
-use crate::store::{Store, StoreError};
+use crate::store::{Roll, Store, StoreError};
 use background::Background;
 use file::File;
 use idle_tokens::IdleTokens;
@@ -168,6 +168,7 @@ impl Agent {
             upkeep: Upkeep::new(roll.epoch),
             roll: LatestRoll::new(&store, &options.clock, roll),
             lease: OwnLease::new(&options),
+            background: Background::new(&options, &store, session),
             options,
             store,
             registry,
@@ -179,7 +180,6 @@ impl Agent {
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             peer_queries: PeerQueries::default(),
-            background: Background::default(),
             idle_tokens: IdleTokens::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
@@ -218,7 +218,7 @@ impl Agent {
             counts.contended_files += u64::from(holding.is_contended);
             counts.waiting += holding.waiting;
         }
-        let share = shared.known_share();
+        let share = shared.background.share();
         Counts {
             share_parts: u64::from(share.parts),
             others_use_origin: u64::from(share.others_serve),
@@ -248,7 +248,7 @@ impl Agent {
     /// If the store does not answer, or others must do something first.
     pub fn keep(&self) -> Result<(), StoreError> {
         self.shared.keep()?;
-        self.shared.tell_use();
+        self.shared.background.tell(self.shared.roll.nodes());
         Ok(())
     }
 
@@ -262,7 +262,7 @@ impl Agent {
             file.give_all_up()?;
         }
         self.stop();
-        self.shared.end_use();
+        self.shared.background.end();
         self.shared.end_session().map_err(cluster_error)?;
         self.shared.registry.leave(self.shared.session)
     }
@@ -301,7 +301,10 @@ impl Coherence for Agent {
     }
 
     fn share(&self, own: Use) -> Share {
-        self.shared.note_use(own)
+        if self.shared.background.note(own) {
+            self.shared.upkeep.wake();
+        }
+        self.shared.background.share()
     }
 
     fn reads_peers(&self) -> bool {
@@ -371,6 +374,21 @@ impl Shared {
             let mixed = RandomState::new().hash_one(self.session.0);
             new.version = (mixed >> 12).max(1);
         }
+    }
+
+    /// A roll under which tokens are granted, if there is one.
+    fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
+        let roll = self.roll.known();
+        if roll.members.grants(roll.epoch) {
+            return Ok(roll);
+        }
+        let roll = self.roll.refresh()?;
+        if roll.epoch != *self.upkeep.asserted.lock() {
+            self.upkeep.wake();
+        } else if !roll.members.grants(roll.epoch) {
+            self.confirm()?;
+        }
+        Ok(self.roll.known())
     }
 
     fn is_stopped(&self) -> bool {

@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_os::error::Result;
+use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::xattr::hidden_xattr;
 use halocline_vfs::{SetAttr, SetTime, Stat};
@@ -124,6 +125,10 @@ impl AttributeChanges {
         let Some(found) = self.lookup.find(inode)? else {
             let mut without_name = inode.without_name.lock();
             let file = without_name.file.clone().ok_or(Errno::STALE)?;
+            if stat_descriptor(&*file)?.raw.st_nlink > 0 {
+                // It has a name that is not known here: who opens it by that would not see the change.
+                return Err(Errno::STALE.into());
+            }
             set_attr_on(&*file, change)?;
             if let Some(last) = &mut without_name.last {
                 apply(change, last, now_ns);

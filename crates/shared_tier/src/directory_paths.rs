@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use halocline_model::namespace::{Inode as Number, Name, ROOT};
 use halocline_os::error::Result;
-use rustix::io::Errno;
 
 use crate::entry_names::os;
 use crate::inodes::{Inode, Table};
@@ -35,8 +34,9 @@ impl DirectoryPaths {
     pub(crate) fn known(&self, directory: Number) -> Result<Vec<DirectoryStep>> {
         let (mut steps, mut at) = (Vec::new(), directory);
         while at != ROOT {
+            // Names that were seen at different times may lead in a circle.
             if steps.len() >= DEPTH_MAX {
-                return Err(Errno::LOOP.into());
+                return self.store.steps(directory.0);
             }
             let Some(name) = self.table.find(at).and_then(|node| node.0.name()) else {
                 let mut above = self.store.steps(at.0)?;
@@ -64,5 +64,9 @@ impl DirectoryPaths {
 impl Directories for DirectoryPaths {
     fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
         self.store.steps(directory)
+    }
+
+    fn near(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
+        self.known(Number(directory))
     }
 }

@@ -32,5 +32,23 @@ pub(crate) fn of_store(error: &NamesError) -> Error {
             "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
         }
     };
+    if matches!(error, NamesError::Full(_)) {
+        // As of a disk that is full: programs know what to do then.
+        return Error::Refused { message: format!("{error}; {remedy}"), errno: libc::ENOSPC };
+    }
     Error::Cluster { what: error.to_string(), remedy: remedy.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_store_is_no_failure_of_the_device() {
+        let full = of_names(Failure::Store(NamesError::Full("memory".to_owned())));
+        assert_eq!(full.errno(), libc::ENOSPC);
+        assert!(full.to_string().contains("halocline cluster status"), "{full}");
+        let silent = of_names(Failure::Store(NamesError::NoAnswer("gone".to_owned())));
+        assert_eq!(silent.errno(), libc::EIO);
+    }
 }

@@ -2,30 +2,30 @@
 //!
 //! The store notes which sessions have a file open, so that nobody moves it meanwhile. The first open of a node on a file
 //! is noted, and the last close; a file that is made is noted as open in the moment in which it gets its name. A handle
-//! is good as long as the node's lease: once that was over, others may have moved the file.
+//! is good as long as the node's lease: once that was over, others may have moved the file ([`handle`]).
+
+mod handle;
 
 use std::fs::File;
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::Failure;
 use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::{contents, reopen, stat_descriptor};
-use halocline_vfs::{Allocate, Maker, Seek, Stat};
-use rustix::fs::{OFlags, fallocate, fcntl_getfl, fcntl_setfl, ftruncate};
+use halocline_vfs::namespace::{reopen, stat_descriptor};
+use halocline_vfs::{Maker, Stat};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, ftruncate};
 use rustix::io::Errno;
 
 use crate::acl::inherit;
 use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
-use crate::lookup::{Lookup, take_over};
+use crate::lookup::{Lookup, take_over, told_names};
 use crate::passthrough::{Passthrough, WhyOurs, is_unused};
 use crate::places::Place;
 use crate::ssd::OwnSsd;
@@ -281,12 +281,15 @@ impl Files {
             attributes.note_open(base.sessions.own(), writes(flags));
         }
         attributes.location = Some(place.clone());
-        let named = self
-            .keep_acl(&place, number.0, &attributes)
-            .and_then(|()| base.names.create_as(number, name, &attributes).map_err(of_names));
-        let named = named.inspect_err(|error| {
-            // Where the answer was lost, it may have its name.
-            if !matches!(error, Error::Cluster { .. }) {
+        let mut may_have_its_name = false;
+        let named = self.keep_acl(&place, number.0, &attributes).and_then(|()| {
+            base.names.create_as(number, name, &attributes).map_err(|failure| {
+                may_have_its_name = matches!(failure, Failure::Unknown(_));
+                of_names(failure)
+            })
+        });
+        let named = named.inspect_err(|_| {
+            if !may_have_its_name {
                 self.remove_data(&place, number.0);
             }
         })?;
@@ -398,7 +401,9 @@ impl Files {
             attributes.note_close(own);
             Ok(())
         };
-        for name in inode.names() {
+        // Another node may have renamed it since, and lists its name with the bytes then.
+        let told = || file.map_or_else(Vec::new, told_names);
+        for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
             match self.base.names.update_of((&name, inode.number), close) {
                 Ok(_) => return,
                 Err(Failure::Refused(_)) => {}
@@ -415,111 +420,4 @@ impl Files {
 /// Where the bytes of a file are.
 pub(crate) fn place_of(attributes: &Attributes) -> Result<&Place> {
     attributes.location.as_ref().ok_or_else(|| Errno::IO.into())
-}
-
-impl Handle {
-    /// The file, as long as nobody can have moved it.
-    fn file(&self) -> Result<&File> {
-        self.files.base.sessions.check()?;
-        if self.lapses == self.files.base.sessions.lapses() {
-            return Ok(&self.file);
-        }
-        Err(Error::Cluster {
-            what: format!(
-                "inode {}: this node had lost its lease since the file was opened, and others may have moved it",
-                self.node.0.number.0
-            ),
-            remedy: "open it again".to_owned(),
-        })
-    }
-
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let read = contents::read(self.file()?, offset, buf)?;
-        self.files.ssd.executor.counters.read(self.tier, read);
-        Ok(read)
-    }
-
-    /// Writes at an offset; at the end if the file was opened to append, whatever other nodes append meanwhile.
-    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let file = self.file()?;
-        self.write_all(file, offset, data)?;
-        self.files.ssd.executor.counters.written(self.tier, data.len());
-        if self.syncs { contents::sync(file, true) } else { Ok(()) }
-    }
-
-    /// Writes all of it. Where this node's SSD is full, others leave it for that.
-    fn write_all(&self, file: &File, offset: u64, data: &[u8]) -> Result<()> {
-        let (mut done, mut has_made_room) = (0, false);
-        while done < data.len() {
-            // What was written before is not written again: it may have been appended.
-            match file.write_at(&data[done..], offset + done as u64) {
-                Ok(0) => return Err(Errno::IO.into()),
-                Ok(written) => done += written,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    let error = Error::from(error);
-                    let left = (data.len() - done) as u64;
-                    let (number, is_here) = (self.node.0.number, self.tier == 0);
-                    let may_help = error.is_full() && is_here && !has_made_room;
-                    if !may_help || !self.files.ssd.make_room_for_write(number, left) {
-                        return Err(error);
-                    }
-                    has_made_room = true;
-                    // That may have taken longer than the lease.
-                    self.file()?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
-        contents::sync(self.file()?, data_only)
-    }
-
-    pub(crate) fn truncate(&self, size: u64) -> Result<()> {
-        Ok(ftruncate(self.file()?.as_fd(), size)?)
-    }
-
-    pub(crate) fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        Ok(fallocate(self.file()?, how.mode(), offset, len)?)
-    }
-
-    pub(crate) fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
-        contents::seek(self.file()?, offset, what)
-    }
-
-    /// Offers it to the kernel; see `Engine::pass_through`.
-    pub(crate) fn pass_through(
-        &self,
-        must: bool,
-        register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
-    ) -> bool {
-        let passthrough = &self.files.base.passthrough;
-        let file = (&self.node.0, self.file.as_fd());
-        let passed = passthrough.offer(file, (self.why_ours, must), register);
-        if passed {
-            self.node.0.noting.lock().is_passed = true;
-        }
-        self.is_passed.store(passed && self.why_ours.is_none(), Ordering::Release);
-        passed
-    }
-
-    /// Whether the kernel reads it by itself.
-    pub(crate) fn is_passed(&self) -> bool {
-        self.is_passed.load(Ordering::Acquire)
-    }
-
-    /// Whether it may be written through.
-    pub(crate) fn is_writable(&self) -> bool {
-        let flags = fcntl_getfl(&*self.file).unwrap_or(OFlags::RDONLY);
-        flags.intersects(OFlags::WRONLY | OFlags::RDWR)
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        let files = Arc::clone(&self.files);
-        files.close(self);
-    }
 }

@@ -8,7 +8,7 @@
 //! - [`engine`]: what a front end asks, passed on; [`tree`]: the names as its tree; [`control`]: what people ask;
 //! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`directory`]: listings;
 //! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
-//!   the disks following the store; [`acl`]: what new inodes inherit;
+//!   the disks following the store ([`disk_names`]); [`acl`]: what new inodes inherit;
 //! - [`passthrough`]: which open files the kernel serves by itself;
 //! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them, and as [`ssd`] keeps the space on
 //!   this node's SSD by a policy;
@@ -29,6 +29,7 @@ mod base;
 mod control;
 mod directory;
 mod directory_paths;
+mod disk_names;
 mod engine;
 mod entry_names;
 mod errors;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure, Listed};
-use halocline_model::namespace::EntryName;
+use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{stat_descriptor, statx};
 use halocline_vfs::{SetTime, Stat};
@@ -22,10 +22,13 @@ use crate::entry_names::entry_name;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node};
 use crate::passthrough::is_unused;
+use crate::places::marks;
 
 /// How often an inode is looked for again while a rename of it is under way, and how long apart.
 const RENAME_WAITS: usize = 20_000;
 const RENAME_PAUSE: Duration = Duration::from_millis(1);
+/// How often it is looked for the new name of an open file that another node has renamed, so far apart.
+const TOLD_WAITS: usize = 100;
 /// What programs may best read at once.
 const BLOCK_BYTES: i64 = 4096;
 
@@ -121,6 +124,12 @@ pub(crate) fn take_over(attributes: &mut Attributes, data: &Stat) {
     attributes.ctime_ns = attributes.ctime_ns.max(joined(raw.st_ctime, raw.st_ctime_nsec));
 }
 
+/// The names that are listed with the bytes of a file.
+pub(crate) fn told_names(file: &File) -> Vec<EntryName> {
+    let names = marks::names(file).into_iter();
+    names.map(|(directory, name)| EntryName { directory: Number(directory), name }).collect()
+}
+
 /// Attributes of an open file without a name: those that were known last, and what the file with the bytes has.
 fn stat_without_name(inode: &Inode) -> Result<Stat> {
     let without_name = inode.without_name.lock();
@@ -176,7 +185,7 @@ impl Lookup {
         (node, stat)
     }
 
-    /// What an inode is now; `None` if none of its known names leads to it any more.
+    /// What an inode is now; `None` if no name is known that leads to it.
     ///
     /// # Errors
     /// If the store does not answer.
@@ -187,6 +196,36 @@ impl Lookup {
                 found => Ok(Some(Found { name: None, node: found.map_err(of_names)? })),
             };
         }
+        match self.find_by_known_names(inode)? {
+            Some(found) => Ok(Some(found)),
+            None => self.find_by_told_names(inode),
+        }
+    }
+
+    /// What a file that is open here is after another node has renamed it: whoever does that lists its name with the bytes.
+    fn find_by_told_names(&self, inode: &Inode) -> Result<Option<Found>> {
+        let Some(file) = inode.without_name.lock().file.clone() else { return Ok(None) };
+        for _ in 0..TOLD_WAITS {
+            for name in told_names(&file) {
+                match self.base.names.lookup(&name) {
+                    Ok(node) if node.inode == inode.number => {
+                        inode.add_name(name.clone());
+                        return Ok(Some(Found { name: Some(name), node }));
+                    }
+                    Ok(_) | Err(Failure::Refused(_)) => {}
+                    Err(failure) => return Err(of_names(failure)),
+                }
+            }
+            if stat_descriptor(&*file)?.raw.st_nlink == 0 {
+                break;
+            }
+            // Its name was changed or removed just now, and the disk follows.
+            thread::sleep(RENAME_PAUSE);
+        }
+        Ok(None)
+    }
+
+    fn find_by_known_names(&self, inode: &Inode) -> Result<Option<Found>> {
         for _ in 0..RENAME_WAITS {
             let is_renamed = inode.renames.load(Ordering::SeqCst) > 0;
             for name in inode.names() {

@@ -321,7 +321,13 @@ impl MoveCommands<'_> {
             ));
         }
         let is_there = self.executor.is_on(place, self.tier);
-        let (size, place) = (node.attributes.size, place.clone());
+        let mut size = node.attributes.size;
+        if node.attributes.is_written() {
+            // The store has the size of before it was opened; that of bytes that are not reached stays.
+            let found = self.base.places.stat(place, node.inode.0);
+            size = found.map_or(size, |found| found.raw.st_size.unsigned_abs());
+        }
+        let place = place.clone();
         let is_over = |open: &Open| self.base.sessions.is_over(open.session);
         let is_open = node.attributes.many_opens || !node.attributes.opens.iter().all(is_over);
         files.push(Named { path, name, inode: node.inode, size, place, is_there, is_open });

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{Entry, EntryName, Flags, Inode as Number};
 use halocline_os::error::Result;
@@ -14,11 +14,12 @@ use rustix::io::Errno;
 
 use crate::acl::inherit;
 use crate::base::Base;
+use crate::disk_names::DiskNames;
 use crate::entry_names::{entry_name_of_program, os};
 use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
-use crate::lookup::{Found, Lookup, file_type};
+use crate::lookup::{Found, Lookup};
 use crate::places::{DirectoryStep, Place};
 
 /// Changes names.
@@ -60,6 +61,11 @@ impl Drop for Renaming {
 impl NameChanges {
     pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>, files: &Arc<Files>) -> Self {
         Self { base: Arc::clone(base), lookup: Arc::clone(lookup), files: Arc::clone(files) }
+    }
+
+    fn disk(&self) -> DiskNames<'_> {
+        let base = &self.base;
+        DiskNames { names: &base.names, places: &base.places, directories: &*base.paths }
     }
 
     /// Makes something other than an open file.
@@ -108,20 +114,8 @@ impl NameChanges {
             Make::Directory(_) => {}
         }
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
-        follow("make", &name, self.make_other(&name, made.inode, &attributes));
+        follow("make", &name, self.disk().made(&name, made.inode, &attributes));
         Ok(self.lookup.seen(&name, made))
-    }
-
-    /// Makes a symbolic link, pipe, socket or device on the shared disk.
-    fn make_other(&self, name: &EntryName, number: Number, of: &Attributes) -> Result<()> {
-        let near = self.base.near(name.directory)?;
-        let places = &self.base.places;
-        if of.kind == Kind::Symlink {
-            let target = std::os::unix::ffi::OsStrExt::from_bytes(of.target.as_slice());
-            return places.make_link(&near, &name.name, number.0, target, (of.uid, of.gid));
-        }
-        let mode = file_type(of.kind) | of.mode;
-        places.make_special(&near, &name.name, number.0, (mode, of.uid, of.gid, of.rdev))
     }
 
     fn make_directory(
@@ -144,7 +138,7 @@ impl NameChanges {
         let done = base.names.make_directory_as(number, name, &attributes);
         let done = done.inspect_err(|failure| {
             // Where the answer was lost, it may have its name.
-            if matches!(failure, Failure::Refused(_) | Failure::Contended) {
+            if !matches!(failure, Failure::Unknown(_)) {
                 let own = DirectoryStep { number: number.0, name: name.name.clone() };
                 let steps = [&near[..], &[own]].concat();
                 follow("mkdir", name, base.places.remove_directory(&steps));
@@ -179,7 +173,7 @@ impl NameChanges {
         node.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
             Kind::File => self.tell_names(&node.0, &linked),
-            _ => self.make_other(&to, linked.inode, &linked.attributes),
+            _ => self.disk().made(&to, linked.inode, &linked.attributes),
         };
         follow("link", &to, followed);
         Ok(self.lookup.shown(&node.0, &linked))
@@ -212,7 +206,7 @@ impl NameChanges {
     /// Something has lost one of several names.
     fn lost_a_name(&self, name: &EntryName, number: Number) {
         // Of a link or special file each name is one on the shared disk; a file has none there by this number.
-        follow("unlink", name, self.remove_other(name, number));
+        follow("unlink", name, self.disk().lost(name, number));
         follow("unlink", name, self.note_change(number));
     }
 
@@ -250,13 +244,8 @@ impl NameChanges {
                     self.files.remove_data(place, gone.inode.0);
                 }
             }
-            _ => follow("unlink", name, self.remove_other(name, gone.inode)),
+            _ => follow("unlink", name, self.disk().lost(name, gone.inode)),
         }
-    }
-
-    fn remove_other(&self, name: &EntryName, number: Number) -> Result<()> {
-        let near = self.base.near(name.directory)?;
-        self.base.places.remove_other(&near, &name.name, number.0)
     }
 
     /// Removes an empty directory.
@@ -363,11 +352,9 @@ impl NameChanges {
         }
         self.files.renamed(number, to);
         let done = match moved {
-            Entry::Directory(_) => self.base.near(to.directory).and_then(|near| {
-                let replaced = replaced.map(|number| number.0);
-                self.base.places.rename_directory(number.0, &near, &to.name, replaced)?;
-                self.note_change(number)
-            }),
+            Entry::Directory(_) => {
+                self.disk().renamed(number, to, replaced).and_then(|()| self.note_change(number))
+            }
             Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),
         };
         follow("rename", to, done);
@@ -382,8 +369,8 @@ impl NameChanges {
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
-            self.make_other(to, number, &found.attributes)?;
-            self.remove_other(from, number)?;
+            self.disk().made(to, number, &found.attributes)?;
+            self.disk().lost(from, number)?;
             return self.note_change(number);
         }
         if found.links > 1 {
@@ -395,10 +382,15 @@ impl NameChanges {
         let old = place_of(&found.attributes)?.clone();
         let near = self.base.near(to.directory)?;
         let new = places.link(&old, number.0, &near, &to.name)?;
-        let names = [(to.directory.0, to.name.clone())];
-        let swapped = places
-            .set_names(&new, number.0, &names)
-            .and_then(|()| self.set_place((to, number), &old, &new));
+        let name = (to.directory.0, to.name.clone());
+        let of = &found.attributes;
+        let is_own = |open: &Open| open.session == self.base.sessions.own();
+        let told = if of.many_opens || !of.opens.iter().all(is_own) {
+            places.tell_name(&new, number.0, &name)
+        } else {
+            places.set_names(&new, number.0, std::slice::from_ref(&name))
+        };
+        let swapped = told.and_then(|()| self.set_place((to, number), &old, &new));
         match swapped {
             Ok(()) => places.remove(&old, number.0),
             Err(error) => {

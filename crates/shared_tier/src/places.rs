@@ -7,6 +7,7 @@
 //!   symbolic link: others may own directories and files on these disks.
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
+mod directories;
 pub(crate) mod marks;
 mod moving;
 pub(crate) mod peers;
@@ -16,7 +17,6 @@ pub(crate) mod tree;
 mod users_xattrs;
 
 use std::ffi::OsStr;
-use std::fmt::Debug;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ use halocline_vfs::{SetAttr, Stat};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
+pub use directories::{Directories, DirectoryStep};
 use peers::Peers;
 use shared_disk::SharedDisk;
 use steps::Steps;
@@ -44,24 +45,6 @@ pub type Place = Location;
 pub const SSD: u8 = 0;
 /// The tier of the shared disk.
 pub const SHARED: u8 = 1;
-
-/// A directory on the way from the root to another one; the root itself is no step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirectoryStep {
-    /// Its number.
-    pub number: u64,
-    /// Its name in the directory before.
-    pub name: Name,
-}
-
-/// Says where directories are in the store.
-pub trait Directories: Debug + Send + Sync {
-    /// The steps from the root to the directory with a number, it included. They may be wrong by the time of the answer.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such directory.
-    fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>>;
-}
 
 /// All disks, as one node sees them. Threads may share it.
 #[derive(Debug)]
@@ -118,7 +101,6 @@ impl Places {
         &self.node
     }
 
-    /// The own SSD.
     pub(crate) fn ssd(&self) -> &Tree {
         &self.ssd
     }
@@ -180,8 +162,7 @@ impl Places {
         })
     }
 
-    /// Makes a file on a tier, the own SSD or the shared disk, or on the other one if that is full, and opens it for
-    /// reading and writing.
+    /// Makes a file on a tier, or on the other one of the node if that is full; it is open for reading and writing.
     ///
     /// # Errors
     /// `ENOSPC` if both are full.
@@ -202,7 +183,7 @@ impl Places {
         }
     }
 
-    fn make_file_on(
+    pub(crate) fn make_file_on(
         &self,
         tier: u8,
         near: &[DirectoryStep],
@@ -305,6 +286,16 @@ impl Places {
         })
     }
 
+    /// Lists the only name of a file, also where it is that of its place: nodes that have it open find that out by it.
+    ///
+    /// # Errors
+    /// As [`Places::open_file`].
+    pub fn tell_name(&self, place: &Place, inode: u64, name: &(u64, Name)) -> Result<()> {
+        self.find(place, inode, |tree, fd, _| {
+            tree.step("listing a file's name", || marks::set_names(&fd, &[name.clone()]))
+        })
+    }
+
     /// Removes the file at a place. It is no error if it is gone.
     ///
     /// # Errors
@@ -367,13 +358,18 @@ impl Places {
         self.shared.make(near, &step, Owner { mode, uid, gid })
     }
 
-    /// Removes a directory from the shared disk, after the store has removed it; `near` are the steps to it.
+    /// Removes a directory, to which `near` are the steps, from the shared disk and the own SSD, after the store did.
     ///
     /// # Errors
     /// Those of `rmdir(2)`, but not that something is left in it.
     pub fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
         let last = near.last().ok_or(Errno::BUSY)?;
-        self.shared.remove(last.number, near)
+        self.shared.remove(last.number, near)?;
+        let Some((_, Some(path))) = self.ssd.find(near)? else { return Ok(()) };
+        match self.ssd.unlink(&path, AtFlags::REMOVEDIR) {
+            Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY) => Ok(()),
+            done => done,
+        }
     }
 
     /// Before the store renames a directory: `near` are the steps to it.

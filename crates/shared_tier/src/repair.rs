@@ -138,7 +138,7 @@ pub fn run(
             State::Held if is_sound => return Err(of_store(NamesError::Held)),
             _ => View::default(),
         };
-        let found = found(&disks.all, &mut Shown(1 << 62))?;
+        let found = found(&disks.all, &view, &mut Shown(1 << 62))?;
         return Ok(Repair::new(&disks, view, !is_sound)?.plan(&found));
     }
     if is_sound {
@@ -149,8 +149,8 @@ pub fn run(
     }
     store.begin_epoch(true).map_err(of_store)?;
     let mut numbers = StoreNumbers::new(store)?;
-    let found = found(&disks.all, &mut numbers)?;
     let view = if is_sound { View::read(store).map_err(of_store)? } else { View::default() };
+    let found = found(&disks.all, &view, &mut numbers)?;
     let mut repair = Repair::new(&disks, view, !is_sound)?;
     let report = repair.plan(&found);
     repair.number(&found)?;
@@ -485,5 +485,7 @@ fn positions<T>(all: &[T], is: impl Fn(&T) -> bool) -> Vec<usize> {
     all.iter().enumerate().filter(|(_, one)| is(one)).map(|(at, _)| at).collect()
 }
 
+#[cfg(test)]
+mod forged_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -33,24 +33,23 @@ impl IdleTokens {
         *self.is_due.lock() = true;
         self.changed.notify_all();
     }
+}
 
-    /// Gives back what is held too much, until the agent stops.
-    pub(super) fn run(shared: &Arc<Shared>) {
-        let Self { is_due, changed } = &shared.idle_tokens;
-        while !shared.is_stopped() {
-            give_back(shared);
-            let clock = &shared.options.wait_clock;
-            let until = clock.instant() + shared.options.poll;
-            let mut is_due = is_due.lock();
-            clock.wait_while(changed, &mut is_due, |is_due| !*is_due, until);
-            *is_due = false;
-        }
+/// Gives back what is held too much, until the agent stops: the body of a thread.
+pub(super) fn give_back(shared: &Arc<Shared>) {
+    while !shared.is_stopped() {
+        give_idle_back(shared);
+        let clock = &shared.options.wait_clock;
+        let until = clock.instant() + shared.options.poll;
+        let mut is_due = shared.idle_tokens.is_due.lock();
+        clock.wait_while(&shared.idle_tokens.changed, &mut is_due, |is_due| !*is_due, until);
+        *is_due = false;
     }
 }
 
 /// Gives back the tokens of the files that rested longest if there are more than the limit, down to seven eighths of
 /// it; of those first of which nothing is cached.
-fn give_back(shared: &Shared) {
+fn give_idle_back(shared: &Shared) {
     let limit = shared.options.files_max.max(1);
     if shared.files.lock().len() <= limit || shared.check_lease().is_err() {
         return;

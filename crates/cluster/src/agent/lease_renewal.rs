@@ -13,10 +13,9 @@ use halocline_model::token::{Epoch, Session};
 use halocline_os::catch_panic::caught;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::Shared;
-use super::idle_tokens::IdleTokens;
 use super::lease::Where;
 use super::peer_queries::PeerQueries;
+use super::{Shared, idle_tokens, yielding};
 use crate::counters::add;
 use crate::registry::Place;
 use crate::store::{Lease, Result, Roll, StoreError};
@@ -76,13 +75,13 @@ impl Shared {
         };
         let mut threads = vec![start("lease", |shared| shared.renew_in_time())?];
         threads.push(start("session", |shared| shared.run())?);
-        threads.push(start("tokens heard", Self::listen)?);
-        threads.push(start("tokens back", IdleTokens::run)?);
+        threads.push(start("tokens heard", yielding::listen)?);
+        threads.push(start("tokens back", idle_tokens::give_back)?);
         if self.options.peers.is_some() {
             threads.push(start("peer queries", PeerQueries::run)?);
         }
         for _ in 0..WORKERS {
-            threads.push(start("tokens given", Self::work)?);
+            threads.push(start("tokens given", yielding::give_up)?);
         }
         Ok(threads)
     }
@@ -104,7 +103,7 @@ impl Shared {
         while !self.is_stopped() {
             let kept = self.keep();
             if kept.is_ok() {
-                self.tell_use();
+                self.background.tell(self.roll.nodes());
             }
             let pause = if kept.is_ok() { third } else { third.min(self.options.poll) };
             if let Err(error) = kept {

@@ -6,6 +6,8 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::{Name, ROOT};
@@ -24,8 +26,11 @@ use super::{Directories, DirectoryStep, marks};
 
 /// The most paths of directories that are remembered.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// How often a directory is looked for that others rename meanwhile.
-const TRIES: usize = 4;
+/// How often a directory is looked for that others rename meanwhile: two seconds in all.
+const TRIES: u32 = 40;
+/// How long it is waited the first time; then twice as long each time, up to `PAUSE_MAX`.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// The shared disk.
 #[derive(Debug)]
@@ -59,7 +64,10 @@ impl SharedDisk {
             return Ok(found);
         }
         // Others may rename it, or one above, again and again meanwhile.
-        for _ in 0..TRIES {
+        for again in 0..TRIES {
+            if again > 0 {
+                thread::sleep(PAUSE.saturating_mul(1 << again.min(16)).min(PAUSE_MAX));
+            }
             let steps = self.directories.steps(number)?;
             if let Some(found) = self.look(number, Some(&steps))? {
                 return Ok(found);

@@ -1,7 +1,9 @@
 //! The names that the disks have together, from what was found on each.
 //!
 //! What stands in attributes are claims: whoever owns a file can write them, where he reaches the disk. What must hold:
-//! a claim gives nobody a name in a directory that he could not write to, no other owner, and nobody's number.
+//! a claim gives nobody a name in a directory that he could not write to, no other owner, and nobody's number. What is where
+//! a sound store has it, with its number, is that file or directory, whoever else claims the number: copies made by
+//! `cp -a` past the mounts do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +14,7 @@ use halocline_os::private::own_uid;
 
 use super::disks::Disk;
 use super::scan::{Item, tell};
+use super::view::View;
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
 
@@ -72,24 +75,48 @@ pub(crate) trait Numbers {
     fn fresh(&mut self) -> Result<u64>;
 }
 
+/// Whose a directory is, and who else may make names in it.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+impl Owner {
+    const fn of(attributes: &Attributes) -> Self {
+        Self { uid: attributes.uid, gid: attributes.gid, mode: attributes.mode }
+    }
+
+    /// Whether all who may write a file, and so its attributes, may make names in this directory.
+    const fn admits_writers_of(&self, file: &Attributes) -> bool {
+        let is_open = self.mode & 0o002 != 0;
+        let admits_group = is_open || self.mode & 0o020 != 0 && self.gid == file.gid;
+        (file.mode & 0o002 == 0 || is_open) && (file.mode & 0o020 == 0 || admits_group)
+    }
+}
+
 /// Puts it together.
 struct Builder<'a> {
     disks: &'a [Disk],
+    /// What a sound store says.
+    view: &'a View,
     numbers: &'a mut dyn Numbers,
     found: Found,
     /// Names that are taken, and numbers of directories with them.
     taken: BTreeMap<(u64, Name), Option<u64>>,
     /// The number of each directory of each disk.
     directory_of: BTreeMap<At, u64>,
-    owners: BTreeMap<u64, u32>,
+    owners: BTreeMap<u64, Owner>,
     /// Numbers of files.
     used: BTreeSet<u64>,
 }
 
-/// The names that disks have together; the first one is the shared disk.
-pub(crate) fn found(disks: &[Disk], numbers: &mut dyn Numbers) -> Result<Found> {
+/// The names that disks have together; the first one is the shared disk. `view` is what the store says, if it is sound.
+pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> Result<Found> {
     let mut builder = Builder {
         disks,
+        view,
         numbers,
         found: Found::default(),
         taken: BTreeMap::new(),
@@ -98,7 +125,7 @@ pub(crate) fn found(disks: &[Disk], numbers: &mut dyn Numbers) -> Result<Found> 
         used: BTreeSet::new(),
     };
     if let Some(root) = disks.first().and_then(|shared| shared.scanned.root.as_ref()) {
-        builder.owners.insert(ROOT.0, root.uid);
+        builder.owners.insert(ROOT.0, Owner::of(root));
     }
     builder.shared_directories()?;
     builder.ssd_directories()?;
@@ -148,11 +175,15 @@ impl<'a> Builder<'a> {
                 *claims.entry(number).or_default() += 1;
             }
         }
+        let mut believed_of_several = BTreeSet::new();
         for at in all {
             let item = self.item(at);
             let claimed = item.number;
-            let believed =
-                claimed.filter(|number| self.is_given(*number) && claims.get(number) == Some(&1));
+            let is_believed = |number: &u64| {
+                claims.get(number) == Some(&1)
+                    || self.is_stored_directory(*number, at) && believed_of_several.insert(*number)
+            };
+            let believed = claimed.filter(|number| self.is_given(*number)).filter(is_believed);
             if claimed.is_some() && believed.is_none() {
                 self.told(at, "it says that it is another directory, and gets a number of its own");
             }
@@ -165,6 +196,29 @@ impl<'a> Builder<'a> {
             self.directory(at, number, name, believed.is_some());
         }
         Ok(())
+    }
+
+    /// Whether a directory of the shared disk is where the store has the one with a number.
+    fn is_stored_directory(&self, number: u64, at: At) -> bool {
+        self.view.directories.get(&number).is_some_and(|(parent, name)| {
+            *parent == self.above(at) && candidates(name, number).contains(&name_of(self.item(at)))
+        })
+    }
+
+    /// Whether one of the paths of a file is where the store has the one with a number.
+    fn is_stored_file(&self, number: u64, paths: &[At]) -> bool {
+        let stored =
+            self.view.files.get(&number).and_then(|file| file.attributes.location.as_ref());
+        stored.is_some_and(|place| paths.iter().any(|at| self.place(*at).as_ref() == Some(place)))
+    }
+
+    fn place(&self, at: At) -> Option<Location> {
+        let (node, path) = (self.disks[at.0].node.clone(), &self.item(at).path);
+        let (tier, base, path) = match node {
+            Some(_) => (SSD, ROOT.0, Some(path.clone())),
+            None => (SHARED, self.above(at), RelativePath::new(path.last())),
+        };
+        path.map(|path| Location { node, tier, base, path })
     }
 
     /// The name without the number by which it was made one of its own, if nothing else has that.
@@ -184,7 +238,7 @@ impl<'a> Builder<'a> {
         let (item, parent) = (self.item(at), self.above(at));
         let (is_shared, attributes) = (at.0 == 0, item.attributes.clone());
         self.taken.insert((parent, name.clone()), Some(number));
-        self.owners.insert(number, attributes.uid);
+        self.owners.insert(number, Owner::of(&attributes));
         let at = is_shared.then_some(at);
         let directory = FoundDirectory { number, parent, name, attributes, at, is_numbered };
         self.found.directories.push(directory);
@@ -270,6 +324,10 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+        // The first one that claims a number gets it.
+        groups.sort_by_key(|key| {
+            !numbered[key].iter().any(|paths| self.is_stored_file(key.0, paths))
+        });
         for key in groups {
             let copies = numbered.remove(&key).unwrap_or_default();
             self.copies(key.0, &copies)?;
@@ -294,7 +352,9 @@ impl<'a> Builder<'a> {
                 copies.iter().position(|copy| is(marks(copy)))
             };
             let newest = copies.iter().filter_map(|copy| marks(copy).1).max();
-            by(&|marks| marks == (None, None))
+            let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
+            stored
+                .or_else(|| by(&|marks| marks == (None, None)))
                 .or_else(|| by(&|(leaving, _)| leaving.is_some()))
                 .or_else(|| by(&|(_, arriving)| arriving == newest))
                 .unwrap_or_default()
@@ -346,12 +406,7 @@ impl<'a> Builder<'a> {
             free_names.push((directory, name));
         }
         let mut attributes = item.attributes.clone();
-        let node = self.disks[at.0].node.clone();
-        let (tier, base, path) = match node {
-            Some(_) => (SSD, ROOT.0, Some(item.path.clone())),
-            None => (SHARED, self.above(at), RelativePath::new(item.path.last())),
-        };
-        attributes.location = path.map(|path| Location { node, tier, base, path });
+        attributes.location = self.place(at);
         self.found.files.push(FoundFile { number, names: free_names, attributes, at, is_numbered });
         Ok(())
     }
@@ -366,14 +421,16 @@ impl<'a> Builder<'a> {
         if number.is_none() || item.names.is_empty() {
             return of_places;
         }
-        let is_on_ssd = self.disks[paths[0].0].node.is_some();
-        let owner = item.attributes.uid;
+        let disk = &self.disks[paths[0].0];
+        let is_root_closed = disk.scanned.root.as_ref().is_some_and(|root| root.mode & 0o077 == 0);
+        let is_closed = disk.node.is_some() && (is_root_closed || item.above.is_some());
+        let file = &item.attributes;
         let own_places: BTreeSet<u64> = paths.iter().map(|at| self.above(*at)).collect();
         let is_believed = |directory: &u64| match self.owners.get(directory) {
             None => false,
-            // Directories on SSDs are closed: only we listed these.
-            Some(_) if is_on_ssd || own_places.contains(directory) => true,
-            Some(uid) => *uid == owner || owner == own_uid(),
+            // Directories on SSDs are closed, but for the root, which is the operator's: only we listed these.
+            Some(_) if is_closed || own_places.contains(directory) => true,
+            Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
         };
         let (believed, others): (Vec<_>, Vec<_>) =
             item.names.iter().cloned().partition(|(directory, _)| is_believed(directory));

@@ -187,17 +187,19 @@ impl Node {
     }
 
     pub(crate) fn create(&self, directory: u64, called: &str, text: &str) -> Result<u64> {
+        self.create_on(crate::places::SSD, (directory, called), text)
+    }
+
+    pub(crate) fn create_on_shared(&self, directory: u64, called: &str, text: &str) -> Result<u64> {
+        self.create_on(crate::places::SHARED, (directory, called), text)
+    }
+
+    fn create_on(&self, tier: u8, (directory, called): (u64, &str), text: &str) -> Result<u64> {
         let inode = self.names.number().unwrap();
         let (uid, gid) = Self::owner();
         let near = self.near(directory);
-        let made = self.places.make_file(
-            &near,
-            &name(called),
-            inode.0,
-            (0o644, uid, gid),
-            crate::places::SSD,
-        )?;
-        let (place, fd) = made;
+        let owner = crate::places::tree::Owner { mode: 0o644, uid, gid };
+        let (place, fd) = self.places.make_file_on(tier, &near, &name(called), inode.0, owner)?;
         File::from(fd).write_all(text.as_bytes())?;
         let mut attributes = Attributes::new(Kind::File, 0o644, 0);
         (attributes.uid, attributes.gid, attributes.size) = (uid, gid, text.len() as u64);

@@ -1,0 +1,275 @@
+//! What nodes of a shared tier do to each other's open files and renames, a store without memory, a node that stands still for
+//! longer than its lease (I12, I13, I15).
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use halocline_testkit::program;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::said;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::shared_tiers;
+use halocline_testkit::waiting::{SetOnDrop, eventually, within};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
+use rustix::process::{Signal, kill_process};
+
+const NODES: [&str; 3] = ["one", "two", "three"];
+
+struct Nodes {
+    scratch: Scratch,
+    store: RedisServer,
+}
+
+impl Nodes {
+    /// Mounts so many; `None`, with the reason, where that cannot be tried.
+    fn new(count: usize) -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let store = RedisServer::start(&[])?;
+        shared_tiers::make(&scratch, &NODES);
+        for node in &NODES[..count] {
+            let mounted = shared_tiers::mount(&scratch, &store.url(), node);
+            assert!(mounted.status.success(), "{}", said(&mounted));
+        }
+        Some(Self { scratch, store })
+    }
+
+    fn at(&self, node: &str, name: &str) -> PathBuf {
+        self.scratch.path(node).join(name)
+    }
+
+    fn demotes(&self, node: &str, name: &str) -> bool {
+        self.scratch.halocline(&["demote", &format!("{node}/{name}")]).status.success()
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// All names in a directory, sorted.
+fn names(path: &Path) -> Vec<String> {
+    let names = fs::read_dir(path).unwrap();
+    let mut names: Vec<_> =
+        names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn i15_an_open_file_that_another_node_renames_is_the_same_file() {
+    let Some(nodes) = Nodes::new(3) else { return };
+    fs::write(nodes.at("one", "old"), "hello").unwrap();
+    let held = File::options().read(true).write(true).open(nodes.at("one", "old")).unwrap();
+    fs::rename(nodes.at("two", "old"), nodes.at("two", "new")).unwrap();
+    assert_eq!(held.metadata().unwrap().nlink(), 1, "it has a name");
+    held.set_permissions(PermissionsExt::from_mode(0o600)).unwrap();
+    assert_eq!(mode(&nodes.at("two", "new")), 0o600);
+    // Once more, into a directory, and with one name of several.
+    fs::create_dir(nodes.at("three", "d")).unwrap();
+    fs::rename(nodes.at("three", "new"), nodes.at("three", "d/newer")).unwrap();
+    held.set_permissions(PermissionsExt::from_mode(0o640)).unwrap();
+    assert_eq!(mode(&nodes.at("two", "d/newer")), 0o640);
+    (&held).write_all(b"J").unwrap();
+    held.set_len(3).unwrap();
+    drop(held);
+    assert_eq!(fs::read_to_string(nodes.at("two", "d/newer")).unwrap(), "Jel");
+    // The close is noted: it can be moved.
+    eventually("it is moved", || nodes.demotes("two", "d/newer"));
+    assert_eq!(fs::read_to_string(nodes.at("one", "d/newer")).unwrap(), "Jel");
+}
+
+#[test]
+fn i15_a_change_of_an_open_file_whose_names_are_unknown_is_refused_and_not_lost() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    fs::write(nodes.at("one", "file"), "hello").unwrap();
+    let held = File::open(nodes.at("one", "file")).unwrap();
+    fs::hard_link(nodes.at("two", "file"), nodes.at("two", "other")).unwrap();
+    fs::remove_file(nodes.at("two", "file")).unwrap();
+    let changed = held.set_permissions(PermissionsExt::from_mode(0o600));
+    let is_there = mode(&nodes.at("two", "other")) == 0o600;
+    assert_eq!(changed.is_ok(), is_there, "{changed:?}");
+}
+
+#[test]
+fn directories_whose_names_were_seen_at_different_times_are_found() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    fs::create_dir_all(nodes.at("one", "a/b")).unwrap();
+    let open = |path: &str| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, nodes.at("one", path), flags, Mode::empty()).unwrap()
+    };
+    let (a, b) = (open("a"), open("a/b"));
+    fs::rename(nodes.at("two", "a/b"), nodes.at("two", "b")).unwrap();
+    fs::rename(nodes.at("two", "a"), nodes.at("two", "b/a")).unwrap();
+    // Node one knows b in a, and finds a in b, which its kernel does not take (ELOOP).
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let _refused = openat(&b, "a", flags, Mode::empty());
+    mkdirat(&a, "new", Mode::RWXU).unwrap();
+    assert_eq!(names(&nodes.at("two", "b/a")), ["new"]);
+}
+
+#[test]
+fn i15_nodes_that_rename_one_directory_at_once_leave_it_where_the_store_has_it() {
+    const ROUNDS: usize = 60;
+    let Some(nodes) = Nodes::new(3) else { return };
+    fs::create_dir_all(nodes.at("one", "all/d0")).unwrap();
+    fs::write(nodes.at("one", "all/d0/file"), "text").unwrap();
+    assert!(nodes.demotes("one", "all/d0/file"));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = openat(CWD, nodes.at("three", "all/d0"), flags, Mode::empty()).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = SetOnDrop(&is_over);
+        let reader = scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let file = openat(&held, "file", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+                let text = std::io::read_to_string(File::from(file.unwrap())).unwrap();
+                assert_eq!(text, "text");
+            }
+        });
+        let renamers: Vec<_> = ["one", "two", "one", "two"]
+            .into_iter()
+            .enumerate()
+            .map(|(at, node)| {
+                let all = nodes.at(node, "all");
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let Some(now) = names(&all).pop() else { continue };
+                        let to = all.join(format!("d{}", (round + at) % 5));
+                        match renameat(CWD, all.join(now), CWD, to) {
+                            // Another one was faster.
+                            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        renamers.into_iter().for_each(|renamer| renamer.join().unwrap());
+        drop(over);
+        reader.join().unwrap();
+    });
+    drop(held);
+    let left = names(&nodes.at("one", "all"));
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(names(&nodes.scratch.path("disk/all")), left);
+    for node in NODES {
+        let path = nodes.at(node, "all").join(&left[0]).join("file");
+        assert_eq!(fs::read_to_string(path).unwrap(), "text");
+    }
+    assert_eq!(names(&nodes.scratch.path("disk/.halocline/renaming")), [""; 0]);
+}
+
+#[test]
+fn i15_links_that_nodes_make_rename_and_remove_at_once_are_on_the_disk_as_in_the_store() {
+    const ROUNDS: usize = 150;
+    let Some(nodes) = Nodes::new(2) else { return };
+    fs::create_dir(nodes.at("one", "links")).unwrap();
+    std::thread::scope(|scope| {
+        for (seed, node) in [(0, "one"), (1, "two"), (2, "one"), (3, "two")] {
+            let links = nodes.at(node, "links");
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let name = |at: usize| links.join(format!("l{}", at % 3));
+                    // What another one did first is no failure.
+                    let _done = match (round * 7 + seed) % 4 {
+                        0 | 1 => symlink(format!("{seed}-{round}"), name(round)),
+                        2 => fs::rename(name(round), name(round + 1 + seed)),
+                        _ => fs::remove_file(name(round)),
+                    };
+                }
+            });
+        }
+    });
+    let told = |dir: PathBuf| {
+        let targets = names(&dir).into_iter().map(|name| {
+            let target = fs::read_link(dir.join(&name)).unwrap();
+            // A name that was taken for a moment has a number behind it.
+            (name.split('~').next().unwrap().to_owned(), target)
+        });
+        targets.collect::<Vec<_>>()
+    };
+    assert_eq!(told(nodes.scratch.path("disk/links")), told(nodes.at("one", "links")));
+}
+
+#[test]
+fn a_store_without_memory_is_a_full_disk_to_programs() {
+    let Some(nodes) = Nodes::new(1) else { return };
+    fs::write(nodes.at("one", "before"), "kept").unwrap();
+    let full = |limit: &str| {
+        let done = nodes.store.command(&["config", "set", "maxmemory", limit]);
+        assert!(done.contains("OK"), "{done}");
+    };
+    full("1");
+    for name in ["a", "b", "c"] {
+        let refused = fs::write(nodes.at("one", name), "x").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::StorageFull, "{refused}");
+    }
+    let refused = fs::create_dir(nodes.at("one", "d")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::StorageFull, "{refused}");
+    full("0");
+    assert_eq!(names(&nodes.scratch.path("one-tiers/ssd")), [".halocline", "before"]);
+    assert!(!nodes.scratch.path("disk/d").exists());
+    fs::write(nodes.at("one", "a"), "x").unwrap();
+    assert_eq!(fs::read_to_string(nodes.at("one", "before")).unwrap(), "kept");
+}
+
+/// A shell that has a file open, of which this process has none: it writes when it is told to, and says whether it could.
+const WRITER: &str = r#"exec 3>>"$1"; echo open
+while read text; do if printf %s "$text" >&3; then echo wrote; else echo refused; fi; done"#;
+
+#[test]
+fn i12_a_node_that_stood_still_for_longer_than_its_lease_writes_nothing_through_old_handles() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let path = nodes.at("one", "file");
+    fs::write(&path, "").unwrap();
+    let mut writer = Command::new("sh")
+        .args(["-c", WRITER, "sh"])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said_lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+    let mut asked = writer.stdin.take().unwrap();
+    let mut says = move || said_lines.next().unwrap().unwrap();
+    assert_eq!(says(), "open");
+    writeln!(asked, "acknowledged").unwrap();
+    assert_eq!(says(), "wrote");
+    let refused = nodes.scratch.halocline(&["demote", "two/file"]);
+    assert!(!refused.status.success(), "it is open: {}", said(&refused));
+    let one = nodes.scratch.pid("one");
+    kill_process(one, Signal::STOP).unwrap();
+    // This write is on its way while the node stands still.
+    writeln!(asked, "late").unwrap();
+    within(Duration::from_mins(10), "its lease is over", || nodes.demotes("two", "file"));
+    assert_eq!(fs::read_to_string(nodes.at("two", "file")).unwrap(), "acknowledged");
+    let mut more = File::options().append(true).open(nodes.at("two", "file")).unwrap();
+    more.write_all(b", and more").unwrap();
+    drop(more);
+    kill_process(one, Signal::CONT).unwrap();
+    assert_eq!(says(), "refused", "the write that was late");
+    writeln!(asked, "later").unwrap();
+    assert_eq!(says(), "refused", "its handle is of before");
+    drop(asked);
+    writer.wait().unwrap();
+    for node in ["one", "two"] {
+        let mut text = String::new();
+        eventually("it is read again", || {
+            text = fs::read_to_string(nodes.at(node, "file")).unwrap_or_default();
+            !text.is_empty()
+        });
+        assert_eq!(text, "acknowledged, and more", "{node}");
+    }
+    let mut again = File::options().append(true).open(nodes.at("one", "file")).unwrap();
+    again.write_all(b"; opened again").unwrap();
+    drop(again);
+    let text = fs::read_to_string(nodes.at("two", "file")).unwrap();
+    assert_eq!(text, "acknowledged, and more; opened again");
+}

@@ -1,0 +1,137 @@
+//! The names on the shared disk follow those in the store.
+//!
+//! Nodes change a name one after the other in the store, and follow on the disk in whatever order. What must hold: once
+//! they have ended, the disk has what the store has. So whoever changed the disk looks at the store again, and does it
+//! once more if that says something else by now: the last one to change the disk has seen the last change of the store.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use halocline_cluster::names::attributes::{Attributes, Kind};
+use halocline_cluster::names::namespace::{Failure, Namespace, Node};
+use halocline_model::namespace::{EntryName, Inode as Number, ROOT};
+use halocline_os::error::Result;
+use rustix::io::Errno;
+
+use crate::errors::of_names;
+use crate::lookup::file_type;
+use crate::places::{Directories, DirectoryStep, Places};
+
+/// How often it is done again, while others change the same name.
+const TRIES: usize = 64;
+/// How often a directory is looked for again that is not where it was just now.
+const FAILURES_MAX: usize = 2;
+
+/// Changes names on the shared disk.
+#[derive(Debug)]
+pub(crate) struct DiskNames<'a> {
+    pub(crate) names: &'a Namespace,
+    pub(crate) places: &'a Places,
+    pub(crate) directories: &'a dyn Directories,
+}
+
+impl DiskNames<'_> {
+    /// Something that is neither a file nor a directory got a name: it gets it on the disk, too.
+    pub(crate) fn made(&self, name: &EntryName, number: Number, of: &Attributes) -> Result<()> {
+        self.make(name, number, of)?;
+        self.settle(name, Some(number))
+    }
+
+    /// Something that is no directory has lost a name: if it is a link or special file, it has it on the disk.
+    pub(crate) fn lost(&self, name: &EntryName, number: Number) -> Result<()> {
+        self.remove(name, number)?;
+        self.settle(name, None)
+    }
+
+    /// The disk has `done` by a name. If the store has something else by now, the disk gets that.
+    fn settle(&self, name: &EntryName, mut done: Option<Number>) -> Result<()> {
+        for _ in 0..TRIES {
+            let found = match self.names.lookup(name) {
+                Ok(found) => Some(found),
+                Err(Failure::Refused(_)) => None,
+                Err(failure) => return Err(of_names(failure)),
+            };
+            let is_other =
+                |found: &Node| !matches!(found.attributes.kind, Kind::File | Kind::Directory);
+            let found = found.filter(is_other);
+            let now = found.as_ref().map(|found| found.inode);
+            if now == done {
+                return Ok(());
+            }
+            match (&found, done) {
+                (Some(found), _) => self.make(name, found.inode, &found.attributes)?,
+                (None, Some(done)) => self.remove(name, done)?,
+                (None, None) => {}
+            }
+            done = now;
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    fn make(&self, name: &EntryName, number: Number, of: &Attributes) -> Result<()> {
+        let near = self.directories.near(name.directory.0)?;
+        let places = self.places;
+        if of.kind == Kind::Symlink {
+            let target = OsStr::from_bytes(of.target.as_slice());
+            return places.make_link(&near, &name.name, number.0, target, (of.uid, of.gid));
+        }
+        let mode = file_type(of.kind) | of.mode;
+        places.make_special(&near, &name.name, number.0, (mode, of.uid, of.gid, of.rdev))
+    }
+
+    fn remove(&self, name: &EntryName, number: Number) -> Result<()> {
+        let near = self.directories.near(name.directory.0)?;
+        self.places.remove_other(&near, &name.name, number.0)
+    }
+
+    /// A directory was renamed: it gets its name on the disk. `replaced` is the number of the one that had it.
+    pub(crate) fn renamed(
+        &self,
+        directory: Number,
+        to: &EntryName,
+        replaced: Option<Number>,
+    ) -> Result<()> {
+        let (mut to, mut replaced) = (to.clone(), replaced);
+        let (mut done, mut failures) = (Err(Errno::BUSY.into()), 0);
+        for _ in 0..TRIES {
+            done = self.directories.near(to.directory.0).and_then(|near| {
+                let replaced = replaced.map(|number| number.0);
+                self.places.rename_directory(directory.0, &near, &to.name, replaced)
+            });
+            match self.names.lookup(&to) {
+                Ok(found) if found.inode == directory => match done {
+                    Ok(()) => return Ok(()),
+                    // Whoever renames it too was faster, and looks again.
+                    Err(_) if failures < FAILURES_MAX => {
+                        failures += 1;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+                Ok(_) | Err(Failure::Refused(_)) => replaced = None,
+                Err(failure) => return Err(of_names(failure)),
+            }
+            let steps = match self.directories.steps(directory.0) {
+                Err(error) if error.errno() == libc::ENOENT => {
+                    return self.gone(directory, &to);
+                }
+                steps => steps?,
+            };
+            let [above @ .., last] = steps.as_slice() else { return Ok(()) };
+            let above = above.last().map_or(ROOT, |above| Number(above.number));
+            to = EntryName { directory: above, name: last.name.clone() };
+        }
+        done
+    }
+
+    /// A directory was removed while it was renamed here: whoever did that may not have found it on the disk.
+    fn gone(&self, directory: Number, last: &EntryName) -> Result<()> {
+        let mut steps = self.directories.near(last.directory.0)?;
+        steps.push(DirectoryStep { number: directory.0, name: last.name.clone() });
+        self.places.remove_directory(&steps)?;
+        self.places.cancel_rename(directory.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Two nodes change one name in the store, and follow on the disk in the other order.
+
+use halocline_model::namespace::{Flags, Name};
+
+use super::*;
+use crate::repair::tests::{Node as Tier, World};
+
+fn disk(node: &Tier) -> DiskNames<'_> {
+    DiskNames { names: &node.names, places: &node.places, directories: &node.directories }
+}
+
+fn nodes(world: &World) -> (Tier, Tier) {
+    (world.node("n1"), world.node_until("n2", 2, i64::MAX))
+}
+
+/// Before and in the store, as a rename of a directory begins.
+fn begin(node: &Tier, directory: u64, from: &str, to: &str) {
+    let step = DirectoryStep { number: directory, name: Name::from(from) };
+    node.places.begin_rename(&[step]).unwrap();
+    node.names.rename(&Tier::entry(1, from), &Tier::entry(1, to), Flags::Replace).unwrap();
+}
+
+#[test]
+fn a_directory_ends_where_the_store_has_it_whoever_is_last_on_the_disk() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let directory = one.mkdir(1, "a").unwrap();
+    begin(&one, directory, "a", "b");
+    begin(&two, directory, "b", "c");
+    disk(&two).renamed(Number(directory), &Tier::entry(1, "c"), None).unwrap();
+    assert!(world.at("shared/c").is_dir());
+    disk(&one).renamed(Number(directory), &Tier::entry(1, "b"), None).unwrap();
+    assert!(world.at("shared/c").is_dir() && !world.at("shared/b").exists());
+    one.create(directory, "f", "text").unwrap();
+    assert!(world.repair(false).is_clean());
+}
+
+#[test]
+fn a_directory_that_was_removed_before_the_disk_had_its_name_is_gone_from_it() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let directory = one.mkdir(1, "a").unwrap();
+    begin(&one, directory, "a", "b");
+    two.names.remove_directory(&Tier::entry(1, "b")).unwrap();
+    let step = DirectoryStep { number: directory, name: Name::from("b") };
+    two.places.remove_directory(&[step]).unwrap();
+    disk(&one).renamed(Number(directory), &Tier::entry(1, "b"), None).unwrap();
+    assert!(!world.at("shared/a").exists() && !world.at("shared/b").exists());
+    world.forget();
+    world.repair(true);
+    assert!(world.tree().is_empty(), "{:?}", world.tree());
+}
+
+fn link(node: &Tier, name: &str, target: &str) -> (Number, Attributes) {
+    let mut attributes = Attributes::new(Kind::Symlink, 0o777, 0);
+    attributes.target = target.as_bytes().to_vec();
+    (attributes.uid, attributes.gid) =
+        (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let made = node.names.create(&Tier::entry(1, name), &attributes).unwrap();
+    (made.inode, attributes)
+}
+
+#[test]
+fn a_link_is_not_removed_for_one_that_had_its_name_before() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let (l, m) = (Tier::entry(1, "l"), Tier::entry(1, "m"));
+    let (old, of_old) = link(&one, "l", "old");
+    disk(&one).made(&l, old, &of_old).unwrap();
+    one.names.rename(&l, &m, Flags::Replace).unwrap();
+    let (new, of_new) = link(&two, "l", "new");
+    disk(&two).made(&l, new, &of_new).unwrap();
+    disk(&one).made(&m, old, &of_old).unwrap();
+    disk(&one).lost(&l, old).unwrap();
+    let target = |name: &str| std::fs::read_link(world.at("shared").join(name)).unwrap();
+    assert_eq!((target("l"), target("m")), ("new".into(), "old".into()));
+    // And the reverse: one that was made late is not there once it is removed.
+    let gone = two.names.unlink(&l).unwrap().unwrap();
+    disk(&two).lost(&l, gone.inode).unwrap();
+    disk(&one).made(&l, new, &of_new).unwrap();
+    assert!(!world.at("shared/l").is_symlink());
+}
+
+#[test]
+fn a_removed_directory_goes_from_the_ssd_of_the_node_that_removes_it() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let directory = one.mkdir(1, "d").unwrap();
+    one.create(directory, "f", "text").unwrap();
+    let step = DirectoryStep { number: directory, name: Name::from("d") };
+    one.places.remove_directory(std::slice::from_ref(&step)).unwrap();
+    assert!(world.at("n1/ssd/d/f").exists(), "nothing is removed that has something in it");
+    one.places.make_directory(&[], &Name::from("d"), directory, (0o755, 0, 0)).unwrap();
+    one.unlink(directory, "f").unwrap();
+    one.names.remove_directory(&Tier::entry(1, "d")).unwrap();
+    two.places.remove_directory(std::slice::from_ref(&step)).unwrap();
+    assert!(!world.at("shared/d").exists() && world.at("n1/ssd/d").is_dir());
+    one.places.remove_directory(&[step]).unwrap();
+    assert!(!world.at("n1/ssd/d").exists());
+}

@@ -1,0 +1,133 @@
+//! What is asked of an open file.
+//!
+//! What must hold: nothing is read, and no change is acknowledged, of a file that others may have moved since it was opened.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::contents;
+use halocline_vfs::{Allocate, Seek};
+use rustix::fs::{OFlags, fallocate, fcntl_getfl, ftruncate};
+use rustix::io::Errno;
+
+use super::Handle;
+
+impl Handle {
+    /// The file, as long as nobody can have moved it.
+    fn file(&self) -> Result<&File> {
+        self.files.base.sessions.check()?;
+        if self.lapses == self.files.base.sessions.lapses() {
+            return Ok(&self.file);
+        }
+        Err(Error::Cluster {
+            what: format!(
+                "inode {}: this node had lost its lease since the file was opened, and others may have moved it",
+                self.node.0.number.0
+            ),
+            remedy: "open it again".to_owned(),
+        })
+    }
+
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let read = contents::read(self.file()?, offset, buf)?;
+        self.files.ssd.executor.counters.read(self.tier, read);
+        Ok(read)
+    }
+
+    /// Writes at an offset; at the end if the file was opened to append, whatever other nodes append meanwhile.
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.change(|file| {
+            self.write_all(file, offset, data)?;
+            self.files.ssd.executor.counters.written(self.tier, data.len());
+            if self.syncs { contents::sync(file, true) } else { Ok(()) }
+        })
+    }
+
+    /// Changes the file. If the lease was over meanwhile, because this process stood still in the midst of it, the change may
+    /// have gone to a copy that is no more: it is not acknowledged.
+    fn change(&self, act: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+        act(self.file()?)?;
+        self.file().map(drop)
+    }
+
+    /// Writes all of it. Where this node's SSD is full, others leave it for that.
+    fn write_all(&self, file: &File, offset: u64, data: &[u8]) -> Result<()> {
+        let (mut done, mut has_made_room) = (0, false);
+        while done < data.len() {
+            // What was written before is not written again: it may have been appended.
+            match file.write_at(&data[done..], offset + done as u64) {
+                Ok(0) => return Err(Errno::IO.into()),
+                Ok(written) => done += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let error = Error::from(error);
+                    let left = (data.len() - done) as u64;
+                    let (number, is_here) = (self.node.0.number, self.tier == 0);
+                    let may_help = error.is_full() && is_here && !has_made_room;
+                    if !may_help || !self.files.ssd.make_room_for_write(number, left) {
+                        return Err(error);
+                    }
+                    has_made_room = true;
+                    // That may have taken longer than the lease.
+                    self.file()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sync(&self, data_only: bool) -> Result<()> {
+        contents::sync(self.file()?, data_only)
+    }
+
+    pub(crate) fn truncate(&self, size: u64) -> Result<()> {
+        self.change(|file| Ok(ftruncate(file.as_fd(), size)?))
+    }
+
+    pub(crate) fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        self.change(|file| Ok(fallocate(file, how.mode(), offset, len)?))
+    }
+
+    pub(crate) fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
+        contents::seek(self.file()?, offset, what)
+    }
+
+    /// Offers it to the kernel; see `Engine::pass_through`.
+    pub(crate) fn pass_through(
+        &self,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
+    ) -> bool {
+        let passthrough = &self.files.base.passthrough;
+        let file = (&self.node.0, self.file.as_fd());
+        let passed = passthrough.offer(file, (self.why_ours, must), register);
+        if passed {
+            self.node.0.noting.lock().is_passed = true;
+        }
+        self.is_passed.store(passed && self.why_ours.is_none(), Ordering::Release);
+        passed
+    }
+
+    /// Whether the kernel reads it by itself.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.is_passed.load(Ordering::Acquire)
+    }
+
+    /// Whether it may be written through.
+    pub(crate) fn is_writable(&self) -> bool {
+        let flags = fcntl_getfl(&*self.file).unwrap_or(OFlags::RDONLY);
+        flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let files = Arc::clone(&self.files);
+        files.close(self);
+    }
+}

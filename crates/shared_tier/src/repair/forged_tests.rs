@@ -1,0 +1,146 @@
+//! Numbers and names that others have written on the disks: by `cp -a` past the mounts, or to do harm.
+
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use halocline_vfs::namespace::xattr;
+
+use super::tests::World;
+
+/// What `cp -a` makes of a directory or file: all attributes are those of the original.
+fn copy(from: &Path, to: &Path) {
+    if from.is_dir() {
+        fs::create_dir(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            copy(&entry.path(), &to.join(entry.file_name()));
+        }
+    } else {
+        fs::copy(from, to).unwrap();
+    }
+    let [from, to] = [from, to].map(|path| File::open(path).unwrap());
+    for name in xattr::list_on(&from).unwrap().split(|byte| *byte == 0) {
+        let name = std::ffi::OsStr::from_bytes(name);
+        if !name.is_empty() {
+            xattr::set_on(&to, name, &xattr::get_on(&from, name).unwrap(), 0).unwrap();
+        }
+    }
+}
+
+/// A directory with a file on the shared disk and one on an SSD.
+fn with_a_directory() -> World {
+    let world = World::new();
+    let node = world.node("n1");
+    let victim = node.mkdir(1, "victim").unwrap();
+    let below = node.mkdir(victim, "below").unwrap();
+    node.create_on_shared(victim, "file", "on the disk").unwrap();
+    node.create_on_shared(below, "file", "further down").unwrap();
+    node.create(victim, "local", "on an SSD").unwrap();
+    world
+}
+
+/// What was there before is there, as it was.
+#[track_caller]
+fn keeps_all(world: &World, before: &std::collections::BTreeMap<String, String>) {
+    let report = world.repair(true);
+    assert_eq!(report.lost, [""; 0], "{report:?}");
+    let after = world.tree();
+    for (path, what) in before {
+        assert_eq!(after.get(path), Some(what), "{path}: {after:?}");
+    }
+    let again = world.repair(false);
+    assert!(again.is_clean(), "{again:?}");
+}
+
+#[test]
+fn a_copy_of_a_directory_takes_nothing_from_the_original() {
+    // Before and behind it in the order of names.
+    for copied in ["a copy", "x copy"] {
+        for is_forgotten in [false, true] {
+            let world = with_a_directory();
+            let before = world.tree();
+            copy(&world.at("shared/victim"), &world.at("shared").join(copied));
+            if is_forgotten {
+                world.forget();
+            }
+            keeps_all(&world, &before);
+            let after = world.tree();
+            for (path, what) in [("file", "on the disk"), ("below/file", "further down")] {
+                let path = format!("/{copied}/{path}");
+                assert_eq!(after.get(&path).map(String::as_str), Some(what), "{after:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_of_somebody_else_with_the_number_of_another_takes_nothing_from_it() {
+    for forged in ["a", "x"] {
+        let world = with_a_directory();
+        let before = world.tree();
+        let path = world.at("shared").join(forged);
+        copy(&world.at("shared/victim/file"), &path);
+        fs::write(&path, "forged").unwrap();
+        // Where that cannot be, it is one more copy of the same owner.
+        let _other = std::os::unix::fs::chown(&path, Some(1234), None);
+        keeps_all(&world, &before);
+        let after = world.tree();
+        assert_eq!(after.get(&format!("/{forged}")).map(String::as_str), Some("forged"));
+    }
+}
+
+#[test]
+fn names_that_others_may_have_listed_are_believed_only_where_they_may_make_names() {
+    // The modes of a file of ours, and of the directory in which it lists a name.
+    let cases = [
+        (0o644, 0o755, true),
+        (0o664, 0o755, false),
+        (0o666, 0o755, false),
+        (0o664, 0o775, true),
+        (0o666, 0o775, false),
+        (0o666, 0o777, true),
+    ];
+    for (file_mode, directory_mode, is_believed) in cases {
+        let world = World::new();
+        let node = world.node("n1");
+        let place = node.mkdir(1, "place").unwrap();
+        let other = node.mkdir(1, "other").unwrap();
+        node.create_on_shared(place, "file", "text").unwrap();
+        node.link((place, "file"), (other, "ls")).unwrap();
+        let set = |path: &str, mode: u32| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(world.at(path), mode).unwrap();
+        };
+        set("shared/place/file", file_mode);
+        set("shared/other", directory_mode);
+        world.forget();
+        world.repair(true);
+        let tree = world.tree();
+        assert_eq!(tree["/place/file"], "text");
+        let case = format!("{file_mode:o} {directory_mode:o}: {tree:?}");
+        assert_eq!(tree.contains_key("/other/ls"), is_believed, "{case}");
+    }
+}
+
+#[test]
+fn names_listed_at_the_root_of_an_open_ssd_are_no_better_than_others() {
+    for (root_mode, is_believed) in [(0o700, true), (0o755, false)] {
+        let world = World::new();
+        let node = world.node("n1");
+        let other = node.mkdir(1, "other").unwrap();
+        node.create(1, "file", "text").unwrap();
+        node.link((1, "file"), (other, "ls")).unwrap();
+        let set = |path: &str, mode: u32| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            fs::set_permissions(world.at(path), mode).unwrap();
+        };
+        set("n1/ssd/file", 0o666);
+        set("n1/ssd", root_mode);
+        world.forget();
+        world.repair(true);
+        let tree = world.tree();
+        assert_eq!(tree["/file"], "text");
+        assert_eq!(tree.contains_key("/other/ls"), is_believed, "{root_mode:o}: {tree:?}");
+    }
+}
