@@ -396,8 +396,8 @@ impl Shared {
     }
 }
 
-/// The number of files of which a node holds tokens for long: as many as it says anew within some seconds.
-const FILES_MAX: usize = 1 << 16;
+/// The number of files of which a node holds tokens for long: as many as it says anew well within a lease.
+const FILES_MAX: usize = 1 << 15;
 
 /// Number of known files from which on those without tokens are forgotten.
 const FILES: usize = 1024;
