@@ -171,6 +171,13 @@ impl Permits {
         self.alone_from(tokens, file, size, NOTHING)
     }
 
+    /// To set the modification time. Nodes that wrote to the file hold back the time of that, and set it on the origin when
+    /// they give up their bytes: so all of them do that first.
+    pub(crate) fn to_set_time<'f>(&self, file: &'f CachedFile) -> Result<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.alone_from(tokens, file, 0, NOTHING)
+    }
+
     /// For background work: `None` if it must be postponed.
     pub(crate) fn try_to_read<'f>(
         &self,

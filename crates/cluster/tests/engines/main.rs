@@ -1,6 +1,7 @@
 //! Extent engines of several nodes over one origin, with the agents' tokens between them (I11).
 
 mod client_pages;
+mod given_up;
 mod growth;
 mod lost_end;
 mod new_tokens;
