@@ -104,20 +104,27 @@ impl Permits {
         Ok(Some(&**file.tokens.get_or_init(|| tokens)))
     }
 
-    /// To read `range`; a read past the end returns nothing there.
+    /// To read `range`; a read past the end returns nothing there. What the kernel keeps as pages needs a token that is
+    /// taken away before others change it, also where all use the origin directly.
     pub(crate) fn to_read<'f>(
         &self,
         file: &'f CachedFile,
         range: ByteRange,
+        for_pages: bool,
     ) -> Result<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
-        let held = self.wait(tokens, file, to_use(Direction::Read, range))?;
-        if self.lies_within(file, range)? {
-            return Ok(held);
+        let mut want = to_use(Direction::Read, range);
+        let mut held = self.wait(tokens, file, want)?;
+        if !self.lies_within(file, range)? {
+            drop(held);
+            want.range = tail(range.start);
+            held = self.wait(tokens, file, want)?;
         }
-        drop(held);
-        let want = Want { range: tail(range.start), ..to_use(Direction::Read, range) };
-        self.wait(tokens, file, want)
+        if for_pages && !held.caches {
+            drop(held);
+            held = self.wait(tokens, file, Want { alone: true, ..want })?;
+        }
+        Ok(held)
     }
 
     /// To write `range`, or as many bytes at the end if `appends`.

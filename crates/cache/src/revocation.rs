@@ -9,6 +9,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
 use super::flush::{FlushedWhole, Sweeper};
+use super::kernel_pages::KernelPages;
 use super::known_files::KnownFiles;
 use super::mappings::Mappings;
 use super::modification_times::ModificationTimes;
@@ -34,6 +35,7 @@ pub(crate) struct Revocation {
     sweeper: Arc<Sweeper>,
     mappings: Arc<Mappings>,
     recoverer: Arc<Recoverer>,
+    kernel_pages: Arc<KernelPages>,
     clock: Clock,
     /// Held during a search for files under other names; when the last one ended, and how long it took.
     #[builder(skip)]
@@ -156,6 +158,7 @@ impl Revocation {
         self.known.sync(&file)?;
         if !keeps_clean {
             file.peer_copies.drop_range(range);
+            self.kernel_pages.drop_range(&file, range);
         }
         if !keeps_clean && let Some(id) = file.id() {
             // A read that is filling the cache right now finds that the range was held meanwhile.

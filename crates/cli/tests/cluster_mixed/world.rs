@@ -23,7 +23,7 @@ const SHOWN: usize = 60;
 
 /// Caches that fill up; whatever a user may choose differently on each node.
 const KINDS: [&[&str]; 7] = [
-    &["--size", "1M", "--max-dirty-age", "100ms"],
+    &["--size", "1M", "--max-dirty-age", "2s"],
     &["--size", "8M", "--rebuild=false", "--peers", "{cache}"],
     &["--size", "1M", "--mode", "write-through", "--peers", "{cache}"],
     &["--size", "2M", "--checksums=false", "--max-dirty-age", "300ms", "--peers", "{cache}"],
@@ -295,7 +295,7 @@ impl World {
         println!("{:?}", self.most);
         let all = |count: fn(&Most) -> u64| self.most.iter().map(count);
         assert!(all(|most| most.admitted).all(|count| count > 0), "nothing was cached");
-        assert!(self.most[0].dirty > 0, "nothing was dirty");
+        assert!(all(|most| most.dirty).any(|bytes| bytes > 0), "nothing was dirty");
         assert!(all(|most| most.handovers).all(|count| count > 0), "nothing changed hands");
         assert!(all(|most| most.mapped).any(|bytes| bytes > 380 << 10), "no cache was full");
         self.open.clear();

@@ -102,7 +102,10 @@ impl<E: Engine> Files<E> {
             }
             file.inode.pages.reading();
         }
-        let read = || self.engine.read(&file.handle, offset, room, caller);
+        let read = || match why {
+            ReadFor::Program => self.engine.read(&file.handle, offset, room, caller),
+            ReadFor::Pages => self.engine.read_pages(&file.handle, offset, room, caller),
+        };
         let bytes = |read: &Result<usize, _>| read.as_ref().map_or(0, |&bytes| bytes as u64);
         let read = self.recording.recorded((&file, Op::Read), (offset, caller), read, bytes);
         read.map_err(self.inodes.failed(&file.inode, "read"))
