@@ -6,6 +6,7 @@ use bon::Builder;
 
 use crate::block_count::blocks;
 use crate::degraded_mode::DegradedMode;
+use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::known_files::KnownFiles;
@@ -69,18 +70,29 @@ impl Attributes {
         if let Some(size) = change.size.take() {
             self.truncate(node, handle, size)?;
         }
+        let timed = if change.mtime.is_some() { self.timed(node)? } else { None };
+        let held = timed.as_ref().map(|file| self.permits.to_set_time(file)).transpose()?;
         let _naming = self.own.name_change();
-        let timed = if change.mtime.is_some() { self.known.file_of_known(node)? } else { None };
-        let stat = match timed {
-            Some(file) => {
-                let stat = self.times.take_time(&file, node, &change)?;
-                self.known.forget_idle(&file);
-                stat
-            }
+        let stat = match &timed {
+            Some(file) => self.times.take_time(file, node, &change)?,
             None => self.namespace.set_attr(node, &change)?,
         };
+        drop(held);
+        if let Some(file) = timed {
+            self.known.forget_idle(&file);
+        }
         self.lifecycle.restamp(node)?;
         Ok(self.shown(stat))
+    }
+
+    /// The file whose modification time is to be set, if this node or others may hold another one for it.
+    fn timed(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
+        if !self.permits.are_needed() {
+            return self.known.file_of_known(node);
+        }
+        let (_, raw) = self.origin.key_of(node)?;
+        let is_regular = raw.st_mode & libc::S_IFMT == libc::S_IFREG;
+        is_regular.then(|| self.known.file_of(node)).transpose()
     }
 
     /// Sets the size of a file; `handle` is its open file, if there is one.

@@ -30,6 +30,7 @@ use crate::handle::Opener;
 use crate::hang_detection::HangDetector;
 use crate::health::Health;
 use crate::identify::Identifier;
+use crate::kernel_pages::KernelPages;
 use crate::known_files::KnownFiles;
 use crate::lifecycle::Lifecycle;
 use crate::mappings::Mappings;
@@ -130,6 +131,7 @@ pub(crate) struct Components {
     pub(crate) identifier: Arc<Identifier>,
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) permits: Arc<Permits>,
+    pub(crate) kernel_pages: Arc<KernelPages>,
     /// The caches of other nodes.
     pub(crate) peers: Arc<Peers>,
     /// What tells our own changes of the origin from those of others (I9).
@@ -222,7 +224,9 @@ impl Components {
             enabled = base.settings.config.fill);
         let recoverer = wire!(Recoverer: base { namespace, origin, store, flush_handles, notes, clock, shared };
             known, times, own, external, mappings);
-        let revocation = wire!(Revocation: base { store, files, clock }; known, times, sweeper, mappings, recoverer);
+        let kernel_pages = Arc::<KernelPages>::default();
+        let revocation = wire!(Revocation: base { store, files, clock }; known, times, sweeper, mappings, recoverer,
+            kernel_pages);
         let rounds = wire!(Rounds: base { namespace, store, files, flush_handles, pressure, origin, backpressure,
             damage, health, counters, notes, defects, settings, clock }; known, own, external, repair, space, degraded_mode,
             sweeper, discards, barriers, fetcher, recoverer, share);
@@ -243,7 +247,7 @@ impl Components {
             barriers, fetcher, recoverer, mappings);
         #[rustfmt::skip]
         let components = Self {
-            identifier, mappings, permits, peers, own, repair, external, known, space, degraded_mode, sweeper,
+            identifier, mappings, permits, kernel_pages, peers, own, repair, external, known, space, degraded_mode, sweeper,
             discards, barriers, revocation, fetcher, fills, recoverer, rounds, resizer, redirector,
             page_cache_passthrough, lifecycle, opener, attributes, names, session,
         };

@@ -22,6 +22,7 @@ use crate::rebuild::Rebuilder;
 use halocline_api::control::{SOCKET_NAME, SOCKET_XATTR};
 use halocline_os::error::Result;
 use halocline_vfs::Allocate;
+use halocline_vfs::engine::DropPages;
 use halocline_vfs::namespace::xattr::{hidden_xattr, shown_xattrs};
 use halocline_vfs::namespace::{Namespace, Node};
 use halocline_vfs::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
@@ -139,7 +140,17 @@ impl Engine for ExtentEngine {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], caller: Caller) -> Result<usize> {
-        self.components.redirector.read(handle, offset, buf, caller.pid)
+        self.components.redirector.read(handle, offset, buf, (caller.pid, false))
+    }
+
+    fn read_pages(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        buf: &mut [u8],
+        caller: Caller,
+    ) -> Result<usize> {
+        self.components.redirector.read(handle, offset, buf, (caller.pid, true))
     }
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()> {
@@ -148,6 +159,12 @@ impl Engine for ExtentEngine {
         })?;
         self.rebuilder.maybe_wake();
         Ok(())
+    }
+
+    fn drops_pages_by(&self, front: Box<dyn DropPages>) {
+        if self.components.permits.are_needed() {
+            self.components.kernel_pages.are_dropped_by(front);
+        }
     }
 
     fn shares_locks(&self) -> bool {
@@ -172,7 +189,7 @@ impl Engine for ExtentEngine {
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
-        let _held = self.components.permits.to_read(&handle.file, tail(offset))?;
+        let _held = self.components.permits.to_read(&handle.file, tail(offset), false)?;
         self.components.resizer.seek(handle, offset, what)
     }
 

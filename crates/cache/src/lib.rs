@@ -61,6 +61,7 @@ mod hang_detection;
 mod health;
 mod hints;
 mod identify;
+mod kernel_pages;
 mod known_files;
 mod lease_renewal;
 mod lifecycle;

@@ -202,18 +202,28 @@ impl NameChanges {
         }
     }
 
-    /// Before one of several names of a file is removed: the records know the file by one name, so its dirty bytes are
-    /// flushed and caching starts anew.
+    /// Before a name of a file is removed. If it has others: the records know the file by one name, so its dirty bytes are
+    /// flushed and caching starts anew. If it is the last one, programs of other nodes may have the file open, and read
+    /// what this node wrote (I11): it is flushed, too.
     fn before_name_goes(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let Ok((node, stat)) = self.namespace.lookup(parent, name) else {
             return Ok(());
         };
-        if !is_regular(&stat) || stat.raw.st_nlink <= 1 {
+        let is_last = stat.raw.st_nlink <= 1;
+        // On striped servers the data goes with the last name, for everybody.
+        let is_for_others = self.permits.are_needed() && !self.origin.data.is_striped();
+        if !is_regular(&stat) || is_last && !is_for_others {
             return Ok(());
         }
         if self.store.dmt.find(origin_key(&stat)).is_some() {
             let file = self.known.file_of(&node)?;
-            self.sweeper.flush_whole(&file, &|_| true)?;
+            match self.sweeper.flush_whole(&file, &|_| true) {
+                Err(error) if is_last => {
+                    // A full origin, for example, must not keep files from being removed.
+                    tracing::warn!("a file that is removed cannot be flushed for others: {error}");
+                }
+                flushed => drop(flushed?),
+            }
         }
         Ok(())
     }

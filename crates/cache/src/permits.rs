@@ -104,20 +104,27 @@ impl Permits {
         Ok(Some(&**file.tokens.get_or_init(|| tokens)))
     }
 
-    /// To read `range`; a read past the end returns nothing there.
+    /// To read `range`; a read past the end returns nothing there. What the kernel keeps as pages needs a token that is
+    /// taken away before others change it, also where all use the origin directly.
     pub(crate) fn to_read<'f>(
         &self,
         file: &'f CachedFile,
         range: ByteRange,
+        for_pages: bool,
     ) -> Result<HeldPermit<'f>> {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
-        let held = self.wait(tokens, file, to_use(Direction::Read, range))?;
-        if self.lies_within(file, range)? {
-            return Ok(held);
+        let mut want = to_use(Direction::Read, range);
+        let mut held = self.wait(tokens, file, want)?;
+        if !self.lies_within(file, range)? {
+            drop(held);
+            want.range = tail(range.start);
+            held = self.wait(tokens, file, want)?;
         }
-        drop(held);
-        let want = Want { range: tail(range.start), ..to_use(Direction::Read, range) };
-        self.wait(tokens, file, want)
+        if for_pages && !held.caches {
+            drop(held);
+            held = self.wait(tokens, file, Want { alone: true, ..want })?;
+        }
+        Ok(held)
     }
 
     /// To write `range`, or as many bytes at the end if `appends`.
@@ -169,6 +176,13 @@ impl Permits {
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         self.check_writable(file)?;
         self.alone_from(tokens, file, size, NOTHING)
+    }
+
+    /// To set the modification time. Nodes that wrote to the file hold back the time of that, and set it on the origin when
+    /// they give up their bytes: so all of them do that first.
+    pub(crate) fn to_set_time<'f>(&self, file: &'f CachedFile) -> Result<HeldPermit<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
+        self.alone_from(tokens, file, 0, NOTHING)
     }
 
     /// For background work: `None` if it must be postponed.

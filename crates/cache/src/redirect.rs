@@ -135,17 +135,17 @@ impl Redirector {
         Ok(())
     }
 
-    /// Serves a read of thread `tid`; it is short only at the end of the file.
+    /// Serves a read of thread `tid`, or one of the kernel `for_pages`; it is short only at the end of the file.
     pub(crate) fn read(
         &self,
         handle: &OpenFile,
         offset: u64,
         buf: &mut [u8],
-        tid: u32,
+        (tid, for_pages): (u32, bool),
     ) -> Result<usize> {
         let mut may_ask = QUESTIONS;
         let served = loop {
-            match self.read_held(handle, offset, buf, (tid, may_ask > 0)) {
+            match self.read_held(handle, offset, buf, (tid, for_pages, may_ask > 0)) {
                 Ok(Read::Done(count)) => break Ok(count),
                 Ok(Read::AskFirst(window)) => self.peers.ask(&handle.file, window),
                 Err(error) => break Err(error),
@@ -162,11 +162,11 @@ impl Redirector {
         handle: &OpenFile,
         offset: u64,
         buf: &mut [u8],
-        (tid, may_ask): (u32, bool),
+        (tid, for_pages, may_ask): (u32, bool, bool),
     ) -> Result<Read> {
         let file = &handle.file;
         let asked = ByteRange::at(offset, buf.len() as u64);
-        let held = self.permits.to_read(file, asked)?;
+        let held = self.permits.to_read(file, asked, for_pages)?;
         if may_ask
             && held.caches
             && let Some(window) = self.peers.due(file, asked)

@@ -9,6 +9,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
 use super::flush::{FlushedWhole, Sweeper};
+use super::kernel_pages::KernelPages;
 use super::known_files::KnownFiles;
 use super::mappings::Mappings;
 use super::modification_times::ModificationTimes;
@@ -34,6 +35,7 @@ pub(crate) struct Revocation {
     sweeper: Arc<Sweeper>,
     mappings: Arc<Mappings>,
     recoverer: Arc<Recoverer>,
+    kernel_pages: Arc<KernelPages>,
     clock: Clock,
     /// Held during a search for files under other names; when the last one ended, and how long it took.
     #[builder(skip)]
@@ -124,21 +126,20 @@ impl Revocation {
         }))
     }
 
-    /// Whether bytes of `range` are dirty.
-    fn is_dirty(&self, id: FileId, range: ByteRange) -> bool {
-        !self.store.dmt.dirty(id, range, 1).is_empty()
-    }
-}
-
-impl LocalCache for Revocation {
-    fn give_up(&self, shared: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
-        let key = key_of(shared);
+    /// Writes the dirty bytes of a range to the origin, and drops what is cached of it unless `keeps_clean`.
+    fn bring_to_origin(&self, key: OriginKey, range: ByteRange, keeps_clean: bool) -> Result<()> {
         let mut is_first = true;
         let file = loop {
             let Some(file) = self.reached(key, range, keeps_clean)? else { return Ok(()) };
             let Some(id) = file.id().filter(|id| self.is_dirty(*id, range)) else { break file };
             // What is dirty is nowhere else, whatever happened to the file's names.
-            let flushed = self.sweeper.flush_given(&file, range)?;
+            let mut flushed = self.sweeper.flush_given(&file, range)?;
+            if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
+                // Programs write to extents that reach out of the range, whose bytes become clean together. So what is in
+                // it is flushed by itself.
+                self.mappings.advisory(self.store.dmt.cut_dirty(id, range).map(drop))?;
+                flushed = self.sweeper.flush_given(&file, range)?;
+            }
             if !self.is_dirty(id, range) {
                 break file;
             }
@@ -157,6 +158,7 @@ impl LocalCache for Revocation {
         self.known.sync(&file)?;
         if !keeps_clean {
             file.peer_copies.drop_range(range);
+            self.kernel_pages.drop_range(&file, range);
         }
         if !keeps_clean && let Some(id) = file.id() {
             // A read that is filling the cache right now finds that the range was held meanwhile.
@@ -165,6 +167,20 @@ impl LocalCache for Revocation {
         }
         self.known.forget_idle(&file);
         Ok(())
+    }
+
+    /// Whether bytes of `range` are dirty.
+    fn is_dirty(&self, id: FileId, range: ByteRange) -> bool {
+        !self.store.dmt.dirty(id, range, 1).is_empty()
+    }
+}
+
+impl LocalCache for Revocation {
+    fn give_up(&self, shared: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
+        self.bring_to_origin(key_of(shared), range, keeps_clean)?;
+        // Also what was cleaned before. A store that refuses changes has said by other means what it is not to be
+        // believed about.
+        self.mappings.advisory(self.store.dmt.persist_cleaned())
     }
 
     fn caches(&self, shared: SharedFile) -> bool {

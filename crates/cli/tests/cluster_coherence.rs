@@ -165,3 +165,31 @@ fn shared_mappings_are_refused_and_private_ones_are_not() {
     // SAFETY: it was mapped above, and is used by nobody.
     assert_eq!(unsafe { libc::munmap(private, 4096) }, 0);
 }
+
+/// Regression: the kernel kept pages that it had read for `sendfile` as long as the file was open, and sent them again after
+/// another node had written.
+#[test]
+fn i11_what_the_kernel_copies_by_itself_is_the_newest() {
+    const LENGTH: usize = 64 << 10;
+    let Some(nodes) = two_nodes() else { return };
+    let files = nodes.open("file");
+    files[0].write_all_at(&[1; LENGTH], 0).unwrap();
+    let sent = |file: &File| {
+        let to = tempfile::tempfile().unwrap();
+        let mut at = 0;
+        while at < LENGTH as u64 {
+            assert_ne!(rustix::fs::sendfile(&to, file, Some(&mut at), LENGTH).unwrap(), 0);
+        }
+        let mut found = vec![0; LENGTH];
+        to.read_exact_at(&mut found, 0).unwrap();
+        found.dedup();
+        found
+    };
+    // Until the range is contended, and further.
+    for round in 1..80_u8 {
+        files[usize::from(round % 2)].write_all_at(&[round; LENGTH], 0).unwrap();
+        for file in &files {
+            assert_eq!(sent(file), [round]);
+        }
+    }
+}

@@ -53,7 +53,7 @@ use names::Names;
 use open_files::OpenFiles;
 use privileges::Privileges;
 use recording::Recording;
-use stale_pages::StalePages;
+use stale_pages::{DroppedPages, StalePages};
 use user_limits::UserLimits;
 use xattrs::Xattrs;
 
@@ -125,6 +125,9 @@ impl<E: Engine> Front<E> {
         let stale_pages = Arc::new(StalePages::default());
         let limits = Arc::new(UserLimits::new(&connection));
         let inodes = Arc::new(Inodes::new(&engine, options.attr_timeout));
+        let dropped =
+            DroppedPages { inodes: Arc::downgrade(&inodes), stale_pages: Arc::clone(&stale_pages) };
+        engine.drops_pages_by(Box::new(dropped));
         let privileges = Arc::new(Privileges { engine: engine.clone() });
         let recording = Arc::new(Recording { engine: engine.clone(), destination });
         let of_engine = (&engine, options.direct);

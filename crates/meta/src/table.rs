@@ -6,6 +6,7 @@
 
 mod blocks;
 mod change;
+mod cleaned;
 mod critical;
 mod epochs;
 mod evict;
@@ -48,6 +49,7 @@ use halocline_os::error::{Error, Result};
 pub use critical::CriticalRanges;
 pub use options::{Access, Clock, Options};
 
+use cleaned::Cleaned;
 use epochs::Epochs;
 use registry::FileRegistry;
 use sums::Sums;
@@ -78,6 +80,7 @@ pub struct ExtentTable {
     eviction_queue: Mutex<EvictionQueue>,
     sums: Sums,
     epochs: Epochs,
+    cleaned: Cleaned,
     generation: AtomicU64,
     intent_bytes: u64,
     /// Whether eviction needed space that is taken by held extents.
@@ -179,6 +182,7 @@ impl ExtentTable {
             eviction_queue: Mutex::new(loaded.eviction_queue),
             sums: Sums::of(loaded.counts),
             epochs: Epochs::after(loaded.epoch, loaded.completed),
+            cleaned: Cleaned::default(),
             generation: loaded.generation.into(),
             intent_bytes: options.intent_bytes,
             crowded: false.into(),
@@ -364,7 +368,7 @@ impl ExtentTable {
         }
         let epoch = self.epochs.closed();
         self.put(record::EPOCH_KEY, &record::encode_counter(epoch))?;
-        self.records.sync()?;
+        self.persist()?;
         self.epochs.complete(epoch);
         Ok(())
     }
@@ -399,7 +403,16 @@ impl ExtentTable {
 
     /// Makes all records so far durable, without declaring any data durable: not a barrier.
     pub fn persist(&self) -> Result<()> {
-        self.records.sync()
+        let noted = self.cleaned.noted();
+        self.records.sync()?;
+        self.cleaned.synced(noted);
+        Ok(())
+    }
+
+    /// Ensures that no power loss brings back as dirty what is not dirty now: other nodes may be about to get it, and to
+    /// write newer bytes to the origin. Does nothing where no such record can be on the disk.
+    pub fn persist_cleaned(&self) -> Result<()> {
+        if self.cleaned.may_come_back(self.cleaned.noted()) { self.persist() } else { Ok(()) }
     }
 
     /// Bytes and numbers of extents.

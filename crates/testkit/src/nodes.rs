@@ -92,8 +92,11 @@ impl<S: TokenStore> Nodes<S> {
         let origin = &self.origins[usize::from(node == NODES[1])];
         let place = ["mount", origin, node, "--cache", cache, "--policy", "always"];
         let url = self.store.urls();
-        let quiet = ["--rebuild=false", "--cluster", &url, "--node", node];
-        self.halocline(&[&place[..], &quiet, options].concat())
+        let who = ["--cluster", &url, "--node", node];
+        // Nothing is flushed before somebody wants it, unless a test says so.
+        let is_said = options.iter().any(|option| option.starts_with("--rebuild"));
+        let quiet: &[&str] = if is_said { &[] } else { &["--rebuild=false"] };
+        self.halocline(&[&place[..], &who, quiet, options].concat())
     }
 
     /// Ends a node's process with `kill -9`; its mount point is free again.

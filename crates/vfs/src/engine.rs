@@ -28,6 +28,13 @@ pub struct OpenMode {
     pub keep_cache: bool,
 }
 
+/// Has the kernel drop what it keeps of files.
+pub trait DropPages: Send + Sync {
+    /// Drops the pages of some bytes, from an offset on and so many, of the node with this [`Engine::key`]. Waits for that,
+    /// but no longer than a moment: requests for these pages may be in progress, and wait for the caller.
+    fn drop_pages(&self, key: (u64, u64), range: (u64, u64));
+}
+
 /// An engine under a front end.
 ///
 /// Names are those of a directory tree below ([`Engine::below`]): by default, operations go to that tree.
@@ -144,6 +151,16 @@ pub trait Engine: Sized + Send + Sync + 'static {
         buf: &mut [u8],
         caller: Caller,
     ) -> Result<usize>;
+    /// The same for pages that the kernel keeps, until it is told to drop them ([`Engine::drops_pages_by`]).
+    fn read_pages(
+        &self,
+        handle: &Self::Handle,
+        offset: u64,
+        buf: &mut [u8],
+        caller: Caller,
+    ) -> Result<usize> {
+        self.read(handle, offset, buf, caller)
+    }
     /// Writes all of `data` at `offset`, or at the end for a handle opened with `O_APPEND`.
     fn write(&self, handle: &Self::Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()>;
     /// Makes the names in a directory durable.
@@ -158,6 +175,8 @@ pub trait Engine: Sized + Send + Sync + 'static {
     fn flush(&self, _handle: &Self::Handle) -> Result<()> {
         Ok(())
     }
+    /// Takes what the engine is to drop the kernel's pages by, if others change its files.
+    fn drops_pages_by(&self, _front: Box<dyn DropPages>) {}
     /// Whether locks that programs take are to be held on the files of the tree below, so that other mounts of it
     /// respect them. Otherwise the kernel handles them. The answer never changes.
     fn shares_locks(&self) -> bool {

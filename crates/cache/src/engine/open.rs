@@ -61,7 +61,12 @@ impl ExtentEngine {
         let namespace = if around.coherence.is_some() { namespace.shared() } else { namespace };
         let geometry = geometry(config);
         let shares = servers::shares(cache_dir, config, around.data_bytes)?;
-        let options = options(shares, origin_dir, config, around.clock)?;
+        let mut options = options(shares, origin_dir, config, around.clock)?;
+        if around.coherence.is_some() {
+            // After a crash whatever is recorded as dirty goes to the origin. Of the clean bytes beside it this node
+            // may not be the only one to have a token, and others may have written newer ones by then (I13).
+            options.intent_bytes = 1;
+        }
         // The store comes before the volume: it finds out whether the directory is ours (I8).
         let boot_id = around.boot_id;
         let (dmt, recovery) = open_tables(cache_dir, options, boot_id)?;

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread;
 
 use tempfile::TempDir;
 
@@ -14,8 +15,12 @@ use super::*;
 use crate::Decorations;
 use crate::coherence::{Coherence, FileTokens, Grant, Want};
 use crate::engine::ExtentEngine;
+use crate::extent::file::tail;
 use halocline_api::config::Config;
 use halocline_api::control::Controlled;
+use halocline_storage::device::Device;
+use halocline_storage::device::fault::{Effect, Faults, FaultyDevice, Operation, When};
+use halocline_testkit::waiting::eventually;
 use halocline_vfs::{Caller, Engine, Maker};
 
 const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -68,13 +73,22 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
+        Self::over(&Arc::default())
+    }
+
+    /// The same over an origin with these faults.
+    fn over(faults: &Arc<Faults>) -> Self {
         let dirs = [(); 2].map(|()| TempDir::new().unwrap());
         for dir in ["a", "b"] {
             fs::create_dir(dirs[0].path().join(dir)).unwrap();
         }
         let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
         let coherence: Arc<dyn Coherence> = Arc::new(Granting);
+        let faulty = |_: usize, device| -> Arc<dyn Device> {
+            Arc::new(FaultyDevice::new(device, Arc::clone(faults)))
+        };
         let around = Decorations {
+            origin: &faulty,
             data_bytes: Some(1 << 20),
             coherence: Some(&coherence),
             ..Decorations::NONE
@@ -189,4 +203,32 @@ fn a_closed_file_that_is_given_up_is_forgotten() {
     }
     assert_eq!(node.dirty(), 0);
     assert!(node.engine.base.files.by_id(node.id).is_none());
+}
+
+/// Regression: what was given up was part of one extent with bytes to which a program wrote all the time. All of an extent
+/// becomes clean or nothing of it, so it was dirty again before the origin was synced, each time: the other node's program
+/// got an error after two minutes.
+#[test]
+fn what_programs_write_beside_it_does_not_keep_a_range_from_being_given_up() {
+    let faults = Arc::<Faults>::default();
+    let node = Node::over(&faults);
+    let (inode, _) = node.engine.lookup(&node.engine.root(), OsStr::new(NAME)).unwrap();
+    let handle = node.engine.open(&inode, libc::O_RDWR, ME).unwrap();
+    let sync = (Some(Operation::Sync), Effect::Stall, When::Always);
+    faults.set(sync.0, sync.1, sync.2);
+    thread::scope(|scope| {
+        let giving =
+            scope.spawn(|| node.engine.components.revocation.give_up(node.file, tail(2048), false));
+        loop {
+            eventually("a sync, or the end", || faults.stalled() > 0 || giving.is_finished());
+            if giving.is_finished() {
+                break;
+            }
+            node.engine.write(&handle, 0, &[8; 100], ME).unwrap();
+            faults.clear_to(sync.0, sync.1, sync.2);
+        }
+        giving.join().unwrap().unwrap();
+    });
+    assert_eq!(node.dirty(), 2048, "what is beside it stays");
+    faults.clear();
 }

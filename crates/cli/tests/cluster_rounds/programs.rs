@@ -13,7 +13,7 @@ use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::SetOnDrop;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ledger::Ledger;
 
@@ -23,8 +23,8 @@ const PROGRAMS: u64 = 2;
 const GOES_ON: u64 = 5;
 const SLOTS: &str = "slots";
 const RECORDS: &str = "records";
-/// Smaller than the files together would fill in some rounds, so that eviction and flushing run, too.
-const OPTIONS: [&str; 4] = ["--size", "16M", "--max-dirty-age", "150ms"];
+/// The smallest cache, and dirty bytes that age, so that flushes by themselves run, too.
+const OPTIONS: [&str; 5] = ["--size", "1M", "--max-dirty-age", "150ms", "--rebuild=true"];
 
 /// Two nodes and what programs on them wrote.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ pub(crate) struct Rounds<S> {
 #[derive(Debug, Default)]
 struct Ends {
     kills: AtomicU64,
+    /// The most bytes that were dirty when it was killed.
+    dirty: AtomicU64,
     is_down: AtomicBool,
     /// The other node may be taken for gone: what only it may have is answered `EIO`.
     may_lack: AtomicBool,
@@ -142,7 +144,16 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
         for cache in CACHES {
             self.nodes.succeed(&["fsck", cache]);
         }
-        println!("{name}: {} rounds, {}", self.count, self.ledger.summary());
+        let sum = |of: fn(&Ends) -> &AtomicU64| -> u64 {
+            self.ends.iter().map(|end| of(end).load(Ordering::SeqCst)).sum()
+        };
+        let (kills, dirty) = (sum(|end| &end.kills), sum(|end| &end.dirty));
+        println!(
+            "{name}: {} rounds, {}, {kills} kills with up to {dirty} dirty bytes",
+            self.count,
+            self.ledger.summary()
+        );
+        assert!(kills < 4 || dirty > 0, "a kill without dirty bytes proves nothing");
     }
 }
 
@@ -156,7 +167,10 @@ pub(crate) struct Faults<'a, S> {
 impl<S: TokenStore> Faults<'_, S> {
     /// `kill -9` of a node's process.
     pub(crate) fn kill(&self, node: usize) {
-        let pid = self.nodes.pid(NODES[node]);
+        let status = self.nodes.status(NODES[node]);
+        let dirty = status["dirty_bytes"].as_u64().unwrap();
+        self.ends[node].dirty.fetch_max(dirty, Ordering::SeqCst);
+        let pid = Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap();
         self.ends[node].is_down.store(true, Ordering::SeqCst);
         self.ends[node].kills.fetch_add(1, Ordering::SeqCst);
         kill_process(pid, Signal::KILL).unwrap();

@@ -411,6 +411,14 @@ pub(crate) fn compare_on_two_nodes(seed: u64, options: &[&str]) {
     let mut one = Mount::new(&options);
     let mut other = Mount::beside(&one, &options);
     let plain = compare_over(seed, &[&one, &other]);
+    for mount in [&one, &other] {
+        let report = &mount.status()["report"];
+        assert!(report["admitted"]["requests"].as_u64() > Some(50), "little was cached: {report}");
+        assert!(
+            report["cluster"]["handovers"].as_u64() > Some(50),
+            "little changed hands: {report}"
+        );
+    }
     one.unmount();
     other.unmount();
     assert_same_origin(seed, &one, plain.path());

@@ -1,12 +1,15 @@
 //! Extent engines of several nodes over one origin, with the agents' tokens between them (I11).
 
 mod client_pages;
+mod given_up;
 mod growth;
 mod lost_end;
 mod new_tokens;
+mod recovered;
 mod removed_files;
 
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,7 +57,7 @@ fn without_rebuild() -> Config {
 struct Node {
     engine: ExtentEngine,
     agent: Arc<Agent>,
-    _cache: TempDir,
+    cache: TempDir,
 }
 
 /// Nodes over one origin and one store.
@@ -106,11 +109,23 @@ impl Cluster {
         let agent = Arc::new(Agent::begin(options, Arc::clone(store), registry).unwrap());
         let coherence: Arc<dyn Coherence> = Arc::clone(&agent) as _;
         let engine = engine(origin, cache.path(), &coherence, config);
-        Node { engine, agent, _cache: cache }
+        Node { engine, agent, cache }
     }
 }
 
 impl Node {
+    /// As `kill -9` does. What is left is its cache.
+    fn kill(self) -> TempDir {
+        let Self { engine, agent, cache } = self;
+        drop((engine, agent));
+        cache
+    }
+
+    fn flush(&self) {
+        let done = Controlled::flush(&self.engine, None, false, &mut |_| ControlFlow::Continue(()));
+        assert!(done.unwrap().skipped.is_empty());
+    }
+
     fn open(&self, flags: i32) -> <ExtentEngine as Engine>::Handle {
         let (node, _) = self.engine.lookup(&self.engine.root(), OsStr::new("file")).unwrap();
         self.engine.open(&node, flags, ME).unwrap()

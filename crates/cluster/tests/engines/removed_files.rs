@@ -286,3 +286,27 @@ fn i11_a_file_that_gets_the_name_during_the_wait_is_taken_from_others_too() {
         assert_eq!(name.exists(), !removes || swaps == 2);
     }
 }
+
+/// Regression: what a node had dirty of a file whose last name it removed was dropped, although a program of another node had
+/// the file open, and read zeros.
+#[test]
+fn i11_what_a_node_wrote_before_it_removed_a_file_is_there_for_who_has_it_open() {
+    for replaces in [false, true] {
+        let cluster = Cluster::with(2, &without_rebuild());
+        let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
+        let beside = other.open(libc::O_RDWR);
+        let writer = one.open(libc::O_RDWR);
+        one.engine.write(&writer, 0, &[7; 10_000], ME).unwrap();
+        drop(writer);
+        assert_eq!(one.engine.status().dirty_bytes, 10_000);
+        let (root, name) = (one.engine.root(), OsStr::new(NAME));
+        if replaces {
+            fs::write(cluster.origin.path().join("new"), "new").unwrap();
+            one.engine.rename((&root, OsStr::new("new")), (&root, name), 0).unwrap();
+        } else {
+            one.engine.unlink(&root, name).unwrap();
+        }
+        assert_eq!(one.engine.status().dirty_bytes, 0);
+        assert!(read(&other.engine, &beside) == [7; 10_000], "replaced: {replaces}");
+    }
+}

@@ -102,18 +102,22 @@ impl<E: Engine> Files<E> {
             }
             file.inode.pages.reading();
         }
-        let read = || self.engine.read(&file.handle, offset, room, caller);
+        let read = || match why {
+            ReadFor::Program => self.engine.read(&file.handle, offset, room, caller),
+            ReadFor::Pages => self.engine.read_pages(&file.handle, offset, room, caller),
+        };
         let bytes = |read: &Result<usize, _>| read.as_ref().map_or(0, |&bytes| bytes as u64);
         let read = self.recording.recorded((&file, Op::Read), (offset, caller), read, bytes);
         read.map_err(self.inodes.failed(&file.inode, "read"))
     }
 
-    /// Writes all of `data`; returns the number of bytes.
+    /// Writes all of `data`; returns the number of bytes. `open_flags` are the program's descriptor's at the time of the
+    /// write.
     pub(crate) fn write(
         &self,
         handle: FileHandle,
         (offset, data): (u64, &[u8]),
-        flags: WriteFlags,
+        (flags, open_flags): (WriteFlags, i32),
         caller: Caller,
     ) -> Answer<u32> {
         let file = self.open.get(handle)?;
@@ -122,7 +126,8 @@ impl<E: Engine> Files<E> {
             self.privileges.drop_all(&file.inode, Some(&file.handle), caller)?;
         }
         let of_pages = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let target = if of_pages { file.for_pages(&self.engine, caller)? } else { &file.handle };
+        let appends = !of_pages && open_flags & libc::O_APPEND != 0;
+        let target = file.to_write(&self.engine, appends, caller)?;
         let len = data.len() as u64;
         let write = || self.engine.write(target, offset, data, caller);
         let bytes = |written: &Result<(), _>| if written.is_ok() { len } else { 0 };

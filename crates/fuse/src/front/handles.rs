@@ -31,10 +31,12 @@ pub(super) struct OpenFile<E: Engine> {
     pub(super) traced: Option<FileNumber>,
     /// Whether it was opened with `O_APPEND`: the engine then writes at the end, whatever the offset.
     append: bool,
+    /// Whether it was opened to read, to write, or both, as in `open(2)`.
+    access: i32,
     /// Counts towards the limit of its user.
     _counted: CountedOpen,
-    /// A second handle, for writes at an offset although the first handle appends.
-    positioned: OnceLock<E::Handle>,
+    /// A second handle: one that appends if the first one does not, and one that does not if it does.
+    other: OnceLock<E::Handle>,
 }
 
 impl<E: Engine> OpenFile<E> {
@@ -44,25 +46,27 @@ impl<E: Engine> OpenFile<E> {
         (share, counted): (Share<E::Node>, CountedOpen),
         (flags, direct): (i32, bool),
     ) -> Self {
-        let append = flags & libc::O_APPEND != 0;
+        let (append, access) = (flags & libc::O_APPEND != 0, flags & libc::O_ACCMODE);
         if direct {
             inode.pages.opened_direct();
         }
-        let (traced, positioned) = (None, OnceLock::new());
-        Self { inode, handle, direct, traced, append, positioned, share, _counted: counted }
+        let (traced, other) = (None, OnceLock::new());
+        Self { inode, handle, direct, traced, append, access, other, share, _counted: counted }
     }
 
-    /// The handle for pages of a shared mapping. The kernel writes them through any writable handle of the file, even
-    /// an appending one, at the pages' own offset.
-    pub(super) fn for_pages(&self, engine: &E, caller: Caller) -> Result<&E::Handle> {
-        if !self.append {
+    /// The handle for a write that appends or not, which need not be as the file was opened: programs change `O_APPEND` of
+    /// an open file (`fcntl(2)`), and the kernel writes pages of a shared mapping through any writable handle, even an
+    /// appending one, at the pages' own offset.
+    pub(super) fn to_write(&self, engine: &E, appends: bool, caller: Caller) -> Result<&E::Handle> {
+        if appends == self.append {
             return Ok(&self.handle);
         }
-        if let Some(handle) = self.positioned.get() {
+        if let Some(handle) = self.other.get() {
             return Ok(handle);
         }
-        let handle = engine.open(&self.inode.node, libc::O_RDWR, caller)?;
-        Ok(self.positioned.get_or_init(|| handle))
+        let flags = if appends { libc::O_APPEND } else { 0 };
+        let handle = engine.open(&self.inode.node, self.access | flags, caller)?;
+        Ok(self.other.get_or_init(|| handle))
     }
 }
 

@@ -78,6 +78,12 @@ impl<N> InodeTable<N> {
         self.maps.read().by_number.get(&number).cloned()
     }
 
+    /// The inode of a node, if it is known.
+    pub(super) fn find(&self, key: (u64, u64)) -> Option<Arc<Inode<N>>> {
+        let maps = self.maps.read();
+        maps.by_key.get(&key).and_then(|number| maps.by_number.get(number)).cloned()
+    }
+
     /// Counts a lookup that is about to be answered, and gives the inode its number.
     pub(super) fn remember(&self, key: (u64, u64), node: N) -> Arc<Inode<N>> {
         let mut maps = self.maps.write();

@@ -71,6 +71,11 @@ impl<E: Engine> Inodes<E> {
         self.table.get(number.0).ok_or(Refused(Errno::ESTALE))
     }
 
+    /// The inode of a node with this [`Engine::key`], if the kernel knows it.
+    pub(super) fn find(&self, key: (u64, u64)) -> Option<Arc<Inode<E::Node>>> {
+        self.table.find(key)
+    }
+
     /// Registers a node that the kernel is about to learn of.
     pub(super) fn remember(&self, node: E::Node, stat: &Stat) -> (Arc<Inode<E::Node>>, FileAttr) {
         let inode = self.table.remember(self.engine.key(&node), node);

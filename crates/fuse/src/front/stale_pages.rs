@@ -8,18 +8,25 @@
 //! handles, we note whether pages of it were read; if so, until the last of those handles is closed, the kernel is told
 //! to drop the pages that a direct write changed.
 //!
+//! Where other nodes change the file, too, it is also told to drop the pages of what they are about to change
+//! ([`DropPages`]).
+//!
 //! The kernel does that once it has the answers to all reads of these pages in progress. All of our threads may be
 //! writing at that moment, so that none would answer them: the kernel is told by a separate thread, for which a write
 //! waits no longer than [`WAIT_LIMIT`].
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
 use halocline_os::catch_panic::catch_panic;
+use halocline_vfs::Engine;
+use halocline_vfs::engine::DropPages;
+
+use super::inodes::Inodes;
 
 /// How long a write waits at most. It waits that long only if all threads wait, and then its pages are dropped as soon
 /// as one is free again.
@@ -85,6 +92,11 @@ impl StalePages {
 
     /// After a direct write of `len` bytes at `offset`.
     pub(super) fn written(&self, number: u64, pages: &Pages, offset: u64, len: u64) {
+        self.drop_part((number, pages), (offset, len));
+    }
+
+    /// Drops pages of `len` bytes at `offset`, if there may be any.
+    pub(super) fn drop_part(&self, (number, pages): (u64, &Pages), (offset, len): (u64, u64)) {
         if !pages.may_be_stale() {
             return;
         }
@@ -93,7 +105,7 @@ impl StalePages {
         if parts.send(Part { number, offset, len, gone }).is_ok() {
             let waited = done.recv_timeout(WAIT_LIMIT);
             if waited.is_err() {
-                tracing::debug!(number, "pages that a direct write made old are still in use");
+                tracing::debug!(number, "pages that became old are still in use");
             }
         }
     }
@@ -107,10 +119,27 @@ impl StalePages {
     }
 }
 
+/// Drops pages for an engine.
+pub(super) struct DroppedPages<E: Engine> {
+    /// The inodes have the engine, which has this.
+    pub(super) inodes: Weak<Inodes<E>>,
+    pub(super) stale_pages: Arc<StalePages>,
+}
+
+impl<E: Engine> DropPages for DroppedPages<E> {
+    fn drop_pages(&self, key: (u64, u64), range: (u64, u64)) {
+        let Some(inode) = self.inodes.upgrade().and_then(|inodes| inodes.find(key)) else { return };
+        self.stale_pages.drop_part((inode.number, &inode.pages), range);
+    }
+}
+
 fn drop_pages(notifier: &Notifier, asked: &Receiver<Part>) {
     for Part { number, offset, len, gone } in asked {
         let dropped = catch_panic(|| {
-            notifier.inval_inode(INodeNo(number), offset.cast_signed(), len.cast_signed())
+            // The kernel takes 0 for all that follows.
+            let len =
+                i64::try_from(len).ok().filter(|len| len.checked_add_unsigned(offset).is_some());
+            notifier.inval_inode(INodeNo(number), offset.cast_signed(), len.unwrap_or(0))
         });
         if let Err(error) = dropped {
             // The kernel has forgotten the inode and its pages, or the mount is gone.

@@ -3,6 +3,7 @@
 //!
 //! The tests need root and `/dev/fuse`; without them each prints SKIP and why.
 
+mod appending;
 mod contents;
 mod differential;
 mod direct;

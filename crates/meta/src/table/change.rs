@@ -206,11 +206,13 @@ impl ExtentTable {
         let _change = state.change.lock();
         let mapped = state.mapped.read();
         let mut plan = Vec::new();
+        let mut may_come_back = false;
         for &(range, generation) in cleaned {
             for (start, entry) in mapped.extents.overlapping(range) {
                 let whole = ByteRange::new(start, entry.end);
                 let unchanged = entry.generation.load(Relaxed) == generation;
                 if entry.dirty() && unchanged && range.contains(whole) {
+                    may_come_back |= self.epochs.may_cover(entry.epoch);
                     let record = ExtentRecord {
                         dirty: false,
                         epoch: 0,
@@ -230,6 +232,9 @@ impl ExtentTable {
         let all_clean = write_intents::all_clean(&mapped, planned, touched);
         drop(mapped);
         self.commit_clean(&state, &plan, &all_clean)?;
+        if may_come_back {
+            self.cleaned.note();
+        }
         // Read after the commit: a barrier that completes this epoch syncs the commit.
         let epoch = self.epochs.current();
         let mut mapped = state.mapped.write();
@@ -257,6 +262,10 @@ impl ExtentTable {
         });
         let (mut plan, gone) = Self::plan_unmap(&state, range, around);
         self.commit(file, &plan)?;
+        let is_dirty = |record: &ExtentRecord| record.dirty && self.epochs.may_cover(record.epoch);
+        if gone.iter().any(|record| record.epoch == HELD || is_dirty(record)) {
+            self.cleaned.note();
+        }
         let epoch = self.epochs.current();
         for replace in &mut plan {
             replace.release(epoch);

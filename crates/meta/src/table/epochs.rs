@@ -40,6 +40,11 @@ impl Epochs {
         self.cut.load(Acquire) > self.completed.load(Acquire)
     }
 
+    /// Whether a barrier that covers `epoch` may have begun: it makes durable that there are dirty bytes.
+    pub(super) fn may_cover(&self, epoch: u64) -> bool {
+        epoch <= self.cut.load(Acquire)
+    }
+
     /// The last closed epoch, which a barrier may cover.
     pub(super) fn closed(&self) -> u64 {
         let epoch = self.cut.load(Acquire);

@@ -246,12 +246,13 @@ impl<E: Engine> Filesystem for Device<E> {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let _turn = self.parking.begin();
-        let write = || self.front.files.write(handle, (offset, data), write_flags, caller(request));
+        let flags = (write_flags, flags.0);
+        let write = || self.front.files.write(handle, (offset, data), flags, caller(request));
         answer!(reply, write(), count => reply.written(count));
     }
 

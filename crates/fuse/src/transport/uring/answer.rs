@@ -101,7 +101,8 @@ pub(super) fn answer<E: Engine>(
         code::WRITE => {
             let write: &WriteIn = request.fields()?;
             let data = &room[..request.payload];
-            let flags = WriteFlags::from_bits_retain(write.write_flags);
+            let of_pages = WriteFlags::from_bits_retain(write.write_flags);
+            let flags = (of_pages, write.flags.cast_signed());
             let at = (write.offset, data);
             let size = front.files.write(FileHandle(write.handle), at, flags, request.caller())?;
             Ok(put(room, &WriteOut { size, padding: 0 }))
