@@ -15,7 +15,7 @@ use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers;
 
 const NODES: [&str; 2] = ["one", "two"];
-const FILES: usize = 10_000;
+const FILES: usize = 3000;
 const THREADS: usize = 8;
 /// How long a node believes what it listed (`halocline_cluster::names::LEASE_MS`).
 const LEASE_MS: u128 = 80;
