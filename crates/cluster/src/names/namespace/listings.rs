@@ -399,7 +399,8 @@ mod tests {
         assert_eq!(listings.known.lock().names, NAMES_MAX);
         // Others take the place of those that nobody uses.
         listings.add((D, 2), &page(&["a"]), now + IDLE_MAX * 2);
-        assert_eq!((listings.known.lock().names, listings.known.lock().directories.len()), (1, 1));
+        let kept = |known: &Listed| (known.names, known.directories.len());
+        assert_eq!(kept(&listings.known.lock()), (1, 1));
         assert!(matches!(listings.find(&at("a"), now + IDLE_MAX * 2), Known::Then(2)));
     }
 }
