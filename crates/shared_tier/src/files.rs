@@ -137,7 +137,13 @@ impl Files {
                     }
                     Ok(())
                 };
-                match self.base.names.update_of((&name, inode.number), note) {
+                let (at, known) = ((&name, inode.number), &found.node);
+                let noted = if known.links == 1 {
+                    self.base.names.update_known(at, &known.attributes, note)
+                } else {
+                    self.base.names.update_of(at, note)
+                };
+                match noted {
                     // It has another name by now.
                     Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
                     noted => noted.map_err(of_names)?.attributes,
@@ -366,8 +372,15 @@ impl Files {
             attributes.note_close(own);
             Ok(())
         };
+        // What this node noted at the open, if it knows that.
+        let mut last = inode.without_name.lock().last.clone();
         for name in inode.names() {
-            match self.base.names.update_of((&name, inode.number), close) {
+            let at = (&name, inode.number);
+            let closed = match last.take() {
+                Some(last) => self.base.names.update_known(at, &last, close),
+                None => self.base.names.update_of(at, close),
+            };
+            match closed {
                 Ok(_) => return,
                 Err(Failure::Refused(_)) => {}
                 Err(failure) => {

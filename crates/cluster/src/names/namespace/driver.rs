@@ -224,8 +224,9 @@ impl Driver {
         }
     }
 
+    /// Leases also run while the machine is suspended.
     pub(super) fn now(&self) -> Instant {
-        self.wait.clock.instant()
+        self.wait.clock.boot_instant()
     }
 
     /// Asks for a lease of a directory of which a version was listed.
