@@ -24,7 +24,7 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
 use crate::lookup::{Lookup, take_over};
-use crate::passthrough::{Passthrough, WhyOurs, is_unused};
+use crate::passthrough::{Closes, Passthrough, WhyOurs, is_unused};
 use crate::places::Place;
 
 /// How often an open begins anew, because the file was renamed or moved.
@@ -173,12 +173,7 @@ impl Files {
         if noting.handles == 0 && noting.kept.is_none() {
             self.note_close(inode, noting, None);
         }
-        Err(Error::Cluster {
-            what: format!("inode {}: its bytes are not where the store says", inode.number.0),
-            remedy:
-                "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
-                    .to_owned(),
-        })
+        Err(misplaced(inode))
     }
 
     /// Why the kernel cannot have a file that is opened, if it cannot.
@@ -330,16 +325,6 @@ impl Files {
         }
     }
 
-    pub(crate) fn passthrough(&self) -> &Passthrough {
-        &self.base.passthrough
-    }
-
-    /// As [`end_unless_used`](Self::end_unless_used); `true` also if it was opened again.
-    pub(crate) fn end_if_unused(&self, inode: &Inode) -> bool {
-        let mut noting = inode.noting.lock();
-        noting.kept.is_none() || self.end_unless_used(inode, &mut noting)
-    }
-
     /// Notes the close of a file that the kernel may have served, unless there are mappings of it, or it cannot be noted
     /// now.
     fn end_unless_used(&self, inode: &Inode, noting: &mut Noting) -> bool {
@@ -390,6 +375,25 @@ impl Files {
                 }
             }
         }
+    }
+}
+
+fn misplaced(inode: &Inode) -> Error {
+    Error::Cluster {
+        what: format!("inode {}: its bytes are not where the store says", inode.number.0),
+        remedy: "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
+            .to_owned(),
+    }
+}
+
+impl Closes for Files {
+    fn passthrough(&self) -> &Passthrough {
+        &self.base.passthrough
+    }
+
+    fn end_if_unused(&self, inode: &Inode) -> bool {
+        let mut noting = inode.noting.lock();
+        noting.kept.is_none() || self.end_unless_used(inode, &mut noting)
     }
 }
 

@@ -89,7 +89,7 @@ impl SharedTier {
     /// # Errors
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
-        self.tree.base.passthrough.end(&self.files);
+        self.tree.base.passthrough.end(&*self.files);
         self.tree.base.sessions.leave()
     }
 }

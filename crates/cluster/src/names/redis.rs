@@ -14,6 +14,7 @@ use std::time::Duration;
 use halocline_model::namespace::{
     Answer, Body, Change, Inode, Intent, Name, Opaque, Outcome, Script, Slot,
 };
+use halocline_os::clock::Clock;
 use redis::ScriptInvocation;
 
 use super::coding::{
@@ -364,7 +365,7 @@ impl NameStore for RedisNames {
         for _ in 0..LEASE_WAITS {
             let elements = self.ask(Self::partition(shard), &invocation)?;
             match leased(&elements)? {
-                Some(left) => std::thread::sleep(left),
+                Some(left) => Clock::MACHINE.sleep(left),
                 None => return answer(elements),
             }
         }

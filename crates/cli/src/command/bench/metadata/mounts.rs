@@ -14,11 +14,11 @@ use halocline_api::control::mount;
 use halocline_os::bounded::{self, SMALL_FILE_BYTES_MAX};
 use halocline_os::error::Error;
 use rustix::process::geteuid;
-use serde::Serialize;
 
 use super::super::mount_processes::MountProcess;
 use super::super::scratch_dir::{ScratchDir, clear_away_in};
 use super::super::store_server::Server;
+use super::record::{MountResults, MountRow};
 use super::{MetadataArgs, files, told};
 use crate::child::Signals;
 use crate::command::bench::interrupted;
@@ -30,35 +30,6 @@ use crate::{mount_lookup, self_exec};
 /// How long a mount may take to appear, and how often it is looked.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(5);
-/// What creates through the mounts of a shared tier are to reach of those on a tier of one node.
-pub(super) const TIER_TARGET: f64 = 0.5;
-
-/// Results as they are printed with `--json`. The keys are an interface.
-#[derive(Debug, Serialize)]
-pub(super) struct MountResults {
-    benchmark: &'static str,
-    version: &'static str,
-    own_store: bool,
-    pub(super) cpus: usize,
-    pub(super) files: u32,
-    repeat: u32,
-    pub(super) mounts: Vec<MountRow>,
-}
-
-/// One operation of so many programs at once on one system.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct MountRow {
-    /// `nodes`, `tier` or `disk`.
-    pub(super) system: &'static str,
-    pub(super) nodes: u32,
-    pub(super) operation: &'static str,
-    pub(super) directories: &'static str,
-    operations: u64,
-    seconds: f64,
-    pub(super) per_second: f64,
-    /// Of the same on the tier of one node.
-    pub(super) of_tier: Option<f64>,
-}
 
 /// What is done with a file, or its name.
 type Act = fn(&Path) -> io::Result<()>;

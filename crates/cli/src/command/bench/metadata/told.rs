@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use plotters::prelude::*;
 
-use super::mounts::{MountResults, MountRow, TIER_TARGET};
-use super::record::{LARGE_TARGET, RATIO_TARGET, Results};
+use super::record::{LARGE_TARGET, MountResults, MountRow, RATIO_TARGET, Results, TIER_TARGET};
 use super::row::Row;
 use super::simulation;
 use crate::bar_chart::{Bar, Bars, Drawn};
