@@ -9,9 +9,9 @@ struct Source {
     name: &'static str,
     /// Below `crates`.
     path: &'static str,
-    /// What is another size, so that few threads reach all states.
+    /// Constants with smaller values, so that few threads reach all states.
     smaller: &'static [(&'static str, &'static str)],
-    /// Names of what is broken, with the text that stands there once, and the wrong one.
+    /// For each canary its name, a text that occurs once in the source, and the wrong text in its place.
     canaries: &'static [(&'static str, &'static str, &'static str)],
 }
 

@@ -46,7 +46,9 @@ pub use mounted::Mounted;
 pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, TokenCounts, Totals};
 pub use server::Server;
-pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
+pub use tier::{
+    AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, JobPlaces, NodeBytes, TierStatus,
+};
 pub(crate) use wire::paths_as_json;
 pub use wire::{path_as_json, path_or_null_as_json};
 
@@ -116,6 +118,13 @@ pub trait Controlled: Send + Sync {
     /// Changes the announced jobs, and returns them: file tiers only.
     fn change_jobs(&self, _change: &JobChange) -> Result<Vec<JobInfo>> {
         Err(no_file_tier())
+    }
+    /// Where the files of a job are, of which this is the job file's text: file tiers that nodes share only.
+    fn job_places(&self, _job: &str) -> Result<JobPlaces> {
+        Err(Error::invalid(
+            "this mount is no file tier that nodes share",
+            "`halocline where PATH` tells where the files of another one are",
+        ))
     }
 }
 
@@ -193,6 +202,8 @@ pub enum Request {
     },
     /// [`Controlled::change_jobs`]; answers a list of [`JobInfo`].
     Jobs(JobChange),
+    /// [`Controlled::job_places`], of the text of a job file; answers [`JobPlaces`].
+    JobPlaces(String),
     /// [`Mounted::is_ending`]; answers whether the mount is ending.
     Ending {},
     /// Makes the client a user of the mount for as long as the connection lasts. Before the answer, which is

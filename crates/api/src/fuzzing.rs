@@ -2,12 +2,13 @@
 //! cargo-fuzz, and by the tests below with the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::fs;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use tempfile::TempDir;
 
 use crate::config::{BINDING_FILE, Binding, Config, OPTIONS, SERVERS_MAX, STRIPE_BYTES_MAX};
 use crate::globs::{Globs, is_glob};
+use crate::jobs::job_file::{JobFile, REFERENCES_MAX};
 
 pub use crate::control::claim::fuzzing::claims;
 pub use crate::control::client::fuzzing::answer;
@@ -42,6 +43,24 @@ pub fn config(bytes: &[u8]) {
         assert!((1..=SERVERS_MAX).contains(&shape.servers), "{shape:?}");
     }
     let _ = config.cache_bytes(1 << 40);
+}
+
+/// A job file: what is accepted is bounded, and plain paths below the mount.
+pub fn job_file(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    for node in [Some("n1"), Some("other"), None] {
+        let Ok(job) = JobFile::parse(text, node) else { continue };
+        assert!((1..=120).contains(&job.name.len()));
+        let total: u64 = job.references.iter().map(|(_, times)| u64::from(*times)).sum();
+        let least = u64::from(!job.is_for_others);
+        assert!((least..=REFERENCES_MAX as u64).contains(&total));
+        for (path, times) in &job.references {
+            assert!(
+                *times > 0 && path.components().all(|part| matches!(part, Component::Normal(_)))
+            );
+            assert!(path.as_os_str().len() <= bytes.len());
+        }
+    }
 }
 
 /// Setting each option to its own text changes nothing.

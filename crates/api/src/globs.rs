@@ -31,7 +31,7 @@ pub fn beginning(glob: &str) -> PathBuf {
 
 /// Refuses a glob that can match no path below a mount: no one would notice that it has no effect. (Such globs saved by
 /// an earlier version are kept.)
-fn may_match(glob: &str) -> Result<()> {
+fn check_can_match(glob: &str) -> Result<()> {
     let remedy = match glob.split('/').find(|part| ["", ".", ".."].contains(part)) {
         None => return Ok(()),
         Some(_) if glob.is_empty() => "write ** for everything",
@@ -99,7 +99,7 @@ impl Globs {
 
     /// Adds a pin; a glob that already exists is not added again.
     pub fn add_pin(&mut self, glob: &str) -> Result<()> {
-        may_match(glob)?;
+        check_can_match(glob)?;
         self.pin.add(glob)
     }
 
@@ -110,7 +110,7 @@ impl Globs {
 
     /// Adds an exclusion.
     pub fn add_exclude(&mut self, glob: &str) -> Result<()> {
-        may_match(glob)?;
+        check_can_match(glob)?;
         self.exclude.add(glob)
     }
 
@@ -122,7 +122,7 @@ impl Globs {
     /// The globs that commands set in earlier sessions of this cache, together with the `configured` ones.
     pub fn load(cache_dir: &Path, pin: &[String], exclude: &[String]) -> Result<Self> {
         let path = cache_dir.join(RULES);
-        pin.iter().chain(exclude).try_for_each(|glob| may_match(glob))?;
+        pin.iter().chain(exclude).try_for_each(|glob| check_can_match(glob))?;
         let mut globs = Self::new(pin, exclude)?;
         let dir = match PrivateDir::look(cache_dir) {
             Err(error) if error.errno() == libc::ENOENT => return Ok(globs),

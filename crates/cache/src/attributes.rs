@@ -87,7 +87,7 @@ impl Attributes {
     pub(crate) fn truncate(&self, node: &Node, handle: Option<&OpenFile>, size: u64) -> Result<()> {
         let opened;
         // O_TRUNC is allowed with O_RDONLY, whose descriptor on the origin cannot truncate.
-        let writable = handle.filter(|handle| handle.may_flush);
+        let writable = handle.filter(|handle| handle.writable);
         let (file, origin) = if let Some(handle) = writable {
             (Arc::clone(&handle.file), &handle.origin)
         } else {

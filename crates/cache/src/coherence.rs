@@ -216,6 +216,11 @@ pub trait LocalCache: Send + Sync {
     /// If not all bytes are on the origin: the token stays here, and the agent tries again.
     fn give_up(&self, file: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()>;
 
+    /// Whether anything of a file is cached, so that it costs something to give it up.
+    fn caches(&self, _file: SharedFile) -> bool {
+        true
+    }
+
     /// Which blocks of a range are cached clean, with their checksums, so that another node can read them from this
     /// one's servers. The caller has a permit to read the range.
     fn cached(&self, _file: SharedFile, _range: ByteRange) -> Option<Cached> {

@@ -28,7 +28,7 @@ pub struct Counts {
     pub read: Distribution,
     /// Writes.
     pub write: Distribution,
-    /// Segments of writes admitted to the cache, and their bytes.
+    /// Segments of writes admitted to the cache.
     pub admitted_requests: u64,
     /// Bytes admitted.
     pub admitted_bytes: u64,
@@ -59,7 +59,8 @@ pub struct Counts {
 pub struct Counters {
     read: Cells,
     write: Cells,
-    admitted: [AtomicU64; 2],
+    admitted_requests: AtomicU64,
+    admitted_bytes: AtomicU64,
     layout_bytes: [AtomicU64; 3],
     ssd_bytes_written: AtomicU64,
     flushed_bytes: AtomicU64,
@@ -104,8 +105,8 @@ impl Counters {
     }
 
     pub(crate) fn admitted(&self, bytes: u64, layout: Layout) {
-        add(&self.admitted[0], 1);
-        add(&self.admitted[1], bytes);
+        add(&self.admitted_requests, 1);
+        add(&self.admitted_bytes, bytes);
         add(&self.layout_bytes[layout as usize], bytes);
     }
 
@@ -163,8 +164,8 @@ impl Counters {
         Counts {
             read: distribution(&self.read),
             write: distribution(&self.write),
-            admitted_requests: get(&self.admitted[0]),
-            admitted_bytes: get(&self.admitted[1]),
+            admitted_requests: get(&self.admitted_requests),
+            admitted_bytes: get(&self.admitted_bytes),
             layout_bytes: [0, 1, 2].map(|layout| get(&self.layout_bytes[layout])),
             ssd_bytes_written: get(&self.ssd_bytes_written),
             flushed_bytes: get(&self.flushed_bytes),

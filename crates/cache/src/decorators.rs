@@ -74,18 +74,18 @@ fn in_pieces(device: Arc<dyn Device>, _: &Decorated<'_>) -> Arc<dyn Device> {
     Arc::new(PiecewiseDevice::new(device))
 }
 
-fn emulated(device: Arc<dyn Device>, of: &Decorated<'_>) -> Arc<dyn Device> {
-    let Some(group) = of.group() else { return device };
-    let server = EmulatedServer::new(group.device, device).in_common(of.queue.clone());
-    Arc::new(server.timed_by(of.clock))
+fn emulated(device: Arc<dyn Device>, server: &Decorated<'_>) -> Arc<dyn Device> {
+    let Some(group) = server.group() else { return device };
+    let emulated = EmulatedServer::new(group.device, device).in_common(server.queue.clone());
+    Arc::new(emulated.timed_by(server.clock))
 }
 
-fn injected(device: Arc<dyn Device>, of: &Decorated<'_>) -> Arc<dyn Device> {
-    (of.injected)(of.index, device)
+fn injected(device: Arc<dyn Device>, server: &Decorated<'_>) -> Arc<dyn Device> {
+    (server.injected)(server.index, device)
 }
 
-fn metered(device: Arc<dyn Device>, of: &Decorated<'_>) -> Arc<dyn Device> {
-    match of.meter {
+fn metered(device: Arc<dyn Device>, server: &Decorated<'_>) -> Arc<dyn Device> {
+    match server.meter {
         Some(meter) => Arc::new(MeteredDevice::new(device, Arc::clone(meter))),
         None => device,
     }

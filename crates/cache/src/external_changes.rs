@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::damage::{Damage, named};
 use crate::extent::file::{CachedFile, WHOLE, tail};
-use crate::extent::last_seen::{LastSeen, Since};
+use crate::extent::last_seen::LastSeen;
 use crate::extent::store::ExtentStore;
 use crate::mappings::Mappings;
 use crate::own_changes::OwnChanges;
@@ -98,8 +98,7 @@ impl ExternalChanges {
         if let Some(record) = self.store.dmt.file(id) {
             // The records of a store that refuses changes are out of date.
             let sick = self.store.dmt.usable().is_err();
-            let evidence =
-                if sick { Evidence::Behind(i64::MAX) } else { *self.own.evidence.lock() };
+            let evidence = if sick { Evidence::Behind(i64::MAX) } else { self.own.evidence() };
             match evidence.judge(record.stamp, found) {
                 // What is dirty is under an exclusive token, so no other node has made the file shorter: the origin
                 // has lost its end.
@@ -129,7 +128,7 @@ impl ExternalChanges {
         }
         let mut last_seen = file.last_seen.lock();
         last_seen.see(found);
-        last_seen.recorded = true;
+        last_seen.set_recorded(true);
         // A crash between a truncate and its records leaves extents past the end.
         self.mappings.unmap(id, tail(file.size()))
     }
@@ -152,7 +151,7 @@ impl ExternalChanges {
             let last_seen = file.last_seen.lock();
             !self.shared
                 && (last_seen.is_external()
-                    || !last_seen.is_hidden() && last_seen.seen != Stamp::of_stat(raw))
+                    || !last_seen.is_hidden() && last_seen.stamp() != Stamp::of_stat(raw))
         };
         if differs { self.resolve(file) } else { Ok(()) }
     }
@@ -172,17 +171,18 @@ impl ExternalChanges {
         let raw = self.own.origin_stat(file, None)?;
         let found = Stamp::of_stat(&raw);
         let external = last_seen.is_external();
-        let same_bytes = !external && last_seen.seen.same_bytes(found);
+        let same_bytes = !external && last_seen.stamp().same_bytes(found);
         // Our own change of its names has not been examined yet.
-        let is_ours =
-            last_seen.is_hidden() || last_seen.seen == found || same_bytes && self.own.is_naming();
+        let is_ours = last_seen.is_hidden()
+            || last_seen.stamp() == found
+            || same_bytes && self.own.changes_names();
         if !external && is_ours {
             return Ok(());
         }
         let id = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire));
         if !same_bytes {
             // Until that is dealt with: its dirty bytes may have to stay.
-            last_seen.since = Since::Theirs;
+            last_seen.note_external();
         }
         if self.own.is_gone(file, &raw) {
             return self.handle_removal(file, &mut last_seen, found);
@@ -196,7 +196,7 @@ impl ExternalChanges {
                 file.let_mtime_go(None);
             }
             self.own.record(id, found)?;
-            last_seen.recorded = true;
+            last_seen.set_recorded(true);
         }
         #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
         file.set_size(raw.st_size as u64);

@@ -285,7 +285,7 @@ impl Fills {
         let found = self.namespace.stat(&node).map(|stat| Stamp::of_stat(&stat.raw));
         let last_seen = file.last_seen.lock();
         last_seen.is_hidden()
-            || !last_seen.is_external() && found.is_ok_and(|found| found == last_seen.seen)
+            || !last_seen.is_external() && found.is_ok_and(|found| found == last_seen.stamp())
     }
 }
 

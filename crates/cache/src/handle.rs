@@ -80,16 +80,16 @@ impl Opener {
         // The kernel's pages may show an earlier state of the file. During our own changes its stamp reveals nothing.
         let keep_cache = file.last_seen.lock().is_hidden() || node.note_seen(&raw);
         let pin = self.namespace.pin(node)?;
-        let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         file.opens.fetch_add(1, Ordering::AcqRel);
-        file.writers.fetch_add(u32::from(may_flush), Ordering::AcqRel);
+        file.writers.fetch_add(u32::from(writable), Ordering::AcqRel);
         let hinted = self.hints.on_open(&self.namespace.path_of(node), caller, &file);
         // The kernel's pages would hide changes by other nodes.
         let shared = self.shared;
         let direct = self.settings.config.direct || flags & libc::O_DIRECT != 0 || hinted || shared;
         let append = flags & libc::O_APPEND != 0;
         let mode = OpenMode { direct, keep_cache };
-        let open = OpenFile::new(file, origin, pin, (append, may_flush), mode);
+        let open = OpenFile::new(file, origin, pin, (append, writable), mode);
         let handle = Handle { open, lifecycle: Arc::clone(&self.lifecycle) };
         self.page_cache_passthrough.opened(&handle)?;
         Ok(handle)
@@ -98,7 +98,7 @@ impl Opener {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.file.writers.fetch_sub(u32::from(self.may_flush), Ordering::AcqRel);
+        self.file.writers.fetch_sub(u32::from(self.writable), Ordering::AcqRel);
         // Both this and the removal of the last name are sequentially consistent: one of the two sees the other.
         if self.file.opens.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.lifecycle.closed(&self.file, &self.origin);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// The rest after an error doubles while the cache keeps failing, up to this many times `health_retry`.
-const RESTS_MAX: u64 = 32;
+/// The back-off after an error doubles while the cache keeps failing, up to this many times `health_retry`.
+const BACK_OFF_FACTOR_MAX: u64 = 32;
 
 /// No retry.
 const NEVER_MS: u64 = u64::MAX;
@@ -40,7 +40,7 @@ pub(crate) struct HealthReport {
 /// Tracks the health of the cache side.
 #[derive(Debug)]
 pub(crate) struct Health {
-    /// Length of the first rest after an error.
+    /// Length of the first back-off after an error.
     retry_ms: u64,
     closed: AtomicBool,
     reopen_ms: AtomicU64,
@@ -50,7 +50,7 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 struct Detail {
-    rest_ms: u64,
+    back_off_ms: u64,
     error: Option<String>,
     full: Option<String>,
     short: Option<String>,
@@ -70,34 +70,34 @@ impl Health {
         }
     }
 
-    /// Whether the cache may admit new data at `now_ms`. After a rest the answer is yes again: the next request serves
-    /// as the probe.
+    /// Whether the cache may admit new data at `now_ms`. After a back-off the answer is yes again: the next request
+    /// serves as the probe.
     pub(crate) fn admits(&self, now_ms: u64) -> bool {
         if self.full.load(Ordering::Relaxed) {
             return false;
         }
-        !self.closed.load(Ordering::Relaxed) || self.rest_over(now_ms)
+        !self.closed.load(Ordering::Relaxed) || self.may_retry(now_ms)
     }
 
     /// A device of the cache failed with `what`.
     pub(crate) fn failed(&self, what: &str, now_ms: u64) {
         let mut detail = self.detail.lock();
-        if self.closed.swap(true, Ordering::Relaxed) && !self.rest_over(now_ms) {
+        if self.closed.swap(true, Ordering::Relaxed) && !self.may_retry(now_ms) {
             return;
         }
-        detail.rest_ms = detail
-            .rest_ms
+        detail.back_off_ms = detail
+            .back_off_ms
             .saturating_mul(2)
-            .clamp(self.retry_ms, self.retry_ms.saturating_mul(RESTS_MAX));
-        self.reopen_ms.store(now_ms.saturating_add(detail.rest_ms), Ordering::Relaxed);
+            .clamp(self.retry_ms, self.retry_ms.saturating_mul(BACK_OFF_FACTOR_MAX));
+        self.reopen_ms.store(now_ms.saturating_add(detail.back_off_ms), Ordering::Relaxed);
         tracing::error!(
             "cache: {what}; nothing new is admitted for {} s, programs go on at the origin's speed",
-            detail.rest_ms / 1000
+            detail.back_off_ms / 1000
         );
         detail.error = Some(what.to_owned());
     }
 
-    /// A defect of this program was found: the cache rests as after a failure, then resumes; the defect is reported
+    /// A defect of this program was found: the cache backs off as after a failure, then resumes; the defect is reported
     /// until the end of the mount.
     pub(crate) fn defect(&self, what: &str, now_ms: u64) {
         let remedy = "it goes on without what was being done; unmount and mount again, and report it with the log";
@@ -117,7 +117,7 @@ impl Health {
         detail.error = Some(what.to_owned());
     }
 
-    /// The cache accepted new data, which ends a rest.
+    /// The cache accepted new data, which ends a back-off.
     pub(crate) fn worked(&self) {
         let for_good = || self.reopen_ms.load(Ordering::Relaxed) == NEVER_MS;
         if self.closed.load(Ordering::Relaxed)
@@ -125,7 +125,7 @@ impl Health {
             && self.closed.swap(false, Ordering::Relaxed)
         {
             let mut detail = self.detail.lock();
-            detail.rest_ms = 0;
+            detail.back_off_ms = 0;
             detail.error = None;
             tracing::info!("cache: works again, admitting");
         }
@@ -157,7 +157,7 @@ impl Health {
     /// State and reason.
     pub(crate) fn report(&self) -> HealthReport {
         let detail = self.detail.lock();
-        // Also after the rest: only a successful probe shows that the cache works.
+        // Also after the back-off: only a successful probe shows that the cache works.
         if self.closed.load(Ordering::Relaxed) {
             return HealthReport { state: HealthState::Degraded, reason: detail.error.clone() };
         }
@@ -169,10 +169,10 @@ impl Health {
         HealthReport { state, reason }
     }
 
-    fn rest_over(&self, now_ms: u64) -> bool {
+    fn may_retry(&self, now_ms: u64) -> bool {
         let reopen_ms = self.reopen_ms.load(Ordering::Relaxed);
-        // Further in the future than the longest rest: the clock was set back.
-        let longest_ms = self.retry_ms.saturating_mul(RESTS_MAX);
+        // Further in the future than the longest back-off: the clock was set back.
+        let longest_ms = self.retry_ms.saturating_mul(BACK_OFF_FACTOR_MAX);
         let jumped = reopen_ms > now_ms.saturating_add(longest_ms);
         reopen_ms != NEVER_MS && (now_ms >= reopen_ms || jumped)
     }
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_cache_rests_as_configured_is_tried_again_and_recovers() {
+    fn a_failed_cache_backs_off_as_configured_is_tried_again_and_recovers() {
         let health = Health::new(Duration::from_secs(3));
         assert!(health.admits(0));
         health.failed("/ssd: input/output error", 1000);
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(health.report().state, HealthState::Degraded);
         assert!(health.admits(4000), "the next request is the probe");
         health.failed("/ssd: input/output error", 4000);
-        assert!(!health.admits(9999), "the second rest is longer");
+        assert!(!health.admits(9999), "the second back-off is longer");
         health.worked();
         assert!(health.admits(5000));
         assert_eq!(health.report().state, HealthState::Healthy);
@@ -199,7 +199,7 @@ mod tests {
 
     /// Regression: the cache admitted nothing for as long as the clock had been set back.
     #[test]
-    fn a_clock_that_is_set_back_makes_no_rest_longer() {
+    fn a_clock_that_is_set_back_makes_no_back_off_longer() {
         let health = Health::new(Duration::from_secs(3));
         let year_ms = 365 * 86_400_000;
         health.failed("/ssd: input/output error", 2 * year_ms);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_defect_is_told_although_the_cache_works_again() {
+    fn a_defect_is_reported_although_the_cache_works_again() {
         let health = Health::new(Duration::from_secs(3));
         health.defect("filler: it panicked", 1000);
         assert!(!health.admits(3999));

@@ -123,7 +123,7 @@ impl KnownFiles {
         let id = self.store.dmt.register_on(mount, file.key, &path)?;
         self.files.identified(id, file);
         // The new record says that we are changing the file, which must be corrected even if there is no write.
-        last_seen.recorded = false;
+        last_seen.set_recorded(false);
         self.own.note_unrecorded(&mut last_seen, id);
         drop(last_seen);
         self.apply_globs(file);

@@ -66,6 +66,7 @@ mod lease_renewal;
 mod lifecycle;
 mod mappings;
 mod modification_times;
+mod name_change_count;
 mod name_changes;
 mod open_file;
 mod origin_access;

@@ -41,7 +41,7 @@ pub(crate) struct Lifecycle {
 
 impl Lifecycle {
     /// Our own change of names or attributes advanced the file's ctime: updates the stamp, so that this is not taken
-    /// for a change by others (I9). The caller holds a `Naming`.
+    /// for a change by others (I9). The caller holds a `NameChange`.
     pub(crate) fn restamp(&self, node: &Node) -> Result<()> {
         let stat = self.namespace.stat(node)?;
         if stat.kind() != libc::S_IFREG {
@@ -77,13 +77,16 @@ impl Lifecycle {
         // Any other difference is not ours.
         if last_seen.is_hidden()
             || last_seen.is_external()
-            || last_seen.seen == stamp
-            || !last_seen.seen.same_bytes(stamp)
+            || last_seen.stamp() == stamp
+            || !last_seen.stamp().same_bytes(stamp)
         {
             return Ok(());
         }
-        last_seen.seen = stamp;
-        match file.id().filter(|_| last_seen.recorded && !file.forgotten.load(Ordering::Acquire)) {
+        last_seen.follow_attributes(stamp);
+        match file
+            .id()
+            .filter(|_| last_seen.is_recorded() && !file.forgotten.load(Ordering::Acquire))
+        {
             Some(id) => self.own.record(id, stamp),
             None => Ok(()),
         }

@@ -14,8 +14,8 @@ pub struct OpenFile {
     pub(crate) file: Arc<CachedFile>,
     pub(crate) origin: OriginFile,
     pub(crate) append: bool,
-    /// Whether writes may be admitted: the file is open for writing.
-    pub(crate) may_flush: bool,
+    /// Whether it is open for writing.
+    pub(crate) writable: bool,
     mode: OpenMode,
     /// Whether the kernel serves its reads from the origin.
     pub(crate) reads_below: AtomicBool,
@@ -28,11 +28,11 @@ impl OpenFile {
         file: Arc<CachedFile>,
         origin: OriginFile,
         pin: Pin,
-        (append, may_flush): (bool, bool),
+        (append, writable): (bool, bool),
         mode: OpenMode,
     ) -> Self {
         let reads_below = AtomicBool::new(false);
-        Self { file, origin, append, may_flush, mode, reads_below, _pin: pin }
+        Self { file, origin, append, writable, mode, reads_below, _pin: pin }
     }
 
     /// Whether it was opened to bypass the page cache.

@@ -11,7 +11,7 @@
 //! neither.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bon::Builder;
 use parking_lot::Mutex;
@@ -19,20 +19,18 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::changes_under_way::ChangesUnderWay;
 use super::mappings::Mappings;
+use super::name_change_count::{NameChange, NameChangeCount};
 use crate::coherence::Coherence;
 use crate::extent::file::CachedFile;
-use crate::extent::last_seen::{LastSeen, Since};
+use crate::extent::last_seen::LastSeen;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use halocline_meta::lease::{Evidence, Lease};
 use halocline_meta::{FileId, Stamp};
-use halocline_os::clock::{Clock, age_ms};
+use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::{Namespace, stat_of};
-
-/// A file that we have not changed for this long is at rest.
-const REST_MS: u64 = 100;
 
 /// Distinguishes our own changes from those of others.
 #[derive(Debug, Builder)]
@@ -48,15 +46,13 @@ pub(crate) struct OwnChanges {
     #[builder(skip)]
     pub(crate) under_way: ChangesUnderWay,
     /// What the last session left for recognising its own changes, until all its files are judged.
-    pub(crate) evidence: Mutex<Evidence>,
+    evidence: Mutex<Evidence>,
     /// Files whose stamps are to be recorded as soon as they are at rest.
     #[builder(skip)]
     unrecorded: Mutex<Vec<FileId>>,
-    /// Changes of names and attributes begun (`names_changing`), and those of them that have ended (`names_changed`).
+    /// Our changes of names and attributes.
     #[builder(skip)]
-    pub(crate) names_changing: AtomicU64,
-    #[builder(skip)]
-    names_changed: AtomicU64,
+    pub(crate) name_changes: NameChangeCount,
     #[builder(required)]
     coherence: Option<Arc<dyn Coherence>>,
     /// Whether other nodes use the origin.
@@ -76,23 +72,11 @@ pub(crate) struct Changing<'a> {
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let mut last_seen = self.file.last_seen.lock();
-        last_seen.under_way -= 1;
-        last_seen.ours_ms = self.own.clock.now_ms();
+        last_seen.end_change(self.own.clock.now_ms());
         drop(last_seen);
         // A long change may have ended after the lease expired.
         self.own.lease.extend();
         self.own.under_way.end();
-    }
-}
-
-/// A change of names or attributes in progress: it advances the ctimes of files.
-#[derive(Debug)]
-#[must_use = "the change is over when it is dropped"]
-pub(crate) struct Naming<'a>(&'a OwnChanges);
-
-impl Drop for Naming<'_> {
-    fn drop(&mut self) {
-        self.0.names_changed.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -120,18 +104,15 @@ impl OwnChanges {
             self.find_external(file, &mut last_seen, via);
             // The record of a file that others changed is left as it is, so that the next mount finds the change,
             // too.
-            if last_seen.recorded && !last_seen.is_external() {
+            if last_seen.is_recorded() && !last_seen.is_external() {
                 self.record(id, Stamp::Writing)?;
-                last_seen.recorded = false;
+                last_seen.set_recorded(false);
                 self.note_unrecorded(&mut last_seen, id);
             }
         }
         self.under_way.begin(&self.lease);
         self.lease.extend();
-        if !last_seen.is_external() {
-            last_seen.since = Since::Ours;
-        }
-        last_seen.under_way += 1;
+        last_seen.begin_change();
         Ok(Changing { own: self, file, external: last_seen.is_external() })
     }
 
@@ -149,14 +130,14 @@ impl OwnChanges {
         }
         // A file that cannot be examined cannot be changed either.
         let Ok(raw) = self.origin_stat(file, via) else { return };
-        if self.is_gone(file, &raw) || !last_seen.seen.same_bytes(Stamp::of_stat(&raw)) {
-            last_seen.since = Since::Theirs;
+        if self.is_gone(file, &raw) || !last_seen.stamp().same_bytes(Stamp::of_stat(&raw)) {
+            last_seen.note_external();
         }
     }
 
     /// Whether others removed its last name.
     pub(crate) fn is_gone(&self, file: &CachedFile, raw: &libc::stat64) -> bool {
-        raw.st_nlink == 0 && !file.unlinked.load(Ordering::SeqCst) && !self.is_naming()
+        raw.st_nlink == 0 && !file.unlinked.load(Ordering::SeqCst) && !self.changes_names()
     }
 
     /// The current attributes of the origin's file, bypassing a network file system's attribute cache.
@@ -190,13 +171,13 @@ impl OwnChanges {
         last_seen: &mut LastSeen,
         via: Option<&OriginFile>,
     ) -> Result<()> {
-        if last_seen.under_way > 0 || last_seen.since != Since::Ours {
+        if !last_seen.is_changed_and_still() {
             return Ok(());
         }
         let raw = self.origin_stat(file, via)?;
         file.node.read().note_seen(&raw);
         last_seen.see(Stamp::of_stat(&raw));
-        self.lease.observe(last_seen.seen);
+        self.lease.observe(last_seen.stamp());
         Ok(())
     }
 
@@ -204,13 +185,13 @@ impl OwnChanges {
     pub(crate) fn rest(&self, file: &CachedFile) -> Result<()> {
         let mut last_seen = file.last_seen.lock();
         self.refresh_locked(file, &mut last_seen, None)?;
-        if last_seen.is_hidden() || last_seen.recorded || last_seen.is_external() {
+        if last_seen.is_hidden() || last_seen.is_recorded() || last_seen.is_external() {
             return Ok(());
         }
         if let Some(id) = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire)) {
             // Not a newer stamp: others may have changed the file since.
-            self.record(id, last_seen.seen)?;
-            last_seen.recorded = true;
+            self.record(id, last_seen.stamp())?;
+            last_seen.set_recorded(true);
         }
         Ok(())
     }
@@ -226,7 +207,7 @@ impl OwnChanges {
 
     /// Makes the rebuilder record the file's stamp as soon as the file is at rest.
     pub(crate) fn note_unrecorded(&self, last_seen: &mut LastSeen, id: FileId) {
-        if !std::mem::replace(&mut last_seen.unrecorded, true) {
+        if last_seen.queue() {
             self.unrecorded.lock().push(id);
         }
     }
@@ -239,15 +220,15 @@ impl OwnChanges {
             let Some(file) = self.files.by_id(id) else { continue };
             let rests = {
                 let last_seen = file.last_seen.lock();
-                last_seen.under_way == 0 && (all || age_ms(now_ms, last_seen.ours_ms) >= REST_MS)
+                if all { last_seen.is_still() } else { last_seen.rests(now_ms) }
             };
             let rested = if rests { self.rest(&file) } else { Ok(()) };
             if let Err(error) = rested {
                 tracing::debug!("{}: {error}", self.namespace.path_of(&file.node.read()).display());
             }
             let mut last_seen = file.last_seen.lock();
-            last_seen.unrecorded = false;
-            if !last_seen.recorded
+            last_seen.unqueue();
+            if !last_seen.is_recorded()
                 && !last_seen.is_external()
                 && !file.forgotten.load(Ordering::Acquire)
             {
@@ -257,14 +238,22 @@ impl OwnChanges {
     }
 
     /// Must be called before we change names or attributes.
-    pub(crate) fn name_change(&self) -> Naming<'_> {
-        self.names_changing.fetch_add(1, Ordering::SeqCst);
-        Naming(self)
+    pub(crate) fn name_change(&self) -> NameChange<'_> {
+        self.name_changes.begin()
     }
 
     /// Whether a new ctime may be ours because a change of names or attributes is in progress.
-    pub(crate) fn is_naming(&self) -> bool {
-        let ended = self.names_changed.load(Ordering::SeqCst);
-        self.names_changing.load(Ordering::SeqCst) != ended
+    pub(crate) fn changes_names(&self) -> bool {
+        self.name_changes.is_under_way()
+    }
+
+    /// What the last session left for recognising its own changes.
+    pub(crate) fn evidence(&self) -> Evidence {
+        *self.evidence.lock()
+    }
+
+    /// Everything that the last session left is judged: whatever is found from now on belongs to this session.
+    pub(crate) fn forget_evidence(&self) {
+        *self.evidence.lock() = Evidence::Nothing;
     }
 }

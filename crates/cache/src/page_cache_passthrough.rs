@@ -81,7 +81,7 @@ impl PageCachePassthrough {
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
         let file = &handle.file;
-        let reads = !handle.may_flush && !handle.is_direct();
+        let reads = !handle.writable && !handle.is_direct();
         let mut take = || register(handle.origin.node().as_fd());
         let taken = if must || file.read_below.load(Ordering::Acquire) {
             take()
@@ -130,7 +130,7 @@ impl PageCachePassthrough {
             return Ok(());
         }
         match file.id() {
-            Some(id) if handle.may_flush => self.mappings.unmap(id, WHOLE),
+            Some(id) if handle.writable => self.mappings.unmap(id, WHOLE),
             _ => Ok(()),
         }
     }

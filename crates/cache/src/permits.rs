@@ -26,7 +26,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use super::mappings::Mappings;
 use super::origin_access::OriginAccess;
 use crate::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile, Want};
-use crate::extent::file::{CachedFile, WHOLE, tail};
+use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
 use crate::open_file::OpenFile;
 use halocline_os::client_pages::ClientPages;
@@ -283,8 +283,8 @@ impl Permits {
         if grant.renewed || !grant.caches {
             self.refresh_size(file)?;
             self.drop_clean(file, unknown)?;
-            let range = if grant.fresh.is_empty() { want.range } else { WHOLE };
-            pages = pages.map(|guard| self.forget_pages(file, range, guard)).transpose()?;
+            // Pages outside are of tokens that this node has had all the time, or that it must get before it reads them.
+            pages = pages.map(|guard| self.forget_pages(file, unknown, guard)).transpose()?;
             permit.looked();
         }
         let caches = grant.caches && !file.unlinked.load(Ordering::SeqCst);

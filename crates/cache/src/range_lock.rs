@@ -4,8 +4,10 @@
 //! not overlap never wait for each other. Overlapping waiters are served in order of arrival, so a
 //! stream of readers cannot starve a writer.
 //!
-//! Only a handful of requests use one file at a time, so a short list under one mutex beats a tree.
+//! Only a handful of requests use one file at a time, so a short list under one mutex beats a tree. Watches are as many
+//! as there are fills that wait: they are in a tree.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use halocline_model::request::ByteRange;
@@ -24,7 +26,7 @@ struct State {
     /// Requests that wait, oldest first: a newcomer may not overtake one it conflicts with.
     waiting: Vec<Entry>,
     /// Watched ranges that have not been held exclusively since their watch began.
-    watched: Vec<Entry>,
+    watched: Watched,
     next_ticket: u64,
 }
 
@@ -33,6 +35,46 @@ struct Entry {
     range: ByteRange,
     exclusive: bool,
     ticket: u64,
+}
+
+/// Ranges that are watched, by where they start. Fills that wait can be thousands, so none is looked for among all.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Where each ends, by its start and the ticket of its watch.
+    ends: BTreeMap<(u64, u64), u64>,
+    /// None is longer: what overlaps a range starts at most this far before it.
+    longest: u64,
+}
+
+impl Watched {
+    fn begin(&mut self, range: ByteRange, ticket: u64) {
+        self.ends.insert((range.start, ticket), range.end);
+        self.longest = self.longest.max(range.len());
+    }
+
+    fn contains(&self, range: ByteRange, ticket: u64) -> bool {
+        self.ends.contains_key(&(range.start, ticket))
+    }
+
+    fn end(&mut self, range: ByteRange, ticket: u64) {
+        self.ends.remove(&(range.start, ticket));
+        if self.ends.is_empty() {
+            self.longest = 0;
+        }
+    }
+
+    /// Ends the watches of ranges that overlap `range`.
+    fn end_in(&mut self, range: ByteRange) {
+        let first = (range.start.saturating_sub(self.longest), 0);
+        let overlaps = |start, end| ByteRange::new(start, end).overlaps(range);
+        let ended = self
+            .ends
+            .extract_if(first..(range.end, 0), |&(start, _), &mut end| overlaps(start, end));
+        ended.for_each(drop);
+        if self.ends.is_empty() {
+            self.longest = 0;
+        }
+    }
 }
 
 impl Entry {
@@ -62,6 +104,7 @@ pub struct OwnedRangeGuard {
 #[derive(Debug)]
 pub struct Watch {
     lock: Arc<RangeLock>,
+    range: ByteRange,
     ticket: u64,
 }
 
@@ -71,13 +114,15 @@ impl Watch {
     pub fn exclusive(&self) -> Option<OwnedRangeGuard> {
         let lock = &self.lock;
         let mut state = lock.state.lock();
-        let range = state.watched.iter().find(|entry| entry.ticket == self.ticket)?.range;
-        let mine = state.entry(range, true);
+        if !state.watched.contains(self.range, self.ticket) {
+            return None;
+        }
+        let mine = state.entry(self.range, true);
         if !state.may_enter(&mine) {
             state.waiting.push(mine);
             let watched = loop {
                 lock.freed.wait(&mut state);
-                if !state.watched.iter().any(|entry| entry.ticket == self.ticket) {
+                if !state.watched.contains(self.range, self.ticket) {
                     break false;
                 }
                 if state.may_enter(&mine) {
@@ -97,7 +142,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.lock.state.lock().watched.retain(|entry| entry.ticket != self.ticket);
+        self.lock.state.lock().watched.end(self.range, self.ticket);
     }
 }
 
@@ -105,13 +150,13 @@ impl RangeLock {
     /// Begins to watch `range`, which the caller holds against writers.
     pub fn watch(self: &Arc<Self>, range: ByteRange) -> Watch {
         let mut state = self.state.lock();
-        let watched = state.entry(range, false);
+        let Entry { ticket, .. } = state.entry(range, false);
         debug_assert!(
             !state.held.iter().any(|held| held.exclusive && held.range.overlaps(range)),
             "a range that is being changed has no state to watch"
         );
-        state.watched.push(watched);
-        Watch { lock: Arc::clone(self), ticket: watched.ticket }
+        state.watched.begin(range, ticket);
+        Watch { lock: Arc::clone(self), range, ticket }
     }
 
     /// Waits until no writer holds `range`, then holds it against writers.
@@ -194,8 +239,8 @@ impl State {
     }
 
     fn enter(&mut self, mine: Entry) {
-        if mine.exclusive && !self.watched.is_empty() {
-            self.watched.retain(|watched| !watched.range.overlaps(mine.range));
+        if mine.exclusive && !self.watched.ends.is_empty() {
+            self.watched.end_in(mine.range);
         }
         self.held.push(mine);
     }
@@ -279,7 +324,44 @@ mod tests {
         drop(filled);
         assert!(watches.iter().all(|watch| watch.exclusive().is_none()), "a watch ends once");
         drop(watches);
-        assert!(lock.state.lock().watched.is_empty());
+        assert!(lock.state.lock().watched.ends.is_empty());
+    }
+
+    /// Against a plain list: ranges of all lengths, also empty ones, of which many are watched at a time.
+    #[test]
+    fn exactly_the_watches_that_overlap_a_writer_end() {
+        let mut random = 1_u64;
+        let mut below = |limit: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % limit
+        };
+        let (mut watched, mut list) = (Watched::default(), Vec::new());
+        for ticket in 0..4000 {
+            let start = below(1000);
+            let range = {
+                let longest = [3, 20, 300][usize::try_from(below(3)).unwrap()];
+                range(start, start + below(longest))
+            };
+            match below(8) {
+                0 => {
+                    watched.end_in(range);
+                    list.retain(|(kept, _): &(ByteRange, u64)| !kept.overlaps(range));
+                }
+                1 if !list.is_empty() => {
+                    let (range, ticket) =
+                        list.swap_remove(usize::try_from(below(list.len() as u64)).unwrap());
+                    watched.end(range, ticket);
+                }
+                _ => {
+                    watched.begin(range, ticket);
+                    list.push((range, ticket));
+                }
+            }
+            assert_eq!(watched.ends.len(), list.len());
+            assert!(list.iter().all(|&(range, ticket)| watched.contains(range, ticket)));
+        }
     }
 
     #[test]

@@ -107,9 +107,8 @@ impl Recoverer {
         ids: &[FileId],
         go_on: &dyn Fn() -> bool,
     ) -> Result<Option<Error>> {
-        let names = self.own.names_changing.load(Ordering::SeqCst);
-        let settled =
-            || !self.own.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
+        let begun = self.own.name_changes.begun();
+        let settled = || !self.own.changes_names() && self.own.name_changes.begun() == begun;
         let is_missing = |id: &&FileId| matches!(self.known.file_by_id(**id), Ok(None));
         let missing = ids.iter().filter(is_missing).filter_map(|id| self.store.dmt.file(*id));
         let unfound = self.search_settled(missing.collect(), go_on)?;
@@ -140,7 +139,7 @@ impl Recoverer {
     fn leave_dirty(&self, record: &FileRecord, why: &Error) -> Result<()> {
         // Not the stamp of `record`: a conflict that did not fit was recorded since that was read.
         let left = self.store.dmt.file(record.id).map_or(record.stamp, |now| now.stamp);
-        let kept = self.own.evidence.lock().kept(left);
+        let kept = self.own.evidence().kept(left);
         if kept != left {
             self.own.record(record.id, kept)?;
         }

@@ -236,7 +236,7 @@ impl Redirector {
             };
             let admit = identified.verdict.critical
                 && self.settings.config.mode != Mode::ReadOnly
-                && handle.may_flush;
+                && handle.writable;
             let on_cache = if let Some(extent) = segment.extent {
                 grow()?;
                 self.overwrite(handle, extent, segment.range, bytes)?

@@ -167,6 +167,10 @@ impl LocalCache for Revocation {
         Ok(())
     }
 
+    fn caches(&self, shared: SharedFile) -> bool {
+        self.store.dmt.find(key_of(shared)).is_some_and(|id| !self.store.dmt.is_empty(id))
+    }
+
     fn cached(&self, shared: SharedFile, range: ByteRange) -> Option<Cached> {
         let id = self.store.dmt.find(key_of(shared))?;
         let mut segments = Vec::new();

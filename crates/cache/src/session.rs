@@ -43,7 +43,7 @@ impl Session {
     /// Before the first request: puts in order what the last session left, and reports what it lost.
     pub(crate) fn take_over(&self, recovery: &Recovery) -> Result<()> {
         external_changes::close_saved(&self.settings.cache_dir);
-        if *self.own.evidence.lock() == Evidence::Copy {
+        if self.own.evidence() == Evidence::Copy {
             self.notes.note(format!(
                 "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
                  to the origin only where its files are as they were",
@@ -65,8 +65,7 @@ impl Session {
             self.drop_clean()?;
         }
         self.own.lease.begin()?;
-        // All that the last session left is judged: whatever is found from now on belongs to this session.
-        *self.own.evidence.lock() = Evidence::Nothing;
+        self.own.forget_evidence();
         for id in self.store.dmt.empty_files() {
             self.store.note_emptied(id);
         }

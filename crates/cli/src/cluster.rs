@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use halocline_api::config::Config;
 use halocline_api::control::Controlled;
 use halocline_cache::Decorations;
@@ -29,6 +30,7 @@ use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 use halocline_os::private;
 
+use crate::print::tell;
 use crate::text;
 
 /// How often it is checked whether a lease is over.
@@ -37,6 +39,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 pub(crate) const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
 /// The environment variable that names a file with the password.
 const PASSWORD_FILE: &str = "HALOCLINE_CLUSTER_PASSWORD_FILE";
+/// What to do about one that cannot be used.
+const REMEDY_OF_FILE: &str = "name a file of yours with the password, of mode 0600";
 /// The most bytes that this file may have.
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
@@ -48,7 +52,7 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "URL[,URL...]")]
     cluster: Option<String>,
     /// Name of this node in the cluster; without it the host's name and the process, or on a tier that which its SSD has
-    #[arg(long, value_name = "NAME", requires = "cluster")]
+    #[arg(long, value_name = "NAME", requires = "cluster", value_parser = NonEmptyStringValueParser::new())]
     node: Option<String>,
     /// Where the cache directories of other nodes are reached here, if they are: what they have is read from there instead of the origin, and not
     /// cached twice; on a tier, their SSDs. A path with `{node}` in place of a node's name, or `{cache}` in place of the path that it has for its cache. For all nodes, or none
@@ -153,9 +157,26 @@ pub(crate) fn begin(
     } else {
         (store, registry)
     };
+    refuse_taken_name((&*store, &registry), &who.node)?;
     let options = Options::new(who.node, cache.to_owned(), cache_id);
     let options = Options { peers: who.peers, ..options };
     Agent::begin(options, store, registry)
+}
+
+/// Refuses a name that a living node has: people end nodes by their names, and must not mean two. The sessions that this
+/// cache had are ended by now.
+fn refuse_taken_name(of: (&dyn Store, &Registry), name: &str) -> Result<()> {
+    let all = sessions::nodes(of.0, of.1)?;
+    for node in all.iter().filter(|node| node.node.as_deref() == Some(name)) {
+        if lives(of, node)? {
+            let cache = node.cache.as_deref().map_or_else(|| "?".to_owned(), text::path);
+            return Err(Error::invalid(
+                format!("a node is called {} already, with the cache {cache}", text::line(name)),
+                "give this one another name with --node",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A mount outside the cluster would read stale bytes, and what it writes would be lost.
@@ -242,7 +263,12 @@ fn settle(
     // A copy of a live node's cache has stale bytes, and no right to write them. This is found out before anything is
     // written.
     for node in earlier.iter().filter(|node| !ended_here(node)) {
-        wait_for_its_end((store, registry), node)?;
+        if lives((store, registry), node)? {
+            return Err(Error::invalid(
+                format!("{} has the same cache, and lives", registry.name(node.session)),
+                "one of the two is a copy: name an empty directory as the cache here",
+            ));
+        }
     }
     abandoned.bring_to_origin()?;
     for node in earlier {
@@ -257,8 +283,8 @@ fn settle(
     Ok(cache_id)
 }
 
-/// Waits until the lease of a session is over.
-fn wait_for_its_end((store, registry): (&dyn Store, &Registry), node: &Node) -> Result<()> {
+/// Whether a session lives: waits until its lease is over, or is renewed.
+fn lives((store, registry): (&dyn Store, &Registry), node: &Node) -> Result<bool> {
     let mut left_ms = node.lease_ms;
     while left_ms > 0 {
         thread::sleep(RETRY_AFTER);
@@ -266,14 +292,11 @@ fn wait_for_its_end((store, registry): (&dyn Store, &Registry), node: &Node) -> 
         let now = now.iter().find(|now| now.session == node.session);
         let now_ms = now.map_or(0, |now| now.lease_ms);
         if now_ms > left_ms {
-            return Err(Error::invalid(
-                format!("{} has the same cache, and lives", registry.name(node.session)),
-                "one of the two is a copy: name an empty directory as the cache here",
-            ));
+            return Ok(true);
         }
         left_ms = now_ms;
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The cache of a process that has ended, opened to bring to the origin what it left behind. No other process can have
@@ -378,6 +401,11 @@ pub(crate) fn of_registry(
     registry: Registry,
     (url, password): (&str, Option<&str>),
 ) -> Result<(Arc<dyn Store>, Registry)> {
+    if has_password(url) {
+        tell!(
+            "halocline: note: other users see the password in --cluster when they list processes; give it by {PASSWORD_FILE}"
+        );
+    }
     let store = redis::open(url, password, &registry.store_name()?)
         .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/CLUSTER.md"))?;
     Ok((store, registry))
@@ -395,13 +423,28 @@ pub(crate) fn password() -> Result<Option<String>> {
         let what = format!("{PASSWORD} and {PASSWORD_FILE} are both set");
         return Err(Error::invalid(what, "set one of them"));
     }
-    let file = private::open_secret(&path)?;
+    let file = private::open_secret(&path).map_err(|error| match error {
+        Error::Path { .. } => Error::invalid(format!("{PASSWORD_FILE}: {error}"), REMEDY_OF_FILE),
+        other => other,
+    })?;
     let bytes = bounded::read_from(file, PASSWORD_BYTES_MAX).map_err(Error::at(&path, "read"))?;
     let text = String::from_utf8(bytes);
     let text = text.map_err(|_| {
         Error::invalid(format!("{}: not text", path.display()), "write the password into it")
     })?;
     Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+/// Whether a URL, which is in a command line, has a password in it.
+fn has_password(urls: &str) -> bool {
+    urls.split(',').any(|url| {
+        let server = url.split_once("://").map_or(url, |(_, server)| server);
+        let user = server.rsplit_once('@').map(|(user, _)| user);
+        let user = user.and_then(|user| user.split_once(':'));
+        // As the URL of a socket has it.
+        let beside = server.split_once('?').and_then(|(_, words)| words.split_once("pass="));
+        user.or(beside).is_some_and(|(_, password)| !password.is_empty())
+    })
 }
 
 fn own_name() -> String {
@@ -412,6 +455,22 @@ fn own_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passwords_in_urls_are_noticed() {
+        for with in [
+            "redis://:p@h",
+            "redis://u:p@h:1/2",
+            "redis://h,rediss://u:p@h",
+            "redis://:@@h",
+            "redis+unix:///s?pass=p",
+        ] {
+            assert!(has_password(with), "{with}");
+        }
+        for without in ["redis://h:1", "redis://u@h:1", "redis://u:@h", "redis+unix:///a:b", "x"] {
+            assert!(!has_password(without), "{without}");
+        }
+    }
 
     /// Regression: a check that failed counted as one that found nobody.
     #[test]

@@ -17,6 +17,7 @@ mod fsck;
 mod jobs;
 mod judge;
 mod locate;
+mod mark_servers;
 mod model;
 mod mount;
 mod offline_cache;
@@ -89,6 +90,7 @@ pub(crate) enum Command {
     Advise(advise::AdviseArgs),
     Apply(apply::ApplyArgs),
     Verify(verify::VerifyArgs),
+    MarkServers(mark_servers::MarkServersArgs),
     Unstripe(unstripe::UnstripeArgs),
     Cluster(cluster::ClusterCommand),
     #[command(hide = true)]
@@ -158,6 +160,7 @@ impl Command {
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Apply(args) => apply::execute(args),
             Self::Verify(args) => verify::execute(args),
+            Self::MarkServers(args) => mark_servers::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Cluster(args) => cluster::execute(args),
             Self::Docs(args) => docs::execute(args),

@@ -16,7 +16,7 @@ use halocline_meta::origin_mark;
 use halocline_model::tier;
 use halocline_os::error::{Error, Result};
 use halocline_os::one_device::{Common, common};
-use halocline_os::root_reserve::leave_to_root;
+use halocline_os::root_reserve::drop_resource_capability;
 use halocline_tier::{FileTier, TierOptions, TierSet};
 
 use crate::host::Hosted;
@@ -94,7 +94,7 @@ pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
 /// Opens the file tier of a mount.
 pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
     let set = tier_set(root, config)?;
-    leave_to_root()?;
+    drop_resource_capability()?;
     let tier = FileTier::open(&set, tier_options(config)?)?;
     if let [first, second, ..] = set.roots.as_slice()
         && let Some(common) = common(first, second)
@@ -219,8 +219,8 @@ pub(crate) fn open_without_others(
         }
         let engine = open(paths, config, node)?;
         if others_are_lost {
-            let is_coherent = |id: &str| coherent.contains(id);
-            origin_mark::forget_others(&paths.origin, &paths.cache, is_coherent);
+            let coherent = || coherent_caches(paths, node);
+            origin_mark::forget_others(&paths.origin, &paths.cache, coherent);
         }
         Ok(engine)
     };
@@ -274,7 +274,7 @@ pub(crate) fn open_beside(
             "use it with `mount --tier`, or choose an admission policy",
         ));
     }
-    leave_to_root()?;
+    drop_resource_capability()?;
     let around = Decorations { coherence: node, common_devices: devices, ..Decorations::NONE };
     let engine = ExtentEngine::open_decorated(&paths.origin, &paths.cache, config, around)?;
     if let Some(note) = one_device(&paths.origin, &paths.cache, config) {

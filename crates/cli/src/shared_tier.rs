@@ -9,8 +9,8 @@ use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
-use halocline_os::root_reserve::leave_to_root;
-use halocline_shared_tier::{Joining, REGISTRY, SharedTier, is_shared};
+use halocline_os::root_reserve::drop_resource_capability;
+use halocline_shared_tier::{Joining, REGISTRY, SharedTier, SpaceOptions, is_shared};
 
 use crate::cluster::{self, ClusterArgs};
 use crate::host::Hosted;
@@ -86,7 +86,16 @@ pub(crate) fn claim(
 /// # Errors
 /// If the store cannot be used, or the directories are not this tier's and node's.
 pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Result<SharedTier> {
-    leave_to_root()?;
+    let of_tier = open_engine::tier_options(config)?;
+    let space = SpaceOptions {
+        limit: of_tier.limit,
+        high: of_tier.high,
+        low: of_tier.low,
+        policy: of_tier.policy,
+        pin: of_tier.pin,
+        exclude: of_tier.exclude,
+    };
+    drop_resource_capability()?;
     let url = cluster.url().unwrap_or_default();
     let password = cluster::password()?;
     let registry = Registry::open(&root.join("hdd").join(REGISTRY))?;
@@ -97,5 +106,5 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     })?;
     let (node, peers) = (cluster.node(), cluster.peers());
     let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
-    Joining { root, node, peers, passthrough, store, names, registry }.open()
+    Joining { root, node, peers, passthrough, store, names, registry, space }.open()
 }

@@ -113,3 +113,26 @@ fn what_cannot_be_advised_on_is_refused() {
         assert!(said.contains(what), "{said}");
     }
 }
+
+/// Columns of long times ran together, and a file that fits nowhere was a number.
+#[test]
+fn long_times_stay_apart_and_files_have_their_names() {
+    let scratch = scratch(&["-p", "1", "-b", "1M", "-t", "256K"], SERVERS);
+    let dir = scratch.path();
+    let slow = "seek_ms_min = 60000.0\nseek_ms_max = 60000.0\nrpm = 1.0\nmb_per_s = 0.001\n";
+    let servers =
+        SERVERS.replace("\"hdd\"", "\"slow\"") + "[profile.slow]\nkind = \"hdd\"\n" + slow;
+    fs::write(dir.join("slow.toml"), servers).unwrap();
+    let csv = "time_s,process,file,op,offset,length\n0,0,/data/big,read,0,4294967296\n";
+    fs::write(dir.join("t.csv"), csv).unwrap();
+    assert!(halocline(dir, &["trace", "import", "t.csv", "-o", "big.hct"]).status.success());
+    let told = written(&halocline(dir, &["advise", "big.hct", "--servers", "slow.toml"]));
+    let none = told.lines().find(|line| line.starts_with("none ")).unwrap();
+    assert!(
+        none.contains(" min ") && none.split("  ").filter(|cell| !cell.is_empty()).count() >= 4,
+        "{told}"
+    );
+    fs::write(dir.join("small.toml"), SERVERS.replace("\"1T\"", "\"1M\"")).unwrap();
+    let told = written(&halocline(dir, &["advise", "big.hct", "--servers", "small.toml"]));
+    assert!(told.contains("bytes of the 4294967296 of /data/big fit on no server"), "{told}");
+}

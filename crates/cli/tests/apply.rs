@@ -81,6 +81,14 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     let output = scratch.halocline(&verify);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(json("halocline verify", &output)["agrees"], true);
+    // Nothing is changed for that, also no mode: servers may be read-only.
+    let server = scratch.path("volume/server-1");
+    fs::set_permissions(&server, fs::Permissions::from_mode(0o755)).unwrap();
+    let dry = [&apply[..], &["-n"]].concat();
+    for looking in [&verify[..], &dry] {
+        assert!(scratch.halocline(looking).status.success());
+        assert_eq!(fs::metadata(&server).unwrap().permissions().mode() & 0o777, 0o755);
+    }
     let again = json("halocline apply", &scratch.halocline(&apply));
     assert_eq!(again["files"][0]["state"], "in place");
 
@@ -107,6 +115,32 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     let measured = json("halocline verify", &output)["measured"].clone();
     let drifted = |server: &serde_json::Value| server["drifted"] == true;
     assert!(measured.as_array().unwrap().iter().any(drifted), "{measured}");
+}
+
+#[test]
+fn a_mount_is_not_taken_for_the_volume_below_it() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    planned(&scratch);
+    for command in ["verify", "apply"] {
+        let output = scratch.halocline(&[command, "plan.toml", "mnt"]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        let told = format!("is on the running mount {}", scratch.path("mnt").display());
+        assert!(said(&output).contains(&told), "{}", said(&output));
+        assert!(said(&output).contains("give its origin, "), "{}", said(&output));
+    }
+    scratch.succeed(&["umount", "mnt"]);
+    let program = program!();
+    let run = ["run", "-q", "--origin", "volume", "--cache", "cache"];
+    for command in [&["verify", "plan.toml"][..], &["apply", "plan.toml"], &["mark-servers"]] {
+        let within = [&[program.to_str().unwrap()], command, &["volume"]].concat();
+        let output = scratch.halocline(&[&run[..], &VOLUME, &["--"], &within].concat());
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {}", said(&output));
+        assert!(
+            said(&output).contains("a running mount lies over this volume"),
+            "{}",
+            said(&output)
+        );
+    }
 }
 
 /// Killed sooner and later, the file has its old layout or its new one, with the same bytes, and the same command ends
@@ -322,4 +356,40 @@ fn a_plan_that_is_not_there_is_refused() {
     let output = sandbox.halocline(&["apply", "missing.toml", "origin"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("there is no such file"), "{}", said(&output));
+}
+
+/// A volume of an earlier format is marked, and what was made before stays readable.
+#[test]
+fn the_servers_of_an_earlier_volume_are_marked_by_a_command() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    assert!(scratch.succeed(&["mark-servers", "volume"]).contains("marked already"));
+    let label = scratch.path("volume/halocline-volume.toml");
+    let text = fs::read_to_string(&label).unwrap();
+    let before: Vec<_> = text.lines().filter(|line| !line.starts_with("volume = ")).collect();
+    fs::write(&label, before.join("\n").replace("format = 4", "format = 2")).unwrap();
+    for server in ["server-0", "server-1", "server-2"] {
+        fs::remove_file(scratch.path("volume").join(server).join("halocline-server")).unwrap();
+    }
+    let mount = ["mount", "volume", "mnt", "--cache", "cache"];
+    let output = scratch.halocline(&[&mount[..], &VOLUME].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let output = scratch.halocline(&["mark-servers", "volume"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("in use"), "{}", said(&output));
+    scratch.succeed(&["umount", "mnt"]);
+    // A server that is not mounted.
+    fs::rename(scratch.path("volume/server-1"), scratch.path("aside")).unwrap();
+    fs::create_dir(scratch.path("volume/server-1")).unwrap();
+    let output = scratch.halocline(&["mark-servers", "volume"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("mount the server there"), "{}", said(&output));
+    fs::remove_dir_all(scratch.path("volume/server-1")).unwrap();
+    fs::rename(scratch.path("aside"), scratch.path("volume/server-1")).unwrap();
+    assert!(scratch.succeed(&["mark-servers", "volume"]).contains("its servers are marked"));
+    assert!(fs::read_to_string(&label).unwrap().contains("format = 4"));
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    scratch.succeed(&["unstripe", "volume", &file, "plain"]);
+    assert!(fs::read(scratch.path("plain")).unwrap() == content());
 }

@@ -131,13 +131,26 @@ fn i13_what_nodes_that_are_gone_had_is_recovered_or_given_up_by_name() {
         assert!(said(&refused).contains("on this machine is"), "{}", said(&refused));
     }
     assert_eq!(fs::read_dir(&cache).unwrap().count(), 0, "nothing was made there");
-    let recovered = nodes.cluster("recover", &["one", "--cache", "moved"]);
+    let recovered = nodes.cluster("recover", &["one", "--cache", "moved", "--json"]);
     assert!(recovered.status.success(), "{}", said(&recovered));
+    let recovered = json(&recovered);
+    let section = Section::find("halocline cluster recover").unwrap();
+    assert_eq!(section.undescribed(&recovered), [""; 0]);
+    assert_eq!((&recovered[0]["node"], &recovered[0]["is_ended"]), (&"one".into(), &true.into()));
+    assert!(recovered[0]["bytes"].as_u64().unwrap() >= 5000, "{recovered}");
     assert!(fs::read(nodes.scratch.path("origin/kept")).unwrap() == [b'n'; 5000]);
-    for rest in [&["other", "--dry-run"][..], &["other"]] {
+    for rest in [&["other", "--dry-run"][..], &["other", "--dry-run", "--json"], &["other"]] {
         let forgotten = nodes.cluster("forget", rest);
         assert!(forgotten.status.success(), "{}", said(&forgotten));
         assert!(said(&forgotten).contains("origin/lost"), "{}", said(&forgotten));
+        if rest.contains(&"--json") {
+            let forgotten = json(&forgotten);
+            let section = Section::find("halocline cluster forget").unwrap();
+            assert_eq!(section.undescribed(&forgotten), [""; 0]);
+            assert_eq!(forgotten[0]["is_ended"], false, "{forgotten}");
+            let lost = forgotten[0]["files"][0].as_str().unwrap();
+            assert!(lost.contains("origin/lost"), "{forgotten}");
+        }
     }
     assert!(fs::read(nodes.scratch.path("origin/lost")).unwrap() != [b't'; 5000]);
     // It comes back after all: others may have written since what only it had.
@@ -236,6 +249,17 @@ fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
         let refused = nodes.cluster("tokens", &[file]);
         assert_eq!(refused.status.code(), Some(2), "{file}: {}", said(&refused));
         assert!(said(&refused).contains(part), "{file}: {}", said(&refused));
+    }
+    // Regression: `recover` and `forget` would have meant both.
+    let url = nodes.store.url();
+    for dir in ["third", "cache3"] {
+        fs::create_dir(nodes.scratch.path(dir)).unwrap();
+    }
+    for (name, part) in [("one", "a node is called one already"), ("", "a value is required")] {
+        let third = ["mount", "origin", "third", "--cache", "cache3", "--cluster", &url];
+        let refused = nodes.scratch.halocline(&[&third[..], &["--node", name]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+        assert!(said(&refused).contains(part), "{}", said(&refused));
     }
     let clean = nodes.cluster("fsck", &[]);
     assert!(

@@ -52,6 +52,7 @@ const DIRECTORIES: &[&[&str]] = &[
     &["trace", "record", "--origin", "nowhere", "-o", "out", "--", "true"],
     &["bench", "layout", "--workload", "ior", "--dir", "nowhere"],
     &["bench", "cluster", "--quick", "--dir", "nowhere"],
+    &["mark-servers", "nowhere"],
 ];
 
 /// Commands that look at what is there already.

@@ -251,3 +251,80 @@ fn requests_that_no_stripe_divides_are_planned_and_the_papers_layouts_say_why_th
         assert!(!output.status.success() && said(&output).contains("no requests"), "{command}");
     }
 }
+
+/// What a job computes between its requests is not made faster: 1357 % more throughput were promised to one that is done 1.5 %
+/// sooner.
+#[test]
+fn the_gain_of_a_job_that_computes_is_told_beside_that_of_its_requests() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    servers(dir, &[("hdd", "1T"), ("hdd", "1T"), ("ssd", "1G")]);
+    let planned = |every_ms: u64, more: &[&str]| {
+        let mut csv = "time_s,process,file,op,offset,length,duration_s\n".to_owned();
+        for n in 0..256_u64 {
+            let (offset, at_ms) = (n * 151 % 256 * 65_536, n * every_ms);
+            writeln!(
+                csv,
+                "{}.{:03},0,/data/a,read,{offset},65536,0.010",
+                at_ms / 1000,
+                at_ms % 1000
+            )
+            .unwrap();
+        }
+        fs::write(dir.join("t.csv"), csv).unwrap();
+        assert!(halocline(dir, &["trace", "import", "t.csv", "-o", "t.hct"]).status.success());
+        let plan = ["plan", "t.hct", "--servers", "servers.toml", "--html", "page.html"];
+        let output = halocline(dir, &[&plan[..], more].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        written(&output)
+    };
+    let json = |every_ms| -> serde_json::Value {
+        let answer = serde_json::from_str(&planned(every_ms, &["--json"])).unwrap();
+        assert_eq!(Section::find("halocline plan").unwrap().undescribed(&answer), [""; 0]);
+        answer
+    };
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let mut worth = Vec::new();
+    for (every_ms, share) in [(10, 1.0), (100, 0.1), (5000, 0.002)] {
+        let answer = json(every_ms);
+        assert!((number(&answer["io_share"]) - share).abs() < share * 0.05, "{answer}");
+        assert!(number(&answer["best_gain"]) > 1.0, "the requests gain: {answer}");
+        assert!(number(&answer["job"]["gain"]) < number(&answer["best_gain"]) + 0.1, "{answer}");
+        worth.push(number(&answer["job"]["gain"]));
+        let is_left = answer["chosen"] == "def";
+        assert_eq!(is_left, every_ms == 5000, "{answer}");
+        assert_eq!(is_left, number(&answer["gain_over_def"]) == 0.0, "{answer}");
+    }
+    assert!(worth[0] > 1.0 && (0.01..0.2).contains(&worth[1]) && worth[2] < 0.01, "{worth:?}");
+    let told = planned(100, &[]);
+    assert!(told.contains("a request under way in 10.0 % of its time"), "{told}");
+    assert!(told.contains(": it gains "), "{told}");
+    let told = planned(5000, &[]);
+    assert!(told.contains("leave the layout alone; the job hardly waits"), "{told}");
+    let page = fs::read_to_string(dir.join("page.html")).unwrap();
+    assert!(page.contains("The job had a request under way in 0.2 %"), "{page}");
+    // Without durations nobody knows what was computed.
+    trace(dir);
+    let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
+    assert!(written(&output).contains("the trace does not say how long"), "{}", written(&output));
+    assert!(!said(&output).contains("too few"), "{}", said(&output));
+}
+
+/// "16608 % more, give or take 1868 %" was all that was said of two requests.
+#[test]
+fn a_plan_from_a_few_requests_says_so() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    servers(dir, &[("hdd", "1T"), ("ssd", "1G")]);
+    let csv =
+        "time_s,process,file,op,offset,length\n0,0,/a,read,0,65536\n1,0,/a,read,1048576,65536\n";
+    fs::write(dir.join("t.csv"), csv).unwrap();
+    assert!(halocline(dir, &["trace", "import", "t.csv", "-o", "t.hct"]).status.success());
+    let plan = ["plan", "t.hct", "--servers", "servers.toml", "--json", "--html", "page.html"];
+    let output = halocline(dir, &plan);
+    assert!(said(&output).contains("t.hct: 2 requests: too few"), "{}", said(&output));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["few_requests"], &json["job"]), (&true.into(), &serde_json::Value::Null));
+    let page = fs::read_to_string(dir.join("page.html")).unwrap();
+    assert!(page.contains("too few to say"), "the page says it, too");
+}

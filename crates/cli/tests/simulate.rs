@@ -60,6 +60,10 @@ fn a_made_trace_is_simulated() {
     assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
     let text = written(&output);
     assert!(text.starts_with("64 requests in ") && text.contains("full after"), "{text}");
+    assert!(
+        !text.contains(" 0.0 ms") && !text.contains("0.000"),
+        "a short time has its unit: {text}"
+    );
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 

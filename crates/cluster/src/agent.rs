@@ -11,6 +11,7 @@
 
 mod background;
 mod file;
+mod idle_tokens;
 mod lease;
 mod lease_renewal;
 mod peer_queries;
@@ -37,9 +38,10 @@ use rustc_hash::FxHashMap;
 
 use crate::counters::{Counters, Counts};
 use crate::registry::{Entry, FileIdentity, Registry};
-use crate::store::{Store, StoreError};
+use crate::store::{Roll, Store, StoreError};
 use background::Background;
 use file::File;
+use idle_tokens::IdleTokens;
 use lease::OwnLease;
 use lease_renewal::Upkeep;
 pub(crate) use lease_renewal::remove;
@@ -70,6 +72,8 @@ pub struct Options {
     /// What waits for others are measured by, and end by: programs' for tokens, threads' for messages. It is the machine's
     /// clock even where a test sets the node's one, since what is waited for happens in other threads' own time.
     pub wait_clock: Clock,
+    /// Number of files of which the node holds tokens, beyond which it gives back those of files that rest.
+    pub files_max: usize,
     /// Where this node reaches the caches of other nodes, if it does: the caches' paths, with `{node}` in place of a
     /// node's name and `{cache}` in place of the path that the other node itself uses.
     pub peers: Option<String>,
@@ -89,6 +93,7 @@ impl Options {
             poll: Duration::from_millis(500),
             clock: Clock::MACHINE,
             wait_clock: Clock::MACHINE,
+            files_max: FILES_MAX,
             peers: None,
         }
     }
@@ -119,6 +124,7 @@ pub(crate) struct Shared {
     counters: Counters,
     peer_queries: PeerQueries,
     background: Background,
+    idle_tokens: IdleTokens,
 }
 
 impl Debug for Shared {
@@ -162,6 +168,7 @@ impl Agent {
             upkeep: Upkeep::new(roll.epoch),
             roll: LatestRoll::new(&store, &options.clock, roll),
             lease: OwnLease::new(&options),
+            background: Background::new(&options, &store, session),
             options,
             store,
             registry,
@@ -173,7 +180,7 @@ impl Agent {
             stop: AtomicBool::new(false),
             counters: Counters::default(),
             peer_queries: PeerQueries::default(),
-            background: Background::default(),
+            idle_tokens: IdleTokens::default(),
         });
         let agent = Self { shared, threads: Mutex::default() };
         if let Err(error) = agent.start() {
@@ -211,7 +218,7 @@ impl Agent {
             counts.contended_files += u64::from(holding.is_contended);
             counts.waiting += holding.waiting;
         }
-        let share = shared.known_share();
+        let share = shared.background.share();
         Counts {
             share_parts: u64::from(share.parts),
             others_use_origin: u64::from(share.others_serve),
@@ -241,7 +248,7 @@ impl Agent {
     /// If the store does not answer, or others must do something first.
     pub fn keep(&self) -> Result<(), StoreError> {
         self.shared.keep()?;
-        self.shared.tell_use();
+        self.shared.background.tell(self.shared.roll.nodes());
         Ok(())
     }
 
@@ -255,7 +262,7 @@ impl Agent {
             file.give_all_up()?;
         }
         self.stop();
-        self.shared.end_use();
+        self.shared.background.end();
         self.shared.end_session().map_err(cluster_error)?;
         self.shared.registry.leave(self.shared.session)
     }
@@ -264,6 +271,7 @@ impl Agent {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.upkeep.wake();
         self.shared.queue.wake();
+        self.shared.idle_tokens.wake();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
@@ -293,7 +301,10 @@ impl Coherence for Agent {
     }
 
     fn share(&self, own: Use) -> Share {
-        self.shared.note_use(own)
+        if self.shared.background.note(own) {
+            self.shared.upkeep.wake();
+        }
+        self.shared.background.share()
     }
 
     fn reads_peers(&self) -> bool {
@@ -315,6 +326,9 @@ impl Shared {
         let files = &mut *self.files.lock();
         if files.len() >= FILES && files.len().is_power_of_two() {
             files.retain(|_, known| Arc::strong_count(known) > 1 || !known.is_idle());
+        }
+        if files.len() >= self.options.files_max {
+            self.idle_tokens.wake();
         }
         files.entry(file).or_insert_with(|| Arc::new(File::new(file, Arc::clone(self)))).clone()
     }
@@ -340,6 +354,13 @@ impl Shared {
                     .to_owned(),
             });
         }
+        if let Some(place) = self.lease.missed_in() {
+            return Err(Error::Cluster {
+                what: format!("node {} was not found {place}, and looks again", self.options.node),
+                remedy: "it goes on by itself if it is there; else others have recovered it or given it up"
+                    .to_owned(),
+            });
+        }
         Err(Error::Cluster {
             what: format!("the lease of node {} is over: {}", self.options.node, self.upkeep.why()),
             remedy: "it goes on by itself when the store answers again".to_owned(),
@@ -355,10 +376,28 @@ impl Shared {
         }
     }
 
+    /// A roll under which tokens are granted, if there is one.
+    fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
+        let roll = self.roll.known();
+        if roll.members.grants(roll.epoch) {
+            return Ok(roll);
+        }
+        let roll = self.roll.refresh()?;
+        if roll.epoch != *self.upkeep.asserted.lock() {
+            self.upkeep.wake();
+        } else if !roll.members.grants(roll.epoch) {
+            self.confirm()?;
+        }
+        Ok(self.roll.known())
+    }
+
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 }
+
+/// The number of files of which a node holds tokens for long: as many as it says anew within some seconds.
+const FILES_MAX: usize = 1 << 16;
 
 /// Number of known files from which on those without tokens are forgotten.
 const FILES: usize = 1024;

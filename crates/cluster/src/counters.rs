@@ -17,6 +17,7 @@ pub struct Counters {
     pub(crate) refused: AtomicU64,
     pub(crate) lapses: AtomicU64,
     pub(crate) epochs: AtomicU64,
+    pub(crate) given_back: AtomicU64,
     /// The shortest remaining time of the lease at a renewal, in milliseconds plus one; 0 before the first.
     lease_least_ms: AtomicU64,
 }
@@ -36,6 +37,7 @@ impl Counters {
             refused: now(&self.refused),
             lapses: now(&self.lapses),
             epochs: now(&self.epochs),
+            given_back: now(&self.given_back),
             ..Counts::default()
         }
     }

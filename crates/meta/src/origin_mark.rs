@@ -8,6 +8,7 @@
 //! The mark is an extended attribute of the origin's directory. Without support by the file system or the permissions,
 //! there is no such protection.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -218,22 +219,37 @@ pub fn check(origin: &Path, cache: &Path, is_coherent: impl Fn(&str) -> bool) ->
 }
 
 /// Accepts the loss of bytes that caches other than the one in `cache` may hold: removes their marks if possible, except
-/// those of caches whose id `is_coherent`.
-pub fn forget_others(origin: &Path, cache: &Path, is_coherent: impl Fn(&str) -> bool) {
-    let others = match others(origin, cache) {
-        Ok(others) => others,
+/// those of the caches that are `coherent`. These are listed after the marks: a cache becomes coherent before it marks the
+/// origin, so the mark of one that begins meanwhile stays.
+pub fn forget_others(
+    origin: &Path,
+    cache: &Path,
+    mut coherent: impl FnMut() -> Result<BTreeSet<String>>,
+) {
+    let listed = others(origin, cache).and_then(|others| Ok((others, coherent()?)));
+    let (mut lost, known) = match listed {
+        Ok(listed) => listed,
         Err(error) => return tracing::warn!("marks of other caches stay: {error}"),
     };
-    for Other { id, said, origin, attribute } in others {
-        if is_coherent(&id) {
-            continue;
-        }
+    lost.retain(|other| !known.contains(&other.id));
+    for Other { id, said, origin, attribute } in &lost {
         tracing::warn!(
             "going on without the bytes that only the cache {} (id {id}) has",
             said.cache
         );
         if let Err(error) = attribute.clear_everywhere() {
             tracing::warn!("{}: the mark of that cache stays: {error}", origin.display());
+        }
+    }
+    if lost.is_empty() {
+        return;
+    }
+    // One that was thought lost may have begun since, and what was removed is then the mark that it made now.
+    let returned = coherent().unwrap_or_else(|_| lost.iter().map(|lost| lost.id.clone()).collect());
+    for Other { id, said, origin, attribute } in &lost {
+        let restored = returned.contains(id).then(|| attribute.write(&serde_json::to_vec(said)?));
+        if let Some(Err(error)) = restored {
+            tracing::warn!("{}: the mark of the cache {id} is missing: {error}", origin.display());
         }
     }
 }
@@ -434,7 +450,32 @@ mod tests {
             let refused = check(&origin, other.path(), |_| false).unwrap_err().to_string();
             assert!(refused.contains("--cache-lost"), "{refused}");
         }
-        forget_others(sides.origin.path(), other.path(), |_| false);
+        forget_others(sides.origin.path(), other.path(), || Ok(BTreeSet::new()));
+    }
+
+    /// Regression: nodes were listed before the marks were, so that the mark of one that had begun in between was removed;
+    /// after a kill of that node its origin would have been served with old bytes.
+    #[test]
+    fn i1_the_mark_of_a_node_that_begins_meanwhile_stays() {
+        let (sides, here) = (Sides::new(), TempDir::new().unwrap());
+        let (lost, new) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let owners = [&sides.cache, &lost, &new].map(|cache| sides.owner(cache.path()));
+        let [back, lost, new] = &owners;
+        let id = |owner: &Owner| owner.identity().cache_id.clone();
+        [back, lost].map(|owner| owner.mark().set());
+        let mut nodes = BTreeSet::new();
+        forget_others(sides.origin.path(), here.path(), || {
+            let listed = nodes.clone();
+            // One that is new, and one that was thought lost, begin while others are listed.
+            new.mark().set();
+            back.mark().set();
+            nodes.extend([back, new].map(id));
+            Ok(listed)
+        });
+        let left = others(sides.origin.path(), here.path()).unwrap();
+        let left: BTreeSet<_> = left.into_iter().map(|other| other.id).collect();
+        assert_eq!(left, nodes);
+        assert!(!left.contains(&id(lost)));
     }
 
     /// Other users cannot see root's own attribute.

@@ -1,4 +1,4 @@
-//! A request: file, byte range, direction, process.
+//! What requests consist of: a direction and a byte range.
 
 use serde::{Deserialize, Serialize};
 

@@ -7,6 +7,8 @@ pub mod optimum;
 mod recency;
 pub mod replay;
 mod shadows;
+mod transfer;
+mod watermarks;
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -14,6 +16,8 @@ use std::fmt::Debug;
 use crate::policy::UnknownPolicy;
 
 pub use replay::{Replay, Step, Trace, replay, replay_with};
+pub use transfer::Transfers;
+pub use watermarks::Watermarks;
 
 /// A file, by a permanent number.
 pub type FileId = u64;

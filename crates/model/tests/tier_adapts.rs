@@ -13,7 +13,7 @@ impl Numbers {
         self.0 % below
     }
 
-    /// Ranks by Zipf's law over `files` files.
+    /// A rank by Zipf's law, whose weights have these cumulative `sums`.
     fn zipf(&mut self, sums: &[f64]) -> usize {
         #[expect(clippy::cast_precision_loss, reason = "a share of a sum")]
         let at = self.below(1 << 40) as f64 / (1_u64 << 40) as f64 * sums[sums.len() - 1];
@@ -145,7 +145,7 @@ fn foresight_is_never_far_behind_the_better_of_lru_and_lfu() {
     assert!(behind.is_empty(), "{} traces: {behind:#?}", behind.len());
 }
 
-/// It left one rule for another at every few bytes, and moved up to 29 % more than LRU.
+/// Regression: it left one rule for another at every few bytes, and moved up to 29 % more than LRU.
 #[test]
 fn phases_that_foresight_was_far_behind_on() {
     for (percent, mixed, seed) in [(80, true, 6), (80, true, 2049)] {

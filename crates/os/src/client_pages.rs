@@ -3,31 +3,31 @@
 //! Whatever is not known to be coherent counts as keeping pages: that costs time, the opposite costs bytes.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{Advice, fadvise, fstatfs};
 use rustix::io::Errno;
 
-/// Types of file systems (`statfs`) that one machine alone has, or whose clients drop pages before others change what
-/// they have: ext2 to ext4, XFS, Btrfs, tmpfs, ramfs, F2FS, ZFS, bcachefs, JFS, NILFS, `ReiserFS`; Lustre, GPFS,
-/// `CephFS`, GFS2, OCFS2. Those that lie over others, such as overlayfs, are not among them.
+/// Types of file systems (`f_type` of `statfs`) that only one machine mounts, or whose clients drop their pages before
+/// others change the bytes. Those that lie over others, such as overlayfs, are not among them.
 const COHERENT: [u64; 16] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0x0102_1994,
-    0x8584_58f6,
-    0xf2f5_2010,
-    0x2fc1_2fc1,
-    0xca45_1a4e,
-    0x3153_464a,
-    0x3434,
-    0x5265_4973,
-    0x0bd0_0bd0,
-    0x4750_4653,
-    0x00c3_6400,
-    0x0116_1970,
-    0x7461_636f,
+    0xef53,      // ext2 to ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0x0102_1994, // tmpfs
+    0x8584_58f6, // ramfs
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+    0xca45_1a4e, // bcachefs
+    0x3153_464a, // JFS
+    0x3434,      // NILFS
+    0x5265_4973, // ReiserFS
+    0x0bd0_0bd0, // Lustre
+    0x4750_4653, // GPFS
+    0x00c3_6400, // CephFS
+    0x0116_1970, // GFS2
+    0x7461_636f, // OCFS2
 ];
 /// Those whose clients write more than a program did, up to whole pages: NFS and SMB (three numbers).
 const WRITING_PAGES: [u64; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
@@ -76,8 +76,26 @@ pub fn drop_all(file: impl AsFd) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
-/// Whether no page of a range of a file is in the page cache, not even one that is being read; an empty range is all
-/// of it. `None` if the kernel cannot say (before Linux 6.5).
+/// Drops the pages of `len` bytes of a file from `start` on, the first and the last of them whole. Beside those in use,
+/// pages stay that the kernel keeps together with others outside: see [`are_gone`].
+///
+/// # Errors
+/// As of `posix_fadvise(2)`.
+pub fn drop_range(file: impl AsFd, start: u64, len: u64) -> io::Result<()> {
+    // The kernel leaves pages of which only a part is named.
+    let page = rustix::param::page_size() as u64;
+    let first = start - start % page;
+    let end = start.saturating_add(len).checked_next_multiple_of(page);
+    // Without a length all pages from there on are meant, and a length has fewer than 63 bits.
+    let len = end.filter(|end| *end <= i64::MAX.cast_unsigned()).map(|end| end - first);
+    if first > i64::MAX.cast_unsigned() {
+        return Ok(());
+    }
+    Ok(fadvise(file, first, len.and_then(NonZeroU64::new), Advice::DontNeed)?)
+}
+
+/// Whether no page of `len` bytes from `start` is in the page cache, not even one that is being read; with a `len` of 0,
+/// no page from `start` to the end of the file. `None` if the kernel cannot say (before Linux 6.5).
 ///
 /// # Errors
 /// As of `cachestat(2)`.
@@ -102,7 +120,7 @@ pub fn are_gone(file: impl AsFd, start: u64, len: u64) -> io::Result<Option<bool
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Write;
 
     use super::*;
 
@@ -122,6 +140,34 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_a_range_are_dropped_whole_and_others_stay() {
+        const PAGE: u64 = 1 << 16;
+        let mut file = tempfile::tempfile().unwrap();
+        let is_kept = ClientPages::of(&file).unwrap() == ClientPages::Coherent;
+        // One at a time, which the kernel does not keep together.
+        for _ in 0..8 {
+            file.write_all(&[1; PAGE as usize]).unwrap();
+            file.sync_all().unwrap();
+        }
+        drop_all(&file).unwrap();
+        if !is_kept || are_gone(&file, 0, 0).unwrap() != Some(true) {
+            return;
+        }
+        fadvise(&file, 0, None, Advice::Random).unwrap();
+        for start in (0..8 * PAGE).step_by(4096) {
+            rustix::io::pread(&file, &mut [0; 1], start).unwrap();
+        }
+        drop_range(&file, 2 * PAGE + 1, 2 * PAGE).unwrap();
+        let gone = |part: u64| are_gone(&file, part * PAGE, 4096).unwrap();
+        assert_eq!([2, 3, 4].map(gone), [Some(true); 3], "the last one is named in part");
+        assert_eq!([0, 1, 5, 7].map(gone), [Some(false); 4]);
+        drop_range(&file, 6 * PAGE, u64::MAX - 6 * PAGE).unwrap();
+        assert_eq!([5, 6, 7].map(gone), [Some(false), Some(true), Some(true)]);
+        drop_range(&file, u64::MAX - 1, 1).unwrap();
+        drop_range(&file, 0, 0).unwrap();
+    }
+
+    #[test]
     fn pages_are_seen_and_dropped() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&vec![1; 100_000]).unwrap();
@@ -133,7 +179,6 @@ mod tests {
         drop_all(&file).unwrap();
         // A file system in memory has nothing else.
         if are_gone(&file, 0, 0).unwrap() == Some(true) {
-            file.read_exact(&mut [0; 0]).unwrap();
             assert_eq!(are_gone(&file, 8192, 4096).unwrap(), Some(true));
         }
     }

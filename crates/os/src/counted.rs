@@ -4,24 +4,24 @@ use std::fmt::Display;
 
 /// `count` and the noun in singular or plural; `one` is the singular.
 pub fn counted<N: Display + Copy + PartialEq + From<u8>>(count: N, one: &str) -> String {
-    if count == N::from(1) { format!("{count} {one}") } else { format!("{count} {}", many(one)) }
+    if count == N::from(1) { format!("{count} {one}") } else { format!("{count} {}", plural(one)) }
 }
 
 /// `count`, the noun in singular or plural, and the matching verb: `1 file was`, `2 files were`.
-pub fn counted_with<N>(count: N, one: &str, (singular, plural): (&str, &str)) -> String
+pub fn counted_with<N>(count: N, one: &str, (of_one, of_many): (&str, &str)) -> String
 where
     N: Display + Copy + PartialEq + From<u8>,
 {
-    let verb = if count == N::from(1) { singular } else { plural };
+    let verb = if count == N::from(1) { of_one } else { of_many };
     format!("{} {verb}", counted(count, one))
 }
 
 /// The plural of a regular noun; of a phrase, that of its last word.
-fn many(one: &str) -> String {
-    let hisses = ["s", "x", "ch", "sh"].iter().any(|end| one.ends_with(end));
+fn plural(one: &str) -> String {
+    let ends_in_a_sibilant = ["s", "x", "ch", "sh"].iter().any(|end| one.ends_with(end));
     match one.strip_suffix('y') {
         Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{stem}ies"),
-        _ if hisses => format!("{one}es"),
+        _ if ends_in_a_sibilant => format!("{one}es"),
         _ => format!("{one}s"),
     }
 }

@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A system call on a named path failed outside a program's request.
-    #[error("{path}: cannot {action}: {source}{}", behind(source))]
+    #[error("{path}: cannot {action}: {source}{}", with_remedy(source))]
     Path {
         /// The path.
         path: PathBuf,
@@ -70,8 +70,8 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// The remedy, to be appended to the error's own text.
-fn behind(error: &io::Error) -> String {
+/// The remedy as a suffix of the error's own text; empty if there is none.
+fn with_remedy(error: &io::Error) -> String {
     remedy(error).map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
 

@@ -18,6 +18,7 @@
 //! The machine:
 //! - [`boot_id`] which boot this is; [`bound_process`] processes that end with the one that started them
 //! - [`one_device`] whether two directories are on one device
+//! - [`priority`] of threads that work in the background
 //! - [`root_reserve`] space and memory that the kernel keeps for root
 //! - [`client_pages`] pages that the client of a network file system keeps
 //! - [`kernel_passthrough`] what passthrough needs, and when it pays
@@ -36,6 +37,7 @@ pub mod error;
 pub mod kernel_passthrough;
 pub mod one_device;
 pub mod open_files;
+pub mod priority;
 pub mod private;
 pub mod rename_new;
 pub mod root_reserve;

@@ -58,6 +58,8 @@ impl Use {
 pub struct PrivateDir {
     fd: OwnedFd,
     path: PathBuf,
+    /// Whether it, and files in it, stay as they are.
+    is_to_read: bool,
 }
 
 impl PrivateDir {
@@ -97,6 +99,16 @@ impl PrivateDir {
         Self::ours(open_directory(CWD, path.as_os_str(), path)?, path.to_owned())
     }
 
+    /// Opens the directory at `path` to read alone: it, and files that are opened in it, stay as they are, also on a file
+    /// system that cannot be written.
+    ///
+    /// # Errors
+    /// As [`PrivateDir::open`], and if others may change the directory.
+    pub fn open_to_read(path: &Path) -> Result<Self> {
+        let dir = Self { is_to_read: true, ..Self::look(path)? };
+        dir.check_unchangeable().map(|()| dir)
+    }
+
     /// Opens the directory `name` in `parent`, whose path is `above`; creates it if missing.
     pub fn make_in(parent: impl AsFd, above: &Path, name: &str) -> Result<Self> {
         let path = above.join(name);
@@ -113,7 +125,7 @@ impl PrivateDir {
     }
 
     fn ours(fd: OwnedFd, path: PathBuf) -> Result<Self> {
-        let dir = Self { fd, path };
+        let dir = Self { fd, path, is_to_read: false };
         let (found, own) = (dir.stat()?.st_uid, own_uid());
         if found == own {
             return Ok(dir);
@@ -177,7 +189,12 @@ impl PrivateDir {
     /// [`Error::Invalid`] if what is there is not ours; [`Error::Path`] if it cannot be opened.
     pub fn file(&self, name: impl AsRef<OsStr>, using: Use) -> Result<File> {
         let path = self.path.join(name.as_ref());
-        open_checked(&self.fd, name.as_ref(), using).map_err(|failed| failed.told(&path))
+        let opened = match (self.is_to_read, using) {
+            (false, _) => open_checked(&self.fd, name.as_ref(), using),
+            (true, Use::Read) => open_unchanged(&self.fd, name.as_ref()),
+            (true, _) => Err(Refusal::System(Errno::ROFS)),
+        };
+        opened.map_err(|failed| failed.told(&path))
     }
 
     /// The content of a file in it; `None` if there is none.
@@ -309,6 +326,17 @@ pub(crate) fn open_checked(
     name: &OsStr,
     using: Use,
 ) -> std::result::Result<File, Refusal> {
+    let file = open_file(dir, name, using)?;
+    check_file(&file).map(|()| file)
+}
+
+/// The same to read alone: a file that is merely too open stays so.
+fn open_unchanged(dir: impl AsFd, name: &OsStr) -> std::result::Result<File, Refusal> {
+    let file = open_file(dir, name, Use::Read)?;
+    check_unchangeable(&file).map(|()| file)
+}
+
+fn open_file(dir: impl AsFd, name: &OsStr, using: Use) -> std::result::Result<File, Refusal> {
     let flags =
         using.flags() | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let not_ours = |what: &str| Refusal::NotOurs(what.to_owned());
@@ -318,8 +346,7 @@ pub(crate) fn open_checked(
         Errno::NXIO | Errno::ISDIR => not_ours("is not a regular file"),
         errno => Refusal::System(errno),
     })?;
-    let file = File::from(file);
-    check_file(&file).map(|()| file)
+    Ok(File::from(file))
 }
 
 /// Checks that an open file is a regular file of ours with one name, and closes it to others.

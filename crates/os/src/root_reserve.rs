@@ -9,7 +9,7 @@ use crate::error::Result;
 
 /// Drops `CAP_SYS_RESOURCE` in the calling thread and those that it starts from now on. A program that they execute as
 /// root has it again, because the bounding set stays.
-pub fn leave_to_root() -> Result<()> {
+pub fn drop_resource_capability() -> Result<()> {
     let mut sets = capabilities(None)?;
     if sets.permitted.contains(CapabilitySet::SYS_RESOURCE) {
         for set in [&mut sets.effective, &mut sets.permitted, &mut sets.inheritable] {
@@ -27,11 +27,11 @@ mod tests {
     #[test]
     fn threads_started_later_are_without_the_capability() {
         // In a thread of its own, because this cannot be undone.
-        let left = std::thread::spawn(|| {
-            leave_to_root().unwrap();
+        let sets = std::thread::spawn(|| {
+            drop_resource_capability().unwrap();
             std::thread::spawn(|| capabilities(None).unwrap()).join().unwrap()
         });
-        let left = left.join().unwrap();
-        assert!(!(left.effective | left.permitted).contains(CapabilitySet::SYS_RESOURCE));
+        let sets = sets.join().unwrap();
+        assert!(!(sets.effective | sets.permitted).contains(CapabilitySet::SYS_RESOURCE));
     }
 }

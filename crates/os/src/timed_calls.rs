@@ -78,9 +78,9 @@ impl TimedCalls {
         timeout: Duration,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let (call, is_done) = delivered(call);
+        let (call, result) = delivered(call);
         self.begin(call).ok()?;
-        is_done.recv_timeout(timeout).ok()?.ok()
+        result.recv_timeout(timeout).ok()?.ok()
     }
 
     /// What `call` returns, however long it takes, as long as `answers` shows that everything it depends on responds.
@@ -92,14 +92,14 @@ impl TimedCalls {
         answers: impl Fn() -> Result<()>,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        let (call, is_done) = delivered(call);
+        let (call, result) = delivered(call);
         // Where too many others are pending, the caller's own thread does it.
         if let Err(call) = self.begin(call) {
             answers()?;
             call()();
         }
         loop {
-            match is_done.recv_timeout(WAIT_LIMIT) {
+            match result.recv_timeout(WAIT_LIMIT) {
                 Ok(ended) => return Ok(ended?),
                 Err(RecvTimeoutError::Timeout) => answers()?,
                 Err(RecvTimeoutError::Disconnected) => {
@@ -109,7 +109,7 @@ impl TimedCalls {
         }
     }
 
-    /// Has a thread do it, or gives it back.
+    /// Hands the call to a thread, or returns it if none may take it.
     fn begin(&self, call: Call) -> std::result::Result<(), Call> {
         let state = &mut *self.shared.state.lock();
         // Each call that waits will be begun by one of the idle threads, if there are so many.
@@ -164,15 +164,15 @@ impl Shared {
 fn delivered<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> (Call, Receiver<std::result::Result<T, Panicked>>) {
-    let (done, is_done) = mpsc::sync_channel(1);
+    let (sender, result) = mpsc::sync_channel(1);
     let call = move || -> Deliver {
-        let ended = caught(call);
+        let returned = caught(call);
         Box::new(move || {
             // The caller may have gone on.
-            let _ = done.send(ended);
+            let _ = sender.send(returned);
         })
     };
-    (Box::new(call), is_done)
+    (Box::new(call), result)
 }
 
 #[cfg(test)]

@@ -66,6 +66,8 @@ pub struct Outcome {
     pub layouts: [Result<Judged, String>; 4],
     /// The choice; the default if there is nothing to gain.
     pub chosen: Name,
+    /// The fastest, whether it was chosen or not.
+    pub best: Name,
     /// Gain of throughput of the choice, relative to the default.
     pub gain_over_def: f64,
     /// Half the difference between the largest and the smallest gain in parts of the trace, at least 1 %, and more for
@@ -89,6 +91,11 @@ impl Outcome {
             Name::Psa => psa.as_ref(),
             Name::Ours => ours.as_ref(),
         }
+    }
+
+    /// Recommends the default after all, because what the best one gains is worth nothing to its job.
+    pub const fn leave_alone(&mut self) {
+        (self.chosen, self.gain_over_def) = (Name::Def, 0.0);
     }
 
     /// The layout that was chosen.
@@ -135,7 +142,8 @@ pub fn plan(
     let spread = spread(judge, workload, &def.layouts, &best.layouts) / weight.max(1e-9);
     let worth = name != Name::Def && best_gain > spread;
     let (chosen, gain_over_def) = if worth { (name, best_gain) } else { (Name::Def, 0.0) };
-    Ok(Outcome { layouts, chosen, gain_over_def, spread, best_gain, ties, replays })
+    let best = name;
+    Ok(Outcome { layouts, chosen, best, gain_over_def, spread, best_gain, ties, replays })
 }
 
 /// How much more throughput `seconds` means than `def_seconds`, as a share.

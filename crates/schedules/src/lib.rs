@@ -1,4 +1,5 @@
-//! Schedules of threads that wait for each other, explored: whoever waits is woken, and nobody meets whom he must not.
+//! Explores schedules of threads that wait for each other: every thread that waits is woken, and no two hold at once
+//! what only one may hold.
 //!
 //! Each module has a source of the product as `build.rs` makes it, with stories over it, and canaries: the same source with
 //! one line wrong, which the exploration must find. Nothing here is part of a release, and the product has nothing for

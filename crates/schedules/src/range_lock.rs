@@ -86,7 +86,7 @@ macro_rules! stories {
                 }
                 let state = lock.state.lock();
                 assert!(state.held.is_empty() && state.waiting.is_empty());
-                assert!(state.watched.is_empty());
+                assert!(state.watched.ends.is_empty() && state.watched.longest == 0);
             }
         });
     };

@@ -116,7 +116,7 @@ impl AttributeChanges {
     fn truncate(&self, node: &Node, handle: Option<&Handle>, size: u64) -> Result<()> {
         match handle.filter(|handle| handle.is_writable()) {
             Some(handle) => handle.truncate(size),
-            None => self.files.open(node, libc::O_WRONLY)?.truncate(size),
+            None => self.files.open(node, libc::O_WRONLY, 0)?.truncate(size),
         }
     }
 

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use halocline_api::config::Mode;
 use halocline_api::control::tier::TierState;
 use halocline_api::control::{
-    Controlled, Explanation, ExtentInfo, FileInfo, Health, MoveReport, ProcessHint, ProgressSink,
-    Question, Rebuilder, Report, RuleChange, Rules, Side, Status, TierStatus,
+    Controlled, Explanation, ExtentInfo, FileInfo, Health, JobChange, JobInfo, JobPlaces,
+    MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side,
+    Status, TierStatus,
 };
 use halocline_cluster::names::attributes::Kind;
 use halocline_model::namespace::EntryName;
@@ -18,6 +19,7 @@ use crate::SharedTier;
 use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::inodes::Inode;
+use crate::job_places;
 use crate::lookup::Found;
 use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
@@ -40,12 +42,17 @@ impl SharedTier {
         Ok(Found { name, node })
     }
 
+    fn commands(&self, tier: u8) -> MoveCommands<'_> {
+        MoveCommands { base: &self.tree.base, executor: &self.ssd.executor, tier }
+    }
+
     /// Where the file is that was found at a path.
     fn describe(&self, path: &Path, found: &Found) -> Option<FileInfo> {
         let of = &found.node.attributes;
         let place = of.location.as_ref().filter(|_| of.kind == Kind::File)?;
         let inode = self.tree.base.table.intern(found.node.inode, false, found.name.clone());
         let shown = self.tree.lookup.shown(&inode.0, &found.node);
+        let rules = &self.ssd.executor.planner.rules;
         let tier_name = match &place.node {
             Some(node) => format!("ssd of {node}"),
             None => "hdd".to_owned(),
@@ -57,8 +64,8 @@ impl SharedTier {
             place: place.path.as_path().to_owned(),
             size_bytes: shown.raw.st_size.unsigned_abs(),
             disk_bytes: shown.disk_bytes(),
-            pinned: false,
-            excluded: false,
+            pinned: rules.has_pins() && rules.pins(path),
+            excluded: rules.has_excludes() && rules.excludes(path),
             passed_through: inode.0.is_served_by_kernel(),
             lost: false,
             clean_copy: None,
@@ -112,6 +119,11 @@ impl Controlled for SharedTier {
             halocline_os::counted::counted(counts.round_trips, "request"),
             halocline_os::counted::counted(counts.waits, "pause"),
         )];
+        let executor = &self.ssd.executor;
+        let used = executor.residents.used();
+        if let Some(trouble) = &*executor.trouble.lock() {
+            notes.push(format!("not demoted: {trouble}"));
+        }
         let health = match base.sessions.check() {
             Ok(()) => Health::Ok,
             Err(error) => {
@@ -127,15 +139,15 @@ impl Controlled for SharedTier {
             // Filled in by the mount.
             transport: String::new(),
             mode: Mode::WriteBack,
-            policy: "in place".to_owned(),
-            eviction: "none".to_owned(),
-            limit_bytes: base.places.totals(SSD).map_or(0, |all| all.f_blocks * all.f_frsize),
-            used_bytes: 0,
+            policy: self.ssd.policy().to_owned(),
+            eviction: self.ssd.policy().to_owned(),
+            limit_bytes: executor.marks.limit(),
+            used_bytes: used,
             records_bytes: 0,
-            mapped_bytes: 0,
+            mapped_bytes: used,
             dirty_bytes: 0,
             oldest_dirty_age_ms: None,
-            extents: 0,
+            extents: executor.residents.len() as u64,
             dirty_extents: 0,
             wanted_ranges: 0,
             damaged_bytes: 0,
@@ -145,7 +157,7 @@ impl Controlled for SharedTier {
             health,
             rebuilder: Rebuilder::Idle,
             servers: Vec::new(),
-            rules: Rules::default(),
+            rules: executor.planner.rules.told(),
             report: self.report(),
             notes,
         }
@@ -161,14 +173,29 @@ impl Controlled for SharedTier {
         let tiers = vec![state(SSD, "ssd"), state(SHARED, "hdd")];
         let base = &self.tree.base;
         let shown = |inode: &Inode| base.paths.shown(inode).display().to_string();
-        let passthrough = base.passthrough.status(shown);
-        Some(TierStatus { tiers, passthrough, ..TierStatus::default() })
+        let executor = &self.ssd.executor;
+        Some(TierStatus {
+            tiers,
+            ssd_files: executor.residents.len() as u64,
+            high_bytes: executor.marks.high(),
+            low_bytes: executor.marks.low(),
+            waiting_bytes: executor.waiting_bytes(),
+            promoted: executor.counters.promoted(),
+            demoted: executor.counters.demoted(),
+            opens: executor.counters.opens(),
+            moving: executor.active.now(PathBuf::clone),
+            moving_rate: executor.active.rate(),
+            requests: executor.counters.requests(),
+            jobs: executor.planner.jobs().list(),
+            passthrough: base.passthrough.status(shown),
+            ..TierStatus::default()
+        })
     }
 
     fn report(&self) -> Report {
         let clock = &self.tree.base.clock;
         Report {
-            policy: "in place".to_owned(),
+            policy: self.ssd.policy().to_owned(),
             elapsed_s: clock.elapsed(self.begun).as_secs_f64(),
             ..Report::default()
         }
@@ -205,17 +232,29 @@ impl Controlled for SharedTier {
         dry_run: bool,
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
-        let commands = MoveCommands { base: &self.tree.base, tier: SSD };
+        let commands = self.commands(SSD);
         commands.execute(paths, dry_run, progress)
     }
 
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
-        let commands = MoveCommands { base: &self.tree.base, tier: SHARED };
+        let commands = self.commands(SHARED);
         commands.execute(&[path.to_owned()], dry_run, progress)
     }
 
-    fn change_rules(&self, _change: &RuleChange) -> Result<Rules> {
-        Err(not_yet("pins and excludes"))
+    fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
+        let rules = self.ssd.executor.planner.rules.change(change)?;
+        if matches!(change, RuleChange::Exclude(_)) {
+            self.ssd.push_out_excluded();
+        }
+        Ok(rules)
+    }
+
+    fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
+        self.ssd.change_jobs(change)
+    }
+
+    fn job_places(&self, job: &str) -> Result<JobPlaces> {
+        job_places::of(&self.tree.base, job)
     }
 
     fn hint(&self, _hint: &ProcessHint) -> Result<()> {

@@ -84,8 +84,8 @@ impl Engine for SharedTier {
         self.tree.names.rename(from, to, flags)
     }
 
-    fn open(&self, node: &Node, flags: i32, _caller: Caller) -> Result<Handle> {
-        Arc::clone(&self.files).open(node, flags)
+    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
+        Arc::clone(&self.files).open(node, flags, caller.pid)
     }
 
     /// Other nodes change the files, and nobody tells us.

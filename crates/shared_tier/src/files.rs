@@ -5,14 +5,16 @@
 //! is good as long as the node's lease: once that was over, others may have moved the file.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::Failure;
-use halocline_model::namespace::EntryName;
+use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{contents, reopen, stat_descriptor};
 use halocline_vfs::{Allocate, Maker, Seek, Stat};
@@ -26,6 +28,7 @@ use crate::inodes::{Inode, Node, Noting};
 use crate::lookup::{Lookup, take_over};
 use crate::passthrough::{Closes, Passthrough, WhyOurs, is_unused};
 use crate::places::Place;
+use crate::ssd::OwnSsd;
 
 /// How often an open begins anew, because the file was renamed or moved.
 const TRIES: usize = 64;
@@ -35,6 +38,7 @@ const TRIES: usize = 64;
 pub(crate) struct Files {
     base: Arc<Base>,
     lookup: Arc<Lookup>,
+    ssd: Arc<OwnSsd>,
 }
 
 /// An open file. Dropping it closes it.
@@ -46,6 +50,8 @@ pub struct Handle {
     syncs: bool,
     /// After how many lapses of the lease it was opened.
     lapses: u64,
+    /// Where it is, for the counts: 0 on this node's SSD.
+    tier: usize,
     /// Why reads must come to us, if they must.
     why_ours: WhyOurs,
     /// Whether the kernel reads it by itself.
@@ -64,19 +70,21 @@ fn flags_below(flags: i32) -> OFlags {
 }
 
 impl Files {
-    pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>) -> Self {
-        Self { base: Arc::clone(base), lookup: Arc::clone(lookup) }
+    pub(crate) fn new(base: &Arc<Base>, lookup: &Arc<Lookup>, ssd: &Arc<OwnSsd>) -> Self {
+        Self { base: Arc::clone(base), lookup: Arc::clone(lookup), ssd: Arc::clone(ssd) }
     }
 
-    /// Opens a file; `flags` are those of `open(2)`.
+    /// Opens a file for a thread; `flags` are those of `open(2)`. It may be moved to this node's SSD first.
     ///
     /// # Errors
     /// If its bytes are not reached, or the store does not answer.
-    pub(crate) fn open(self: &Arc<Self>, node: &Node, flags: i32) -> Result<Handle> {
+    pub(crate) fn open(self: &Arc<Self>, node: &Node, flags: i32, by: u32) -> Result<Handle> {
         self.base.sessions.check()?;
+        // Without a lock: it is waited for a look at the process.
+        let ahead = node.0.name().and_then(|name| self.ssd.follow_jobs(&name, by));
         let mut noting = node.0.noting.lock();
         let lapses = self.base.sessions.lapses();
-        let (file, why_ours) = self.open_noted(&node.0, &mut noting, (flags, lapses))?;
+        let (file, why_ours) = self.open_noted(&node.0, &mut noting, (flags, lapses), ahead)?;
         let opened = (Arc::new(file), why_ours);
         let handle = self.handle(node, &mut noting, opened, (flags, lapses));
         drop(noting);
@@ -101,10 +109,14 @@ impl Files {
         noting.handles += 1;
         noting.kept = None;
         // The latest one: those that were opened before a lapse of the lease may be of a copy that was moved away.
-        node.0.without_name.lock().file = Some(Arc::clone(&file));
+        let mut without_name = node.0.without_name.lock();
+        without_name.file = Some(Arc::clone(&file));
+        let last = without_name.last.as_ref();
+        let tier = self.ssd.tier_of(last.and_then(|last| last.location.as_ref()));
+        drop(without_name);
         let syncs = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
         let (node, is_passed) = (node.clone(), AtomicBool::new(false));
-        Handle { node, file, syncs, lapses, why_ours, is_passed, files: Arc::clone(self) }
+        Handle { node, file, syncs, lapses, tier, why_ours, is_passed, files: Arc::clone(self) }
     }
 
     /// Notes that this node has the file open, and opens it.
@@ -113,8 +125,10 @@ impl Files {
         inode: &Inode,
         noting: &mut Noting,
         (flags, lapses): (i32, u64),
+        ahead: Option<Ahead>,
     ) -> Result<(File, WhyOurs)> {
         let own = self.base.sessions.own();
+        let mut used = Some(ahead);
         for _ in 0..TRIES {
             let Some(found) = self.lookup.find(inode)? else {
                 // It is open here, and lost its last name.
@@ -123,6 +137,13 @@ impl Files {
                 return Ok((file, Some("has no name")));
             };
             let Some(name) = found.name else { return Err(Errno::ISDIR.into()) };
+            if let Some(ahead) = used.take() {
+                let may_move = noting.handles == 0 && flags & libc::O_TRUNC == 0;
+                let how = (writes(flags), may_move);
+                if self.ssd.before_open(&name, &found.node, how, ahead) {
+                    continue;
+                }
+            }
             let for_kernel = self.why_ours(&found.node.attributes, noting, flags).is_none();
             let is_noted =
                 noting.noted.is_some_and(|(wrote, at)| at == lapses && (wrote || !writes(flags)))
@@ -221,7 +242,7 @@ impl Files {
                 _ => return Err(Errno::NXIO.into()),
             }
             let (node, _) = self.lookup.seen(&name, found);
-            match self.open(&node, flags) {
+            match self.open(&node, flags, by.caller.pid) {
                 // It was removed meanwhile.
                 Err(error) if error.errno() == libc::ESTALE => {}
                 opened => {
@@ -251,7 +272,8 @@ impl Files {
         let number = base.names.number().map_err(of_names)?;
         let near = base.near(parent.0.number)?;
         let owner = (new.mode, by.caller.uid, new.gid);
-        let (place, fd) = base.places.make_file(&near, &name.name, number.0, owner)?;
+        let tier = self.ssd.tier_for_new(name);
+        let (place, fd) = base.places.make_file(&near, &name.name, number.0, owner, tier)?;
         let lapses = base.sessions.lapses();
         let mut attributes = Attributes::new(Kind::File, new.mode, base.now_ns());
         (attributes.uid, attributes.gid) = (by.caller.uid, new.gid);
@@ -270,6 +292,7 @@ impl Files {
             }
         })?;
         let node = base.table.intern(number, false, Some(name.clone()));
+        self.ssd.created((name, number), &place, by.caller.pid, flags.is_some());
         let Some(flags) = flags else {
             let stat = self.lookup.shown(&node.0, &named);
             return Ok((node, stat, None));
@@ -299,9 +322,15 @@ impl Files {
     /// Removes the bytes of a file that has no name any more. What cannot be removed is, by the next mount of the node that
     /// has it.
     pub(crate) fn remove_data(&self, place: &Place, number: u64) {
+        self.ssd.removed(Number(number));
         if let Err(error) = self.base.places.remove(place, number) {
             tracing::warn!(%error, ?place, "the bytes of a removed file stay until their node is mounted again");
         }
+    }
+
+    /// A file has another name.
+    pub(crate) fn renamed(&self, number: Number, name: &EntryName) {
+        self.ssd.renamed(number, name);
     }
 
     /// The last handle of this node was closed.
@@ -309,6 +338,9 @@ impl Files {
         let inode = &handle.node.0;
         let mut noting = inode.noting.lock();
         noting.handles -= 1;
+        if noting.handles == 0 {
+            self.ssd.closed(inode.number, &handle.file);
+        }
         if noting.handles == 0 && noting.is_passed {
             noting.kept = inode.without_name.lock().file.clone();
             if !self.end_unless_used(inode, &mut noting) {
@@ -419,14 +451,43 @@ impl Handle {
     }
 
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        contents::read(self.file()?, offset, buf)
+        let read = contents::read(self.file()?, offset, buf)?;
+        self.files.ssd.executor.counters.read(self.tier, read);
+        Ok(read)
     }
 
     /// Writes at an offset; at the end if the file was opened to append, whatever other nodes append meanwhile.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let file = self.file()?;
-        file.write_all_at(data, offset)?;
+        self.write_all(file, offset, data)?;
+        self.files.ssd.executor.counters.written(self.tier, data.len());
         if self.syncs { contents::sync(file, true) } else { Ok(()) }
+    }
+
+    /// Writes all of it. Where this node's SSD is full, others leave it for that.
+    fn write_all(&self, file: &File, offset: u64, data: &[u8]) -> Result<()> {
+        let (mut done, mut has_made_room) = (0, false);
+        while done < data.len() {
+            // What was written before is not written again: it may have been appended.
+            match file.write_at(&data[done..], offset + done as u64) {
+                Ok(0) => return Err(Errno::IO.into()),
+                Ok(written) => done += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let error = Error::from(error);
+                    let left = (data.len() - done) as u64;
+                    let (number, is_here) = (self.node.0.number, self.tier == 0);
+                    let may_help = error.is_full() && is_here && !has_made_room;
+                    if !may_help || !self.files.ssd.make_room_for_write(number, left) {
+                        return Err(error);
+                    }
+                    has_made_room = true;
+                    // That may have taken longer than the lease.
+                    self.file()?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn sync(&self, data_only: bool) -> Result<()> {

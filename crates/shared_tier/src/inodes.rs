@@ -106,6 +106,11 @@ impl Table {
 }
 
 impl Inode {
+    /// Whether a program here has it open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.without_name.lock().file.is_some()
+    }
+
     /// The names under which it was seen, the latest one first.
     pub(crate) fn names(&self) -> Vec<EntryName> {
         self.names.lock().iter().cloned().collect()

@@ -37,6 +37,9 @@ use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
 use crate::places::Places;
 use crate::sessions::Sessions;
+use crate::ssd::OwnSsd;
+use crate::ssd::background::Background;
+use crate::ssd::options::SpaceOptions;
 use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
 
@@ -72,6 +75,8 @@ pub struct Joining<'a> {
     pub names: Arc<dyn NameStore>,
     /// The list of sessions on the shared disk.
     pub registry: Registry,
+    /// How the space on the SSD is kept.
+    pub space: SpaceOptions,
 }
 
 impl Joining<'_> {
@@ -117,14 +122,20 @@ impl Joining<'_> {
         let base = Base { names, places, table, paths, sessions, passthrough, clock };
         let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));
-        let files = Arc::new(Files::new(&base, &lookup));
+        let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
+            let _ended_later = base.sessions.leave();
+        })?;
+        let ssd = Arc::new(ssd);
+        let files = Arc::new(Files::new(&base, &lookup, &ssd));
         let tree = SharedTree {
             names: NameChanges::new(&base, &lookup, &files),
             attributes: AttributeChanges::new(&base, &lookup, &files),
             base,
             lookup,
         };
-        Ok(SharedTier { tree, files, root: self.root.to_owned(), begun, _lock: lock })
+        let background = Background::start(&ssd)?;
+        let root = self.root.to_owned();
+        Ok(SharedTier { background, ssd, tree, files, root, begun, _lock: lock })
     }
 
     fn node_name(&self, own: &PrivateDir) -> Result<String> {

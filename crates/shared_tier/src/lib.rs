@@ -10,7 +10,9 @@
 //! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
 //!   the disks following the store; [`acl`]: what new inodes inherit;
 //! - [`passthrough`]: which open files the kernel serves by itself;
-//! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them;
+//! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them, and as [`ssd`] keeps the space on
+//!   this node's SSD by a policy;
+//! - [`job_places`]: on which nodes the files of a job are;
 //! - [`repair`]: the names compared with the disks, and built again from them; [`adopt`]: a tier of one node becomes a shared one;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
@@ -32,6 +34,7 @@ mod entry_names;
 mod errors;
 mod files;
 mod inodes;
+mod job_places;
 mod joining;
 mod lookup;
 mod move_commands;
@@ -41,6 +44,7 @@ mod passthrough;
 pub mod places;
 pub mod repair;
 mod sessions;
+mod ssd;
 pub mod store_directories;
 mod tree;
 
@@ -58,13 +62,19 @@ pub use entry_names::REGISTRY;
 pub use files::Handle;
 pub use inodes::Node;
 pub use joining::{Joining, is_shared};
+pub use ssd::options::SpaceOptions;
 pub use tree::SharedTree;
 
 use files::Files;
+use ssd::OwnSsd;
+use ssd::background::Background;
 
 /// A tier that several nodes share, as one node serves it.
 #[derive(Debug)]
 pub struct SharedTier {
+    // Ends before what it uses.
+    background: Background,
+    ssd: Arc<OwnSsd>,
     tree: SharedTree,
     files: Arc<Files>,
     root: PathBuf,
@@ -89,6 +99,7 @@ impl SharedTier {
     /// # Errors
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
+        self.background.stop();
         self.tree.base.passthrough.end(&*self.files);
         self.tree.base.sessions.leave()
     }

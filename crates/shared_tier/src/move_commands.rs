@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped, is_glob};
 use halocline_api::globs::{self, Globs};
-use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::attributes::{Kind, Open};
 use halocline_cluster::names::namespace::{Failure, Node};
 use halocline_model::namespace::{EntryName, Inode};
 use halocline_os::error::{Error, Result};
+use rustc_hash::FxHashSet;
 
 use crate::base::Base;
 use crate::entry_names::os;
 use crate::errors::of_names;
 use crate::lookup::mended;
-use crate::moves::{Moved, Mover};
+use crate::moves::Moved;
+use crate::places::{Place, SHARED, SSD};
+use crate::ssd::executor::Executor;
+use crate::ssd::planner::Paths;
 
 /// The most files of one command.
 const FILES_MAX: usize = 1 << 20;
@@ -31,21 +35,86 @@ struct Named {
     name: EntryName,
     inode: Inode,
     size: u64,
+    place: Place,
     /// Whether it is where it should go.
     is_there: bool,
+    /// Whether a program on some node had it open.
+    is_open: bool,
+}
+
+/// Why a file stays: for people.
+const IS_OPEN: &str = "a program on some node has it open, or changed it meanwhile; move it again when it is closed. If its node was \
+     killed meanwhile, mount that again, and move it there";
+const NO_ROOM: &str = "there is no room: free some, or raise the limit";
+
+fn skip(file: Named, reason: String, report: &mut MoveReport) {
+    report.left_bytes += file.size;
+    report.skipped.push(Skipped { path: file.path, reason });
 }
 
 /// Moves what commands name to one tier: the own SSD, or the shared disk.
 pub(crate) struct MoveCommands<'a> {
     pub(crate) base: &'a Base,
+    pub(crate) executor: &'a Executor,
     pub(crate) tier: u8,
 }
 
 impl MoveCommands<'_> {
-    fn mover(&self) -> Mover<'_> {
-        let base = self.base;
-        let session = base.sessions.own();
-        Mover { names: &base.names, places: &base.places, directories: &*base.paths, session }
+    /// Why a file stays whatever a command says.
+    fn why_it_stays(&self, file: &Named) -> Option<&'static str> {
+        let rules = &self.executor.planner.rules;
+        match self.tier {
+            SSD if rules.has_excludes() && rules.excludes(&file.path) => {
+                Some("an exclude glob keeps it off SSDs: halocline exclude --remove GLOB")
+            }
+            SHARED if rules.has_pins() && rules.pins(&file.path) => {
+                Some("a pin glob keeps it on the SSD on which it is: unpin it first")
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes room on the own SSD for a file; those that are asked for stay there for each other.
+    fn make_room(&self, file: &Named, asked: &FxHashSet<u64>) -> bool {
+        let Some(room) = self.executor.room_for(file.size) else { return false };
+        room.missing == 0 || self.executor.free_up(room.missing, &|number| asked.contains(&number))
+    }
+
+    /// What of the files would not be moved for want of room, or by a rule: for a dry run.
+    fn would_stay(&self, files: &[Named], asked: &FxHashSet<u64>) -> Vec<(usize, &'static str)> {
+        let may_leave = || {
+            let all = self.executor.residents.all();
+            let paths = Paths::new(&self.base.paths);
+            let order = self.executor.planner.plan_room(
+                &self.executor.residents,
+                &|number| asked.contains(&number),
+                &paths,
+            );
+            let order: FxHashSet<u64> = order.into_iter().collect();
+            let leave = all.iter().filter(|(number, _)| order.contains(number));
+            leave.map(|(_, resident)| resident.bytes).sum::<u64>()
+        };
+        let mut left = match self.tier {
+            SSD => {
+                self.executor.room_for(0).map_or(0, |room| room.free).saturating_add(may_leave())
+            }
+            _ => {
+                self.base.places.totals(SHARED).map_or(u64::MAX, |all| all.f_bavail * all.f_frsize)
+            }
+        };
+        let mut stay = Vec::new();
+        for (at, file) in files.iter().enumerate() {
+            if let Some(why) = self.why_it_stays(file) {
+                stay.push((at, why));
+            } else if file.is_open {
+                stay.push((at, IS_OPEN));
+            } else if file.size > left {
+                stay.push((at, NO_ROOM));
+            } else {
+                left -= file.size;
+            }
+        }
+        stay
     }
 
     /// Moves files, and all files below directories.
@@ -65,16 +134,25 @@ impl MoveCommands<'_> {
         for path in paths {
             self.named(path, &mut files)?;
         }
+        let asked: Vec<u64> = files.iter().map(|file| file.inode.0).collect();
         let there = files.iter().filter(|file| file.is_there).count();
         let mut report = MoveReport { already_files: there as u64, ..MoveReport::default() };
         files.retain(|file| !file.is_there);
-        let total_bytes = files.iter().map(|file| file.size).sum();
-        let mut done_bytes = 0;
+        let asked: FxHashSet<u64> = asked.into_iter().collect();
+        // One with several names is moved once.
+        let mut seen = FxHashSet::default();
+        files.retain(|file| seen.insert(file.inode.0));
         if dry_run {
+            for (at, why) in self.would_stay(&files, &asked).into_iter().rev() {
+                skip(files.remove(at), why.to_owned(), &mut report);
+            }
+            report.skipped.reverse();
             report.files = files.len() as u64;
-            report.bytes = total_bytes;
+            report.bytes = files.iter().map(|file| file.size).sum();
             return Ok(report);
         }
+        let total_bytes = files.iter().map(|file| file.size).sum();
+        let mut done_bytes = 0;
         let mut left = VecDeque::from(files);
         let mut busy = VecDeque::new();
         for again in (0..TRIES).rev() {
@@ -90,7 +168,7 @@ impl MoveCommands<'_> {
                         left.iter().chain(&busy).map(|file| file.size).sum::<u64>();
                     return Ok(report);
                 }
-                if let Some(file) = self.one(file, &mut tell, &mut report, again == 0) {
+                if let Some(file) = self.one(file, &asked, &mut tell, &mut report, again == 0) {
                     busy.push_back(file);
                 }
             }
@@ -109,12 +187,21 @@ impl MoveCommands<'_> {
     fn one(
         &self,
         file: Named,
+        asked: &FxHashSet<u64>,
         tell: &mut dyn FnMut(u64) -> ControlFlow<()>,
         report: &mut MoveReport,
         is_last: bool,
     ) -> Option<Named> {
-        let is_over = |session| self.base.sessions.is_over(session);
-        let moved = self.mover().move_file(&file.name, file.inode, self.tier, &is_over, tell);
+        if let Some(why) = self.why_it_stays(&file) {
+            skip(file, why.to_owned(), report);
+            return None;
+        }
+        if self.tier == SSD && !self.make_room(&file, asked) {
+            skip(file, NO_ROOM.to_owned(), report);
+            return None;
+        }
+        let (what, ends) = ((file.inode, file.size), (&file.place, self.tier));
+        let moved = self.executor.move_file(&file.name, what, ends, tell);
         let reason = match moved {
             Ok(Moved::Done(_)) => {
                 (report.files, report.bytes) = (report.files + 1, report.bytes + file.size);
@@ -129,15 +216,11 @@ impl MoveCommands<'_> {
                 self.mend(&file);
                 return Some(file);
             }
-            Ok(Moved::Busy) => {
-                "a program on some node has it open, or changed it meanwhile; move it again when it is closed. If its node \
-                 was killed meanwhile, mount that again, and move it there"
-                    .to_owned()
-            }
+            Ok(Moved::Busy) => IS_OPEN.to_owned(),
+            Err(error) if error.is_full() => NO_ROOM.to_owned(),
             Err(error) => error.to_string(),
         };
-        report.left_bytes += file.size;
-        report.skipped.push(Skipped { path: file.path, reason });
+        skip(file, reason, report);
         None
     }
 
@@ -237,9 +320,11 @@ impl MoveCommands<'_> {
                 "ask for one directory below at a time",
             ));
         }
-        let is_there = self.mover().is_on(place, self.tier);
-        let size = node.attributes.size;
-        files.push(Named { path, name, inode: node.inode, size, is_there });
+        let is_there = self.executor.is_on(place, self.tier);
+        let (size, place) = (node.attributes.size, place.clone());
+        let is_over = |open: &Open| self.base.sessions.is_over(open.session);
+        let is_open = node.attributes.many_opens || !node.attributes.opens.iter().all(is_over);
+        files.push(Named { path, name, inode: node.inode, size, place, is_there, is_open });
         Ok(())
     }
 }

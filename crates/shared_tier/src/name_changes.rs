@@ -361,6 +361,7 @@ impl NameChanges {
             node.0.add_name(to.clone());
             node.0.remove_name(from);
         }
+        self.files.renamed(number, to);
         let done = match moved {
             Entry::Directory(_) => self.base.near(to.directory).and_then(|near| {
                 let replaced = replaced.map(|number| number.0);

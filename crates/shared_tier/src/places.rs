@@ -118,6 +118,11 @@ impl Places {
         &self.node
     }
 
+    /// The own SSD.
+    pub(crate) fn ssd(&self) -> &Tree {
+        &self.ssd
+    }
+
     /// Totals of the file system of the SSD or the shared disk.
     ///
     /// # Errors
@@ -175,7 +180,8 @@ impl Places {
         })
     }
 
-    /// Makes a file on the own SSD, or on the shared disk if the SSD is full, and opens it for reading and writing.
+    /// Makes a file on a tier, the own SSD or the shared disk, or on the other one if that is full, and opens it for
+    /// reading and writing.
     ///
     /// # Errors
     /// `ENOSPC` if both are full.
@@ -185,15 +191,15 @@ impl Places {
         name: &Name,
         inode: u64,
         (mode, uid, gid): (u32, u32, u32),
+        tier: u8,
     ) -> Result<(Place, OwnedFd)> {
         let owner = Owner { mode, uid, gid };
-        if !self.ssd.is_nearly_full() {
-            match self.make_file_on(SSD, near, name, inode, owner) {
-                Err(error) if error.is_full() => {}
-                placed => return placed,
-            }
+        let prefers_ssd = tier == SSD && !self.ssd.is_nearly_full();
+        let [first, second] = if prefers_ssd { [SSD, SHARED] } else { [SHARED, SSD] };
+        match self.make_file_on(first, near, name, inode, owner) {
+            Err(error) if error.is_full() => self.make_file_on(second, near, name, inode, owner),
+            placed => placed,
         }
-        self.make_file_on(SHARED, near, name, inode, owner)
     }
 
     fn make_file_on(

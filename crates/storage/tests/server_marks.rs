@@ -1,15 +1,19 @@
 //! The directories of a striped volume's servers are those of its servers: an empty one, as the mount point of a server
 //! that is not mounted, would be a server on which every file has holes.
 
-use std::fs::{self, File};
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 
 use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_model::file_layout::FileLayout;
 use halocline_storage::device::Device;
 use halocline_storage::volume::Origin;
+use halocline_storage::volume::origin::marking::{Evidence, mark_servers};
 use halocline_storage::volume::origin::relayout::Wish;
 use halocline_testkit::waiting::eventually;
 
@@ -124,7 +128,12 @@ fn what_is_no_other_server_is_taken() {
     assert_ne!(read(dir), content(), "what was on the lost server is a hole");
     fs::remove_dir_all(dir.join("server-1")).unwrap();
     fs::rename(dir.join("lost"), dir.join("server-1")).unwrap();
-    // Before format 4 servers had no marks.
+    unmark(dir);
+    assert_eq!(read(dir), content());
+}
+
+/// Before format 4 servers had no marks.
+fn unmark(dir: &Path) {
     let label = fs::read_to_string(dir.join(LABEL)).unwrap();
     let before = label.lines().filter(|line| !line.starts_with("volume = "));
     let before = before.collect::<Vec<_>>().join("\n");
@@ -132,7 +141,129 @@ fn what_is_no_other_server_is_taken() {
     for server in 0..SHAPE.servers {
         fs::remove_file(dir.join(format!("server-{server}")).join(MARK)).unwrap();
     }
+}
+
+/// What marking the servers says; a process that another test starts has the volume's lock until it runs its program.
+fn marked(dir: &Path, evidence: Evidence) -> Result<bool, String> {
+    let mut said = None;
+    eventually("the volume", || {
+        let marked = mark_servers(dir, evidence).map_err(|error| error.to_string());
+        let is_free =
+            marked.is_ok() || marked.as_ref().is_err_and(|error| !error.contains("in use"));
+        said = Some(marked);
+        is_free
+    });
+    said.unwrap()
+}
+
+#[test]
+fn the_servers_of_an_earlier_volume_are_marked_by_what_they_hold() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    volume(dir);
+    assert_eq!(marked(dir, Evidence::Contents), Ok(false), "they are");
+    unmark(dir);
+    let label = fs::read_to_string(dir.join(LABEL)).unwrap();
+    let unchanged = || {
+        assert_eq!(fs::read_to_string(dir.join(LABEL)).unwrap(), label);
+        let is_marked = |server| dir.join(format!("server-{server}")).join(MARK).exists();
+        assert!(!(0..SHAPE.servers).any(is_marked));
+    };
+    // A server that is not mounted.
+    fs::rename(dir.join("server-1"), dir.join("aside")).unwrap();
+    fs::create_dir(dir.join("server-1")).unwrap();
+    let error = marked(dir, Evidence::Contents).unwrap_err();
+    assert!(error.contains("server-1: nothing is there of 1 files"), "{error}");
+    unchanged();
+    fs::remove_dir_all(dir.join("server-1")).unwrap();
+    // Two in each other's place: the file ends on server 1, of which server 2 has less.
+    fs::rename(dir.join("server-2"), dir.join("server-1")).unwrap();
+    fs::rename(dir.join("aside"), dir.join("server-2")).unwrap();
+    for evidence in [Evidence::Contents, Evidence::UserKnows] {
+        let error = marked(dir, evidence).unwrap_err();
+        assert!(error.contains("is another server"), "{error}");
+    }
+    unchanged();
+    fs::rename(dir.join("server-1"), dir.join("aside")).unwrap();
+    fs::rename(dir.join("server-2"), dir.join("server-1")).unwrap();
+    fs::rename(dir.join("aside"), dir.join("server-2")).unwrap();
+    // What an interrupted marking left is no obstacle; a mark of another place is.
+    fs::write(dir.join("server-2").join(MARK), "0123 1\n").unwrap();
+    fs::set_permissions(dir.join("server-2").join(MARK), Permissions::from_mode(0o600)).unwrap();
+    let error = marked(dir, Evidence::Contents).unwrap_err();
+    assert!(error.contains("server-2: its mark"), "{error}");
+    fs::write(dir.join("server-2").join(MARK), "0123 2\n").unwrap();
+    assert_eq!(marked(dir, Evidence::Contents), Ok(true));
     assert_eq!(read(dir), content());
+    fs::rename(dir.join("server-1"), dir.join("aside")).unwrap();
+    fs::create_dir(dir.join("server-1")).unwrap();
+    assert!(refused(dir).iter().all(|error| error.contains("server-1 has no mark")));
+}
+
+#[test]
+fn an_empty_server_is_marked_only_for_one_who_knows_it() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    drop(opened(dir));
+    unmark(dir);
+    assert_eq!(marked(dir, Evidence::Contents), Ok(true), "without files nothing is missing");
+    unmark(dir);
+    let path = opened(dir).namespace_dir().join("holes");
+    let node = File::options().create_new(true).read(true).write(true).open(path).unwrap();
+    let data = opened(dir).adopt_data(node).unwrap();
+    data.write_at(20_000, b"x").unwrap();
+    drop(data);
+    marked(dir, Evidence::Contents).unwrap_err();
+    assert_eq!(marked(dir, Evidence::UserKnows), Ok(true));
+}
+
+/// Names and modes of everything in `dir`.
+fn everything(dir: &Path) -> BTreeMap<PathBuf, u32> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(path) = open.pop() {
+        let kind = fs::symlink_metadata(&path).unwrap();
+        if kind.is_dir() {
+            open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        found.insert(path, kind.permissions().mode());
+    }
+    found
+}
+
+/// On servers that are mounted read-only, any change is refused by the system.
+#[test]
+fn who_looks_at_a_volume_changes_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    volume(dir);
+    fs::remove_file(dir.join("server-0/halocline.lock")).unwrap();
+    for server in ["server-0", "server-1", "server-2"] {
+        fs::set_permissions(dir.join(server), Permissions::from_mode(0o755)).unwrap();
+        let mark = dir.join(server).join(MARK);
+        fs::set_permissions(mark, Permissions::from_mode(0o644)).unwrap();
+    }
+    let before = everything(dir);
+    let layout = FileLayout::from_parts([(0, vec![4096, 8192, 4096])]).unwrap();
+    let wish = Wish { path: "file".into(), layout };
+    let look =
+        || Origin::open_to_look(dir).and_then(|origin| origin.look(slice::from_ref(&wish), false));
+    let found = look().unwrap().remove(0);
+    assert!(!found.agrees() && found.used.iter().all(|bytes| *bytes > 0), "{found:?}");
+    assert_eq!(everything(dir), before);
+    // What others could have put there is not believed.
+    fs::set_permissions(dir.join("server-1"), Permissions::from_mode(0o777)).unwrap();
+    let error = look().unwrap_err().to_string();
+    assert!(error.contains("server-1: others may write"), "{error}");
+    fs::set_permissions(dir.join("server-1"), Permissions::from_mode(0o755)).unwrap();
+    // A copy has other inode numbers, and would look as if nothing had data.
+    fs::rename(dir.join("namespace"), dir.join("before")).unwrap();
+    fs::create_dir(dir.join("namespace")).unwrap();
+    let error = look().unwrap_err().to_string();
+    assert!(
+        error.contains("copy of a striped volume") && error.contains("mount it once"),
+        "{error}"
+    );
 }
 
 /// Whoever makes a volume is killed before the label is there.

@@ -15,13 +15,13 @@ use crate::sandbox::said;
 use crate::scratch::Scratch;
 use crate::waiting::eventually;
 
-/// The nodes, which are called as their mount points.
+/// The names of the nodes, which are those of their mount points.
 pub const NODES: [&str; 2] = ["one", "other"];
 
 /// Their cache directories, in the same order.
 pub const CACHES: [&str; 2] = ["cache", "cache2"];
 
-/// What may be their store.
+/// What may be the store of tokens.
 pub trait TokenStore {
     /// Where clients find it.
     fn urls(&self) -> String;

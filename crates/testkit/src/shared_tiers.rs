@@ -32,8 +32,8 @@ pub fn mount(scratch: &Scratch, store_url: &str, node: &str) -> Output {
 }
 
 /// The same with more options.
-pub fn mount_with(scratch: &Scratch, store_url: &str, node: &str, options: &[&str]) -> Output {
+pub fn mount_with(scratch: &Scratch, store_url: &str, node: &str, more: &[&str]) -> Output {
     let (root, peers) = (format!("{node}-tiers"), peers(scratch));
     let cluster = ["--cluster", store_url, "--node", node, "--peers", &peers];
-    scratch.halocline(&[&["mount", "--tier", &root, node][..], &cluster, options].concat())
+    scratch.halocline(&[&["mount", "--tier", &root, node][..], &cluster, more].concat())
 }

@@ -9,6 +9,7 @@ use super::components::Components;
 use super::wakeups::Wakeups;
 use halocline_os::catch_panic::caught;
 use halocline_os::error::Result;
+use halocline_os::priority::yield_to_programs;
 
 /// Work that is done for a tier besides the requests of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,16 +137,5 @@ impl Chore {
             Self::Archive => components.archiver.archive_due(stops),
         }
         Ok(true)
-    }
-}
-
-/// The lowest priority for processor and disk.
-fn yield_to_programs() {
-    /// `IOPRIO_CLASS_BE` at its lowest level: an idle class could wait indefinitely on a busy disk.
-    const BEST_EFFORT_LOWEST: i32 = (2 << 13) | 7;
-    // SAFETY: plain numbers about the calling thread; a refusal is of no consequence.
-    unsafe {
-        libc::syscall(libc::SYS_ioprio_set, 1, 0, BEST_EFFORT_LOWEST);
-        libc::setpriority(libc::PRIO_PROCESS, 0, 10);
     }
 }

@@ -21,7 +21,6 @@ use rustix::fs::{Advice, fadvise};
 
 use super::active_moves::{ActiveMove, ActiveMoves};
 use super::copy::Expected;
-use super::counters::Counters;
 use super::cutover::{Cutover, CutoverResult, WAIT_LIMIT};
 use super::decorations::BatchBounds;
 use super::foundation::Foundation;
@@ -40,6 +39,7 @@ use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::tiers::Tiers;
 use halocline_api::config::Copies;
+use halocline_api::file_tier::Counters;
 use halocline_vfs::namespace::Node;
 
 /// The most files of a batch: each has two open descriptors until it has moved.

@@ -373,7 +373,7 @@ impl CleanCopies {
     fn dress(&self, inode: &Inode, source: &Source, copied: &StagedCopy) -> Result<()> {
         let steps = &self.tiers.dirs()[copied.tier].steps;
         let changed = steps.step("giving a copy its attributes", || {
-            let changed = copy::liken(&source.file, &source.stat, &copied.file)?;
+            let changed = copy::match_attributes(&source.file, &source.stat, &copied.file)?;
             let numbered = kept_number(&copied.file) == Some(inode.number);
             if !numbered {
                 keep_number(&copied.file, inode.number)?;

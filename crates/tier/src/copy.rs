@@ -246,7 +246,7 @@ pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()>
 
 /// Gives `to`, which has the bytes of `from`, its owner and extended attributes; returns whether anything but the time
 /// of last access differed.
-pub(super) fn liken(from: &impl AsFd, stat: &Stat, to: &File) -> Result<bool> {
+pub(super) fn match_attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<bool> {
     let (is, now) = (&stat.raw, stat_descriptor(to)?.raw);
     let (wanted, there) = (values(from)?, values(to)?);
     let same = (is.st_uid, is.st_gid, is.st_mode) == (now.st_uid, now.st_gid, now.st_mode)

@@ -96,7 +96,7 @@ impl CopyRecord {
 
 /// What is known of the clean copy of a file on the SSD.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct CopyState {
     /// Readable without the lock: whether there is a copy, and whether it is clean.
     has_copy: AtomicBool,
     is_clean: AtomicBool,
@@ -108,7 +108,7 @@ pub(super) struct Slot {
     pub(super) ended: Mutex<Option<Box<(LeftoverIntent, Stamp)>>>,
 }
 
-impl Slot {
+impl CopyState {
     /// Whether there is a copy, clean or from before the last change.
     pub(super) fn has_copy(&self) -> bool {
         self.has_copy.load(Ordering::Acquire)

@@ -12,7 +12,6 @@ use super::foundation::Foundation;
 use super::history::History;
 use super::inode::Inode;
 use super::inodes::Inodes;
-use super::job::Ahead;
 use super::leftovers::Leftovers;
 use super::migrate::{Manner, Migrator};
 use super::not_moved::{COPY_SLACK, NotMoved, ROOM_FOR_NAMES};
@@ -23,6 +22,7 @@ use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
 use super::wakeups::Wakeups;
 use super::watermarks::Watermarks;
+use halocline_api::jobs::Ahead;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 

@@ -1,5 +1,4 @@
-//! Bodies of this crate's fuzz targets (`fuzz/`): what anybody who can write to a tier or announce a job may have
-//! written. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+//! Bodies of this crate's fuzz targets (`fuzz/`): what anybody who can write to a tier may have written. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,27 +11,9 @@ use halocline_os::bounded;
 use tempfile::TempDir;
 
 use crate::copy_records::{CopyRecord, fuzzing::era};
-use crate::job_file::{JobFile, REFERENCES_MAX};
 use crate::leftover_intents;
 use crate::tier_links::{Target, TierLinks};
 use crate::{FileTier, TierSet};
-
-/// A job file: what is accepted is bounded, and plain paths below the mount.
-pub fn job_file(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    for host in ["n1", "other"] {
-        let Ok(job) = JobFile::parse(text, host) else { continue };
-        assert!((1..=120).contains(&job.name.len()));
-        let total: u64 = job.references.iter().map(|(_, times)| u64::from(*times)).sum();
-        assert!((1..=REFERENCES_MAX as u64).contains(&total));
-        for (path, times) in &job.references {
-            assert!(
-                *times > 0 && path.components().all(|part| matches!(part, Component::Normal(_)))
-            );
-            assert!(path.as_os_str().len() <= bytes.len());
-        }
-    }
-}
 
 /// What symbolic links say, with a line for the name and one for the target: a place that is understood is below its
 /// tier, and records, intents and targets are the same when they are written again.
@@ -136,14 +117,6 @@ mod tests {
     use halocline_testkit::fuzz_target::run;
 
     use super::*;
-
-    #[test]
-    fn hostile_job_files_are_refused_or_within_bounds() {
-        let here = r#"{"job":"j","references":["a/b",{"path":"c","repeat":3},{"path":"d"}]}"#;
-        let nodes = r#"{"job":"j","nodes":{"n1":["a"],"*":["b","b"]}}"#;
-        let seeds = [("here", here.into()), ("nodes", nodes.into())];
-        run("tier_job_file", &seeds, 10_000, job_file);
-    }
 
     #[test]
     fn hostile_links_mean_a_place_of_a_tier_or_are_a_users() {

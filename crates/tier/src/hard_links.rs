@@ -210,18 +210,7 @@ impl HardLinks {
                 Ok(now) => replaced = Some(now),
                 Err(error) => {
                     let to = replaced.map(|(entry, _)| entry.key());
-                    let back = to.map_or(Ok(()), |to| self.put_back(&names[..at], &notes, to));
-                    let back = back.and_then(|()| self.drop_note(&notes.from));
-                    if let Err(error) = back.and_then(|()| self.intents.sync()) {
-                        tracing::warn!(%error, "the next mount cuts the names over of a file");
-                        // From now on the file is found by whichever name it is looked up.
-                        for entry in to.into_iter().chain([expected]) {
-                            self.table.set_number(entry, inode.number);
-                        }
-                        self.table.tear(inode.number);
-                    } else if let Err(error) = self.drop_note(&notes.to) {
-                        tracing::debug!(%error, "a copy stays until the next mount");
-                    }
+                    self.undo_cutover(inode, &names[..at], &notes, (expected, to));
                     return Err(error.into());
                 }
             }
@@ -246,6 +235,29 @@ impl HardLinks {
         match self.drop_note(&notes.from).and_then(|()| self.drop_note(&notes.to)) {
             Ok(()) => inode.own_links.store(0, Ordering::Release),
             Err(error) => tracing::debug!(%error, "an intent stays until the next mount"),
+        }
+    }
+
+    /// Restores `names`, which were cut over from `old` to `new`, if any were. If that fails, the next mount finishes the
+    /// cutover.
+    fn undo_cutover(
+        &self,
+        inode: &Inode,
+        names: &[Name],
+        notes: &Notes,
+        (old, new): (Entry, Option<Entry>),
+    ) {
+        let restored = new.map_or(Ok(()), |new| self.put_back(names, notes, new));
+        let restored = restored.and_then(|()| self.drop_note(&notes.from));
+        if let Err(error) = restored.and_then(|()| self.intents.sync()) {
+            tracing::warn!(%error, "the next mount cuts over the names of a file");
+            // From now on the file is found by whichever name it is looked up.
+            for entry in new.into_iter().chain([old]) {
+                self.table.set_number(entry, inode.number);
+            }
+            self.table.tear(inode.number);
+        } else if let Err(error) = self.drop_note(&notes.to) {
+            tracing::debug!(%error, "a copy stays until the next mount");
         }
     }
 

@@ -17,13 +17,12 @@
 //!   what may be left over, [`mirror`] directories below, and [`statfs`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's
 //!   account, [`watermarks`] how full it may be, [`copy_records`] the clean copies (by a [`stamp`] of each),
-//!   [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`],
-//!   [`history`] and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
+//!   [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories;
+//!   [counters](halocline_api::file_tier), [`history`] and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
 //!   when [`wakeups`] says so; [`adopt`] is for what is not a file; [`not_moved`] says why a file stays, [`staged_copy`]
 //!   is its copy before it moves, and [`notes`] are what a person should know.
 //! - Policy: [`planner`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
-//!   with what [`jobs`] announce (each a [`job`] from a [`job_file`], followed by its [`opener`]); [`eviction_queue`]
-//!   says which files leave first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
+//!   with what [jobs](halocline_api::jobs) announce; [`eviction_queue`] says which files leave first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up,
 //!   and [`permissions`] closes them with their files.
 //! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has
@@ -54,7 +53,6 @@ mod control;
 mod copy;
 mod copy_records;
 mod copy_verifier;
-mod counters;
 mod cutover;
 mod decorations;
 mod dir_times;
@@ -71,9 +69,6 @@ mod history;
 mod inode;
 mod inode_numbers;
 mod inodes;
-mod job;
-mod job_file;
-mod jobs;
 mod leftover_intents;
 mod leftovers;
 mod link_owner;
@@ -86,7 +81,6 @@ mod mmap;
 mod name_changes;
 mod not_moved;
 mod notes;
-mod opener;
 mod options;
 mod parallel;
 mod passthrough;
@@ -122,7 +116,6 @@ pub use background::Chore;
 pub use decorations::{BatchBounds, Decorations};
 pub use files::Handle;
 pub use inode::Node;
-pub use opener::JOB_VARIABLE;
 pub use options::{TierOptions, TierSet};
 pub use watcher::Watcher;
 

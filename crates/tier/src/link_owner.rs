@@ -20,27 +20,27 @@ use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 
-/// What a link in the form of ours says.
+/// A link in the form of ours.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct ParsedLink {
     /// The place that it names.
     pub(super) away: Away,
     /// Its attributes.
-    pub(super) link: Stat,
+    pub(super) stat: Stat,
     /// Whether it is ours.
     pub(super) ours: bool,
-    /// Whether it names a root of an earlier mount.
+    /// Whether it names the root of an earlier mount.
     pub(super) former: bool,
 }
 
 /// The place that a name's link gives, with the link's identity, if it is ours.
 pub(super) fn away(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<(Away, Entry)>> {
-    let said = said(tiers, parent, name)?.filter(|said| said.ours);
-    Ok(said.map(|said| (said.away, said.link.key())))
+    let link = parsed(tiers, parent, name)?.filter(|link| link.ours);
+    Ok(link.map(|link| (link.away, link.stat.key())))
 }
 
-/// What a name's link says, if it has the form of ours. Most links of users are recognised by one look.
-pub(super) fn said(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<Said>> {
+/// The link that a name is, if it has the form of ours. Most links of users are recognised by one look.
+pub(super) fn parsed(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<ParsedLink>> {
     let dir = tiers.tree().descriptor(parent)?;
     let target = readlinkat(&*dir, name, Vec::new())?;
     if let Target::Users(_) = tiers.links().read(target.as_bytes()) {
@@ -48,15 +48,15 @@ pub(super) fn said(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let link = openat(&*dir, name, flags, Mode::empty())?;
-    said_by(tiers, &link, || tiers.tree().path_of(parent).join(name))
+    parsed_from(tiers, &link, || tiers.tree().path_of(parent).join(name))
 }
 
-/// What an open link says, if it has the form of ours; `path` gives the path of its name.
-pub(super) fn said_by(
+/// An open link, if it has the form of ours; `path` gives the path of its name.
+pub(super) fn parsed_from(
     tiers: &Tiers,
     link: &OwnedFd,
     path: impl FnOnce() -> PathBuf,
-) -> Result<Option<Said>> {
+) -> Result<Option<ParsedLink>> {
     let stat = stat_descriptor(link)?;
     if stat.kind() != libc::S_IFLNK {
         return Ok(None);
@@ -73,7 +73,7 @@ pub(super) fn said_by(
                 tiers.links().to(tier, &place)
             };
             let former = target.as_bytes() != present.as_encoded_bytes();
-            Some(Said { away: Away { tier, path: place, shared }, link: stat, ours, former })
+            Some(ParsedLink { away: Away { tier, path: place, shared }, stat, ours, former })
         }
     })
 }

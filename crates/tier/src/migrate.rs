@@ -12,7 +12,6 @@ use parking_lot::RwLockWriteGuard;
 use super::active_moves::ActiveMoves;
 use super::clean_copies::CleanCopies;
 use super::copy::{Expected, OnProgress};
-use super::counters::Counters;
 use super::cutover::Cutover;
 use super::foundation::Foundation;
 use super::history::History;
@@ -25,6 +24,7 @@ use super::place_repair::PlaceRepair;
 use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::tiers::Tiers;
+use halocline_api::file_tier::Counters;
 
 /// How a migration treats programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::inode::{Away, Inode, Table};
 use super::inodes::Inodes;
 use super::leftover_intents::{LeftoverIntent, LeftoverIntents, Removal};
 use super::link_owner;
-use super::link_owner::Said;
+use super::link_owner::ParsedLink;
 use super::linked_nodes::LinkedNodes;
 use super::lost_files::LostFiles;
 use super::pending_syncs::PendingSyncs;
@@ -135,15 +135,15 @@ impl NameChanges {
         if counted.is_some() {
             seen = self.tiers.tree().before_removal(parent, name)?;
         }
-        let said = link_owner::said_by(&self.tiers, seen.descriptor(), || {
+        let link = link_owner::parsed_from(&self.tiers, seen.descriptor(), || {
             self.tiers.tree().path_of(parent).join(name)
         })?;
-        let said = said.filter(|said| said.ours);
-        let stays = said
+        let link = link.filter(|link| link.ours);
+        let stays = link
             .as_ref()
-            .is_some_and(|said| said.away.shared && !self.hard_links.is_last(&said.link));
+            .is_some_and(|link| link.away.shared && !self.hard_links.is_last(&link.stat));
         let steps = &self.tiers.ssd().steps;
-        let Some(Said { away, .. }) = said.filter(|_| !stays) else {
+        let Some(ParsedLink { away, .. }) = link.filter(|_| !stays) else {
             self.clean.give_up(seen.key)?;
             let unlink = || self.tiers.tree().unlink_seen(seen, parent, name);
             let removed = steps.step("unlinking", unlink)?;

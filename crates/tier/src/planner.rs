@@ -3,24 +3,21 @@
 //! This decides and moves nothing: its result is a [`Plan`], which the [executor](super::executor) carries out. It sees
 //! the tiers through a [`PolicyView`], which is in memory.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use halocline_model::tier::{self, FileId, Keep, Outlook};
+use halocline_model::tier::{self, FileId, Keep};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::eviction_queue::EvictionQueue;
 use super::inode::Inode;
-use super::job::Ahead;
-use super::jobs::Jobs;
-use super::opener::Openers;
 use super::options::TierOptions;
 use super::policy_view::PolicyView;
 use super::residents::Resident;
 use super::tiers::Entry;
 use halocline_api::globs::Globs;
+use halocline_api::jobs::{Ahead, Jobs, Known, Openers};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
@@ -59,38 +56,6 @@ pub(super) struct Planner {
     jobs: Mutex<Jobs>,
     openers: Openers,
     clock: Clock,
-}
-
-/// What is known about files when the policy decides.
-#[derive(Default)]
-struct Known {
-    sizes: HashMap<FileId, u64>,
-    /// Announced references to come of files that jobs name.
-    ahead: HashMap<FileId, Ahead>,
-    /// Whether the file in question is one of these.
-    announced: bool,
-}
-
-impl Outlook for Known {
-    fn size(&self, file: FileId) -> u64 {
-        self.sizes.get(&file).copied().unwrap_or(0)
-    }
-
-    fn is_known(&self) -> bool {
-        self.announced
-    }
-
-    fn later(&self, file: FileId, horizon: u64) -> u64 {
-        self.ahead.get(&file).map_or(0, |ahead| ahead.later(horizon))
-    }
-
-    fn next(&self, file: FileId) -> Option<u64> {
-        self.ahead.get(&file)?.next()
-    }
-
-    fn by_name(&self, one: FileId, other: FileId) -> Ordering {
-        one.cmp(&other)
-    }
 }
 
 impl Planner {

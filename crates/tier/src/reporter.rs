@@ -7,7 +7,6 @@ use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
 use super::copy_records::CopyRecords;
-use super::counters::Counters;
 use super::foundation::Foundation;
 use super::leftovers::Leftovers;
 use super::liveness::Liveness;
@@ -24,6 +23,7 @@ use super::tree_walk::Named;
 use super::watermarks::Watermarks;
 use halocline_api::control::tier::{CopiesStatus, Moved, TierState};
 use halocline_api::control::{FileInfo, Health, Rules, TierStatus};
+use halocline_api::file_tier::Counters;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 
@@ -193,11 +193,12 @@ impl Reporter {
             ssd_files: self.residents.len() as u64,
             high_bytes: self.watermarks.high(),
             low_bytes: self.watermarks.low(),
+            waiting_bytes: self.watermarks.waiting(&self.residents),
             promoted: self.counters.promoted(),
             demoted: self.counters.demoted(),
             copies: self.copies_status(),
             opens: self.counters.opens(),
-            moving: self.active_moves.now(self.tiers.tree()),
+            moving: self.active_moves.now(|entry| self.tiers.tree().path_of(entry)),
             moving_rate: self.active_moves.rate(),
             requests: self.counters.requests(),
             passthrough: self.passthrough.status(&self.tiers),

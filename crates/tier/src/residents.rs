@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::copy_records::Slot;
+use super::copy_records::CopyState;
 use super::tiers::Entry;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 
@@ -54,7 +54,7 @@ pub(super) struct Resident {
     /// It has no name any more: its bytes are freed with its last user.
     nameless: AtomicBool,
     /// Its clean copy on a lower tier.
-    pub(super) clean: Slot,
+    pub(super) clean: CopyState,
     account: Arc<Account>,
 }
 
@@ -174,7 +174,7 @@ impl Residents {
             name: Mutex::new(name),
             counted: Mutex::new(0),
             nameless: AtomicBool::new(false),
-            clean: Slot::default(),
+            clean: CopyState::default(),
             account: self.account.clone(),
         });
         let mut files = self.files.write();

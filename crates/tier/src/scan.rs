@@ -23,7 +23,7 @@ use super::inode::{Away, Table};
 use super::inode_numbers::kept_number;
 use super::leftover_intents::{LeftoverIntent, LeftoverIntents};
 use super::link_owner;
-use super::link_owner::Said;
+use super::link_owner::ParsedLink;
 use super::planner::Planner;
 use super::residents::Residents;
 use super::survey::{Numbered, OwnLink, Recorded, Survey};
@@ -170,8 +170,8 @@ impl Scan {
                 match stat.kind() {
                     libc::S_IFDIR => dirs.push(self.tiers.tree().lookup(&dir, &name)?.0),
                     libc::S_IFLNK => {
-                        if let Some(said) = link_owner::said(&self.tiers, &dir, &name)? {
-                            self.collect(survey, (&dir, name), said, mend);
+                        if let Some(link) = link_owner::parsed(&self.tiers, &dir, &name)? {
+                            self.collect(survey, (&dir, name), link, mend);
                         }
                     }
                     libc::S_IFREG => {
@@ -198,8 +198,14 @@ impl Scan {
     }
 
     /// Notes a link that has the form of ours.
-    fn collect(&self, survey: &mut Survey, (dir, name): (&Node, OsString), said: Said, mend: bool) {
-        let Said { away: Away { tier, path: place, shared }, link, ours, former } = said;
+    fn collect(
+        &self,
+        survey: &mut Survey,
+        (dir, name): (&Node, OsString),
+        link: ParsedLink,
+        mend: bool,
+    ) {
+        let ParsedLink { away: Away { tier, path: place, shared }, stat, ours, former } = link;
         let path = self.tiers.tree().path_of(dir).join(&name);
         if !ours {
             let whole = self.tiers.dirs()[tier].path.join(&place);
@@ -207,10 +213,10 @@ impl Scan {
             survey.doubted.insert((tier, place));
             return;
         }
-        if let Some(number) = number_in(&link).filter(|_| mend) {
-            self.table.set_number(link.key(), number);
+        if let Some(number) = number_in(&stat).filter(|_| mend) {
+            self.table.set_number(stat.key(), number);
         }
-        let (parent, entry) = (dir.clone(), link.key());
+        let (parent, entry) = (dir.clone(), stat.key());
         let named = OwnLink { path, parent, name, entry, shared, former };
         survey.named.entry((tier, place)).or_default().push(named);
     }

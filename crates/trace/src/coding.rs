@@ -10,7 +10,7 @@ use crate::varint::{fold, put, take, unfold};
 const WRITE: u8 = 1;
 const SAME_PROCESS: u8 = 2;
 const SAME_FILE: u8 = 4;
-const FORETOLD_OFFSET: u8 = 8;
+const PREDICTED_OFFSET: u8 = 8;
 const SAME_LENGTH: u8 = 16;
 const HAS_DURATION: u8 = 32;
 const ALL: u8 = 63;
@@ -67,7 +67,7 @@ impl Coder {
         let flags = flag(request.op == Op::Write, WRITE)
             | flag(request.process == self.process, SAME_PROCESS)
             | flag(request.file == self.file, SAME_FILE)
-            | flag(gap == slot.gap, FORETOLD_OFFSET)
+            | flag(gap == slot.gap, PREDICTED_OFFSET)
             | flag(request.length == slot.length, SAME_LENGTH)
             | flag(request.duration_ns.is_some(), HAS_DURATION);
         out.push(flags);
@@ -78,7 +78,7 @@ impl Coder {
             put(out, u64::from(request.file));
         }
         put(out, request.start_ns - self.start_ns);
-        if flags & FORETOLD_OFFSET == 0 {
+        if flags & PREDICTED_OFFSET == 0 {
             put(out, fold(gap));
         }
         if flags & SAME_LENGTH == 0 {
@@ -104,7 +104,7 @@ impl Coder {
         let file = number(SAME_FILE, self.file)?;
         let start_ns = self.start_ns.checked_add(take(input)?)?;
         let slot = *self.slot(process, file);
-        let gap = if flags & FORETOLD_OFFSET == 0 { unfold(take(input)?) } else { slot.gap };
+        let gap = if flags & PREDICTED_OFFSET == 0 { unfold(take(input)?) } else { slot.gap };
         let length = if flags & SAME_LENGTH == 0 { take(input)? } else { slot.length };
         let duration_ns = if flags & HAS_DURATION == 0 { None } else { Some(take(input)?) };
         let op = if flags & WRITE == 0 { Op::Read } else { Op::Write };

@@ -2,7 +2,7 @@
 //!
 //! - [`request`]: a request, the origin of a trace, and its completeness;
 //! - [`writer`], [`reader`]: our own format (docs/TRACES.md), a block at a time;
-//! - [`sort`]: sorts requests by start, in bounded memory;
+//! - `sort`: sorts requests by start, in bounded memory;
 //! - [`record`]: records traces of requests being served;
 //! - [`import`]: traces of other tools;
 //! - [`analysis`]: patterns, sizes, concurrency, phases and regions; [`report`]: these in the form that scripts read.
@@ -24,7 +24,7 @@ pub mod reader;
 pub mod record;
 pub mod report;
 pub mod request;
-pub mod sort;
+mod sort;
 mod varint;
 pub mod writer;
 

@@ -43,14 +43,14 @@ use statx::Freshness;
 pub use statx::stat_descriptor;
 pub use statx::stat_of;
 
-use node::Tree;
+use node::NodeTable;
 use node::descriptors::Descriptors;
 
 /// An existing directory tree, opened once and accessed by descriptors from then on.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     root: Node,
-    tree: Arc<Tree>,
+    nodes: Arc<NodeTable>,
     /// A name in the root that is not shown and cannot be created.
     hidden: Option<&'static str>,
     freshness: Freshness,
@@ -77,9 +77,9 @@ impl Namespace {
         }
         let stat = stat_descriptor(&root)?;
         let share = OpenFiles::of_process()?;
-        let tree = Arc::new(Tree::new(Descriptors::with_bounds(share.nodes, share.pinned)));
-        let root = tree.root(&stat, root);
-        Ok(Self { root, tree, hidden: None, freshness: Freshness::Remembered })
+        let nodes = Arc::new(NodeTable::new(Descriptors::with_bounds(share.nodes, share.pinned)));
+        let root = nodes.root(&stat, root);
+        Ok(Self { root, nodes, hidden: None, freshness: Freshness::Remembered })
     }
 
     /// The same without one name in the root: programs do not see it, and cannot create it.
@@ -97,7 +97,7 @@ impl Namespace {
 
     /// # Errors
     /// `refused` where the name is hidden.
-    fn shown(&self, parent: &Node, name: &OsStr, refused: Errno) -> Result<()> {
+    fn refuse_hidden(&self, parent: &Node, name: &OsStr, refused: Errno) -> Result<()> {
         match self.hidden {
             Some(hidden) if name == hidden && parent.key() == self.root.key() => {
                 Err(refused.into())
@@ -113,16 +113,16 @@ impl Namespace {
 
     /// Looks `name` up in `parent`.
     pub fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
-        self.shown(parent, name, Errno::NOENT)?;
+        self.refuse_hidden(parent, name, Errno::NOENT)?;
         let fd = self.descriptor(parent)?;
         let stat = statx::stat_at_as(fd.as_fd(), name, self.freshness)?;
-        let node = self.tree.intern(&stat, parent, name);
+        let node = self.nodes.intern(&stat, parent, name);
         Ok((node, stat))
     }
 
     /// The live node of an inode, if there is one.
     pub fn find(&self, key: (u64, u64)) -> Option<Node> {
-        self.tree.find(key)
+        self.nodes.find(key)
     }
 
     /// Opens a regular file again. `flags` are those of `open(2)`; `O_CREAT`, `O_EXCL`, `O_NOFOLLOW` and `O_DIRECT`
@@ -154,7 +154,7 @@ impl Namespace {
     /// through us are survived.
     pub fn pin(&self, node: &Node) -> Result<Pin> {
         let _open = self.descriptor(node)?;
-        Ok(self.tree.descriptors.pin(node))
+        Ok(self.nodes.descriptors.pin(node))
     }
 
     /// Opens a directory for reading its entries.
@@ -190,7 +190,7 @@ impl Namespace {
 
     /// An `O_PATH` descriptor of the node, from the bounded cache or opened by its known names.
     pub fn descriptor(&self, node: &Node) -> Result<Arc<OwnedFd>> {
-        self.tree.descriptors.of(node)
+        self.nodes.descriptors.of(node)
     }
 }
 

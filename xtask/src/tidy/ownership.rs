@@ -50,12 +50,6 @@ const SPREAD: &[Spread] = &[
         files: 6,
         shares: "the tokens of one file are under one lock",
     },
-    Spread {
-        defined_in: "crates/cluster/src/agent.rs",
-        name: "Shared",
-        files: 5,
-        shares: "the agent's threads and its files share one session in the store",
-    },
 ];
 
 /// Finds `impl` blocks that stand apart from their types, and types whose methods stand in too many files.

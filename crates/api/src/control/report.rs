@@ -118,6 +118,9 @@ pub struct TokenCounts {
     pub asked: u64,
     /// Ranges that were given up because others wanted them.
     pub handovers: u64,
+    /// Files that rested, of which all tokens were given back because there were too many.
+    #[serde(default)]
+    pub given_back: u64,
     /// Tokens that were granted for contended ranges, where nothing is cached.
     pub direct: u64,
     /// Permits that were refused.
@@ -158,6 +161,7 @@ impl TokenCounts {
             waited_us: self.waited_us.saturating_sub(before.waited_us),
             asked: self.asked.saturating_sub(before.asked),
             handovers: self.handovers.saturating_sub(before.handovers),
+            given_back: self.given_back.saturating_sub(before.given_back),
             direct: self.direct.saturating_sub(before.direct),
             refused: self.refused.saturating_sub(before.refused),
             lapses: self.lapses.saturating_sub(before.lapses),

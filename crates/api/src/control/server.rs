@@ -409,6 +409,7 @@ fn answer(
             send(out, &Answer::from(below_root(&path).and_then(|()| engine.explain_file(&path))))
         }
         Request::Jobs(change) => send(out, &Answer::from(engine.change_jobs(&change))),
+        Request::JobPlaces(job) => send(out, &Answer::from(engine.job_places(&job))),
         Request::Ending {} => send(out, &Answer::Ok(shared.mounted.is_ending())),
         Request::Join { .. } => {
             let error = Error::invalid("this connection has joined", "use another connection");

@@ -137,6 +137,9 @@ pub struct TierStatus {
     pub high_bytes: u64,
     /// Bytes on the SSD at which these demotions stop.
     pub low_bytes: u64,
+    /// Bytes that are to be demoted and have not been yet.
+    #[serde(default)]
+    pub waiting_bytes: u64,
     /// Files and bytes promoted to the SSD since the mount began.
     pub promoted: Moved,
     /// Files and bytes moved to lower tiers, including spilled ones.
@@ -268,6 +271,26 @@ pub enum JobChange {
     Begin(String),
     /// Changes nothing.
     List,
+}
+
+/// Where the files of a job are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobPlaces {
+    /// Nodes by bytes, the one with the most first.
+    pub nodes: Vec<NodeBytes>,
+    /// Files of the job that are not there.
+    pub missing_files: u64,
+}
+
+/// What a node has of a job's files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBytes {
+    /// The node, or `None` for the disk that all nodes share.
+    pub node: Option<String>,
+    /// Files on its SSD.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// An announced job.

@@ -73,7 +73,8 @@ fn hostile_requests() {
         ("status", Request::Status {}),
         ("locate", Request::Locate { path: "d/f".into(), range: Some((4096, 1 << 40)) }),
         ("flush", Request::Flush { path: PathBuf::new(), dry_run: true }),
-        ("jobs", Request::Jobs(JobChange::Add(job))),
+        ("jobs", Request::Jobs(JobChange::Add(job.clone()))),
+        ("job-places", Request::JobPlaces(job)),
         ("explain", Request::Explain(question)),
         ("hint", Request::Hint(hint)),
         ("warm", Request::Warm { paths: vec!["a".into(), odd.into()], dry_run: false }),
@@ -103,4 +104,12 @@ fn hostile_claims() {
         0000000000000000: 00000002 00000000 00010000 0001 01 12347 /run/socket\n";
     let told = r#"{"dir":"/mnt/disks","inside":[97,255],"cache":"/mnt/ssd"}"#;
     run("api_claims", &[("table", table.into()), ("told", told.into())], 5_000, claims);
+}
+
+#[test]
+fn hostile_job_files_are_refused_or_within_bounds() {
+    let here = r#"{"job":"j","references":["a/b",{"path":"c","repeat":3},{"path":"d"}]}"#;
+    let nodes = r#"{"job":"j","nodes":{"n1":["a"],"*":["b","b"]}}"#;
+    let seeds = [("here", here.into()), ("nodes", nodes.into())];
+    run("api_job_file", &seeds, 10_000, job_file);
 }

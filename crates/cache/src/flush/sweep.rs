@@ -253,7 +253,7 @@ impl Sweeper {
 
     /// Releases a file whose name leads nowhere: if others removed the name, only its record helps to find the file.
     fn forget_removed(&self, file: &Arc<CachedFile>) {
-        if !file.is_open() && !self.own.is_naming() {
+        if !file.is_open() && !self.own.changes_names() {
             *file.flush_handle.lock() = None;
             file.let_mtime_go(None);
             self.known.forget_idle(file);

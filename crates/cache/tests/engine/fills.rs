@@ -277,14 +277,24 @@ fn other_bytes_take_over_after_a_few_passes() {
         on_origin(&fixture, name, seed, SET);
     }
     let mut buf = vec![0; at(16 * KIB)];
-    for (name, passes) in [("before", 20), ("now", 16)] {
+    let mut read = |name, passes| {
         let handle = fixture.handle(name);
         for offset in (0..passes).flat_map(|_| (0..SET).step_by(at(16 * KIB))) {
             fixture.engine().read(&handle, offset, &mut buf, ME).unwrap();
         }
-    }
-    let cached = ["before", "now"].map(|name| cached_bytes(&fixture, name));
-    assert!(cached[1] == SET && cached[0] < SET, "{cached:?} of {SET}");
+    };
+    read("before", 20);
+    read("now", 16);
+    // The filler's thread may still be busy with what the last pass queued, and a full queue drops what the next offers.
+    let cached = || ["before", "now"].map(|name| cached_bytes(&fixture, name));
+    until("the bytes that are read now are on the cache", || {
+        let [before, now] = cached();
+        let taken_over = now == SET && before < SET;
+        if !taken_over {
+            read("now", 1);
+        }
+        taken_over
+    });
 }
 
 /// Wishes waited until no program had used the origin for a while, which some never allow.

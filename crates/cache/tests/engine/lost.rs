@@ -103,7 +103,7 @@ fn i6_write_through_loses_nothing_with_the_whole_cache() {
 
 /// What a session that wrote back had left dirty was written over on the cache alone.
 #[test]
-fn i6_write_through_goes_home_over_dirty_bytes_too() {
+fn i6_write_through_reaches_the_origin_over_dirty_bytes_too() {
     let mut truth = Truth::new(Fixture::new(striped()));
     truth.write("file", 0, 300 * KIB, 1);
     truth.fixture.flush();

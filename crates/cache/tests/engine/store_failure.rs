@@ -255,12 +255,12 @@ fn fsync_beside_a_flush() {
 }
 
 #[test]
-fn i7_an_unmount_without_a_flush_brings_all_home_too() {
+fn i7_an_unmount_without_a_flush_brings_all_to_the_origin_too() {
     alone("store_failure::close_at_once");
 }
 
 #[test]
-#[ignore = "run by i7_an_unmount_without_a_flush_brings_all_home_too"]
+#[ignore = "run by i7_an_unmount_without_a_flush_brings_all_to_the_origin_too"]
 fn close_at_once() {
     let (mut truth, held) = sick();
     go_on(&mut truth);

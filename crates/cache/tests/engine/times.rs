@@ -9,8 +9,8 @@ use halocline_vfs::{Engine, SetAttr, SetTime};
 
 use crate::fixture::{Fixture, ME, still};
 
-/// A flush's writes came after the program's change and showed as a later modification: the
-/// differential test met it once in some runs.
+/// Regression: a flush's writes came after the program's change and showed as a later modification. The differential
+/// test met it in few runs.
 #[test]
 fn a_time_that_a_program_sets_during_a_flush_stays() {
     let mut fixture = Fixture::new(still(4 << 20, "always"));
@@ -35,8 +35,8 @@ fn a_time_that_a_program_sets_during_a_flush_stays() {
     assert_eq!(on_origin.modified().unwrap(), chosen);
 }
 
-/// Local file systems stamp the modification whatever is allocated; the time of the write before it
-/// was shown.
+/// Regression: the file kept the time of the write before the allocation, while local file systems set a new one
+/// whatever is allocated.
 #[test]
 fn an_allocation_shows_in_the_time() {
     let fixture = Fixture::new(still(4 << 20, "always"));
@@ -54,10 +54,10 @@ fn an_allocation_shows_in_the_time() {
     }
 }
 
-/// A write that goes to the origin while the end of a flush gives the file its time is the younger of the two:
-/// the file kept the time of the write before it.
+/// Regression: a write to the origin while the end of a flush gave the file its time is the younger of the two, but the
+/// file kept the time of the write before it.
 #[test]
-fn a_write_that_goes_home_during_the_end_of_a_flush_shows_in_the_time() {
+fn a_write_to_the_origin_during_the_end_of_a_flush_shows_in_the_time() {
     let mut fixture = Fixture::new(still(64 << 10, "always"));
     let open = fixture.handle("file");
     fixture.write("file", 0, &[1; 4096]);

@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::{print_json, simulate};
 use crate::failure::{Failure, Outcome as Ended};
 use crate::print::say;
+use crate::text;
 use decide::{Advice, Use, gain};
 use simulated::{Case, Outcome, Variant};
 
@@ -132,19 +133,20 @@ fn tell(case: &Case<'_>, rows: &[(Use, Row)], advice: &Advice, variants: usize) 
         counted(case.requests, "request"),
         format_bytes(case.size())
     );
-    say!("{:14}{:>12}{:>12}{:>10}{:>12}", "use", "seconds", "drained s", "MB/s", "gain");
+    say!("{:13} {:>12} {:>12} {:>9} {:>11}", "use", "time", "drained", "MB/s", "gain");
     for (what, row) in rows {
         let (Some(foreground), Some(seconds)) =
             (row.outcome.foreground_seconds, row.outcome.seconds)
         else {
             let why = row.outcome.unavailable.as_deref().unwrap_or("not possible");
-            say!("{:14}not possible: {why}", what.text());
+            say!("{:13} not possible: {why}", what.text());
             continue;
         };
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let rate = case.bytes as f64 / 1e6 / seconds.max(1e-12);
         let gain = row.gain.map(percent).unwrap_or_default();
-        say!("{:14}{foreground:>12.3}{seconds:>12.3}{rate:>10.1}{gain:>12}", what.text());
+        let [foreground, drained] = [foreground, seconds].map(text::seconds);
+        say!("{:13} {foreground:>12} {drained:>12} {rate:>9.1} {gain:>11}", what.text());
     }
     say!("");
     let (gain, spread) = (percent(advice.gain), percent(advice.spread));

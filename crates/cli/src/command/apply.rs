@@ -62,7 +62,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let wishes = args.place.wishes(&plan)?;
     let dir = args.place.canonical_dir()?;
     if args.dry_run {
-        let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;
+        let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
         args.place.check_servers(&plan, &origin)?;
         let files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
         origin.check_space(&files).map_err(Failure::refused)?;
@@ -72,15 +72,15 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let origin = Origin::open_to_move(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
-    let came = Interruption::heed()?;
+    let interruption = Interruption::listen()?;
     let mut files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
     let cleared = origin.clear_moves(&mut |_| Ok(()))?;
     origin.check_space(&files).map_err(Failure::refused)?;
     // The check may take long, and if everything is in place nothing else checks for signals.
-    if let Some(signal) = came.came() {
+    if let Some(signal) = interruption.signal() {
         return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
     }
-    move_all(&origin, &files, &came, args.place.json)?;
+    move_all(&origin, &files, &interruption, args.place.json)?;
     // The earlier state stays in the answer; the space used is the current one.
     for (file, now) in files.iter_mut().zip(origin.look(&wishes, false)?) {
         file.used = now.used;
@@ -92,7 +92,8 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
 struct Interruption(Arc<AtomicUsize>);
 
 impl Interruption {
-    fn heed() -> Result<Self, Failure> {
+    /// Notes signals from now on.
+    fn listen() -> Result<Self, Failure> {
         let (came, again) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             if is_ignored(signal) {
@@ -106,8 +107,8 @@ impl Interruption {
         Ok(Self(came))
     }
 
-    /// Its number.
-    fn came(&self) -> Option<u8> {
+    /// Its number, if it has come.
+    fn signal(&self) -> Option<u8> {
         u8::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|signal| *signal > 0)
     }
 }
@@ -138,7 +139,7 @@ fn move_all(
             meter.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
         };
         // A file that was cut over is ended whatever comes: little is left to do, and its names must be durable.
-        let mut before = |step| match interruption.came() {
+        let mut before = |step| match interruption.signal() {
             Some(_) if step <= Step::CutOver => {
                 Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into())
             }
@@ -147,7 +148,7 @@ fn move_all(
         if let Err(Stopped { error, cut_over }) = move_one(origin, file, &mut before, &mut tell) {
             drop(meter);
             let all = to_move().count();
-            if !cut_over && let Some(signal) = interruption.came() {
+            if !cut_over && let Some(signal) = interruption.signal() {
                 return Err(interrupted(signal, moved, all));
             }
             let moved = counted(moved, "file");

@@ -16,9 +16,10 @@ use halocline_cluster::sessions::{self, Exclusive, Node};
 use halocline_meta::identity::identity_of;
 use halocline_meta::origin_mark;
 use halocline_meta::table::Access;
-use halocline_model::token::Life;
+use halocline_model::token::{Life, Session};
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
+use serde::Serialize;
 
 use super::offline_cache::OfflineCache;
 use super::print_json;
@@ -112,6 +113,27 @@ struct EndArgs {
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A session that was brought to an end, or would be.
+#[derive(Debug, Serialize)]
+struct Ended {
+    session: Session,
+    node: String,
+    /// Whether it is ended now.
+    is_ended: bool,
+    #[serde(flatten)]
+    what: How,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum How {
+    Recovered { cache: PathBuf, bytes: u64 },
+    Forgotten { files: Vec<String>, is_complete: bool },
 }
 
 #[derive(Debug, Args)]
@@ -194,18 +216,27 @@ fn gone(nodes: Vec<Node>, name: &str) -> Result<Vec<Node>, Failure> {
 fn recover(args: &RecoverArgs) -> Outcome {
     args.config.check_effect(false).map_err(Failure::refused)?;
     let config = args.config.load().map_err(Failure::refused)?;
-    let EndArgs { store, node: name, dry_run } = &args.end;
+    let EndArgs { store, node: name, dry_run, json } = &args.end;
+    let mut done = Vec::new();
     let origin = std::path::absolute(&store.origin)?;
     let (store, registry) = store.open().map_err(Failure::refused)?;
     let all = sessions::nodes(&*store, &registry).map_err(Failure::refused)?;
     for node in gone(all, name)? {
         let cache = cache_of(args, &node).map_err(Failure::refused)?;
+        let node_session = node.session;
+        let ended = |is_ended: bool, bytes: u64| {
+            let (cache, node) = (cache.clone(), name.clone());
+            Ended { session: node_session, node, is_ended, what: How::Recovered { cache, bytes } }
+        };
         let name = text::line(name);
         if *dry_run {
-            say!(
-                "{} would be brought to the origin, and the session of {name} ended",
-                text::path(&cache)
-            );
+            if !json {
+                say!(
+                    "{} would be brought to the origin, and the session of {name} ended",
+                    text::path(&cache)
+                );
+            }
+            done.push(ended(false, 0));
             continue;
         }
         let abandoned = AbandonedCache::open(&origin, &cache, &config).map_err(Failure::refused)?;
@@ -214,10 +245,13 @@ fn recover(args: &RecoverArgs) -> Outcome {
         let bytes = abandoned.bring_to_origin().map_err(Failure::refused)?;
         sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
         clear_mark(&origin, &node);
-        let bytes = text::bytes(bytes);
-        say!("{name}: {bytes} brought to the origin, its session is ended");
+        done.push(ended(true, bytes));
+        if !json {
+            let bytes = text::bytes(bytes);
+            say!("{name}: {bytes} brought to the origin, its session is ended");
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    if *json { print_json(&done) } else { Ok(ExitCode::SUCCESS) }
 }
 
 /// Where this machine reaches the cache of a session. Nothing is created there: an empty directory with the same name
@@ -253,6 +287,7 @@ fn forget(args: &ForgetArgs) -> Outcome {
     let (store, registry) = args.store.open().map_err(Failure::refused)?;
     let all = sessions::nodes(&*store, &registry).map_err(Failure::refused)?;
     let name = text::line(&args.node);
+    let mut done = Vec::new();
     for node in gone(all, &args.node)? {
         let Exclusive { held, is_complete } =
             sessions::exclusive(&*store, node.session).map_err(Failure::refused)?;
@@ -260,9 +295,14 @@ fn forget(args: &ForgetArgs) -> Outcome {
         let dirty = dirty_inodes(&node);
         let is_complete = is_complete || dirty.is_some();
         inodes.extend(dirty.into_iter().flatten());
-        for lost in names_of(&args.store.origin, &inodes) {
+        let lost = names_of(&args.store.origin, &inodes);
+        for lost in &lost {
             tell!("{lost}: what {name} wrote last may be lost");
         }
+        let what = How::Forgotten { files: lost, is_complete };
+        let node_name = args.node.clone();
+        let is_ended = !args.dry_run;
+        done.push(Ended { session: node.session, node: node_name, is_ended, what });
         if !is_complete {
             tell!(
                 "any other file: the store does not know all that {name} held, because it was restarted or lost data, or \
@@ -281,13 +321,15 @@ fn forget(args: &ForgetArgs) -> Outcome {
         sessions::end(&*store, &registry, node.session).map_err(Failure::refused)?;
         clear_mark(&args.store.origin, &node);
         let files = counted(inodes.len(), "file");
-        if is_complete {
-            say!("{name} is forgotten, with {files}");
-        } else {
-            say!("{name} is forgotten, with {files} that are known and perhaps others");
+        match (args.json, is_complete) {
+            (true, _) => {}
+            (false, true) => say!("{name} is forgotten, with {files}"),
+            (false, false) => {
+                say!("{name} is forgotten, with {files} that are known and perhaps others");
+            }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    if args.json { print_json(&done) } else { Ok(ExitCode::SUCCESS) }
 }
 
 /// The files with dirty bytes in the cache of a session that is gone, if it is to be seen here.

@@ -13,9 +13,9 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
 use halocline_api::control::{JobChange, JobInfo, MountedPath, Request};
+use halocline_api::jobs::JOB_VARIABLE;
 use halocline_os::bounded;
 use halocline_os::counted::counted;
-use halocline_tier::JOB_VARIABLE;
 use serde_json::json;
 
 use super::bulk::only_on_a_tier;
@@ -96,16 +96,18 @@ struct On {
 /// Does it.
 pub(crate) fn execute(args: &JobsArgs) -> Outcome {
     match &args.what {
-        What::Add { file, on } => {
-            let text = bounded::read_to_string(file, FILE_BYTES_MAX);
-            let text = text.map_err(|error| Failure::unreadable(file, &error))?;
-            ask(on, JobChange::Add(text))
-        }
+        What::Add { file, on } => ask(on, JobChange::Add(read(file)?)),
         What::List { on } => ask(on, JobChange::List),
         What::Remove { name, on } => ask(on, JobChange::Remove(name.clone())),
         What::Run { name, on, command } => run(name, on, command),
         What::Make { name, list, mountpoint } => make(name, list, mountpoint.as_deref()),
     }
+}
+
+/// The text of a job file.
+pub(super) fn read(file: &Path) -> Result<String, Failure> {
+    let text = bounded::read_to_string(file, FILE_BYTES_MAX);
+    text.map_err(|error| Failure::unreadable(file, &error))
 }
 
 fn ask(on: &On, change: JobChange) -> Outcome {

@@ -1,5 +1,6 @@
 //! The simulator as the judge of the planner.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use halocline_os::counted::counted;
@@ -58,19 +59,22 @@ impl<'a> Replay<'a> {
         self.failure.as_deref()
     }
 
+    /// Layouts for the simulator: those of individual files, and the one of all others.
+    pub(crate) fn file_layouts(
+        layouts: &Layouts,
+    ) -> Result<(HashMap<u32, FileLayout>, FileLayout), String> {
+        let files = layouts.files.iter();
+        let files = files.map(|(number, layout)| Ok((*number, file_layout(layout)?)));
+        Ok((files.collect::<Result<_, String>>()?, file_layout(&layouts.default)?))
+    }
+
     /// The servers' activity for `requests`; each process issues its own without pauses.
     pub(crate) fn outcome(
         &self,
         requests: &[Request],
         layouts: &Layouts,
     ) -> Result<Replayed, String> {
-        let default = file_layout(&layouts.default)?;
-        let files: Result<std::collections::HashMap<u32, FileLayout>, String> = layouts
-            .files
-            .iter()
-            .map(|(number, layout)| Ok((*number, file_layout(layout)?)))
-            .collect();
-        let files = files?;
+        let (files, default) = Self::file_layouts(layouts)?;
         let of = |file| files.get(&file).unwrap_or(&default);
         let requests = requests.iter().copied();
         replay(requests, self.set, of, &Options::default())

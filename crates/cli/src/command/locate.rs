@@ -1,15 +1,17 @@
 //! `halocline where`: which side has which bytes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_api::control::{CachedTree, ExtentInfo, FileInfo, MountedPath, Request, Side};
+use halocline_api::control::{
+    CachedTree, ExtentInfo, FileInfo, JobPlaces, MountedPath, NodeBytes, Request, Side,
+};
 use halocline_model::layout::Layout;
-use halocline_os::counted::counted;
+use halocline_os::counted::{counted, counted_with};
 
 use super::print_json;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::mount_lookup;
 use crate::options::byte_count;
 use crate::print::{self, say};
@@ -27,6 +29,10 @@ pub(crate) struct LocateArgs {
     /// Length in bytes
     #[arg(value_parser = byte_count, allow_hyphen_values = true)]
     length: Option<u64>,
+    /// On which nodes the files of a job are, the one with the most bytes first: of a tier that nodes share, with PATH on
+    /// it, for a scheduler
+    #[arg(long, value_name = "JOB.json", conflicts_with = "offset")]
+    job: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -34,6 +40,9 @@ pub(crate) struct LocateArgs {
 
 /// Shows them.
 pub(crate) fn execute(args: &LocateArgs) -> Outcome {
+    if let Some(job) = &args.job {
+        return places(&args.path, job, args.json);
+    }
     let (mounted, inside) = super::demote::find(&args.path)?;
     if super::tier_text::is_tier(&mounted)? {
         let files: Vec<FileInfo> =
@@ -74,6 +83,26 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
         text::share(cached, all),
         text::bytes(dirty)
     );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows on which nodes the files of a job are.
+fn places(path: &Path, job: &Path, json: bool) -> Outcome {
+    let mounted = mount_lookup::named(path)?;
+    let text = super::jobs::read(job)?;
+    let answer = mount_lookup::connect(&mounted)?.call(&Request::JobPlaces(text), |_| {});
+    let places: JobPlaces = answer.map_err(Failure::answered)?;
+    if json {
+        return print_json(&places);
+    }
+    say!("{:>12} {:>9}  node", "bytes", "files");
+    for NodeBytes { node, files, bytes } in &places.nodes {
+        let node = node.as_ref().map_or("(shared disk)".into(), |node| text::line(node));
+        say!("{:>12} {files:>9}  {node}", text::bytes(*bytes));
+    }
+    if places.missing_files > 0 {
+        say!("{} of the job not there", counted_with(places.missing_files, "file", ("is", "are")));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use halocline_api::control::MountedPath;
 use halocline_os::bounded;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
@@ -17,7 +18,7 @@ use serde::Serialize;
 
 use crate::command::judge;
 use crate::failure::Failure;
-use crate::text;
+use crate::{mount_lookup, text};
 
 /// The remedy if the files of a plan are missing.
 pub(crate) const BELOW: &str =
@@ -57,7 +58,7 @@ pub(crate) fn read(path: &Path) -> Result<Plan, Failure> {
 impl PlacementArgs {
     /// The volume's directory, as a canonical path.
     pub(crate) fn canonical_dir(&self) -> Result<PathBuf, Failure> {
-        fs::canonicalize(&self.dir).map_err(|error| Failure::unusable(&self.dir, &error))
+        volume_dir(&self.dir)
     }
 
     /// Refuses a plan for servers other than those of `origin`, or than those described.
@@ -131,6 +132,28 @@ impl PlacementArgs {
         };
         plan.file.iter().map(wish).collect()
     }
+}
+
+/// The canonical path of a striped volume that was given by the user. Refused is a running mount, which shows the files and
+/// not the volume below them.
+pub(crate) fn volume_dir(named: &Path) -> Result<PathBuf, Failure> {
+    let dir = fs::canonicalize(named).map_err(|error| Failure::unusable(named, &error))?;
+    let is_on_mount = |mounted: &MountedPath| !mounted.mountpoint.as_os_str().is_empty();
+    let Some(mounted) = mount_lookup::find(&dir).ok().filter(is_on_mount) else { return Ok(dir) };
+    let (shown, point) = (text::path(&dir), text::path(&mounted.mountpoint));
+    Err(Failure::refused(match mount_lookup::status(&mounted).map(|status| status.status.origin) {
+        Ok(origin) if origin == mounted.mountpoint => format!(
+            "{shown}: a running mount lies over this volume and shows its files alone; unmount {point} first, or, where \
+             `halocline run` mounted it, look from outside of its command"
+        ),
+        Ok(origin) => format!(
+            "{shown} is on the running mount {point}; give its origin, {}",
+            text::path(&origin)
+        ),
+        Err(_) => format!(
+            "{shown} is on the running mount {point}; give the directory that is its origin"
+        ),
+    }))
 }
 
 /// A part of a file in `plan --json`.

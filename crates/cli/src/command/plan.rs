@@ -1,5 +1,7 @@
 //! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
 
+mod io_time;
+mod job;
 mod page;
 mod picture;
 mod report;
@@ -18,12 +20,14 @@ use crate::preflight;
 use crate::print::{say, tell};
 use crate::text;
 use clap::Args;
+use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::{Expected, Plan, PlannedFile, Trace, VERSION};
 use halocline_plan::planner::{self, Name, Outcome};
 use halocline_plan::write::{self, Target};
 
 use super::judge::{self, Replay};
+use job::Job;
 use source::TraceSummary;
 
 /// Plan the stripes of files on servers of several kinds, from a trace of their requests
@@ -90,13 +94,25 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let seen = read(&args.trace)?;
     let name = text::path(&args.trace);
     let mut replay = Replay::new(&set);
-    let outcome = planner::plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
-    let outcome = outcome.map_err(|error| no_plan(&args.trace, &seen, &error))?;
+    let planned = planner::plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
+    let mut outcome = planned.map_err(|error| {
+        Failure::refused(format!("{}: {}", text::path(&args.trace), no_plan(&seen, &error)))
+    })?;
     if let Some(why) = replay.failure() {
         return Err(Failure::failed(format!("{name}: {why}")));
     }
     if seen.completeness.is_partial() {
         tell!("{name}: the trace is not whole: a gain must be larger to be believed");
+    }
+    if seen.has_few_requests() {
+        let requests = counted(seen.workload.requests, "request");
+        tell!(
+            "{name}: {requests}: too few to say what others like them would gain; record more of the job"
+        );
+    }
+    let job = Job::of(&args.trace, &seen, &set, &outcome)?;
+    if job.as_ref().is_some_and(Job::gains_nothing) {
+        outcome.leave_alone();
     }
     let plan = plan_of(&seen, servers.all().to_vec(), &outcome);
     let commands = args.for_system.map(|system| write::commands(system.target(), &plan));
@@ -105,10 +121,10 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         write_plan(out, &plan).map_err(Error::at(out, "write the plan"))?;
     }
     if let Some(html) = &args.html {
-        page::write(html, &args.trace, &seen, (&set, &servers), &outcome)?;
+        page::write(html, (&args.trace, &seen), (&set, &servers), (&outcome, job.as_ref()))?;
     }
     if args.json {
-        return print_json(&report::json(&seen, &outcome));
+        return print_json(&report::json(&seen, &outcome, job));
     }
     if let Some(commands) = commands {
         for command in commands {
@@ -116,7 +132,7 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    report::print(&seen, &servers, &outcome);
+    report::print(&seen, &servers, &outcome, job.as_ref());
     if let Some(out) = &args.out {
         say!("plan written to {}", text::path(out));
     }
@@ -133,20 +149,19 @@ fn write_plan(out: &Path, plan: &Plan) -> io::Result<()> {
     written.finish()
 }
 
-/// Why there is no plan for the trace at `path`.
-fn no_plan(path: &Path, seen: &TraceSummary, error: &halocline_plan::Error) -> Failure {
-    let trace = text::path(path);
-    Failure::refused(match error {
+/// Why there is no plan for the trace that was `seen`.
+pub(super) fn no_plan(seen: &TraceSummary, error: &halocline_plan::Error) -> String {
+    match error {
         halocline_plan::Error::NoSpace { file, bytes, missing } => {
             let name = file.parse().map_or(b"".as_slice(), |number| seen.name(number));
             let name = text::path(Path::new(OsStr::from_bytes(name)));
             format!(
-                "{trace}: {missing} bytes of the {bytes} of {name} fit on no server beside the other files; \
+                "{missing} bytes of the {bytes} of {name} fit on no server beside the other files; \
                  describe servers with more capacity"
             )
         }
-        error => format!("{trace}: {error}"),
-    })
+        error => error.to_string(),
+    }
 }
 
 fn plan_of(

@@ -231,14 +231,11 @@ fn tell_of(report: &Report) {
         tell_of_plan(plan, replayed);
     }
     let requests = counted(usize::try_from(replayed.requests).unwrap_or(0), "request");
-    say!("{requests} in {:.3} s: {:.1} MB/s", replayed.seconds, replayed.mb_per_s);
+    say!("{requests} in {}: {:.1} MB/s", text::seconds(replayed.seconds), replayed.mb_per_s);
     for (what, op) in [("read", &replayed.read), ("written", &replayed.write)] {
         if op.requests > 0 {
-            let (mean, longest) = (op.mean_seconds * 1e3, op.longest_seconds * 1e3);
-            say!(
-                "{what}: {:.1} MB/s, {mean:.3} ms a request, {longest:.3} ms at most",
-                op.mb_per_s
-            );
+            let [mean, longest] = [op.mean_seconds, op.longest_seconds].map(text::seconds);
+            say!("{what}: {:.1} MB/s, {mean} a request, {longest} at most", op.mb_per_s);
         }
     }
     say!(
@@ -263,17 +260,17 @@ fn tell_of(report: &Report) {
             busy * 100.0
         );
         if let Some(at) = server.full_at_seconds {
-            say!("{:16}full after {at:.3} s", "");
+            say!("{:16}full after {}", "", text::seconds(at));
         }
     }
 }
 
 fn tell_of_plan(plan: &Comparison, replayed: &Replayed) {
     let gain = |share: f64| format!("{:+.1} %", share * 100.0);
-    say!("{:16}{:>12}{:>12}   SIMULATED", "layout", "seconds", "MB/s");
-    let default = &plan.default;
-    say!("{:16}{:>12.3}{:>12.1}", "default", default.seconds, default.mb_per_s);
-    say!("{:16}{:>12.3}{:>12.1}", "plan", replayed.seconds, replayed.mb_per_s);
+    say!("{:15} {:>11} {:>11}   SIMULATED", "layout", "time", "MB/s");
+    for (layout, done) in [("default", &plan.default), ("plan", replayed)] {
+        say!("{layout:15} {:>11} {:>11.1}", text::seconds(done.seconds), done.mb_per_s);
+    }
     let (is, promised) = (gain(plan.gain_over_default), gain(plan.promised_gain));
     say!("gain of the plan: {is}; the plan promised {promised} for its own trace");
     let (files, others) = (counted(plan.files, "file"), counted(plan.other_files, "file"));

@@ -134,6 +134,9 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
     ));
     let moved =
         |moved: &Moved| format!("{} in {}", text::bytes(moved.bytes), counted(moved.files, "file"));
+    if tier.waiting_bytes > 0 {
+        lines.push(("", format!("{} wait to be demoted", text::bytes(tier.waiting_bytes))));
+    }
     lines.push(("promoted", moved(&tier.promoted)));
     lines.push(("demoted", moved(&tier.demoted)));
     copies(&mut lines, &tier.copies);

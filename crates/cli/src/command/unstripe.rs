@@ -9,6 +9,7 @@ use halocline_api::control::{Claim, ClaimRequest, Progress, UseAs};
 use halocline_os::error::Error;
 use halocline_storage::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
 
+use super::placement;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
 use crate::progress::Meter;
@@ -39,12 +40,13 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
         let out = out.display();
         return Err(Failure::refused(format!("{out} exists; name a new file or directory")));
     }
-    let dir = fs::canonicalize(&args.origin).map_err(|error| {
+    if let Err(error) = fs::canonicalize(&args.origin) {
         let origin = text::path(&args.origin);
-        Failure::refused(format!(
+        return Err(Failure::refused(format!(
             "{origin}: {error}; give the directory that `mount` had as origin"
-        ))
-    })?;
+        )));
+    }
+    let dir = placement::volume_dir(&args.origin)?;
     // Until the copy is made: what is dirty on a cache would not be in it.
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::Reader };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;

@@ -55,7 +55,7 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let plan = placement::read(&args.place.plan)?;
     let wishes = args.place.wishes(&plan)?;
     let dir = args.place.canonical_dir()?;
-    let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;
+    let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
     let measured =
         args.trace.as_deref().map(|trace| measured::measure(trace, &plan)).transpose()?;

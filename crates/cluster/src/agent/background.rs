@@ -5,19 +5,29 @@
 //! request. What is known is at most as old as a lease; without it, each node takes the share that is left if all others
 //! have work.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use halocline_model::background::{Share, Use, Users};
+use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 use parking_lot::Mutex;
 
-use super::Shared;
+use super::Options;
+use crate::store::Store;
 
 /// What changes meanwhile is told at most this often.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 
 /// What the engine does with the origin, and what others do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Background {
+    store: Arc<dyn Store>,
+    session: Session,
+    /// The node's name.
+    node: String,
+    lease: Duration,
+    clock: Clock,
     state: Mutex<State>,
 }
 
@@ -52,37 +62,47 @@ const fn any(one: Use) -> bool {
     one.works || one.serves
 }
 
-impl Shared {
-    /// Notes what this node does with the origin, and returns its share.
-    pub(super) fn note_use(&self, own: Use) -> Share {
-        let now = self.options.clock.instant();
-        {
-            let state = &mut *self.background.state.lock();
-            state.now = own;
-            state.since = either(state.since, own);
-            let announced = state.announced.map(|(announced, _)| announced).unwrap_or_default();
-            let is_news = (own.works && !announced.works) || (own.serves && !announced.serves);
-            let may_tell = state
-                .announced
-                .is_none_or(|(_, at)| now.saturating_duration_since(at) >= ANNOUNCE_EVERY);
-            if own.works && !announced.works {
-                // It begins with what others do now.
-                state.others = None;
-            }
-            if is_news && may_tell {
-                // Once for this news; the thread that renews the lease notes when it told.
-                state.announced = Some((either(announced, own), now));
-                self.upkeep.wake();
-            }
+impl Background {
+    pub(super) fn new(options: &Options, store: &Arc<dyn Store>, session: Session) -> Self {
+        Self {
+            store: Arc::clone(store),
+            session,
+            node: options.node.clone(),
+            lease: options.lease,
+            clock: options.clock.clone(),
+            state: Mutex::default(),
         }
-        self.known_share()
+    }
+
+    /// Notes what this node does with the origin; whether the others are to be told now, not when the lease is renewed
+    /// next.
+    pub(super) fn note(&self, own: Use) -> bool {
+        let now = self.clock.instant();
+        let state = &mut *self.state.lock();
+        state.now = own;
+        state.since = either(state.since, own);
+        let announced = state.announced.map(|(announced, _)| announced).unwrap_or_default();
+        let is_news = (own.works && !announced.works) || (own.serves && !announced.serves);
+        let may_tell = state
+            .announced
+            .is_none_or(|(_, at)| now.saturating_duration_since(at) >= ANNOUNCE_EVERY);
+        if own.works && !announced.works {
+            // It begins with what others do now.
+            state.others = None;
+        }
+        let is_due = is_news && may_tell;
+        if is_due {
+            // Once for this news; the thread that renews the lease notes when it told.
+            state.announced = Some((either(announced, own), now));
+        }
+        is_due
     }
 
     /// This node's share now.
-    pub(super) fn known_share(&self) -> Share {
-        let now = self.options.clock.instant();
-        let is_fresh = |since: Instant| now.saturating_duration_since(since) < self.options.lease;
-        let state = self.background.state.lock();
+    pub(super) fn share(&self) -> Share {
+        let now = self.clock.instant();
+        let is_fresh = |since: Instant| now.saturating_duration_since(since) < self.lease;
+        let state = self.state.lock();
         match state.others {
             Some((others, since)) if is_fresh(since) => Share::beside(others),
             // This node did not have to ask, or could not.
@@ -90,11 +110,11 @@ impl Shared {
         }
     }
 
-    /// Tells the others what this node does with the origin, and learns what they do. Called when the lease was renewed.
-    pub(super) fn tell_use(&self) {
+    /// Tells the others, so many `nodes` as far as is known, what this node does with the origin, and learns what they do.
+    /// Called when the lease was renewed.
+    pub(super) fn tell(&self, nodes: u64) {
         let own = {
-            let nodes = self.roll.known().members.sessions().count() as u64;
-            let state = &mut *self.background.state.lock();
+            let state = &mut *self.state.lock();
             state.nodes = state.nodes.max(nodes);
             let own = either(state.since, state.now);
             state.since = state.now;
@@ -103,10 +123,10 @@ impl Shared {
             }
             own
         };
-        let now = self.options.clock.instant();
-        let lease_ms = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
+        let now = self.clock.instant();
+        let lease_ms = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
         let answer = self.store.users(Some((self.session, own, lease_ms)));
-        let state = &mut *self.background.state.lock();
+        let state = &mut *self.state.lock();
         state.announced = Some((own, now));
         match answer {
             Ok(users) => {
@@ -119,7 +139,7 @@ impl Shared {
                 if !std::mem::replace(&mut state.is_refused, true) {
                     tracing::warn!(
                         "node {}: low-priority work is shared as if all nodes had some: {error}",
-                        self.options.node
+                        self.node
                     );
                 }
             }
@@ -127,8 +147,8 @@ impl Shared {
     }
 
     /// Takes back what this node told, at its end; what is not taken back ends with the lease.
-    pub(super) fn end_use(&self) {
-        let was_told = self.background.state.lock().was_told();
+    pub(super) fn end(&self) {
+        let was_told = self.state.lock().was_told();
         if was_told {
             let _ = self.store.users(Some((self.session, Use::default(), 0)));
         }

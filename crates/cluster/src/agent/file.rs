@@ -150,6 +150,12 @@ impl File {
         self.state.lock().pieces.is_empty()
     }
 
+    /// Since when no request used what is held; `None` if one does or waits, or if others want it.
+    pub(super) fn at_rest_since(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        state.pieces.at_rest_since().filter(|_| state.active.is_empty() && !state.wanted)
+    }
+
     /// A permit under the tokens that are held.
     pub(super) fn permit(&self, want: Want) -> Option<Grant> {
         let now = self.shared.options.clock.boot_instant();

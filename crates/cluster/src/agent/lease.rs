@@ -1,11 +1,30 @@
 //! A session's lease by its node's own clock, which says it is over earlier than the store's does (I12).
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_os::clock::Clock;
 
 use super::Options;
+
+/// Where a session must be found while it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Where {
+    /// In the list on the origin.
+    List,
+    /// Among the members in the store.
+    Store,
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::List => "in the list of sessions on the origin",
+            Self::Store => "among the members in the store",
+        })
+    }
+}
 
 /// The lease of this node's session.
 #[derive(Debug)]
@@ -22,6 +41,9 @@ pub(super) struct OwnLease {
     ended: AtomicBool,
     /// The list of sessions is not where it was: others may not see this node any more.
     unlisted: AtomicBool,
+    /// When the first of the last looks did not find the session in the list, and in the store, in nanoseconds since
+    /// `begun`; 0 if it was found.
+    missed_ns: [AtomicU64; 2],
 }
 
 impl OwnLease {
@@ -35,6 +57,7 @@ impl OwnLease {
             lapses: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
+            missed_ns: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -51,6 +74,7 @@ impl OwnLease {
         now_ns < u128::from(self.until_ns.load(Ordering::Acquire))
             && !self.has_ended()
             && !self.is_unlisted()
+            && !self.is_missed()
     }
 
     pub(super) fn left(&self) -> Duration {
@@ -95,5 +119,32 @@ impl OwnLease {
 
     pub(super) fn is_unlisted(&self) -> bool {
         self.unlisted.load(Ordering::Acquire)
+    }
+
+    /// The session is in that place.
+    pub(super) fn note_found(&self, place: Where) {
+        self.missed_ns[place as usize].store(0, Ordering::Release);
+        if place == Where::List {
+            self.set_unlisted(false);
+        }
+    }
+
+    /// The session was not found in that place: nothing begins until it is. Returns since when.
+    pub(super) fn note_missed(&self, place: Where) -> Duration {
+        let since = self.clock.boot_instant().saturating_duration_since(self.begun);
+        let now_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let missed = &self.missed_ns[place as usize];
+        let first = missed.compare_exchange(0, now_ns, Ordering::AcqRel, Ordering::Acquire);
+        Duration::from_nanos(now_ns.saturating_sub(first.err().unwrap_or(now_ns)))
+    }
+
+    /// Where it was not found, if it was not.
+    pub(super) fn missed_in(&self) -> Option<Where> {
+        let missed = |place: &Where| self.missed_ns[*place as usize].load(Ordering::Acquire) > 0;
+        [Where::List, Where::Store].into_iter().find(missed)
+    }
+
+    pub(super) fn is_missed(&self) -> bool {
+        self.missed_in().is_some()
     }
 }

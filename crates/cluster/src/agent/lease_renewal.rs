@@ -13,11 +13,12 @@ use halocline_model::token::{Epoch, Session};
 use halocline_os::catch_panic::caught;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::Shared;
+use super::lease::Where;
 use super::peer_queries::PeerQueries;
+use super::{Shared, yielding};
 use crate::counters::add;
 use crate::registry::Place;
-use crate::store::{Lease, Result, StoreError};
+use crate::store::{Lease, Result, Roll, StoreError};
 
 /// Number of threads that give up what others want.
 const WORKERS: usize = 4;
@@ -74,12 +75,13 @@ impl Shared {
         };
         let mut threads = vec![start("lease", |shared| shared.renew_in_time())?];
         threads.push(start("session", |shared| shared.run())?);
-        threads.push(start("tokens heard", Self::listen)?);
+        threads.push(start("tokens heard", yielding::listen)?);
+        threads.push(start("tokens back", Self::give_back)?);
         if self.options.peers.is_some() {
             threads.push(start("peer queries", PeerQueries::run)?);
         }
         for _ in 0..WORKERS {
-            threads.push(start("tokens given", Self::work)?);
+            threads.push(start("tokens given", yielding::give_up)?);
         }
         Ok(threads)
     }
@@ -101,7 +103,7 @@ impl Shared {
         while !self.is_stopped() {
             let kept = self.keep();
             if kept.is_ok() {
-                self.tell_use();
+                self.background.tell(self.roll.nodes());
             }
             let pause = if kept.is_ok() { third } else { third.min(self.options.poll) };
             if let Err(error) = kept {
@@ -125,6 +127,7 @@ impl Shared {
             if is_late
                 && !self.lease.has_ended()
                 && !self.lease.is_unlisted()
+                && !self.lease.is_missed()
                 && let Some(regaining) = self.upkeep.regaining.try_lock()
                 && let Err(error) = self.renew(&regaining)
             {
@@ -141,6 +144,9 @@ impl Shared {
     fn renew(&self, _regaining: &MutexGuard<'_, ()>) -> Result<bool> {
         if self.lease.is_unlisted() {
             return Err(StoreError::Unusable(self.registry.what_is_elsewhere()));
+        }
+        if let Some(place) = self.lease.missed_in() {
+            return Err(not_found(place));
         }
         let sent = self.options.clock.boot_instant();
         let asserted = *self.upkeep.asserted.lock();
@@ -179,8 +185,13 @@ impl Shared {
         if self.lease.has_ended() {
             return Ok(());
         }
-        if self.lease.is_unlisted() {
+        if self.lease.is_unlisted() || self.lease.is_missed() {
             self.check_list()?;
+        }
+        if self.lease.missed_in() == Some(Where::Store)
+            && !self.is_member(&*self.roll.refresh()?)?
+        {
+            return Ok(());
         }
         let asserted = *self.upkeep.asserted.lock();
         let renewed = self.renew(&self.upkeep.regaining.lock())?;
@@ -202,8 +213,7 @@ impl Shared {
             }
         }
         let roll = self.roll.refresh()?;
-        if roll.epoch == asserted && roll.members.life(self.session).is_none() {
-            self.end();
+        if !self.is_member(&roll)? {
             return Ok(());
         }
         if roll.epoch != asserted {
@@ -220,27 +230,67 @@ impl Shared {
     /// from the list before the store forgets it, and so may find that it has just regained its lease.
     fn check_list(&self) -> Result<()> {
         match self.registry.place_of(self.session) {
-            Ok(Place::Here) => {
-                self.lease.set_unlisted(false);
-                Ok(())
-            }
-            Ok(Place::Unlisted) => {
-                self.end();
-                Ok(())
-            }
-            Ok(Place::Elsewhere) => {
-                let what = self.registry.what_is_elsewhere();
-                if !self.lease.set_unlisted(true) {
-                    tracing::error!("node {} stops: {what}", self.options.node);
+            Ok(place) => self.is_listed(place).map(|is_listed| {
+                if !is_listed {
+                    self.end();
                 }
-                Err(StoreError::Unusable(what))
-            }
+            }),
             // The origin does not answer just now, so nobody can have begun another list there either.
             Err(error) => {
                 tracing::debug!("the list of sessions cannot be looked at: {error}");
                 Ok(())
             }
         }
+    }
+
+    /// Whether the list has this session, which was just looked for. A file system of several servers may miss a name
+    /// for a moment, and an end cannot be taken back: a session that is missed begins nothing, and a look some time later
+    /// decides.
+    fn is_listed(&self, place: Place) -> Result<bool> {
+        match place {
+            Place::Here => {
+                self.lease.note_found(Where::List);
+                Ok(true)
+            }
+            Place::Unlisted => self.look_again(Where::List).map(|()| false),
+            Place::Elsewhere => {
+                let what = self.registry.what_is_elsewhere();
+                if !self.lease.set_unlisted(true) {
+                    tracing::error!("node {} stops: {what}", self.options.node);
+                }
+                Err(StoreError::Unusable(what))
+            }
+        }
+    }
+
+    /// Whether the list has this session, where to know that must not be put off.
+    fn is_found(&self) -> Result<bool> {
+        let place = self.registry.place_of(self.session).map_err(|error| {
+            StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))
+        })?;
+        self.is_listed(place)
+    }
+
+    /// The session was not found in a place: an error until it was looked for again some time later.
+    fn look_again(&self, place: Where) -> Result<()> {
+        let missed = self.lease.note_missed(place);
+        if missed.is_zero() {
+            tracing::warn!("node {} does not find itself {place}", self.options.node);
+        }
+        if missed < self.options.poll { Err(not_found(place)) } else { Ok(()) }
+    }
+
+    /// Whether the session is among the members, or the epoch is one in which it must first assert what it holds; `false`
+    /// if this was its end. As with the list, one look decides nothing.
+    fn is_member(&self, roll: &Roll) -> Result<bool> {
+        let is_old = roll.epoch != *self.upkeep.asserted.lock();
+        if is_old || roll.members.life(self.session).is_some() {
+            self.lease.note_found(Where::Store);
+            return Ok(true);
+        }
+        self.look_again(Where::Store)?;
+        self.end();
+        Ok(false)
     }
 
     /// Others have ended the session.
@@ -261,7 +311,9 @@ impl Shared {
                 return Ok(());
             }
             if !members.renew(self.session, roll.epoch) {
-                self.end();
+                if self.is_member(&roll)? {
+                    self.end();
+                }
                 return Ok(());
             }
             let sent = self.options.clock.boot_instant();
@@ -311,8 +363,7 @@ impl Shared {
         let _changes = self.changes.write();
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
-            let registered = self.registry.sessions().map_err(unregistered)?;
-            if !registered.contains(&self.session) {
+            if !self.is_found()? {
                 self.end();
                 return Ok(());
             }
@@ -327,7 +378,7 @@ impl Shared {
                 *self.upkeep.asserted.lock() = roll.epoch;
                 self.roll.refresh()?;
                 // A node that gives up a session removes it from the registry first.
-                if !self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
+                if !self.is_found()? {
                     self.end();
                     return Ok(());
                 }
@@ -411,6 +462,10 @@ pub(crate) fn remove(
         }
     }
     Err(busy())
+}
+
+fn not_found(place: Where) -> StoreError {
+    StoreError::NoAnswer(format!("this node was not found {place}, and looks again"))
 }
 
 fn busy() -> StoreError {

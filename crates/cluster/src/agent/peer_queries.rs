@@ -69,7 +69,7 @@ pub(super) struct PeerQueries {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// Where those look who wait for answers.
+    /// Where the answer to each question goes, by its number.
     waiting: BTreeMap<u64, Arc<Inbox>>,
     /// Caches by session; `None` if it cannot be reached.
     caches: BTreeMap<Session, Option<Arc<PeerCache>>>,

@@ -37,6 +37,8 @@ pub(super) struct Pieces {
     /// Ranges that are being given up, in which no permit begins.
     closed: Vec<ByteRange>,
     next_ticket: u64,
+    /// When the last permit began, or was to be given back in vain.
+    used_at: Option<Instant>,
 }
 
 impl Pieces {
@@ -70,6 +72,7 @@ impl Pieces {
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
+        self.used_at = Some(now);
         self.permits.push(Permit { ticket, range: want.range });
         let fresh = fresh.unwrap_or(ByteRange::new(0, 0));
         Some(Grant { caches, renewed, fresh, ticket })
@@ -232,6 +235,18 @@ impl Pieces {
 
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.permits.is_empty() && self.closed.is_empty()
+    }
+
+    /// Since when nothing was done under what is held; `None` if something is, or nothing is held.
+    pub(super) fn at_rest_since(&self) -> Option<Instant> {
+        let since = self.used_at.or_else(|| self.held.iter().map(|piece| piece.since).max());
+        let is_at_rest = self.permits.is_empty() && self.closed.is_empty();
+        since.filter(|_| is_at_rest && !self.held.is_empty())
+    }
+
+    /// Begins the rest anew.
+    pub(super) fn note_use(&mut self, now: Instant) {
+        self.used_at = Some(now);
     }
 
     fn check(&self) {

@@ -1,12 +1,15 @@
 //! The roll of members, as it was read last.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use halocline_model::token::{Life, Session, Tokens};
 use halocline_os::clock::Clock;
 use parking_lot::Mutex;
 
-use crate::store::{Result, Roll, Store};
+use crate::registry::Registry;
+use crate::store::{Lease, Result, Roll, Store};
 
 /// The roll that was read last, and when; the store may have a newer one.
 pub(super) struct LatestRoll {
@@ -35,6 +38,45 @@ impl LatestRoll {
     /// The roll that was read last.
     pub(super) fn known(&self) -> Arc<Roll> {
         Arc::clone(&self.known.lock().0)
+    }
+
+    /// How many nodes it names.
+    pub(super) fn nodes(&self) -> u64 {
+        self.known().members.sessions().count() as u64
+    }
+
+    /// `roll`, or one that is not older than the tokens if that matters, that is, if they name a session that is not
+    /// known to be alive.
+    pub(super) fn knowing(&self, roll: Arc<Roll>, tokens: &Tokens) -> Result<Arc<Roll>> {
+        let mut others = tokens.all().iter().map(|held| held.session).chain(tokens.waiters());
+        let is_live = |session: Session| roll.members.life(session) == Some(Life::Live);
+        if others.all(is_live) { Ok(roll) } else { self.refresh() }
+    }
+
+    /// Declares sessions gone that have or want these tokens and whose lease is over, except `own`; `registry` names
+    /// them in the log.
+    pub(super) fn declare_gone(
+        &self,
+        tokens: &Tokens,
+        own: Session,
+        registry: &Registry,
+    ) -> Result<Arc<Roll>> {
+        let mut roll = self.refresh()?;
+        let held = tokens.all().iter().map(|held| held.session);
+        let sessions: BTreeSet<Session> = held.chain(tokens.waiters()).collect();
+        for session in sessions {
+            let is_live = roll.members.life(session) == Some(Life::Live);
+            if session == own || !is_live || !roll.is_over(session) {
+                continue;
+            }
+            let mut members = roll.members.clone();
+            members.lease_is_over(session);
+            if self.store.swap_members(&roll, &members, Lease::IsOver(session))? {
+                tracing::warn!("{} is gone: its lease is over", registry.name(session));
+            }
+            roll = self.refresh()?;
+        }
+        Ok(roll)
     }
 
     /// The store's clock, approximately.

@@ -42,25 +42,23 @@ impl Queue {
     }
 }
 
-impl Shared {
-    /// Listens for what others want.
-    pub(super) fn listen(self: &Arc<Self>) {
-        while !self.is_stopped() {
-            for file in self.store.listen(self.session, self.options.poll) {
-                self.file(file).note_message();
-                self.queue.push(file);
-            }
+/// Listens for what others want, until the agent stops: the body of a thread.
+pub(super) fn listen(shared: &Arc<Shared>) {
+    while !shared.is_stopped() {
+        for file in shared.store.listen(shared.session, shared.options.poll) {
+            shared.file(file).note_message();
+            shared.queue.push(file);
         }
     }
+}
 
-    /// Gives up what others want.
-    pub(super) fn work(self: &Arc<Self>) {
-        while !self.is_stopped() {
-            let Some(file) = self.queue.pop(self) else { continue };
-            if let Err(error) = self.file(file).give_what_is_wanted() {
-                // The node that wants it sends another message.
-                tracing::warn!("inode {} cannot be given up now: {error}", file.inode);
-            }
+/// Gives up what others want, until the agent stops: the body of a thread.
+pub(super) fn give_up(shared: &Arc<Shared>) {
+    while !shared.is_stopped() {
+        let Some(file) = shared.queue.pop(shared) else { continue };
+        if let Err(error) = shared.file(file).give_what_is_wanted() {
+            // The node that wants it sends another message.
+            tracing::warn!("inode {} cannot be given up now: {error}", file.inode);
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod contract;
+mod idle;
 mod keeping;
 mod memory;
 mod server;

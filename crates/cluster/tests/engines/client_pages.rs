@@ -156,3 +156,44 @@ fn a_write_past_the_end_waits_for_pages_that_are_being_read() {
     drop(node);
     engine.close().unwrap();
 }
+
+/// Length of a file of many pages.
+const LEN: u64 = 1 << 20;
+
+/// Regression: whoever lost some bytes to another node read the whole file anew from the server.
+#[test]
+fn i11_pages_of_bytes_that_others_may_have_changed_are_dropped_and_no_others() {
+    if let Some(obstacle) = fuse_device::obstacle() {
+        return skip(obstacle);
+    }
+    let [place, cache] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (data, origin) = (place.path().join("data"), place.path().join("origin"));
+    fs::create_dir(&data).unwrap();
+    let len = usize::try_from(LEN).unwrap();
+    fs::write(data.join("file"), vec![1; len]).unwrap();
+    let _server = StallingServer::mount_with_pages(&data, &origin);
+    let engine = engine(&origin, cache.path(), New { caches: true });
+    let (node, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
+    let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+    let beside = File::open(origin.join("file")).unwrap();
+    // One page at a time, which the kernel does not keep together with others.
+    rustix::fs::fadvise(&beside, 0, None, rustix::fs::Advice::Random).unwrap();
+    for start in (0..LEN).step_by(4096) {
+        beside.read_exact_at(&mut [0; 4096], start).unwrap();
+    }
+    let gone = |start| client_pages::are_gone(&beside, start, 4096).unwrap();
+    if gone(0).is_none() {
+        return skip("this kernel does not say which pages it has");
+    }
+    let far = [0, LEN / 4, LEN - 4096];
+    assert_eq!(far.map(gone), [Some(false); 3]);
+    // Another node's; the last page is wanted in part.
+    let changed = File::options().write(true).open(data.join("file")).unwrap();
+    changed.write_all_at(&[2; 10_000], LEN / 2).unwrap();
+    let mut bytes = vec![0; 10_000];
+    engine.read(&handle, LEN / 2, &mut bytes, ME).unwrap();
+    assert!(bytes == [2; 10_000], "old bytes");
+    assert_eq!(far.map(gone), [Some(false); 3], "nobody changed those");
+    drop((handle, node));
+    engine.close().unwrap();
+}

@@ -211,6 +211,31 @@ fn adaptive_leaves_streams_on_the_origin() {
     }
 }
 
+/// A flush writes them to all disks at once.
+#[test]
+fn adaptive_admits_a_lone_stream_of_writes_to_one_of_many_disks_at_a_time() {
+    let admitted = |disks, direction, piece, per_byte_ps| {
+        let mut setting = setting(disks, 4);
+        setting.cache.profile.write.per_byte_ps = per_byte_ps;
+        setting.cache.profile.read.per_byte_ps = per_byte_ps;
+        admitted_of_stream(make("adaptive", &setting).as_ref(), (direction, 1), 64 * MB, piece)
+    };
+    let most = 63 * MB;
+    assert!(admitted(8, Direction::Write, 64 * KB, 1429) > most);
+    // An SSD that needs as long as the disk less its share of the flush.
+    assert!(admitted(8, Direction::Write, 64 * KB, 5000) > most);
+    assert!(admitted(8, Direction::Write, 64 * KB, 8000) < MB);
+    // Nothing is gained with one disk, in requests that keep two disks busy, or from reads.
+    for (disks, direction, piece) in [
+        (1, Direction::Write, 64 * KB),
+        (8, Direction::Write, 128 * KB),
+        (8, Direction::Write, 32 * KB),
+        (8, Direction::Read, 64 * KB),
+    ] {
+        assert!(admitted(disks, direction, piece, 1429) < MB, "{disks} {direction:?} {piece}");
+    }
+}
+
 #[test]
 fn adaptive_admits_streams_that_share_a_disk_where_its_seeks_are_worth_it() {
     for direction in [Direction::Read, Direction::Write] {

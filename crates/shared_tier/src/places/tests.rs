@@ -77,7 +77,7 @@ fn name(text: &str) -> Name {
 
 /// Makes a file with a text in it.
 fn make(places: &Places, near: &[DirectoryStep], called: &str, inode: u64) -> Place {
-    let (place, fd) = places.make_file(near, &name(called), inode, owner(0o640)).unwrap();
+    let (place, fd) = places.make_file(near, &name(called), inode, owner(0o640), SSD).unwrap();
     write!(File::from(fd), "{called} {inode}").unwrap();
     place
 }
@@ -129,7 +129,7 @@ fn names_that_are_taken_do_no_harm() {
     let long = "x".repeat(255);
     let [plain, numbered] = [10, 11].map(|inode| make(&one, &[], &long, inode));
     assert_eq!((plain.path.last().len(), numbered.path.last().len()), (255, 255));
-    assert!(one.make_file(&[], &name(".halocline"), 12, owner(0o600)).is_err());
+    assert!(one.make_file(&[], &name(".halocline"), 12, owner(0o600), SSD).is_err());
 }
 
 #[test]

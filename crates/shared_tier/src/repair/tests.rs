@@ -190,7 +190,13 @@ impl Node {
         let inode = self.names.number().unwrap();
         let (uid, gid) = Self::owner();
         let near = self.near(directory);
-        let made = self.places.make_file(&near, &name(called), inode.0, (0o644, uid, gid))?;
+        let made = self.places.make_file(
+            &near,
+            &name(called),
+            inode.0,
+            (0o644, uid, gid),
+            crate::places::SSD,
+        )?;
         let (place, fd) = made;
         File::from(fd).write_all(text.as_bytes())?;
         let mut attributes = Attributes::new(Kind::File, 0o644, 0);

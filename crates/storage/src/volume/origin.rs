@@ -10,6 +10,7 @@ pub(crate) mod fuzzing;
 mod identity;
 mod label;
 mod layouts;
+pub mod marking;
 mod object_binding;
 mod orphans;
 pub mod relayout;
@@ -118,12 +119,23 @@ impl Origin {
     /// The striped volume in `dir`, without decorators; an error if there is none.
     pub fn open_volume(dir: &Path) -> Result<Self> {
         let volume_dir = VolumeDir::open(dir)?;
-        let label = VolumeLabel::read(&volume_dir)?.ok_or_else(|| {
-            let what =
-                format!("{}: not a striped volume ({} is missing)", dir.display(), label::NAME);
-            Error::invalid(what, "give the directory that was the origin of the mount")
-        })?;
+        let label = required_label(&volume_dir)?;
         Self::open_striped(&volume_dir, label, Use::Shared, &|_, device| device)
+    }
+
+    /// The same to look at: nothing in it is made or changed, and its servers may be read-only.
+    ///
+    /// # Errors
+    /// As [`Origin::open_volume`], and [`Error::Invalid`] for a volume that was copied and not used since: its objects are
+    /// not bound to its files yet, so it would look empty.
+    pub fn open_to_look(dir: &Path) -> Result<Self> {
+        let volume_dir = VolumeDir::open(dir)?;
+        let label = required_label(&volume_dir)?;
+        let origin = Self::open_striped(&volume_dir, label, Use::Look, &|_, device| device)?;
+        if origin.is_bound {
+            return Ok(origin);
+        }
+        Err(not_bound(dir))
     }
 
     /// The striped volume in `dir` for exclusive use; `None` if there is none. Refused while it is mounted. Nothing in
@@ -143,13 +155,22 @@ impl Origin {
         decorate: Decorate<'_>,
     ) -> Result<Self> {
         let names: Vec<_> = (0..label.servers).map(server_name).collect();
-        let dirs = open_servers(volume_dir, label.servers)?;
-        if let Some(volume) = label.volume() {
-            server_marks::check(&volume, &dirs)?;
+        let dirs = open_servers(volume_dir, label.servers, how)?;
+        match label.volume() {
+            Some(volume) => server_marks::check(&volume, &dirs)?,
+            None if how == Use::Shared => {
+                let dir = volume_dir.path().display();
+                tracing::warn!(
+                    "{dir}: its servers have no marks, so one that is not mounted would be taken for an empty one; \
+                     `halocline mark-servers {dir}` marks them"
+                );
+            }
+            None => {}
         }
         let in_use = label::lock(volume_dir, &dirs[0], how)?;
+        let open = if how == Use::Look { Server::to_read } else { Server::private };
         let servers = dirs.iter().zip(&names).enumerate();
-        let servers = servers.map(|(at, (dir, name))| Server::private(dir, name, at, decorate));
+        let servers = servers.map(|(at, (dir, name))| open(dir, name, at, decorate));
         let servers = servers.collect::<Result<Vec<_>>>()?;
         let tree = volume_dir.directory(label::NAMESPACE)?;
         let namespace = volume_dir.path().join(label::NAMESPACE);
@@ -280,15 +301,20 @@ fn create_striped(volume_dir: &VolumeDir, shape: VolumeShape) -> Result<VolumeLa
     // The tree's root gets the owner and mode of the directory.
     let namespace = volume_dir.make_directory(label::NAMESPACE, |_| false)?;
     volume_dir.liken(&namespace, label::NAMESPACE)?;
-    let found = namespace.metadata().map_err(Error::at(volume_dir.path(), "stat the tree in"))?;
-    let changed_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
-    let changed_ns = changed_ns.cast_unsigned();
-    let label = VolumeLabel::new(shape.servers, shape.stripe, found.ino(), changed_ns);
+    let (inode, changed_ns) = tree_and_time(volume_dir, &namespace)?;
+    let label = VolumeLabel::new(shape.servers, shape.stripe, inode, changed_ns);
     if let Some(volume) = label.volume() {
-        server_marks::write(&volume, &open_servers(volume_dir, shape.servers)?)?;
+        server_marks::write(&volume, &open_servers(volume_dir, shape.servers, Use::Alone)?)?;
     }
     label.write(volume_dir)?;
     Ok(label)
+}
+
+/// What names a volume: the inode number of its tree, and when that was last changed.
+fn tree_and_time(volume_dir: &VolumeDir, tree: &File) -> Result<(u64, u64)> {
+    let found = tree.metadata().map_err(Error::at(volume_dir.path(), "stat the tree in"))?;
+    let changed_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+    Ok((found.ino(), changed_ns.cast_unsigned()))
 }
 
 fn server_name(index: u32) -> String {
@@ -296,9 +322,26 @@ fn server_name(index: u32) -> String {
 }
 
 /// The directories of the servers. Anyone who could put objects there could make us read and write files of their choice.
-fn open_servers(volume_dir: &VolumeDir, servers: u32) -> Result<Vec<PrivateDir>> {
-    let open = |index| PrivateDir::open(&volume_dir.path().join(server_name(index)));
-    (0..servers).map(open).collect()
+fn open_servers(volume_dir: &VolumeDir, servers: u32, how: Use) -> Result<Vec<PrivateDir>> {
+    let open = if how == Use::Look { PrivateDir::open_to_read } else { PrivateDir::open };
+    (0..servers).map(|index| open(&volume_dir.path().join(server_name(index)))).collect()
+}
+
+/// The label of the volume in `volume_dir`.
+fn required_label(volume_dir: &VolumeDir) -> Result<VolumeLabel> {
+    VolumeLabel::read(volume_dir)?.ok_or_else(|| {
+        let dir = volume_dir.path().display();
+        let what = format!("{dir}: not a striped volume ({} is missing)", label::NAME);
+        Error::invalid(what, "give the directory that was the origin of the mount")
+    })
+}
+
+fn not_bound(dir: &Path) -> Error {
+    let what = format!(
+        "{}: a copy of a striped volume, whose objects are not yet those of its files",
+        dir.display()
+    );
+    Error::invalid(what, "mount it once: the first mount finds out whose each object is")
 }
 
 fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {

@@ -52,13 +52,23 @@ impl Server {
         index: usize,
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>> {
-        let found = PrivateDir::look(dir)?;
-        found.check_unchangeable()?;
-        let device = decorate(index, Arc::new(LocalDevice::open(dir)?));
-        let root = found.as_fd().try_clone_to_owned();
-        let root = root.map_err(Error::at(dir, "open the server's directory"))?.into();
-        let directory = Arc::new(LocalDirectory::to_read(root, dir.to_owned()));
-        Ok(Arc::new(Self::new(&format!("server-{index}"), dir, directory, device)))
+        let found = PrivateDir::open_to_read(dir)?;
+        Self::to_read(&found, &format!("server-{index}"), index, decorate)
+    }
+
+    /// The server `name` over a directory that belongs to us alone, in which nothing is made or changed.
+    pub(super) fn to_read(
+        dir: &PrivateDir,
+        name: &str,
+        index: usize,
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>> {
+        let path = dir.path();
+        let device = decorate(index, Arc::new(LocalDevice::open(path)?));
+        let root = dir.as_fd().try_clone_to_owned();
+        let root = root.map_err(Error::at(path, "open the server's directory"))?.into();
+        let directory = Arc::new(LocalDirectory::to_read(root, path.to_owned()));
+        Ok(Arc::new(Self::new(name, path, directory, device)))
     }
 
     /// The server `name` over the existing directory `dir`, on its file system's own device

@@ -1,5 +1,4 @@
-//! Changes of places and names that the tests of kills, power losses and failing devices go
-//! through.
+//! Changes of places and names, which the tests of kills, power losses and failing devices run.
 
 mod clean_copies;
 
@@ -15,11 +14,11 @@ use halocline_os::error::{Error, Result};
 use halocline_tier::{Chore, TierOptions};
 use halocline_vfs::{Engine, Make};
 
-use self::clean_copies::{STORIES_OF_ARCHIVING, STORIES_OF_COPIES};
+use self::clean_copies::{ARCHIVE_SCENARIOS, COPY_SCENARIOS};
 use crate::fixture::{BY, CALLER, Fixture, limited};
 
 /// Files by their paths, with their contents.
-pub(super) type TreeWalk = BTreeMap<String, Vec<u8>>;
+pub(super) type FileContents = BTreeMap<String, Vec<u8>>;
 
 /// Some changes, one after the other.
 pub(super) struct Scenario {
@@ -215,10 +214,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
             syncs(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
             moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
-            writes(|tier| tier.goes_on(b"below"), "away=away dir/deep=deep here=below"),
+            writes(|tier| tier.writes_more(b"below"), "away=away dir/deep=deep here=below"),
             syncs(Fixture::syncs, "away=away dir/deep=deep here=below"),
             moves(|tier| tier.moves_up("here"), "away=away dir/deep=deep here=below"),
-            writes(|tier| tier.goes_on(b"above"), "away=away dir/deep=deep here=above"),
+            writes(|tier| tier.writes_more(b"above"), "away=away dir/deep=deep here=above"),
             syncs(Fixture::syncs, "away=away dir/deep=deep here=above"),
         ],
     },
@@ -242,7 +241,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
                 BEGIN,
             ),
             names(|tier| tier.creates("made/new"), "away=away dir/deep=deep here=here made/new="),
-            writes(|tier| tier.goes_on(b"new"), "away=away dir/deep=deep here=here made/new=new"),
+            writes(
+                |tier| tier.writes_more(b"new"),
+                "away=away dir/deep=deep here=here made/new=new",
+            ),
             syncs(Fixture::syncs, "away=away dir/deep=deep here=here made/new=new"),
             moves(
                 |tier| tier.moves_down("made/new"),
@@ -316,8 +318,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 
 /// All scenarios, and which copies are kept in each.
 pub(super) fn scenarios() -> impl Iterator<Item = (&'static Scenario, Copies)> {
-    let of_copies = STORIES_OF_COPIES.iter().map(|scenario| (scenario, Copies::Keep));
-    let of_archiving = STORIES_OF_ARCHIVING.iter().map(|scenario| (scenario, Copies::Archive));
+    let of_copies = COPY_SCENARIOS.iter().map(|scenario| (scenario, Copies::Keep));
+    let of_archiving = ARCHIVE_SCENARIOS.iter().map(|scenario| (scenario, Copies::Archive));
     SCENARIOS.iter().map(|scenario| (scenario, Copies::None)).chain(of_copies).chain(of_archiving)
 }
 
@@ -341,7 +343,7 @@ impl Act {
 
 impl Scenario {
     /// The tree after `acts` of its acts.
-    pub(super) fn tree(&self, acts: usize) -> TreeWalk {
+    pub(super) fn tree(&self, acts: usize) -> FileContents {
         let files = if acts == 0 { BEGIN } else { self.acts[acts - 1].tree };
         let files = files.split(' ').map(|file| file.split_once('=').expect("path=content"));
         let bytes = |text: &str| if text == "BIG" { big() } else { text.as_bytes().to_vec() };
@@ -352,11 +354,11 @@ impl Scenario {
     /// between them may be torn: its bytes are those of one of the trees, or zero.
     pub(super) fn assert_between(
         &self,
-        found: &TreeWalk,
+        found: &FileContents,
         (first, last): (usize, usize),
         context: &dyn Fn() -> String,
     ) {
-        let trees: Vec<TreeWalk> = (first..=last).map(|acts| self.tree(acts)).collect();
+        let trees: Vec<FileContents> = (first..=last).map(|acts| self.tree(acts)).collect();
         let writes = self.acts[first..last].iter().any(|act| act.kind == Kind::Bytes);
         let torn = |path: &String, bytes: &[u8]| {
             let versions: Vec<&Vec<u8>> = trees.iter().filter_map(|tree| tree.get(path)).collect();
@@ -367,7 +369,7 @@ impl Scenario {
                         || (*byte == 0 && versions.iter().any(|version| at < version.len()))
                 })
         };
-        let is = |tree: &TreeWalk| {
+        let is = |tree: &FileContents| {
             tree.len() == found.len()
                 && tree.iter().zip(found).all(|((path, bytes), (other, found))| {
                     path == other && (bytes == found || torn(path, found))
@@ -377,7 +379,7 @@ impl Scenario {
     }
 }
 
-fn shown(tree: &TreeWalk) -> String {
+fn shown(tree: &FileContents) -> String {
     let short =
         |bytes: &Vec<u8>| String::from_utf8_lossy(&bytes[..bytes.len().min(8)]).into_owned();
     let files = tree.iter().map(|(path, bytes)| format!("{path}: {:?}", short(bytes)));
@@ -402,7 +404,7 @@ impl Fixture {
     }
 
     /// All files with their contents.
-    pub(super) fn tree(&self) -> TreeWalk {
+    pub(super) fn tree(&self) -> FileContents {
         let files = self.tier().files(Path::new("")).unwrap();
         let paths = files.iter().map(|file| file.path.to_str().unwrap().to_owned());
         paths.map(|path| (path.clone(), self.content(&path).expect("it is there"))).collect()
@@ -441,7 +443,7 @@ impl Fixture {
     fn overwrites(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let handle = self.tier().open(&self.node(path)?, libc::O_RDWR, CALLER)?;
         self.held.lock().push(handle);
-        self.goes_on(bytes)
+        self.writes_more(bytes)
     }
 
     fn creates(&self, path: &str) -> Result<()> {
@@ -451,7 +453,7 @@ impl Fixture {
         Ok(())
     }
 
-    fn goes_on(&self, bytes: &[u8]) -> Result<()> {
+    fn writes_more(&self, bytes: &[u8]) -> Result<()> {
         let held = self.held.lock();
         self.tier().write(held.last().expect("an open file"), 0, bytes, CALLER)
     }

@@ -13,22 +13,30 @@ const PART_MIN: u64 = 64 << 10;
 pub struct Region {
     /// Its first byte.
     pub offset: u64,
-    /// Its bytes.
+    /// Its bytes: to where its last request ends, or the next region begins.
     pub length: u64,
     /// Requests that begin in it.
     pub mix: Mix,
 }
 
+/// Requests that begin in one part of a file.
+#[derive(Debug, Default, Clone, Copy)]
+struct Part {
+    mix: Mix,
+    /// Where the last of them ends in the file.
+    end: u64,
+}
+
 /// Equal parts of a file, whose length doubles whenever the file turns out to be longer.
 #[derive(Debug)]
 pub(super) struct Regions {
-    parts: Box<[Mix; PARTS]>,
+    parts: Box<[Part; PARTS]>,
     part: u64,
 }
 
 impl Default for Regions {
     fn default() -> Self {
-        Self { parts: Box::new([Mix::default(); PARTS]), part: PART_MIN }
+        Self { parts: Box::new([Part::default(); PARTS]), part: PART_MIN }
     }
 }
 
@@ -37,33 +45,48 @@ impl Regions {
         loop {
             let index = usize::try_from(request.offset / self.part).unwrap_or(usize::MAX);
             if let Some(part) = self.parts.get_mut(index) {
-                return part.add(request);
+                part.end = part.end.max(request.end());
+                return part.mix.add(request);
             }
             for index in 0..PARTS / 2 {
                 let mut both = self.parts[2 * index];
-                both.join(&self.parts[2 * index + 1]);
+                let next = self.parts[2 * index + 1];
+                both.mix.join(&next.mix);
+                both.end = both.end.max(next.end);
                 self.parts[index] = both;
             }
-            self.parts[PARTS / 2..].fill(Mix::default());
+            self.parts[PARTS / 2..].fill(Part::default());
             self.part *= 2;
         }
     }
 
-    /// Merges adjacent parts with one mix; parts without requests between regions are in none.
+    /// Merges adjacent parts with one mix. Parts in which no request begins belong to the region whose requests reach into
+    /// them, or to none.
     pub(super) fn finish(self) -> Vec<Region> {
         let mut regions: Vec<Region> = Vec::new();
+        let mut part_end = 0;
         for (index, part) in self.parts.iter().enumerate() {
-            if part.requests() == 0 {
+            if part.mix.requests() == 0 {
                 continue;
             }
-            let (offset, length) = (index as u64 * self.part, self.part);
+            let begin = index as u64 * self.part;
             match regions.last_mut() {
-                Some(last) if last.offset + last.length == offset && !last.mix.differs(part) => {
-                    last.length += length;
-                    last.mix.join(part);
+                Some(last)
+                    if part_end.max(last.offset + last.length) >= begin
+                        && !last.mix.differs(&part.mix) =>
+                {
+                    last.length = last.length.max(part.end - last.offset);
+                    last.mix.join(&part.mix);
                 }
-                _ => regions.push(Region { offset, length, mix: *part }),
+                last => {
+                    if let Some(last) = last {
+                        last.length = last.length.min(begin - last.offset);
+                    }
+                    let length = part.end - begin;
+                    regions.push(Region { offset: begin, length, mix: part.mix });
+                }
             }
+            part_end = begin + self.part;
         }
         regions
     }
@@ -103,6 +126,29 @@ mod tests {
         regions.push(&at(FILE_END_MAX - 1, 1));
         let found = regions.finish();
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0].offset + found[0].length, found[1].offset / 63);
+        assert_eq!((found[0].offset, found[0].length), (0, 1));
+        assert_eq!(found[1].offset + found[1].length, FILE_END_MAX);
+    }
+
+    /// They ended where the part ended in which the last request begins, and each request longer than a part was a region.
+    #[test]
+    fn regions_end_where_requests_end() {
+        let mut regions = Regions::default();
+        for n in 0..3 {
+            regions.push(&at(n << 20, 1 << 20));
+        }
+        // Small requests up to 10000 bytes behind these, and a large one into which others begin.
+        for n in 0..100 {
+            regions.push(&at((3 << 20) + n * 100, 100));
+        }
+        regions.push(&at(5 << 20, 1 << 20));
+        for n in 0..100 {
+            regions.push(&at((5 << 20) + (512 << 10) + n * 100, 100));
+        }
+        let found = regions.finish();
+        let found: Vec<_> = found.iter().map(|r| (r.offset, r.length, r.mix.writes)).collect();
+        let [large, small] = [(0, 3 << 20, 3), (3 << 20, 10_000, 100)];
+        let [cut, last] = [(5 << 20, 512 << 10, 1), ((5 << 20) + (512 << 10), 10_000, 100)];
+        assert_eq!(found, [large, small, cut, last]);
     }
 }

@@ -20,7 +20,7 @@ impl Namespace {
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Node, Stat)> {
-        self.shown(parent, name, Errno::PERM)?;
+        self.refuse_hidden(parent, name, Errno::PERM)?;
         let dir = self.descriptor(parent)?;
         let acting = ActAs::new(by)?;
         match what {
@@ -47,7 +47,7 @@ impl Namespace {
         flags: i32,
         by: Maker,
     ) -> Result<(Node, Stat, File)> {
-        self.shown(parent, name, Errno::PERM)?;
+        self.refuse_hidden(parent, name, Errno::PERM)?;
         let dir = self.descriptor(parent)?;
         let flags = OFlags::from_bits_retain((flags & !libc::O_DIRECT).cast_unsigned());
         let always = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -55,7 +55,7 @@ impl Namespace {
         let file = openat(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777))?;
         drop(acting);
         let stat = stat_descriptor(file.as_fd())?;
-        let node = self.tree.intern(&stat, parent, name);
+        let node = self.nodes.intern(&stat, parent, name);
         Ok((node, stat, File::from(file)))
     }
 }

@@ -41,7 +41,7 @@ impl Removed {
 impl Namespace {
     /// Creates a hard link.
     pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
-        self.shown(parent, name, Errno::PERM)?;
+        self.refuse_hidden(parent, name, Errno::PERM)?;
         let fd = self.descriptor(node)?;
         let dir = self.descriptor(parent)?;
         linkat(CWD, proc_path(&fd), &dir, name, AtFlags::SYMLINK_FOLLOW)?;
@@ -104,8 +104,8 @@ impl Namespace {
         to: (&Node, &OsStr),
         flags: u32,
     ) -> Result<Option<Removed>> {
-        self.shown(from.0, from.1, Errno::NOENT)?;
-        self.shown(to.0, to.1, Errno::PERM)?;
+        self.refuse_hidden(from.0, from.1, Errno::NOENT)?;
+        self.refuse_hidden(to.0, to.1, Errno::PERM)?;
         let (from_dir, to_dir) = (self.descriptor(from.0)?, self.descriptor(to.0)?);
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let moved = statx::stat_at_as(from_dir.as_fd(), from.1, self.freshness)?;
@@ -154,7 +154,7 @@ impl Namespace {
     /// Examines what a name refers to, and makes sure that its live node, if any, keeps a descriptor when the name is
     /// removed.
     pub fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
-        self.shown(parent, name, Errno::NOENT)?;
+        self.refuse_hidden(parent, name, Errno::NOENT)?;
         let dir = self.descriptor(parent)?;
         // Opened before it is examined, so that the descriptor is of what was examined.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -186,7 +186,7 @@ impl Namespace {
         if let (Some(node), Some(fd)) = (&removed.node, removed.fd.take()) {
             node.remove_link(parent, name);
             if node.link().is_none() {
-                self.tree.descriptors.keep(node, fd);
+                self.nodes.descriptors.keep(node, fd);
             }
         }
     }

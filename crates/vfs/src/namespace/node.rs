@@ -33,7 +33,7 @@ pub(super) struct Inode {
     /// Fingerprint of size and times at the last call of [`Node::note_seen`]; 0 before that.
     seen: AtomicU64,
     pub(super) state: Mutex<State>,
-    tree: Weak<Tree>,
+    table: Weak<NodeTable>,
 }
 
 #[derive(Default)]
@@ -153,12 +153,10 @@ impl Node {
 
 impl Drop for Inode {
     fn drop(&mut self) {
-        if let Some(tree) = self.tree.upgrade() {
-            tree.forget(self);
-        }
-        let counted = self.state.get_mut().counted;
-        if counted && let Some(tree) = self.tree.upgrade() {
-            tree.descriptors.uncount();
+        let Some(table) = self.table.upgrade() else { return };
+        table.forget(self);
+        if self.state.get_mut().counted {
+            table.descriptors.uncount();
         }
     }
 }
@@ -174,27 +172,27 @@ impl Drop for Pin {
     fn drop(&mut self) {
         if self.held {
             self.node.0.state.lock().pins -= 1;
-            if let Some(tree) = self.node.0.tree.upgrade() {
-                tree.descriptors.unpin();
+            if let Some(table) = self.node.0.table.upgrade() {
+                table.descriptors.unpin();
             }
         }
     }
 }
 
 /// The live nodes by inode, and their descriptors.
-pub(super) struct Tree {
+pub(super) struct NodeTable {
     nodes: Mutex<HashMap<(u64, u64), Weak<Inode>>>,
     root: OnceLock<(u64, u64)>,
     pub(super) descriptors: Descriptors,
 }
 
-impl fmt::Debug for Tree {
+impl fmt::Debug for NodeTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tree").field("live", &self.nodes.lock().len()).finish_non_exhaustive()
+        f.debug_struct("NodeTable").field("live", &self.nodes.lock().len()).finish_non_exhaustive()
     }
 }
 
-impl Tree {
+impl NodeTable {
     pub(super) fn new(descriptors: Descriptors) -> Self {
         Self { nodes: Mutex::default(), root: OnceLock::new(), descriptors }
     }
@@ -232,7 +230,7 @@ impl Tree {
             used: AtomicBool::new(false),
             seen: AtomicU64::new(0),
             state: Mutex::default(),
-            tree: Arc::downgrade(self),
+            table: Arc::downgrade(self),
         });
         nodes.insert(key, Arc::downgrade(&inode));
         Node(inode)

@@ -43,26 +43,26 @@ fn one_inode_is_one_node() {
 #[test]
 fn more_nodes_than_descriptors_stay_usable() {
     let (dir, mut namespace) = tree();
-    let tree = Arc::new(Tree::new(Descriptors::with_bounds(16, 4)));
+    let nodes = Arc::new(NodeTable::new(Descriptors::with_bounds(16, 4)));
     let root = rustix::fs::openat(CWD, dir.path(), OFlags::PATH, Mode::empty()).unwrap();
     let stat = stat_descriptor(&root).unwrap();
-    namespace.root = tree.root(&stat, root);
-    namespace.tree = tree;
+    namespace.root = nodes.root(&stat, root);
+    namespace.nodes = nodes;
     fs::create_dir_all(dir.path().join("d/e")).unwrap();
     let (d, _) = namespace.lookup(&namespace.root(), name("d")).unwrap();
     let (e, _) = namespace.lookup(&d, name("e")).unwrap();
-    let mut nodes = Vec::new();
+    let mut found = Vec::new();
     for i in 0..500_u32 {
         fs::write(dir.path().join(format!("d/e/{i}")), i.to_string()).unwrap();
-        nodes.push(namespace.lookup(&e, name(&i.to_string())).unwrap().0);
+        found.push(namespace.lookup(&e, name(&i.to_string())).unwrap().0);
     }
     for pass in 0..2 {
-        for (i, node) in nodes.iter().enumerate() {
+        for (i, node) in found.iter().enumerate() {
             let len = namespace.stat(node).unwrap().raw.st_size;
             assert_eq!(len, i64::try_from(i.to_string().len()).unwrap(), "pass {pass}");
         }
     }
-    let open = nodes.iter().filter(|node| node.0.state.lock().fd.is_some()).count();
+    let open = found.iter().filter(|node| node.0.state.lock().fd.is_some()).count();
     assert!(open <= 20, "{open} descriptors are open for 500 nodes");
 }
 

@@ -12,9 +12,9 @@ use super::{Namespace, Node, proc_path};
 use halocline_os::error::Result;
 
 /// Buffer size tried first: most values fit.
-const FIRST_ROOM: usize = 512;
+const BUFFER_BYTES: usize = 512;
 /// The kernel's own limit of a value and of a list of names.
-const ROOM_MAX: usize = 1 << 16;
+const BUFFER_BYTES_MAX: usize = 1 << 16;
 /// Prefixes of all of Halocline's extended attributes.
 const PREFIXES: [&[u8]; 2] = [b"user.halocline.", b"trusted.halocline."];
 
@@ -54,7 +54,7 @@ impl Namespace {
 /// Value of an extended attribute of a descriptor, which may be `O_PATH`, as in the other functions here.
 pub fn get_on(fd: &impl AsFd, name: &OsStr) -> Result<Vec<u8>> {
     let path = proc_path(fd);
-    with_room(|room| getxattr(&path, name.as_bytes(), room))
+    with_buffer(|buffer| getxattr(&path, name.as_bytes(), buffer))
 }
 
 /// Whether an open file has an extended attribute with a value; the descriptor must not be `O_PATH`.
@@ -65,7 +65,7 @@ pub fn is_set(file: &File, name: &OsStr) -> bool {
 /// NUL-terminated names of the extended attributes.
 pub fn list_on(fd: &impl AsFd) -> Result<Vec<u8>> {
     let path = proc_path(fd);
-    with_room(|room| listxattr(&path, room))
+    with_buffer(|buffer| listxattr(&path, buffer))
 }
 
 /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
@@ -79,11 +79,12 @@ pub fn remove_on(fd: &impl AsFd, name: &OsStr) -> Result<()> {
     Ok(removexattr(proc_path(fd), name.as_bytes())?)
 }
 
-fn with_room(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
-    let mut value = vec![0; FIRST_ROOM];
+/// What `call` writes into a buffer, which is made larger if it is too small.
+fn with_buffer(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
+    let mut value = vec![0; BUFFER_BYTES];
     let len = match call(&mut value) {
         Err(Errno::RANGE) => {
-            value.resize(ROOM_MAX, 0);
+            value.resize(BUFFER_BYTES_MAX, 0);
             call(&mut value)?
         }
         other => other?,

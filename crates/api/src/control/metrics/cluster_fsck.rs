@@ -61,3 +61,23 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
         "What does not fit together, or could not be read, and is left as it is.",
     ),
 ];
+
+pub(super) const CLUSTER_RECOVER: &[Metric] = &[
+    metric("[].session", "number", "The life of the node's mount that is ended."),
+    metric("[].node", "text", "The node's name."),
+    metric("[].is_ended", "bool", "Whether it is ended now; false with `--dry-run`."),
+    metric("[].cache", "path", "Where its cache was found."),
+    metric("[].bytes", "bytes", "What was brought to the origin; 0 with `--dry-run`."),
+];
+
+pub(super) const CLUSTER_FORGET: &[Metric] = &[
+    metric("[].session", "number", "The life of the node's mount that is ended."),
+    metric("[].node", "text", "The node's name."),
+    metric("[].is_ended", "bool", "Whether it is ended now; false with `--dry-run`."),
+    metric(
+        "[].files",
+        "list of paths",
+        "Files to which it may have written last: those writes are lost. `inode NUMBER` where no name is found.",
+    ),
+    metric("[].is_complete", "bool", "Whether no other files can have lost any."),
+];

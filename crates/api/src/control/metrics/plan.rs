@@ -11,13 +11,35 @@ pub(super) const PLAN: &[Metric] = &[
     metric(
         "gain_over_def",
         "share",
-        "Throughput of the chosen layout over that of `def`, less one.",
+        "Throughput of the requests under the chosen layout over that under `def`, less one.",
     ),
     metric("best_gain", "share", "The same of the best layout, also where it is below the spread."),
     metric(
         "spread",
         "share",
         "How far gains differ between parts of the trace: below it none is one.",
+    ),
+    metric(
+        "few_requests",
+        "yes or no",
+        "There are fewer than 64 requests: hardly anything can be said of others.",
+    ),
+    metric(
+        "io_share",
+        "share or null",
+        "Share of the trace's time in which a request was under way; null where not all requests have a duration.",
+    ),
+    metric(
+        "job.def_seconds",
+        "seconds",
+        "Time of the whole trace on simulated servers under `def`, each process going on after the time that it computed \
+         between its requests. `job` is null where no layout gains more than the spread, or requests have no durations.",
+    ),
+    metric("job.seconds", "seconds", "The same under the layout that is best for the requests."),
+    metric(
+        "job.gain",
+        "share",
+        "How much faster the job is, less one; below 0.01 `def` is chosen.",
     ),
     metric(
         "ties[].file",

@@ -6,7 +6,7 @@ use super::advise::{ADVISE, ADVISED_USE};
 use super::benched_advice::{BENCH_ADVISE, USES};
 use super::benched_cluster::{BENCH_CLUSTER, CLUSTER_RUN};
 use super::benched_metadata::BENCH_METADATA;
-use super::cluster_fsck::{CLUSTER_FSCK, CLUSTER_FSCK_TIER};
+use super::cluster_fsck::{CLUSTER_FORGET, CLUSTER_FSCK, CLUSTER_FSCK_TIER, CLUSTER_RECOVER};
 use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_NODES, CLUSTER_STATUS,
     CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
@@ -15,7 +15,8 @@ use super::placement::{APPLY, VERIFY};
 use super::plan::{PLAN, PLANNED_LAYOUT};
 use super::simulate::SIMULATE;
 use super::table::{
-    CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
+    CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOB_PLACES, JOBS, MOVE, REPORT, RULES, STATUS, TIER,
+    WHERE,
 };
 use super::tokens::TOKENS;
 use super::trace::{CURVE, PLAYED, TRACE};
@@ -89,6 +90,12 @@ pub static SECTIONS: &[Section] = &[
         within: &[],
     },
     Section {
+        commands: "`halocline where PATH --job JOB.json --json`",
+        about: "On which nodes the files of a job are, on a tier that nodes share; see [SHARED_TIER.md](SHARED_TIER.md).",
+        metrics: JOB_PLACES,
+        within: &[],
+    },
+    Section {
         commands: "`halocline explain PATH OFFSET LENGTH --json`",
         about: "What would happen with a request, and why; see [ALGORITHMS.md](ALGORITHMS.md).",
         metrics: EXPLAIN,
@@ -122,6 +129,18 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline cluster tokens ORIGIN FILE --json`",
         about: "Who holds and who waits for which bytes of a file.",
         metrics: CLUSTER_TOKENS,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster recover ORIGIN NODE --json`",
+        about: "Each session of the node that was brought to its end.",
+        metrics: CLUSTER_RECOVER,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster forget ORIGIN NODE --json`",
+        about: "Each session of the node that was given up.",
+        metrics: CLUSTER_FORGET,
         within: &[],
     },
     Section {

@@ -189,6 +189,7 @@ pub(super) const TIER: &[Metric] = &[
     metric("ssd_files", "number, gauge", "Files on the SSD."),
     metric("high_bytes", "bytes", "Above this files are demoted in the background,"),
     metric("low_bytes", "bytes", "down to this."),
+    metric("waiting_bytes", "bytes, gauge", "Bytes that are to be demoted and have not been yet."),
     metric("promoted.files", "number, counter", "Files brought to the SSD."),
     metric("promoted.bytes", "bytes, counter", "Their bytes."),
     metric("demoted.files", "number, counter", "Files moved to lower tiers, spilled ones too."),
@@ -258,7 +259,18 @@ pub(super) const JOBS: &[Metric] = &[
     metric("[].references", "number", "References of this node in it."),
     metric("[].position", "number, gauge", "References seen so far, or skipped."),
     metric("[].files", "number", "Distinct files in it."),
-    metric("[].state", "word", "`waiting`, `running`, `stopped`, `done` or `deviated`."),
+    metric(
+        "[].state",
+        "word",
+        "`waiting`, `running`, `stopped`, `done` or `deviated`; `elsewhere` where nodes share a tier and only others have references.",
+    ),
+];
+
+pub(super) const JOB_PLACES: &[Metric] = &[
+    metric("nodes[].node", "text", "The node, or null for the disk that all nodes share."),
+    metric("nodes[].files", "number", "Files of the job on its SSD."),
+    metric("nodes[].bytes", "bytes", "Their bytes; the node with the most is first."),
+    metric("missing_files", "number", "Files of the job that are not there."),
 ];
 
 pub(super) const RULES: &[Metric] = &[

@@ -21,6 +21,11 @@ pub(super) const TOKENS: &[Metric] = &[
         "number, counter",
         "Ranges that were taken away: given up because other nodes wanted them.",
     ),
+    metric(
+        "given_back",
+        "number, counter",
+        "Files that rested, of which it gave back all tokens because it had those of too many files.",
+    ),
     metric("direct", "number, counter", "Grants of contended ranges."),
     metric(
         "refused",

@@ -106,7 +106,11 @@ pub(super) const TRACE: &[Metric] = &[
     ),
     metric("files[].phases[].bursts", "number", "Stretches without a pause of a second."),
     metric("files[].regions[].offset", "bytes", "First byte of the region."),
-    metric("files[].regions[].length", "bytes", "Its length."),
+    metric(
+        "files[].regions[].length",
+        "bytes",
+        "Its length: to where its last request ends, or the next region begins.",
+    ),
     metric("files[].regions[].reads", "number", "Reads that begin in it."),
     metric("files[].regions[].writes", "number", "Writes that begin in it."),
     metric("files[].regions[].read_bytes", "bytes", "Bytes of these reads."),

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::decide::{Seconds, Use};
 use crate::command::judge::{self, Replay};
-use crate::command::plan::source;
+use crate::command::plan::{no_plan, source};
 use crate::command::simulate::tiered::traced_files;
 use crate::command::simulate::traced::{Traced, refused};
 use crate::failure::Failure;
@@ -98,13 +98,8 @@ impl<'a> Case<'a> {
         let there = judge::servers(set).map_err(Failure::refused)?;
         let mut replays = Replay::new(set);
         let plan = planner::plan(&there, &seen.workload, &mut replays, seen.completeness.weight());
-        let stripes = plan.map_err(|error| error.to_string()).and_then(|plan| {
-            let layouts = &plan.choice().layouts;
-            let files = layouts.files.iter();
-            let files: Result<_, String> =
-                files.map(|(number, it)| Ok((*number, judge::file_layout(it)?))).collect();
-            Ok((files?, judge::file_layout(&layouts.default)?))
-        });
+        let stripes = plan.map_err(|error| no_plan(&seen, &error));
+        let stripes = stripes.and_then(|plan| Replay::file_layouts(&plan.choice().layouts));
         let mut widths = vec![0; set.len()];
         for server in &sides.slow {
             widths[*server] = STRIPE;

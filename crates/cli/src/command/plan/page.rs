@@ -18,6 +18,7 @@ use halocline_plan::servers::Servers;
 use halocline_sim::ServerSet;
 use halocline_sim::replay::ServerOutcome;
 
+use super::job::Job;
 use super::picture::Picture;
 use super::report;
 use super::source::TraceSummary;
@@ -56,6 +57,7 @@ struct Page<'a> {
     set: &'a ServerSet,
     servers: &'a Servers,
     outcome: &'a Outcome,
+    job: Option<&'a Job>,
     loads: Vec<Load>,
 }
 
@@ -69,14 +71,13 @@ impl Page<'_> {
 /// Writes the page for a plan to `file`, which appears under its name only once it is complete.
 pub(super) fn write(
     file: &Path,
-    trace: &Path,
-    seen: &TraceSummary,
+    (trace, seen): (&Path, &TraceSummary),
     (set, servers): (&ServerSet, &Servers),
-    outcome: &Outcome,
+    (outcome, job): (&Outcome, Option<&Job>),
 ) -> Result<(), Failure> {
     let Some(picture) = &seen.picture else { return Ok(()) };
     let loads = loads(seen, set, outcome)?;
-    let page = Page { trace, seen, picture, set, servers, outcome, loads };
+    let page = Page { trace, seen, picture, set, servers, outcome, job, loads };
     let text = page.html()?;
     let out = Replacement::begin(file).map_err(Error::at(file, "write the page"))?;
     out.file().write_all(text.as_bytes()).map_err(Error::at(file, "write the page"))?;

@@ -35,9 +35,6 @@ pub(crate) struct Picture {
     /// Requests and bytes of reads and writes.
     pub(crate) mix: halocline_trace::analysis::Mix,
     begin_ns: u64,
-    timed: u64,
-    timed_until_ns: u64,
-    busy_ns: u64,
 }
 
 impl Picture {
@@ -55,21 +52,11 @@ impl Picture {
             sizes: [summary.read_sizes, summary.write_sizes],
             mix: summary.mix,
             begin_ns: summary.begin_ns,
-            timed: 0,
-            timed_until_ns: 0,
-            busy_ns: 0,
         }
     }
 
     /// Takes a request; they come in the order of their start.
     pub(crate) fn push(&mut self, request: &Request) {
-        if let Some(duration) = request.duration_ns {
-            self.timed += 1;
-            let end = request.start_ns.saturating_add(duration);
-            let from = request.start_ns.max(self.timed_until_ns);
-            self.busy_ns += end.saturating_sub(from);
-            self.timed_until_ns = self.timed_until_ns.max(end);
-        }
         let Some(map) = self.maps.iter_mut().find(|map| map.file == request.file) else { return };
         let column = cell(
             request.start_ns.saturating_sub(self.begin_ns),
@@ -82,13 +69,6 @@ impl Picture {
         for count in &mut counts[column * ROWS + first..=column * ROWS + last] {
             *count = count.saturating_add(1);
         }
-    }
-
-    /// Seconds in which at least one request was under way; `None` where the trace does not say it of each.
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
-    pub(crate) fn busy_seconds(&self) -> Option<f64> {
-        let known = self.timed > 0 && self.timed == self.mix.requests() && self.busy_ns > 0;
-        known.then_some(self.busy_ns as f64 * 1e-9)
     }
 }
 
@@ -104,7 +84,7 @@ mod tests {
     use halocline_trace::analysis::Analysis;
 
     #[test]
-    fn cells_count_what_touches_them_and_time_is_counted_once() {
+    fn cells_count_what_touches_them() {
         let request = |start_ns, op, offset, length| Request {
             start_ns,
             duration_ns: Some(100),
@@ -132,8 +112,5 @@ mod tests {
         assert_eq!(reads.iter().sum::<u32>(), 32);
         assert_eq!((writes[1], writes[COLUMNS * ROWS - 1]), (1, 1));
         assert_eq!(writes.iter().sum::<u32>(), 2);
-        // 1000 to 1150 and 5790 to 5890.
-        let busy = picture.busy_seconds().expect("each has a duration");
-        assert!((busy - 250e-9).abs() < 1e-15, "{busy}");
     }
 }

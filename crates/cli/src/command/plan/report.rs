@@ -8,6 +8,7 @@ use halocline_plan::planner::{Judged, Name, Outcome};
 use halocline_plan::servers::Servers;
 use serde::Serialize;
 
+use super::job::Job;
 use super::source::TraceSummary;
 use crate::print::say;
 use crate::text;
@@ -28,6 +29,9 @@ pub(crate) struct Json {
     gain_over_def: f64,
     best_gain: f64,
     spread: f64,
+    few_requests: bool,
+    io_share: Option<f64>,
+    job: Option<Job>,
     ties: Vec<TieJson>,
     replays: usize,
 }
@@ -60,7 +64,7 @@ struct TieJson {
 }
 
 /// For scripts.
-pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome) -> Json {
+pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome, job: Option<Job>) -> Json {
     let name = |number| text::line(&String::from_utf8_lossy(seen.name(number)));
     let layouts = Name::ALL.into_iter().map(|which| {
         let layout = match outcome.of(which) {
@@ -82,6 +86,9 @@ pub(crate) fn json(seen: &TraceSummary, outcome: &Outcome) -> Json {
         gain_over_def: outcome.gain_over_def,
         best_gain: outcome.best_gain,
         spread: outcome.spread.min(1e9),
+        few_requests: seen.has_few_requests(),
+        io_share: seen.io_time.share(),
+        job,
         ties: ties.collect(),
         replays: outcome.replays,
     }
@@ -103,7 +110,7 @@ fn layout_json(seen: &TraceSummary, judged: &Judged) -> LayoutJson {
 }
 
 /// For people.
-pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome) {
+pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, job: Option<&Job>) {
     let count =
         |number: u64, what: &str| counted(usize::try_from(number).unwrap_or(usize::MAX), what);
     let workload = &seen.workload;
@@ -120,7 +127,14 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome) {
         say!("{others} to further files, which keep the default layout");
     }
     say!("");
-    say!("layout   simulated   predicted      MB/s   on SSDs   SSDs full");
+    say!(
+        "{:<6} {:>12} {:>12} {:>9} {:>9}   SSDs full",
+        "layout",
+        "simulated",
+        "predicted",
+        "MB/s",
+        "on SSDs"
+    );
     for which in Name::ALL {
         match outcome.of(which) {
             Ok(judged) => print_row(which, judged, workload.bytes),
@@ -132,21 +146,10 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome) {
         let name = text::line(&String::from_utf8_lossy(seen.name(ties.file)));
         say!("{name}: psa cannot tell {} of stripes apart", counted(ties.candidates.len(), "pair"));
     }
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    recommend(seen, outcome, job);
     if outcome.chosen == Name::Def {
-        say!(
-            "recommended: leave the layout alone; the best of the others gains {}, and the spread is {}",
-            percent(outcome.best_gain),
-            percent(outcome.spread)
-        );
         return;
     }
-    say!(
-        "recommended: {}, with {} more throughput than def, give or take {}",
-        outcome.chosen.text(),
-        percent(outcome.gain_over_def),
-        percent(outcome.spread)
-    );
     for file in workload.files.iter().take(SHOWN) {
         say!("{}", text::line(&String::from_utf8_lossy(seen.name(file.number))));
         print_parts(servers, outcome.choice().layouts.of(file.number));
@@ -156,16 +159,66 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome) {
     }
 }
 
+fn recommend(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) {
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let [best, spread] = [outcome.best_gain, outcome.spread].map(percent);
+    match (outcome.chosen, job) {
+        (Name::Def, None) => say!(
+            "recommended: leave the layout alone; the best of the others gains {best}, and the spread is {spread}"
+        ),
+        (Name::Def, Some(_)) => say!(
+            "recommended: leave the layout alone; the job hardly waits for its requests, which {} would give\n\
+             {best} more throughput, give or take {spread}",
+            outcome.best.text()
+        ),
+        (chosen, _) => say!(
+            "recommended: {}, with {best} more throughput than def, give or take {spread}",
+            chosen.text()
+        ),
+    }
+    for line in job_lines(seen, outcome, job) {
+        say!("{line}");
+    }
+}
+
+/// What the best layout is worth to the job, if that is known.
+pub(super) fn job_lines(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) -> Vec<String> {
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let Some(job) = job else {
+        let lines = [
+            "that is of the requests alone: the trace does not say how long they took, so what it is",
+            "worth to a job that also computes is not known",
+        ];
+        let is_of_interest = outcome.chosen != Name::Def;
+        return lines.into_iter().filter(|_| is_of_interest).map(str::to_owned).collect();
+    };
+    let [def, planned] = [job.def_seconds, job.seconds].map(text::seconds);
+    let share = match seen.io_time.share() {
+        Some(share) if share < 5e-4 => "less than 0.1 %".to_owned(),
+        share => share.map(percent).unwrap_or_default(),
+    };
+    vec![
+        format!(
+            "the job had a request under way in {share} of its time; when it computes as before, it takes"
+        ),
+        format!(
+            "{def} with def and {planned} with {}: it gains {}",
+            outcome.best.text(),
+            percent(job.gain)
+        ),
+    ]
+}
+
 fn print_row(which: Name, judged: &Judged, bytes: u64) {
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     let rate = bytes as f64 / judged.simulated_seconds.max(1e-12) / 1e6;
     let full =
         judged.full_after_seconds.map_or("-".to_owned(), |s| format!("after {}", text::seconds(s)));
     say!(
-        "{:<6} {:>9.3} s {:>9.3} s {:>9.1} {:>9}   {full}",
+        "{:<6} {:>12} {:>12} {:>9.1} {:>9}   {full}",
         which.text(),
-        judged.simulated_seconds,
-        judged.predicted_seconds,
+        text::seconds(judged.simulated_seconds),
+        text::seconds(judged.predicted_seconds),
         rate,
         text::bytes(judged.ssd_bytes)
     );

@@ -9,10 +9,14 @@ use halocline_trace::analysis::Analysis;
 use halocline_trace::{Completeness, Reader, Request};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::io_time::IoTime;
 use super::picture::Picture;
 use crate::failure::Failure;
 use crate::reading::{self, Reading};
 use crate::text;
+
+/// With fewer requests the four parts whose gains are compared have a handful each, and their spread says little.
+const FEW_REQUESTS: u64 = 64;
 
 /// A trace as the planner sees it.
 #[derive(Debug)]
@@ -23,12 +27,19 @@ pub(crate) struct TraceSummary {
     pub(crate) digest: String,
     /// How much of what happened it holds.
     pub(crate) completeness: Completeness,
+    /// When its requests were under way.
+    pub(crate) io_time: IoTime,
     /// What a report shows of it; only [`summarize_for_report`] sees that.
     pub(crate) picture: Option<Picture>,
     names: Vec<Vec<u8>>,
 }
 
 impl TraceSummary {
+    /// Whether it has so few requests that hardly anything can be said of others like them.
+    pub(crate) const fn has_few_requests(&self) -> bool {
+        self.workload.requests < FEW_REQUESTS
+    }
+
     /// Name of a file of the trace.
     pub(crate) fn name(&self, number: u32) -> &[u8] {
         self.names.get(number as usize).map_or(b"", Vec::as_slice)
@@ -50,9 +61,11 @@ fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
     let (first, digest) = pass(path, |request| analysis.push(request))?;
     let summary = analysis.finish();
     let mut aggregator = Aggregator::new(&summary);
+    let mut io_time = IoTime::default();
     let mut picture = closely.then(|| Picture::new(&summary));
     let (second, again) = pass(path, |request| {
         aggregator.push(request);
+        io_time.push(request);
         if let Some(picture) = &mut picture {
             picture.push(request);
         }
@@ -69,6 +82,7 @@ fn summary_of(path: &Path, closely: bool) -> Result<TraceSummary, Failure> {
         digest,
         completeness: first.completeness().clone(),
         names: names.collect(),
+        io_time,
         picture,
     })
 }

@@ -12,6 +12,7 @@ use super::traced::{Traced, refused, tell_if_partial};
 use crate::command::print_json;
 use crate::failure::Outcome;
 use crate::print::say;
+use crate::text;
 
 /// What `simulate --cache-size --json` prints.
 #[derive(Debug, Serialize)]
@@ -58,10 +59,10 @@ pub(super) fn execute(
     }
     say!("SIMULATED: a cache of {}", format_bytes(cache_size));
     say!(
-        "{:10}{:>11}{:>11}{:>10}{:>12}{:>12}{:>12}",
+        "{:9} {:>11} {:>11} {:>9} {:>11} {:>11} {:>11}",
         "policy",
-        "seconds",
-        "drained s",
+        "time",
+        "drained",
         "MB/s",
         "on cache",
         "MB filled",
@@ -78,10 +79,10 @@ fn tell_of(done: &CacheOutcome) {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let served = (done.cache_read_bytes + done.cache_written_bytes) as f64;
     say!(
-        "{:10}{:>11.3}{:>11.3}{:>10.1}{:>11.1}%{:>12.1}{:>12.1}",
+        "{:9} {:>11} {:>11} {:>9.1} {:>10.1}% {:>11.1} {:>11.1}",
         done.policy,
-        done.foreground_seconds,
-        done.total_seconds,
+        text::seconds(done.foreground_seconds),
+        text::seconds(done.total_seconds),
         megabytes(done.bytes) / done.foreground_seconds.max(1e-12),
         served / done.bytes.max(1) as f64 * 100.0,
         megabytes(done.filled_bytes),

@@ -13,6 +13,7 @@ use super::traced::{Traced, refused, tell_if_partial};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::print::say;
+use crate::text;
 
 /// What `simulate --tier-size --json` prints.
 #[derive(Debug, Serialize)]
@@ -51,10 +52,10 @@ pub(super) fn execute(
     }
     say!("SIMULATED: a file tier of {}", format_bytes(tier_size));
     say!(
-        "{:10}{:>11}{:>11}{:>10}{:>11}{:>13}{:>13}",
+        "{:9} {:>11} {:>11} {:>9} {:>10} {:>12} {:>12}",
         "policy",
-        "seconds",
-        "moved s",
+        "time",
+        "moved",
         "MB/s",
         "on SSD",
         "MB promoted",
@@ -78,10 +79,10 @@ fn tell_of(done: &TierOutcome) {
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let served = (done.ssd_read_bytes + done.ssd_written_bytes) as f64;
     say!(
-        "{:10}{:>11.3}{:>11.3}{:>10.1}{:>10.1}%{:>13.1}{:>13.1}",
+        "{:9} {:>11} {:>11} {:>9.1} {:>9.1}% {:>12.1} {:>12.1}",
         done.policy,
-        done.foreground_seconds,
-        done.total_seconds,
+        text::seconds(done.foreground_seconds),
+        text::seconds(done.total_seconds),
         megabytes(done.bytes) / done.foreground_seconds.max(1e-12),
         served / done.bytes.max(1) as f64 * 100.0,
         megabytes(done.promoted_bytes),

@@ -184,8 +184,8 @@ fn print_file(file: &FileReport) {
         format!("{} all together; {} by process", named(file.pattern), patterns(&file.streams));
     field("  pattern", &pattern);
     for phase in file.phases.iter().take(PARTS_SHOWN) {
-        let (begin, end) = (seconds(phase.begin_ns), seconds(phase.end_ns));
-        field("  phase", &format!("{begin:.3} to {end:.3} s: {}", mixed(&phase.mix)));
+        let [begin, end] = [phase.begin_ns, phase.end_ns].map(|ns| text::seconds(seconds(ns)));
+        field("  phase", &format!("{begin} to {end}: {}", mixed(&phase.mix)));
     }
     more(file.phases.len(), "phase");
     for region in file.regions.iter().take(PARTS_SHOWN) {

@@ -1,18 +1,18 @@
 //! Requests a token from the store.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Instant;
 
 use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
-use halocline_model::token::{Answer, Demand, Held, Life, Mode, Session, Tokens};
+use halocline_model::token::{Answer, Demand, Held, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 
-use super::super::{Shared, cluster_error};
+use super::super::cluster_error;
+use super::explaining::bytes;
 use super::{Attempt, File};
 use crate::counters::add;
-use crate::store::{Lease, Reading, Roll, StoreError, Swap};
+use crate::store::{Reading, StoreError, Swap};
 
 /// Lost races after which a request pauses.
 const RACES: u32 = 16;
@@ -94,8 +94,9 @@ impl File {
         let node = self.shared.registry.name(held.session);
         Error::Cluster {
             what: format!(
-                "bytes {} to {} of inode {}: {node} is gone and may have newer ones",
-                held.range.start, held.range.end, self.id.inode
+                "{} of inode {}: {node} is gone and may have newer ones",
+                bytes(held.range),
+                self.id.inode
             ),
             remedy: "recover it: halocline cluster recover ORIGIN NODE --cluster URL".to_owned(),
         }
@@ -127,10 +128,10 @@ impl File {
             None => Tokens::new(roll.partitions[partition]),
         };
         if poll.is_some_and(|count| count % CHECK_EVERY == 0) {
-            roll = shared.declare_gone(&value)?;
+            roll = shared.roll.declare_gone(&value, session, &shared.registry)?;
         }
         for _ in 0..RACES {
-            roll = shared.knowing(roll, &value)?;
+            roll = shared.roll.knowing(roll, &value)?;
             if !roll.members.grants(roll.epoch) {
                 return Ok(Asked::Waits(shared.upkeep.why()));
             }
@@ -233,49 +234,4 @@ enum Asked {
     /// What this node holds there must be given up first: cached bytes became contended, or contended ones cacheable.
     GiveFirst(ByteRange),
     Lost(Held),
-}
-
-impl Shared {
-    /// A roll under which tokens are granted, if there is one.
-    fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
-        let roll = self.roll.known();
-        if roll.members.grants(roll.epoch) {
-            return Ok(roll);
-        }
-        let roll = self.roll.refresh()?;
-        if roll.epoch != *self.upkeep.asserted.lock() {
-            self.upkeep.wake();
-        } else if !roll.members.grants(roll.epoch) {
-            self.confirm()?;
-        }
-        Ok(self.roll.known())
-    }
-
-    /// A roll that is not older than the tokens if that matters, that is, if they name a session that is not known to
-    /// be alive.
-    fn knowing(&self, roll: Arc<Roll>, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
-        let mut others = tokens.all().iter().map(|held| held.session).chain(tokens.waiters());
-        let is_live = |session: Session| roll.members.life(session) == Some(Life::Live);
-        if others.all(is_live) { Ok(roll) } else { self.roll.refresh() }
-    }
-
-    /// Checks whether the sessions that have or want tokens of a file are still alive.
-    fn declare_gone(&self, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
-        let mut roll = self.roll.refresh()?;
-        let held = tokens.all().iter().map(|held| held.session);
-        let sessions: BTreeSet<Session> = held.chain(tokens.waiters()).collect();
-        for session in sessions {
-            let is_live = roll.members.life(session) == Some(Life::Live);
-            if session == self.session || !is_live || !roll.is_over(session) {
-                continue;
-            }
-            let mut members = roll.members.clone();
-            members.lease_is_over(session);
-            if self.store.swap_members(&roll, &members, Lease::IsOver(session))? {
-                tracing::warn!("{} is gone: its lease is over", self.registry.name(session));
-            }
-            roll = self.roll.refresh()?;
-        }
-        Ok(roll)
-    }
 }

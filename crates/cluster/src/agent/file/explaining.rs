@@ -122,7 +122,7 @@ impl File {
     }
 }
 
-fn bytes(range: ByteRange) -> String {
+pub(super) fn bytes(range: ByteRange) -> String {
     match range.end {
         u64::MAX => format!("bytes {} to the end", range.start),
         end => format!("bytes {} to {end}", range.start),

@@ -101,6 +101,24 @@ impl File {
             && self.tell_given(range, keep)
     }
 
+    /// Gives up a range if nothing uses or wants anything of the file; `None` if something does, `false` if it must be tried
+    /// again.
+    pub(in crate::agent) fn give_at_rest(&self, range: ByteRange) -> Option<bool> {
+        let _closed = {
+            let state = &mut *self.state.lock();
+            let is_at_rest = state.active.is_empty() && !state.wanted;
+            state.pieces.at_rest_since().filter(|_| is_at_rest)?;
+            state.pieces.close(range);
+            Closed { file: self, range }
+        };
+        let given = self.bring_to_origin(range, false) && self.tell_given(range, None);
+        if !given {
+            let now = self.shared.options.clock.boot_instant();
+            self.state.lock().pieces.note_use(now);
+        }
+        Some(given)
+    }
+
     /// Drops a range from the caches, and from the tokens that the node believes to hold, because its lease lapsed.
     /// `false` if it must be tried again.
     pub(in crate::agent) fn drop_range(&self, range: ByteRange) -> bool {

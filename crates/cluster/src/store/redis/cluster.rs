@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use redis::Connection;
 
 use super::routes::{KeyGroup, Routes};
-use super::scripts::{FileScripts, MemberScripts, PartScripts};
+use super::scripts::{FileScripts, MemberScripts, PartitionScripts};
 use super::server::info_of;
 use super::slots::{Address, PARTITIONS, slot_of, tags_of};
 use super::{Keys, LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
@@ -56,7 +56,7 @@ pub struct ClusterStore {
     receiving: Mutex<Option<Connection>>,
     file_scripts: FileScripts,
     member_scripts: MemberScripts,
-    part_scripts: PartScripts,
+    part_scripts: PartitionScripts,
 }
 
 const _: () = assert!(PARTITIONS == 64, "a bit for each");
@@ -148,7 +148,7 @@ impl ClusterStore {
             receiving: Mutex::default(),
             file_scripts: FileScripts::new(),
             member_scripts: MemberScripts::of_cluster(),
-            part_scripts: PartScripts::new(),
+            part_scripts: PartitionScripts::new(),
         };
         store.check_settings()?;
         Ok(store)

@@ -182,7 +182,7 @@ pub(super) struct MemberScripts {
 }
 
 /// The scripts that concern the partitions of a cluster.
-pub(super) struct PartScripts {
+pub(super) struct PartitionScripts {
     pub(super) probe: Script,
     pub(super) note: Script,
 }
@@ -221,7 +221,7 @@ impl MemberScripts {
     }
 }
 
-impl PartScripts {
+impl PartitionScripts {
     pub(super) fn new() -> Self {
         Self { probe: script(&[HEARD, PROBE]), note: script(&[HEARD, NOT_CUT_OFF, NOTE]) }
     }

@@ -122,8 +122,12 @@ impl Server {
 
     /// Converts an error to ours. The server's text is truncated, because it may contain anything.
     pub(super) fn error(&self, error: &RedisError) -> StoreError {
-        let said: String =
-            error.to_string().chars().filter(|c| !c.is_control()).take(200).collect();
+        let said = if error.is_timeout() {
+            format!("no answer in {} s", TIMEOUT.as_secs())
+        } else {
+            error.to_string()
+        };
+        let said: String = said.chars().filter(|c| !c.is_control()).take(200).collect();
         let said = format!("{}: {said}{}", self.address, self.hint(error, &said));
         match (error.kind(), error.code()) {
             _ if said.contains("refused to switch database") => StoreError::Unusable(said),
@@ -143,6 +147,10 @@ impl Server {
             "; the certificate's authority must be one of the system's, or in the file that SSL_CERT_FILE names"
         } else if said.contains("insecure client") {
             "; certificates are always checked here: leave #insecure away"
+        } else if error.kind() == ErrorKind::AuthenticationFailed
+            || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+        {
+            "; the environment variable HALOCLINE_CLUSTER_PASSWORD_FILE names a file with the password"
         } else if error.code() == Some("NOPERM") {
             "; docs/CLUSTER.md lists what the user needs"
         } else if error.is_connection_dropped() && !self.is_encrypted {

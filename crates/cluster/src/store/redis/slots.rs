@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_spread_evenly_and_have_slots_of_their_own() {
+    fn partitions_are_spread_evenly_and_have_slots_of_their_own() {
         for origin in ["test", "1a2b3c", "f"] {
             let tags = tags_of(origin);
             assert_eq!(tags, tags_of(origin));

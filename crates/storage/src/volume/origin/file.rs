@@ -167,8 +167,8 @@ impl OriginFile {
 }
 
 impl OriginFile {
-    /// Makes the kernel drop its pages of the file, on all servers. `false` if it still has some of `range`, because
-    /// requests are using them.
+    /// Makes the kernel drop its pages of a range, or of more of the file where it keeps some together. `false` if it still
+    /// has some of `range`, because requests are using them.
     pub fn forget_pages(&self, range: ByteRange) -> io::Result<bool> {
         let file = match &self.0 {
             Data::Plain { file, .. } => file.file()?,
@@ -176,10 +176,15 @@ impl OriginFile {
                 return striped.existing()?.map_or(Ok(true), VolumeFile::forget_pages);
             }
         };
+        let len = range.len().max(1);
+        client_pages::drop_range(file, range.start, len)?;
+        if client_pages::are_gone(file, range.start, len)? == Some(true) {
+            return Ok(true);
+        }
+        // Pages that are kept together with others outside go with these. Where the kernel cannot say what it has, that
+        // is all that can be done.
         client_pages::drop_all(file)?;
-        let are_gone = client_pages::are_gone(file, range.start, range.len().max(1))?;
-        // Where the kernel cannot say, nothing else can.
-        Ok(are_gone.unwrap_or(true))
+        Ok(client_pages::are_gone(file, range.start, len)?.unwrap_or(true))
     }
 
     /// How the file is distributed over the servers of a striped origin.

@@ -53,13 +53,19 @@ pub(super) enum Use {
     Shared,
     /// Exclusively.
     Alone,
+    /// Together with others, to read alone: nothing is made or changed, also not a mode or a lock file.
+    Look,
 }
 
 /// Marks the volume in `volume_dir` as in use until the result is dropped; `first` is its first server.
 pub(super) fn lock(volume_dir: &VolumeDir, first: &PrivateDir, how: Use) -> Result<File> {
-    let file = match first.file(LOCK, private::Use::Write) {
-        // Read-only: nothing can be changed there, so the lock hardly matters.
-        Err(error) if error.errno() == libc::EROFS => {
+    let using = if how == Use::Look { private::Use::Read } else { private::Use::Write };
+    let file = match first.file(LOCK, using) {
+        // Nothing can be changed there, or nobody has ever used it: the lock hardly matters.
+        Err(error)
+            if error.errno() == libc::EROFS
+                || (how == Use::Look && error.errno() == libc::ENOENT) =>
+        {
             let dir = first.as_fd().try_clone_to_owned();
             dir.map_err(Error::at(first.path(), "open"))?.into()
         }
@@ -72,7 +78,7 @@ pub(super) fn lock(volume_dir: &VolumeDir, first: &PrivateDir, how: Use) -> Resu
 /// Changes how an already locked volume is used.
 pub(super) fn relock(volume_dir: &VolumeDir, file: &File, how: Use) -> Result<()> {
     let operation = match how {
-        Use::Shared => FlockOperation::NonBlockingLockShared,
+        Use::Shared | Use::Look => FlockOperation::NonBlockingLockShared,
         Use::Alone => FlockOperation::NonBlockingLockExclusive,
     };
     match flock(file, operation) {
@@ -165,6 +171,13 @@ impl VolumeLabel {
     /// The same for a volume whose files may have their own layouts.
     pub(super) fn with_layouts(self) -> Self {
         Self { format: self.format.max(FORMAT_LAYOUTS), ..self }
+    }
+
+    /// The same for a volume whose servers are marked. The volume's name is made from its tree, with inode number `tree`, and
+    /// the time `changed_ns`.
+    pub(super) fn marked(self, tree: u64, changed_ns: u64) -> Self {
+        let named = Self::new(self.servers, self.stripe, tree, changed_ns);
+        Self { format: FORMAT, volume: named.volume, ..self }
     }
 
     /// Whether the objects are bound to the files below the directory with inode number `tree`. A copy

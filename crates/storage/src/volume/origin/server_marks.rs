@@ -47,3 +47,28 @@ pub(super) fn check(volume: &str, servers: &[PrivateDir]) -> Result<()> {
     }
     Ok(())
 }
+
+/// Refuses marks that say of a directory that it is another server than the one in its place, or of two directories that they
+/// are servers of two volumes: what an interrupted marking, or the lost label of another volume, has left.
+pub(super) fn check_leftover(servers: &[PrivateDir]) -> Result<()> {
+    let mut volumes = Vec::new();
+    for (index, dir) in servers.iter().enumerate() {
+        let Some(found) = dir.read(NAME, bounded::SMALL_FILE_BYTES_MAX)? else { continue };
+        let found = String::from_utf8_lossy(&found).into_owned();
+        let place = found.trim_end().split_once(' ').map(|(volume, place)| {
+            volumes.push(volume.to_owned());
+            place.to_owned()
+        });
+        let is_other = place.as_deref() != Some(index.to_string().as_str());
+        if is_other || volumes.windows(2).any(|pair| pair[0] != pair[1]) {
+            return Err(Error::invalid(
+                format!(
+                    "{}: its mark {NAME} says that it is another server, or one of another volume, than server {index} of this one",
+                    dir.path().display()
+                ),
+                "mount each server in its place; remove a mark that you know to be wrong",
+            ));
+        }
+    }
+    Ok(())
+}

@@ -32,7 +32,7 @@ impl Fixture {
 }
 
 /// Those in which copies are kept.
-pub(crate) const STORIES_OF_COPIES: &[Scenario] = &[
+pub(crate) const COPY_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "promoted and demoted to what it was",
         acts: &[
@@ -63,7 +63,7 @@ pub(crate) const STORIES_OF_COPIES: &[Scenario] = &[
             writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
             syncs(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
             moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
-            writes(|tier| tier.goes_on(b"below"), "away=away dir/deep=deep here=below"),
+            writes(|tier| tier.writes_more(b"below"), "away=away dir/deep=deep here=below"),
             moves(|tier| tier.moves_up("here"), "away=away dir/deep=deep here=below"),
             moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=below"),
         ],
@@ -187,7 +187,7 @@ pub(crate) const STORIES_OF_COPIES: &[Scenario] = &[
 ];
 
 /// Those in which copies are made.
-pub(crate) const STORIES_OF_ARCHIVING: &[Scenario] = &[
+pub(crate) const ARCHIVE_SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "archived and demoted",
         acts: &[archives(BEGIN), moves(|tier| tier.moves_down("here"), BEGIN)],

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use halocline_os::counted::counted;
 use halocline_os::error::Result;
 
 use super::Row;
@@ -57,14 +58,10 @@ pub(super) fn measure(setup: &Setup, files: u64, repetitions: u32) -> Result<Vec
             }
         }
         for (step, name) in STEPS.iter().enumerate() {
-            let what = format!("{name}, {directories} director{}", plural(directories));
+            let what = format!("{name}, {}", counted(directories, "directory"));
             let figures = figures.iter_mut().map(|figures| std::mem::take(&mut figures[step]));
             rows.push(Row::of_places("metadata", what, "1/s", figures));
         }
     }
     Ok(rows)
-}
-
-fn plural(count: u64) -> &'static str {
-    if count == 1 { "y" } else { "ies" }
 }

@@ -14,8 +14,10 @@ const ROUNDS: usize = 10;
 const SIZES: (u64, u64) = (6, 250);
 /// Bytes of the working set over bytes of the SSD, in hundredths.
 const RATIOS: [u64; 6] = [103, 125, 150, 200, 400, 800];
-/// Small cases: files, references, how many.
-const SMALL: (usize, usize, u64) = (6, 24, 40);
+/// Small cases, and files and references of each.
+const SMALL_CASES: usize = 40;
+const SMALL_FILES: usize = 6;
+const SMALL_REFERENCES: usize = 24;
 
 /// What the policies moved over one workload.
 #[derive(Debug, Serialize)]
@@ -62,10 +64,10 @@ pub(super) fn measure() -> Vec<Line> {
         .collect();
     for ratio in RATIOS {
         let (mut sums, mut best) = (Vec::new(), 0);
-        for _ in 0..SMALL.2 {
-            let sizes = file_sizes(&mut random, SMALL.0);
-            let refs = (0..SMALL.1)
-                .map(|_| usize::try_from(random.below(SMALL.0 as u64)).expect("small"))
+        for _ in 0..SMALL_CASES {
+            let sizes = file_sizes(&mut random, SMALL_FILES);
+            let refs = (0..SMALL_REFERENCES)
+                .map(|_| usize::try_from(random.below(SMALL_FILES as u64)).expect("small"))
                 .collect();
             let trace = trace(sizes, refs, ratio);
             best += optimum::moved(&trace);

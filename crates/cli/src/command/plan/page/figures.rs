@@ -63,7 +63,7 @@ pub(super) fn throughput(page: &Page<'_>) -> Result<Figure, Failure> {
             Cell::Number(text::bytes(judged.ssd_bytes)),
         ]);
     }
-    if let Some(seconds) = page.picture.busy_seconds() {
+    if let Some(seconds) = page.seen.io_time.seconds() {
         let value = rate(seconds);
         let (name, text) = ("the trace, measured".to_owned(), format!("{value:.1} MB/s"));
         rows.push(Bar { name, value, text, series: 4 });
@@ -71,7 +71,7 @@ pub(super) fn throughput(page: &Page<'_>) -> Result<Figure, Failure> {
     let said: Vec<String> = rows.iter().map(|row| format!("{}: {}", row.name, row.text)).collect();
     let head = ["Layout", "Simulated", "Predicted", "Time", "On SSDs"];
     let chosen = page.judged().position(|(name, _)| name == page.outcome.chosen);
-    let measured = if page.picture.busy_seconds().is_some() {
+    let measured = if page.seen.io_time.seconds().is_some() {
         " Measured is what the trace says: its bytes over the time in which a request was under way, on whatever servers it was recorded."
     } else {
         " The trace has no durations, so nothing measured stands beside them."

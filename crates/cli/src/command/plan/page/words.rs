@@ -7,6 +7,7 @@ use halocline_plan::planner::{Judged, Name};
 
 use super::{Load, Page, mb_per_s, stations};
 use crate::command::plan::picture::{COLUMNS, ROWS};
+use crate::command::plan::report;
 use crate::text;
 
 /// The recommendation: a headline, and a sentence under it.
@@ -14,6 +15,13 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
     let outcome = page.outcome;
     if outcome.chosen == Name::Def {
         let headline = "Leave the layout alone".to_owned();
+        if page.job.is_some() {
+            let sentence = format!(
+                "The best of the other layouts gives the requests {} more throughput, and the job hardly waits for them.",
+                percent(outcome.best_gain)
+            );
+            return (headline, sentence);
+        }
         let sentence = format!(
             "The best of the other layouts gains {}, and gains differ by {} between parts of the trace: nothing is to be gained for certain.",
             percent(outcome.best_gain),
@@ -34,6 +42,13 @@ pub(super) fn verdict(page: &Page<'_>) -> (String, String) {
 /// The reasons, one sentence each.
 pub(super) fn reasons(page: &Page<'_>) -> Vec<String> {
     let mut all = vec![asked(page)];
+    if page.seen.has_few_requests() {
+        all.push("These are too few to say what others like them would gain.".to_owned());
+    }
+    let job = report::job_lines(page.seen, page.outcome, page.job);
+    if !job.is_empty() {
+        all.push(sentence(&job.join(" ")));
+    }
     for load in &page.loads {
         if load.name == Name::Def || load.name == page.outcome.chosen {
             all.push(bottleneck(page, load));
@@ -132,7 +147,7 @@ fn agreement(page: &Page<'_>, judged: &Judged) -> String {
             if apart > 0.0 { "longer" } else { "shorter" }
         )
     };
-    if let Some(seconds) = page.picture.busy_seconds() {
+    if let Some(seconds) = page.seen.io_time.seconds() {
         let rate = mb_per_s(page.seen.workload.bytes, seconds);
         let _ = write!(
             said,
@@ -166,6 +181,14 @@ pub(super) fn shape(counts: &[u32]) -> &'static str {
     } else {
         "here and there"
     }
+}
+
+/// A line of the report as a sentence.
+fn sentence(line: &str) -> String {
+    let mut letters = line.chars();
+    letters
+        .next()
+        .map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
 }
 
 /// A share, for people.

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_api::control::tier::{Moved, Opens, Requests, Served};
+use crate::control::tier::{Moved, Opens, Requests, Served};
 
 /// Counters that only grow.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub struct Counters {
     promoted_files: AtomicU64,
     promoted_bytes: AtomicU64,
     demoted_files: AtomicU64,
@@ -46,15 +46,18 @@ impl Traffic {
 
 /// Where an opened file was.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Opening {
+pub enum Opening {
+    /// On the SSD already.
     Hit,
+    /// On a lower tier, and brought to the SSD.
     Promoted,
+    /// On a lower tier, and served there.
     InPlace,
 }
 
 impl Counters {
     /// A file of `bytes` bytes came to the SSD, or went down.
-    pub(super) fn moved(&self, to_ssd: bool, bytes: u64) {
+    pub fn moved(&self, to_ssd: bool, bytes: u64) {
         let (files, sum) = if to_ssd {
             (&self.promoted_files, &self.promoted_bytes)
         } else {
@@ -65,20 +68,20 @@ impl Counters {
     }
 
     /// A file of `bytes` bytes went down by a cutover to its clean copy.
-    pub(super) fn cut_over(&self, bytes: u64) {
+    pub fn cut_over(&self, bytes: u64) {
         self.moved(false, bytes);
         self.cut_over_files.fetch_add(1, Relaxed);
         self.cut_over_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// A file of `bytes` bytes was archived.
-    pub(super) fn archived(&self, bytes: u64) {
+    pub fn archived(&self, bytes: u64) {
         self.archived_files.fetch_add(1, Relaxed);
         self.archived_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// A file was opened.
-    pub(super) fn opened(&self, how: Opening) {
+    pub fn opened(&self, how: Opening) {
         let counter = match how {
             Opening::Hit => &self.opens_hit,
             Opening::Promoted => &self.opens_promoted,
@@ -88,14 +91,14 @@ impl Counters {
     }
 
     /// A read of `bytes` bytes was served on `tier`.
-    pub(super) fn read(&self, tier: usize, bytes: usize) {
+    pub fn read(&self, tier: usize, bytes: usize) {
         let traffic = self.on(tier);
         traffic.reads.fetch_add(1, Relaxed);
         traffic.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// A write of `bytes` bytes was served, its last part on `tier`.
-    pub(super) fn written(&self, tier: usize, bytes: usize) {
+    pub fn written(&self, tier: usize, bytes: usize) {
         let traffic = self.on(tier);
         traffic.writes.fetch_add(1, Relaxed);
         traffic.written_bytes.fetch_add(bytes as u64, Relaxed);
@@ -105,27 +108,33 @@ impl Counters {
         if tier == 0 { &self.on_ssd } else { &self.in_place }
     }
 
-    pub(super) fn requests(&self) -> Requests {
+    /// Reads and writes.
+    pub fn requests(&self) -> Requests {
         Requests { on_ssd: self.on_ssd.served(), in_place: self.in_place.served() }
     }
 
-    pub(super) fn promoted(&self) -> Moved {
+    /// What came to the SSD.
+    pub fn promoted(&self) -> Moved {
         Moved { files: self.promoted_files.load(Relaxed), bytes: self.promoted_bytes.load(Relaxed) }
     }
 
-    pub(super) fn demoted(&self) -> Moved {
+    /// What went down.
+    pub fn demoted(&self) -> Moved {
         Moved { files: self.demoted_files.load(Relaxed), bytes: self.demoted_bytes.load(Relaxed) }
     }
 
-    pub(super) fn demoted_to_copies(&self) -> Moved {
+    /// What went down by a cutover.
+    pub fn demoted_to_copies(&self) -> Moved {
         Moved { files: self.cut_over_files.load(Relaxed), bytes: self.cut_over_bytes.load(Relaxed) }
     }
 
-    pub(super) fn all_archived(&self) -> Moved {
+    /// What was archived.
+    pub fn all_archived(&self) -> Moved {
         Moved { files: self.archived_files.load(Relaxed), bytes: self.archived_bytes.load(Relaxed) }
     }
 
-    pub(super) fn opens(&self) -> Opens {
+    /// Opens.
+    pub fn opens(&self) -> Opens {
         Opens {
             hits: self.opens_hit.load(Relaxed),
             promoted: self.opens_promoted.load(Relaxed),

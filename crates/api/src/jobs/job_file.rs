@@ -13,33 +13,35 @@ use halocline_os::bounded::{self, PATH_BYTES_MAX};
 use halocline_os::error::{Error, Result};
 
 /// The most bytes of a job file.
-pub(super) const BYTES_MAX: u64 = 64 << 20;
+pub(crate) const BYTES_MAX: u64 = 64 << 20;
 /// The most references of one job, counting each repeat.
-pub(super) const REFERENCES_MAX: usize = 1 << 20;
+pub(crate) const REFERENCES_MAX: usize = 1 << 20;
 /// The most bytes of a job's name: in hexadecimal it is a file's name.
 const NAME_BYTES_MAX: usize = 120;
 
-/// What a job file says for one node.
+/// What a job file says for one node, or for all of them together.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct JobFile {
-    pub(super) name: String,
+pub(crate) struct JobFile {
+    pub(crate) name: String,
+    /// It has references, and none for the node.
+    pub(crate) is_for_others: bool,
     /// Plain paths below the mount's root, each with its number of openings in a row, 1 or more.
-    pub(super) references: Vec<(PathBuf, u32)>,
+    pub(crate) references: Vec<(PathBuf, u32)>,
 }
 
 impl JobFile {
-    /// Reads the text of a job file, as it is for the node `host`.
-    pub(super) fn parse(text: &str, host: &str) -> Result<Self> {
+    /// Reads the text of a job file, as it is for a node, or without one for all nodes, in no particular order.
+    pub(crate) fn parse(text: &str, node: Option<&str>) -> Result<Self> {
         let wrong = |what: String| Error::invalid(what, "docs/JOBS.md shows what a job file holds");
         if text.len() as u64 > BYTES_MAX {
             return Err(wrong(format!("job file: it has more than {BYTES_MAX} bytes")));
         }
         let mut from = serde_json::Deserializer::from_str(text);
-        let read = JobSeed { host }.deserialize(&mut from).and_then(|job| from.end().map(|()| job));
+        let read = JobSeed { node }.deserialize(&mut from).and_then(|job| from.end().map(|()| job));
         let job = read.map_err(|error| wrong(format!("job file: {error}")))?;
         let total = job.references.iter().map(|(_, times)| u64::from(*times)).sum::<u64>();
         match total {
-            0 => Err(wrong(format!("job {:?} has no references", job.name))),
+            0 if !job.is_for_others => Err(wrong(format!("job {:?} has no references", job.name))),
             total if total > REFERENCES_MAX as u64 => Err(wrong(format!(
                 "job {:?} has {total} references, more than {REFERENCES_MAX}",
                 job.name
@@ -49,9 +51,9 @@ impl JobFile {
     }
 }
 
-/// Reads a job file for one host.
-struct JobSeed<'h> {
-    host: &'h str,
+/// Reads a job file for one node, or all.
+struct JobSeed<'n> {
+    node: Option<&'n str>,
 }
 
 #[derive(Deserialize)]
@@ -86,7 +88,7 @@ impl<'de> Visitor<'de> for JobSeed<'_> {
                     everywhere = Some(map.next_value::<References>()?.0);
                 }
                 Key::Nodes if here.is_none() => {
-                    here = Some(map.next_value_seed(Nodes { host: self.host })?);
+                    here = Some(map.next_value_seed(Nodes { node: self.node })?);
                 }
                 _ => return Err(A::Error::custom("a key stands there twice")),
             }
@@ -97,25 +99,21 @@ impl<'de> Visitor<'de> for JobSeed<'_> {
                 format!("the job's name has {} bytes, not 1 to {NAME_BYTES_MAX}", name.len());
             return Err(A::Error::custom(wrong));
         }
-        let references = match (everywhere, here) {
+        let (references, is_for_others) = match (everywhere, here) {
             (Some(_), Some(_)) => {
                 return Err(A::Error::custom("give \"references\" or \"nodes\", not both"));
             }
-            (everywhere, None) => everywhere.unwrap_or_default(),
-            (None, Some(Some(here))) => here,
-            (None, Some(None)) => {
-                let host = self.host;
-                let wrong = format!("job {name:?} has no references for the node {host:?}");
-                return Err(A::Error::custom(wrong));
-            }
+            (everywhere, None) => (everywhere.unwrap_or_default(), false),
+            (None, Some(Some(here))) => (here, false),
+            (None, Some(None)) => (Vec::new(), true),
         };
-        Ok(JobFile { name, references })
+        Ok(JobFile { name, is_for_others, references })
     }
 }
 
-/// References by host name; only those of one host, or else of `*`, are kept.
-struct Nodes<'h> {
-    host: &'h str,
+/// References by the names of nodes; only those of one node, or else of `*`, are kept, or those of all.
+struct Nodes<'n> {
+    node: Option<&'n str>,
 }
 
 impl<'de> DeserializeSeed<'de> for Nodes<'_> {
@@ -133,22 +131,34 @@ impl<'de> Visitor<'de> for Nodes<'_> {
     type Value = Option<Vec<(PathBuf, u32)>>;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("an object with a list of references for each host name")
+        out.write_str("an object with a list of references for each node")
     }
 
     fn visit_map<A: MapAccess<'de>>(
         self,
         mut map: A,
     ) -> std::result::Result<Self::Value, A::Error> {
-        let (mut own, mut others) = (None, None);
+        let (mut own, mut others) = (None::<Vec<_>>, None);
         while let Some(node) = map.next_key::<String>()? {
-            if node == self.host {
-                own = Some(map.next_value::<References>()?.0);
-                others = None;
-            } else if node == "*" && own.is_none() {
-                others = Some(map.next_value::<References>()?.0);
-            } else {
-                map.next_value::<IgnoredAny>()?;
+            match self.node {
+                None => {
+                    let all = own.get_or_insert_default();
+                    all.extend(map.next_value::<References>()?.0);
+                    if all.len() > REFERENCES_MAX {
+                        let wrong = format!("the nodes have more than {REFERENCES_MAX} references");
+                        return Err(A::Error::custom(wrong));
+                    }
+                }
+                Some(this) if this == node => {
+                    own = Some(map.next_value::<References>()?.0);
+                    others = None;
+                }
+                Some(_) if node == "*" && own.is_none() => {
+                    others = Some(map.next_value::<References>()?.0);
+                }
+                Some(_) => {
+                    map.next_value::<IgnoredAny>()?;
+                }
             }
         }
         Ok(own.or(others))
@@ -240,7 +250,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<JobFile> {
-        JobFile::parse(text, "here")
+        JobFile::parse(text, Some("here"))
     }
 
     #[test]
@@ -248,7 +258,13 @@ mod tests {
         let both =
             r#"{"job": "a", "nodes": {"here": ["x", {"file": "./y", "repeat": 2}], "*": ["z"]}}"#;
         assert_eq!(parse(both).unwrap().references, [("x".into(), 1), ("y".into(), 2)]);
-        assert_eq!(JobFile::parse(both, "there").unwrap().references, [("z".into(), 1)]);
+        assert_eq!(JobFile::parse(both, Some("there")).unwrap().references, [("z".into(), 1)]);
+        let all = JobFile::parse(both, None).unwrap();
+        assert_eq!(all.references, [("x".into(), 1), ("y".into(), 2), ("z".into(), 1)]);
+        let other = parse(r#"{"job": "a", "nodes": {"other": ["x"]}}"#).unwrap();
+        assert_eq!((other.is_for_others, other.references), (true, vec![]));
+        let none = JobFile::parse(r#"{"job": "a", "nodes": {"here": []}}"#, None).unwrap_err();
+        assert!(none.to_string().contains("no references"), "{none}");
     }
 
     /// Regression: a repeat of 2^64 - 1 made a sum wrap around, passed the bound and took 23 GB.
@@ -281,7 +297,6 @@ mod tests {
             (r#"{"job": "a", "references": ["x"], "references": ["y"]}"#, "twice"),
             (r#"{"job": "a", "references": ["x"], "nodes": {"*": ["y"]}}"#, "not both"),
             (r#"{"job": "a", "references": [{"repeat": 3}]}"#, "file"),
-            (r#"{"job": "a", "nodes": {"other": ["x"]}}"#, "\"here\""),
             (r#"{"job": "a", "references": ["/x"]}"#, "relative"),
             (r#"{"job": "a", "references": ["x/../y"]}"#, "relative"),
             (r#"{"job": "a", "references": []}"#, "no references"),

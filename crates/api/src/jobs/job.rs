@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use super::job_file::JobFile;
 use super::opener::{self, Opener};
-use halocline_os::error::Result;
 
 /// References that may be skipped at once; a jump farther ahead is a deviation.
 const SKIP_MAX: u32 = 64;
@@ -87,17 +86,17 @@ impl Follower {
 
 /// What an open changed in what is announced of files.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Passed {
+pub struct Passed {
     /// Files whose skipped references will not come any more.
-    pub(super) skipped: Vec<Arc<Path>>,
+    pub skipped: Vec<Arc<Path>>,
     /// What is announced of many files has changed, because a job is no longer believed, is believed again, or is at
     /// another position.
-    pub(super) untrusted: bool,
+    pub untrusted: bool,
 }
 
 /// Announced references of one file that are to come; as cheap for many as for few.
 #[derive(Debug, Default)]
-pub(super) struct Ahead(Vec<Part>);
+pub struct Ahead(Vec<Part>);
 
 /// The references of one job.
 #[derive(Debug)]
@@ -116,12 +115,12 @@ impl Ahead {
     }
 
     /// How many references from now the next one is; 1 is the very next.
-    pub(super) fn next(&self) -> Option<u64> {
+    pub fn next(&self) -> Option<u64> {
         self.0.iter().filter_map(|part| Some(part.away(*part.coming().first()?))).min()
     }
 
     /// How many there are among the next `horizon` references of each job.
-    pub(super) fn later(&self, horizon: u64) -> u64 {
+    pub fn later(&self, horizon: u64) -> u64 {
         let within = |part: &Part| {
             part.coming().partition_point(|position| part.away(*position) <= horizon) as u64
         };
@@ -150,9 +149,8 @@ enum Fit {
 }
 
 impl Job {
-    /// The job in the text of a job file, for the node `host`.
-    pub(super) fn parse(text: &str, host: &str) -> Result<Self> {
-        let JobFile { name, references } = JobFile::parse(text, host)?;
+    /// The job of a job file for one node.
+    pub(super) fn new(JobFile { name, references, .. }: JobFile) -> Self {
         let mut job = Self {
             name,
             sequence: Vec::new(),
@@ -181,7 +179,7 @@ impl Job {
             job.sequence.resize((first + times) as usize, file);
         }
         job.positions = positions.into_iter().map(Arc::from).collect();
-        Ok(job)
+        job
     }
 
     /// Number of references.

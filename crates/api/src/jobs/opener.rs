@@ -35,23 +35,23 @@ const STAT_BYTES_MAX: u64 = 4096;
 
 /// A process from the point of view of jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Opener {
+pub struct Opener {
     /// The job that it says it belongs to.
-    pub(super) job: Option<Arc<str>>,
+    pub job: Option<Arc<str>>,
     /// Its process group; 0 if that cannot be determined.
-    pub(super) group: u32,
+    pub group: u32,
 }
 
 /// The processes that opened files recently.
 #[derive(Debug, Default)]
-pub(super) struct Openers {
+pub struct Openers {
     known: Mutex<HashMap<u32, (Instant, Opener)>>,
     calls: TimedCalls,
 }
 
 impl Openers {
     /// The process of thread `tid`. Waits for a look at it, without holding a lock.
-    pub(super) fn of_thread(&self, tid: u32, now: Instant) -> Opener {
+    pub fn of_thread(&self, tid: u32, now: Instant) -> Opener {
         if let Some((since, opener)) = self.known.lock().get(&tid)
             && now.saturating_duration_since(*since)
                 < if opener.job.is_some() { KNOWN_FOR } else { WITHOUT_JOB_FOR }

@@ -1,0 +1,45 @@
+//! `halocline mark-servers`: the servers of a striped origin that an earlier version made, marked as what they are.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_api::control::{Claim, ClaimRequest, UseAs};
+use halocline_os::error::Error;
+use halocline_storage::volume::origin::marking::{Evidence, mark_servers};
+
+use super::placement;
+use crate::failure::{Failure, Outcome};
+use crate::print::say;
+use crate::text;
+
+/// Mark the servers of a striped origin, so that a server that is not mounted is noticed
+///
+/// Volumes made since format 4 are marked. An earlier one is marked where the servers hold what they should: bytes that a
+/// server in its place cannot have are refused, and so is a server without anything of files that have a part on it. The
+/// origin must not be mounted. Earlier versions of Halocline refuse the volume from then on.
+#[derive(Debug, Args)]
+pub(crate) struct MarkServersArgs {
+    /// The striped origin: the directory that `mount` has as origin
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Believe that a server on which nothing is is there: its files have holes in its place
+    #[arg(long)]
+    known: bool,
+}
+
+/// Marks.
+pub(crate) fn execute(args: &MarkServersArgs) -> Outcome {
+    let dir = placement::volume_dir(&args.dir)?;
+    let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
+    let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
+    let evidence = if args.known { Evidence::UserKnows } else { Evidence::Contents };
+    let marked = mark_servers(&dir, evidence).map_err(Failure::refused)?;
+    let shown = text::path(&dir);
+    if marked {
+        say!("{shown}: its servers are marked");
+    } else {
+        say!("{shown}: its servers were marked already");
+    }
+    Ok(ExitCode::SUCCESS)
+}

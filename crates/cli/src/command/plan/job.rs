@@ -1,0 +1,68 @@
+//! What a plan is worth to a whole job, which computes between its requests.
+
+use std::path::Path;
+use std::thread;
+
+use halocline_plan::judge::Layouts;
+use halocline_plan::planner::{self, Judged, Name, Outcome};
+use halocline_sim::{Options, Pace, ServerSet, replay};
+use serde::Serialize;
+
+use super::source::TraceSummary;
+use crate::command::judge::Replay;
+use crate::command::simulate::traced::{Traced, refused};
+use crate::failure::Failure;
+
+/// A smaller gain of the whole job is none, as in the advice.
+const GAIN_MIN: f64 = 0.01;
+
+/// The whole trace on simulated servers, each process going on after the time that it computed between its requests.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Job {
+    /// Seconds under the default layout.
+    pub(crate) def_seconds: f64,
+    /// Seconds under the layout that is the fastest for the requests alone.
+    pub(crate) seconds: f64,
+    /// How much sooner it ends, as throughput over that of the default layout, less one.
+    pub(crate) gain: f64,
+}
+
+impl Job {
+    /// The job of the trace at `path`, under the default layout and the one that was chosen; `None` where none was chosen, or
+    /// the trace does not say what it computed.
+    pub(super) fn of(
+        path: &Path,
+        seen: &TraceSummary,
+        set: &ServerSet,
+        outcome: &Outcome,
+    ) -> Result<Option<Self>, Failure> {
+        let Ok(def) = outcome.of(Name::Def) else { return Ok(None) };
+        if outcome.chosen == Name::Def || seen.io_time.seconds().is_none() {
+            return Ok(None);
+        }
+        let seconds = |judged: &Judged| with_pauses(path, set, &judged.layouts);
+        let (def_seconds, seconds) = thread::scope(|scope| {
+            let def = scope.spawn(|| seconds(def));
+            let chosen = seconds(outcome.choice());
+            (def.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), chosen)
+        });
+        let (def_seconds, seconds) = (def_seconds?, seconds?);
+        Ok(Some(Self { def_seconds, seconds, gain: planner::gain(def_seconds, seconds) }))
+    }
+
+    /// Whether the plan is worth nothing to it, whatever it is worth to the requests.
+    pub(crate) fn gains_nothing(&self) -> bool {
+        self.gain < GAIN_MIN
+    }
+}
+
+fn with_pauses(path: &Path, set: &ServerSet, layouts: &Layouts) -> Result<f64, Failure> {
+    let wrong = |error: String| refused(path, &error);
+    let (files, default) = Replay::file_layouts(layouts).map_err(wrong)?;
+    let mut requests = Traced::open(path)?;
+    let options = Options { pace: Pace::ClosedLoop { think: true }, ..Options::default() };
+    let of = |file| files.get(&file).unwrap_or(&default);
+    let done = replay(&mut requests, set, of, &options).map_err(wrong)?;
+    requests.end()?;
+    Ok(done.seconds)
+}

@@ -1,0 +1,395 @@
+//! The space on the SSDs of a tier that nodes share: a policy demotes and promotes files by itself, over two mounts (I15).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use halocline_testkit::program;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::{said, written};
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::shared_tiers;
+use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::eventually;
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+const NODES: [&str; 2] = ["one", "two"];
+const KIB: usize = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+struct Nodes {
+    scratch: Scratch,
+    store: RedisServer,
+    /// File systems of their own below some directories.
+    mounted: Vec<PathBuf>,
+}
+
+impl Nodes {
+    /// Two nodes that are not mounted yet; `None`, with the reason, where that cannot be tried.
+    fn new() -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let store = RedisServer::start(&[])?;
+        shared_tiers::make(&scratch, &NODES);
+        Some(Self { scratch, store, mounted: Vec::new() })
+    }
+
+    fn mount(&self, node: &str, options: &[&str]) {
+        let mounted = shared_tiers::mount_with(&self.scratch, &self.store.url(), node, options);
+        assert!(mounted.status.success(), "{}", said(&mounted));
+    }
+
+    fn mount_both(&self, options: &[&str]) {
+        NODES.iter().for_each(|node| self.mount(node, options));
+    }
+
+    fn unmount(&self) {
+        NODES.iter().for_each(|node| drop(self.scratch.succeed(&["umount", node])));
+    }
+
+    fn at(&self, node: &str, name: &str) -> PathBuf {
+        self.scratch.path(node).join(name)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let told = self.scratch.succeed(&[args, &["--json"]].concat());
+        serde_json::from_str(&told).unwrap()
+    }
+
+    fn tier(&self, node: &str) -> Value {
+        self.scratch.status(node)["tier"].clone()
+    }
+
+    fn used(&self, node: &str) -> u64 {
+        self.scratch.status(node)["used_bytes"].as_u64().unwrap()
+    }
+
+    /// The tier of each file.
+    fn places(&self) -> BTreeMap<String, String> {
+        let all = self.json(&["where", "one"]);
+        let text = |file: &Value, key: &str| file[key].as_str().unwrap().to_owned();
+        let files = all.as_array().unwrap().iter();
+        files.map(|file| (text(file, "path"), text(file, "tier_name"))).collect()
+    }
+
+    fn fsck(&self, more: &[&str]) -> (bool, String) {
+        let (url, peers) = (self.store.url(), shared_tiers::peers(&self.scratch));
+        let fsck = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &url, "--peers", &peers];
+        let done = self.scratch.halocline(&[&fsck[..], more].concat());
+        (done.status.success(), said(&done))
+    }
+
+    /// Gives a directory a file system of its own, of some bytes.
+    fn mount_small(&mut self, name: &str, bytes: u64) -> bool {
+        let at = self.scratch.path(name);
+        let options = format!("size={bytes}");
+        let mut mount = Command::new("mount");
+        let done = mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&at).output();
+        let is_mounted = done.is_ok_and(|done| done.status.success());
+        if is_mounted {
+            self.mounted.push(at.clone());
+        }
+        let keeps = is_mounted && keeps_attributes(&at);
+        if !keeps {
+            skip("there is no small file system with extended attributes here");
+        }
+        keeps
+    }
+}
+
+fn keeps_attributes(at: &Path) -> bool {
+    let file = at.join("try");
+    fs::write(&file, "").unwrap();
+    let set = rustix::fs::setxattr(&file, "user.try", b"1", rustix::fs::XattrFlags::empty());
+    fs::remove_file(file).unwrap();
+    set.is_ok()
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for node in NODES {
+            let _ = self.scratch.halocline(&["umount", "--force", node]);
+        }
+        for at in &self.mounted {
+            let _ = Command::new("umount").arg("--lazy").arg(at).status();
+        }
+    }
+}
+
+/// Bytes that only this file has.
+fn bytes_of(name: &str, len: usize) -> Vec<u8> {
+    name.bytes().cycle().take(len).collect()
+}
+
+#[track_caller]
+fn all_there(nodes: &Nodes, names: impl IntoIterator<Item = String>, len: usize) {
+    for name in names {
+        for node in NODES {
+            let read =
+                fs::read(nodes.at(node, &name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(read, bytes_of(&name, len), "{name} on {node}");
+        }
+    }
+}
+
+const LRU: [&str; 4] = ["--policy", "lru", "--ssd-limit", "4M"];
+
+#[test]
+fn an_ssd_that_fills_gives_what_was_used_longest_ago_to_the_shared_disk() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.mount_both(&LRU);
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    fs::write(nodes.at("one", "d/pinned"), bytes_of("d/pinned", 256 * KIB)).unwrap();
+    nodes.scratch.succeed(&["pin", "d/pin*", "--on", "two"]);
+    eventually("the rule of the other node is known", || {
+        nodes.scratch.status("one")["rules"]["pin"][0] == "d/pin*"
+    });
+    let mut open = File::create(nodes.at("one", "d/open")).unwrap();
+    open.write_all(&bytes_of("d/open", 256 * KIB)).unwrap();
+    let name = |at: usize| format!("d/f{at:02}");
+    for at in 0..16 {
+        fs::write(nodes.at("one", &name(at)), bytes_of(&name(at), 512 * KIB)).unwrap();
+    }
+    let high = nodes.tier("one")["high_bytes"].as_u64().unwrap();
+    eventually("the SSD is below its limit", || nodes.used("one") <= high);
+    assert_eq!(nodes.tier("one")["waiting_bytes"], 0);
+    let places = nodes.places();
+    assert_eq!(places["d/pinned"], "ssd of one", "{places:?}");
+    assert_eq!(places["d/open"], "ssd of one", "{places:?}");
+    assert_eq!(places[&name(0)], "hdd", "{places:?}");
+    let demoted = nodes.tier("one")["demoted"].clone();
+    let on_disk = places.values().filter(|tier| *tier == "hdd").count();
+    assert!(on_disk >= 8 && on_disk < 16, "{places:?}");
+    assert!(demoted["files"].as_u64().unwrap() as usize <= on_disk, "{demoted} {places:?}");
+    assert!(demoted["bytes"].as_u64().unwrap() > 0);
+    // Programs see none of it.
+    open.write_all(b"more").unwrap();
+    drop(open);
+    let expected = [bytes_of("d/open", 256 * KIB), b"more".to_vec()].concat();
+    assert_eq!(fs::read(nodes.at("two", "d/open")).unwrap(), expected);
+    all_there(&nodes, (0..16).map(name), 512 * KIB);
+    assert_eq!(fs::read(nodes.at("two", "d/pinned")).unwrap(), bytes_of("d/pinned", 256 * KIB));
+    nodes.unmount();
+    let (is_right, told) = nodes.fsck(&[]);
+    assert!(is_right, "{told}");
+    // What is on the SSD is known again.
+    nodes.mount("one", &LRU);
+    eventually("what is on the SSD is counted", || {
+        let used = nodes.used("one");
+        used > 0 && used <= high && nodes.tier("one")["ssd_files"].as_u64() > Some(0)
+    });
+}
+
+#[test]
+fn what_is_used_comes_to_the_ssd_of_the_node_that_uses_it() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.mount_both(&["--policy", "lru", "--ssd-limit", "64M", "--exclude", "no/*"]);
+    fs::create_dir(nodes.at("one", "no")).unwrap();
+    for name in ["a", "b", "no/c", "pinned"] {
+        fs::write(nodes.at("one", name), bytes_of(name, 100 * KIB)).unwrap();
+    }
+    assert_eq!(nodes.places()["no/c"], "hdd", "excluded");
+    nodes.scratch.succeed(&["demote", "one/a"]);
+    nodes.scratch.succeed(&["pin", "pinned", "--on", "two"]);
+    let read = |name: &str| {
+        assert_eq!(fs::read(nodes.at("two", name)).unwrap(), bytes_of(name, 100 * KIB), "{name}");
+        // The kernel tells of a close a little later.
+        eventually("it is closed", || {
+            let told =
+                nodes.scratch.succeed(&["demote", "--dry-run", "--json", &format!("two/{name}")]);
+            !told.contains("has it open")
+        });
+        nodes.places()[name].clone()
+    };
+    assert_eq!(read("a"), "ssd of two", "from the shared disk");
+    assert_eq!(read("b"), "ssd of one", "one use is not worth the way");
+    assert_eq!(read("b"), "ssd of two", "two are");
+    for _ in 0..3 {
+        assert_eq!(read("no/c"), "hdd", "excluded");
+        assert_eq!(read("pinned"), "ssd of one", "pinned there");
+    }
+    let tier = nodes.tier("two");
+    assert_eq!(tier["promoted"]["files"], 2, "{tier}");
+    assert_eq!(tier["opens"]["promoted"], 2, "{tier}");
+    assert_eq!(tier["ssd_files"], 2, "{tier}");
+    assert!(tier["requests"]["on_ssd"]["read_bytes"].as_u64() > Some(0), "{tier}");
+    assert!(tier["requests"]["in_place"]["read_bytes"].as_u64() > Some(0), "{tier}");
+}
+
+/// Each name is made, read and demoted while the other node does the same.
+#[test]
+fn many_small_files_of_two_nodes_leave_at_once() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.mount_both(&["--policy", "lru", "--ssd-limit", "400K"]);
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    let name = |node: &str, at: usize| format!("d/{node}-{at}");
+    std::thread::scope(|scope| {
+        for node in NODES {
+            let nodes = &nodes;
+            scope.spawn(move || {
+                for at in 0..200 {
+                    let name = name(node, at);
+                    fs::write(nodes.at(node, &name), bytes_of(&name, 3 * KIB)).unwrap();
+                }
+            });
+        }
+    });
+    for node in NODES {
+        let high = nodes.tier(node)["high_bytes"].as_u64().unwrap();
+        eventually("the SSD is below its limit", || nodes.used(node) <= high);
+        assert_ne!(nodes.tier(node)["demoted"]["files"], 0);
+    }
+    let names = || NODES.iter().flat_map(|node| (0..200).map(|at| name(node, at)));
+    all_there(&nodes, names(), 3 * KIB);
+    nodes.unmount();
+    let (is_right, told) = nodes.fsck(&[]);
+    assert!(is_right, "{told}");
+}
+
+#[test]
+fn a_mount_that_is_killed_while_files_move_by_themselves_loses_nothing() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.mount_both(&["--ssd-limit", "64M"]);
+    let name = |at: usize| format!("f{at:03}");
+    for at in 0..120 {
+        fs::write(nodes.at("one", &name(at)), bytes_of(&name(at), 64 * KIB)).unwrap();
+    }
+    nodes.scratch.succeed(&["umount", "one"]);
+    for round in 0..4_u64 {
+        // Each time it is given less, so that files leave.
+        nodes.mount("one", &["--policy", "lru", "--ssd-limit", &format!("{}M", 6 - round)]);
+        eventually("files leave", || nodes.tier("one")["demoted"]["files"].as_u64() > Some(round));
+        kill_process(nodes.scratch.pid("one"), Signal::KILL).unwrap();
+        let _ = nodes.scratch.halocline(&["umount", "--force", "one"]);
+        eventually("the mount point is free", || {
+            let _ = Command::new("umount").arg("--lazy").arg(nodes.scratch.path("one")).output();
+            fs::read_dir(nodes.scratch.path("one")).is_ok_and(|mut names| names.next().is_none())
+        });
+    }
+    nodes.mount("one", &["--policy", "lru", "--ssd-limit", "2M"]);
+    let high = nodes.tier("one")["high_bytes"].as_u64().unwrap();
+    eventually("the SSD is counted and below its limit", || {
+        let used = nodes.used("one");
+        used > 0 && used <= high
+    });
+    all_there(&nodes, (0..120).map(name), 64 * KIB);
+    nodes.unmount();
+    let (_, told) = nodes.fsck(&["--repair"]);
+    let (is_right, after) = nodes.fsck(&[]);
+    assert!(is_right, "{told} {after}");
+    nodes.mount_both(&[]);
+    all_there(&nodes, (0..120).map(name), 64 * KIB);
+}
+
+#[test]
+fn full_disks_lose_nothing_and_files_go_where_there_is_room() {
+    let Some(mut nodes) = Nodes::new() else { return };
+    if !nodes.mount_small("disk", 12 * MIB) || !nodes.mount_small("one-tiers/ssd", 8 * MIB) {
+        return;
+    }
+    nodes.mount_both(&["--policy", "lru", "--ssd-limit", "100%"]);
+    let name = |at: usize| format!("f{at:02}");
+    // More than the SSD has: it goes on although the SSD itself is full for a moment.
+    for at in 0..15 {
+        let mut file = File::create(nodes.at("one", &name(at))).unwrap();
+        for piece in bytes_of(&name(at), 1024 * KIB).chunks(64 * KIB) {
+            file.write_all(piece).unwrap();
+        }
+    }
+    all_there(&nodes, (0..15).map(name), 1024 * KIB);
+    // Now both are full.
+    let mut made = 15;
+    let full = (15..40).find_map(|at| {
+        let written = fs::write(nodes.at("one", &name(at)), bytes_of(&name(at), 1024 * KIB));
+        made = at;
+        written.err()
+    });
+    assert_eq!(full.and_then(|error| error.raw_os_error()), Some(28), "{made}");
+    fs::remove_file(nodes.at("one", &name(made))).unwrap();
+    all_there(&nodes, (0..made).map(name), 1024 * KIB);
+    // And there is room again.
+    for at in 0..8 {
+        fs::remove_file(nodes.at("one", &name(at))).unwrap();
+    }
+    eventually("a file finds room", || {
+        let path = nodes.at("one", "again");
+        fs::write(&path, bytes_of("again", 1024 * KIB)).is_ok()
+    });
+    all_there(&nodes, (8..made).map(name).chain(["again".to_owned()]), 1024 * KIB);
+    nodes.unmount();
+    let (is_right, told) = nodes.fsck(&[]);
+    assert!(is_right, "{told}");
+}
+
+#[test]
+fn a_jobs_sequences_steer_each_nodes_ssd_and_tell_a_scheduler_where_its_bytes_are() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.mount_both(&["--ssd-limit", "4M"]);
+    for at in 0..6 {
+        let name = format!("in{at}");
+        fs::write(nodes.at("one", &name), bytes_of(&name, 512 * KIB)).unwrap();
+    }
+    let job = r#"{"job": "j", "nodes": {
+        "one": ["in0", "in0"],
+        "two": ["in1", {"file": "in2", "repeat": 3}, "in1", "gone"]}}"#;
+    fs::write(nodes.scratch.path("job.json"), job).unwrap();
+    nodes.scratch.succeed(&["jobs", "add", "job.json", "--on", "one"]);
+    let references =
+        |node: &str| nodes.json(&["jobs", "list", "--on", node])[0]["references"].clone();
+    eventually("the other node hears of it", || references("two") == 6);
+    assert_eq!(references("one"), 2);
+    nodes.scratch.succeed(&["demote", "one/in2"]);
+    let places = nodes.json(&["where", "two", "--job", "job.json"]);
+    let node =
+        |at: usize| (places["nodes"][at]["node"].clone(), places["nodes"][at]["bytes"].clone());
+    assert_eq!(node(0), ("one".into(), (1024 * KIB).into()), "{places}");
+    assert_eq!(node(1), (Value::Null, (512 * KIB).into()), "{places}");
+    assert_eq!(places["missing_files"], 1, "{places}");
+    let told = nodes.scratch.succeed(&["where", "two", "--job", "job.json"]);
+    assert!(told.contains("(shared disk)") && told.contains("1 file"), "{told}");
+    // What is announced to come again is worth its way at its first use; nothing else is.
+    let read = |name: &str| {
+        let path = nodes.at("two", name).to_str().unwrap().to_owned();
+        let ran = ["jobs", "run", "j", "--on", "two", "--", "cat", &path];
+        nodes.scratch.succeed(&ran);
+        nodes.places()[name].clone()
+    };
+    assert_eq!(read("in1"), "ssd of two");
+    fs::read(nodes.at("two", "in3")).unwrap();
+    assert_eq!(nodes.places()["in3"], "ssd of one");
+    nodes.scratch.succeed(&["jobs", "remove", "j", "--on", "two"]);
+    eventually("it is gone everywhere", || {
+        nodes.json(&["jobs", "list", "--on", "one"]).as_array().unwrap().is_empty()
+    });
+    // What is no job is refused.
+    fs::write(nodes.scratch.path("bad.json"), "{}").unwrap();
+    let refused = nodes.scratch.halocline(&["where", "two", "--job", "bad.json"]);
+    assert!(!refused.status.success() && said(&refused).contains("JOBS.md"), "{}", said(&refused));
+}
+
+#[test]
+fn a_warm_takes_only_what_fits_and_a_dry_run_says_so_before() {
+    let Some(nodes) = Nodes::new() else { return };
+    nodes.mount_both(&["--policy", "lru", "--ssd-limit", "2M"]);
+    for at in 0..4 {
+        let name = format!("big{at}");
+        fs::write(nodes.at("one", &name), bytes_of(&name, 600 * KIB)).unwrap();
+    }
+    nodes.scratch.succeed(&["demote", "one"]);
+    let warm = |more: &[&str]| {
+        let done = nodes.scratch.halocline(&[&["warm", "two", "--json"][..], more].concat());
+        serde_json::from_slice::<Value>(&done.stdout).unwrap_or_else(|_| panic!("{}", said(&done)))
+    };
+    let dry = warm(&["--dry-run"]);
+    assert_eq!((&dry["files"], dry["skipped"].as_array().unwrap().len()), (&3.into(), 1), "{dry}");
+    assert!(dry["skipped"][0]["reason"].as_str().unwrap().contains("no room"), "{dry}");
+    assert_eq!(nodes.tier("two")["promoted"]["files"], 0);
+    let done = warm(&[]);
+    assert_eq!((&done["files"], &done["skipped"]), (&dry["files"], &dry["skipped"]));
+    nodes.scratch.succeed(&["pin", "big0", "--on", "one"]);
+    eventually("the rule is known", || nodes.scratch.status("two")["rules"]["pin"][0] == "big0");
+    let dry = nodes.scratch.halocline(&["demote", "two", "--dry-run", "--json"]);
+    assert!(written(&dry).contains("unpin it first"), "{}", written(&dry));
+}

@@ -1,0 +1,313 @@
+//! The space on this node's own SSD, which a policy keeps: which files are there ([`residents`], found by a [`scan`]),
+//! which are to be ([`planner`], with [`rules`] and jobs), and what moves them ([`executor`]).
+//!
+//! What must hold: nothing that a program has open anywhere is moved, nothing that is pinned leaves by the policy, and
+//! only files of this node's SSD leave: other nodes keep their own. All moves are those of [`crate::moves`].
+
+pub(crate) mod background;
+pub(crate) mod executor;
+pub(crate) mod options;
+pub(crate) mod planner;
+pub(crate) mod residents;
+pub(crate) mod rules;
+mod scan;
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use halocline_api::control::tier::PRIVATE;
+use halocline_api::control::{JobChange, JobInfo};
+use halocline_api::file_tier::Opening;
+use halocline_api::jobs::{Ahead, Jobs};
+use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::namespace::Node;
+use halocline_model::namespace::{EntryName, Inode};
+use halocline_model::tier::Watermarks;
+use halocline_os::error::Result;
+use halocline_vfs::namespace::stat_descriptor;
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::base::Base;
+use crate::places::{Place, SHARED, SSD};
+use background::Wakeups;
+use executor::Executor;
+use options::SpaceOptions;
+use planner::{Paths, Planner};
+use residents::Resident;
+use rules::Rules;
+
+/// What must become free for a write that found the SSD full, beside its own bytes.
+const ROOM_FOR_WRITE: u64 = 4 << 20;
+
+/// This node's SSD.
+#[derive(Debug)]
+pub(crate) struct OwnSsd {
+    base: Arc<Base>,
+    pub(crate) executor: Executor,
+    /// Files on it that programs here have open for writing: they grow.
+    written: Mutex<FxHashSet<u64>>,
+    pub(crate) wakeups: Wakeups,
+    policy: String,
+}
+
+impl OwnSsd {
+    /// # Errors
+    /// If an option is wrong, or what earlier mounts kept cannot be read.
+    pub(crate) fn new(base: &Arc<Base>, root: &Path, options: SpaceOptions) -> Result<Self> {
+        let [own, common] = ["ssd", "hdd"].map(|tier| root.join(tier).join(PRIVATE));
+        let totals = base.places.totals(SSD)?;
+        let limit = options.limit.bytes(totals.f_blocks.saturating_mul(totals.f_frsize));
+        let marks = Watermarks::new(limit, options.high, options.low);
+        let rules = Rules::load(&common, options.pin, options.exclude)?;
+        let jobs = Jobs::load_shared(&common, &own, base.places.node())?;
+        let planner = Planner::new(&options.policy, limit, rules, jobs, &base.clock)?;
+        Ok(Self {
+            base: Arc::clone(base),
+            executor: Executor::new(base, planner, marks),
+            written: Mutex::default(),
+            wakeups: Wakeups::new(&base.clock),
+            policy: options.policy,
+        })
+    }
+
+    fn planner(&self) -> &Planner {
+        &self.executor.planner
+    }
+
+    pub(crate) fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    fn is_here(&self, place: &Place) -> bool {
+        self.executor.is_on(place, SSD)
+    }
+
+    /// The tier of a handle's file in the counts of what was served.
+    pub(crate) fn tier_of(&self, place: Option<&Place>) -> usize {
+        usize::from(!place.is_some_and(|place| self.is_here(place)))
+    }
+
+    /// On which tier a new file is made, if there is room.
+    pub(crate) fn tier_for_new(&self, name: &EntryName) -> u8 {
+        if self.executor.residents.used() > self.executor.marks.limit() {
+            return SHARED;
+        }
+        let is_excluded = self.planner().rules.has_excludes()
+            && Paths::new(&self.base.paths)
+                .of(name)
+                .is_some_and(|path| self.planner().rules.excludes(&path));
+        if is_excluded { SHARED } else { SSD }
+    }
+
+    /// Tells jobs that a thread opens or makes a file; what is announced of it, if that is a job's own use. Waits for a
+    /// look at the process.
+    pub(crate) fn follow_jobs(&self, name: &EntryName, by: u32) -> Option<Ahead> {
+        if !self.planner().jobs().any() {
+            return None;
+        }
+        let path = Paths::new(&self.base.paths).of(name)?;
+        self.planner().follow_jobs(&path, by)
+    }
+
+    /// A file was made by a thread, and may be open for writing.
+    pub(crate) fn created(
+        &self,
+        (name, number): (&EntryName, Inode),
+        place: &Place,
+        by: u32,
+        is_open: bool,
+    ) {
+        self.follow_jobs(name, by);
+        self.planner().referenced(number.0, 0);
+        if self.is_here(place) {
+            self.executor.residents.put(number.0, Resident { name: name.clone(), bytes: 0 });
+            self.planner().moved(number.0, true);
+            if is_open {
+                self.written.lock().insert(number.0);
+            }
+            self.executor.counters.opened(Opening::Hit);
+        } else {
+            self.executor.counters.opened(Opening::InPlace);
+        }
+    }
+
+    /// A file that was found is about to be opened; whether it was moved to this SSD for that, so that it is somewhere
+    /// else by now. It may move only if nobody here has it open.
+    pub(crate) fn before_open(
+        &self,
+        name: &EntryName,
+        found: &Node,
+        (writes, may_move): (bool, bool),
+        ahead: Option<Ahead>,
+    ) -> bool {
+        let of = &found.attributes;
+        let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {
+            return false;
+        };
+        self.planner().referenced(found.inode.0, of.size);
+        if self.is_here(place) {
+            self.executor.counters.opened(Opening::Hit);
+            if writes {
+                self.written.lock().insert(found.inode.0);
+            }
+            return false;
+        }
+        let is_open = of.many_opens || !of.opens.is_empty() || of.writer.is_some();
+        let comes = may_move && !is_open && self.wants(name, (found, place), ahead);
+        if comes && writes {
+            self.written.lock().insert(found.inode.0);
+        }
+        self.executor.counters.opened(if comes { Opening::Promoted } else { Opening::InPlace });
+        if comes {
+            self.wake_if_crowded();
+        }
+        comes
+    }
+
+    /// Brings a file here if that is worth it.
+    fn wants(
+        &self,
+        name: &EntryName,
+        (found, place): (&Node, &Place),
+        ahead: Option<Ahead>,
+    ) -> bool {
+        if self.executor.stops.load(Ordering::Relaxed) {
+            return false;
+        }
+        let rules = &self.planner().rules;
+        let is_another_nodes = place.tier == SSD;
+        if rules.has_excludes() || is_another_nodes && rules.has_pins() {
+            let Some(path) = Paths::new(&self.base.paths).of(name) else { return false };
+            // It stays on the SSD on which it is.
+            if rules.excludes(&path) || is_another_nodes && rules.pins(&path) {
+                return false;
+            }
+        }
+        if is_another_nodes && !self.planner().is_worth_the_way(found.inode.0, ahead.as_ref()) {
+            return false;
+        }
+        self.executor.bring(name, found, ahead)
+    }
+
+    /// The last handle of a file was closed.
+    pub(crate) fn closed(&self, number: Inode, file: &File) {
+        if !self.written.lock().remove(&number.0) {
+            return;
+        }
+        if let Ok(stat) = stat_descriptor(file) {
+            self.executor.residents.set_bytes(number.0, stat.disk_bytes());
+        }
+        self.wake_if_crowded();
+    }
+
+    /// A file has no name any more.
+    pub(crate) fn removed(&self, number: Inode) {
+        self.executor.residents.remove(number.0);
+        self.planner().removed(number.0);
+    }
+
+    /// A file has another name.
+    pub(crate) fn renamed(&self, number: Inode, name: &EntryName) {
+        self.executor.residents.renamed(number.0, name);
+    }
+
+    fn wake_if_crowded(&self) {
+        if self.executor.residents.used() > self.executor.marks.high() {
+            self.wakeups.wake();
+        }
+    }
+
+    /// Makes room for a write of a file on this SSD, whose file system is full; whether that may have helped.
+    pub(crate) fn make_room_for_write(&self, number: Inode, bytes: u64) -> bool {
+        let need = bytes.saturating_add(ROOM_FOR_WRITE);
+        self.executor.frees_disk() && self.executor.free_up(need, &|other| other == number.0)
+    }
+
+    /// Counts what files that are open for writing have by now.
+    fn count_written(&self) {
+        let written: Vec<u64> = self.written.lock().iter().copied().collect();
+        for number in written {
+            let node = self.base.table.find(Inode(number));
+            let file = node.and_then(|node| node.0.without_name.lock().file.clone());
+            if let Some(stat) = file.and_then(|file| stat_descriptor(&*file).ok()) {
+                self.executor.residents.set_bytes(number, stat.disk_bytes());
+            }
+        }
+    }
+
+    /// Looks at what is on the SSD. The first time, the policy is told of it, the file that was written last as the one
+    /// that was used last.
+    fn look(&self, is_first: bool) {
+        let residents = &self.executor.residents;
+        residents.begin_scan();
+        let (mut found, mut times) = (FxHashMap::default(), Vec::new());
+        let done = scan::scan(self.base.places.ssd(), &mut |seen| {
+            if is_first {
+                times.push((seen.mtime, seen.number, seen.resident.bytes));
+            }
+            found.insert(seen.number, seen.resident);
+            if self.executor.stops.load(Ordering::Relaxed) {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        let is_whole = done.is_ok() && !self.executor.stops.load(Ordering::Relaxed);
+        if let Err(error) = done {
+            tracing::warn!(%error, "what is on the SSD is not known");
+        }
+        times.sort_unstable();
+        for (_, number, bytes) in times {
+            // What was used since the mount began is newer.
+            if residents.get(number).is_none() {
+                self.planner().referenced(number, bytes);
+                self.planner().moved(number, true);
+            }
+        }
+        residents.end_scan(is_whole.then_some(found));
+    }
+
+    /// Takes in what other nodes changed of rules and jobs; whether rules changed.
+    fn refresh(&self) -> bool {
+        let jobs = self.planner().jobs().refresh();
+        let rules = self.planner().rules.refresh();
+        for refreshed in [&rules, &jobs] {
+            if let Err(error) = refreshed {
+                tracing::debug!(%error, "rules and jobs stay as they were");
+            }
+        }
+        rules.unwrap_or(false)
+    }
+
+    /// Changes the announced jobs.
+    pub(crate) fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
+        let mut jobs = self.planner().jobs();
+        jobs.refresh()?;
+        match change {
+            JobChange::Add(text) => jobs.add(text)?,
+            JobChange::Remove(name) => jobs.remove(name)?,
+            JobChange::Begin(name) => jobs.begin(name)?,
+            JobChange::List => {}
+        }
+        Ok(jobs.list())
+    }
+
+    /// Files that an exclude glob keeps off the SSD leave it in the background, and those above the watermark.
+    pub(crate) fn push_out_excluded(&self) {
+        let paths = Paths::new(&self.base.paths);
+        let rules = &self.planner().rules;
+        let is_excluded = |resident: &Resident| {
+            paths.of(&resident.name).is_some_and(|path| rules.excludes(&path) && !rules.pins(&path))
+        };
+        let all = self.executor.residents.all();
+        let order: Vec<u64> = all
+            .into_iter()
+            .filter(|(_, resident)| is_excluded(resident))
+            .map(|(number, _)| number)
+            .collect();
+        self.executor.demote_all(&order, u64::MAX);
+    }
+}

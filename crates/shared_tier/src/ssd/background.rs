@@ -1,0 +1,162 @@
+//! The thread that looks after the SSD: demotes files before it is full, and looks at what others changed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use halocline_os::catch_panic::caught;
+use halocline_os::clock::Clock;
+use halocline_os::error::Result;
+use halocline_os::priority::yield_to_programs;
+use parking_lot::{Condvar, Mutex};
+
+use super::OwnSsd;
+
+/// How often the SSD is checked without a wakeup.
+const TICK: Duration = Duration::from_secs(1);
+/// How often it is looked at what is on it: what other nodes do there is found only by that.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+/// The same where something was not as it was known.
+const LOOK_SOON: Duration = Duration::from_secs(5);
+/// A look takes at most one part in so many of the time.
+const LOOK_SHARE: u32 = 20;
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(crate) struct Wakeups {
+    clock: Clock,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stops: bool,
+    is_due: bool,
+}
+
+impl Wakeups {
+    pub(crate) fn new(clock: &Clock) -> Self {
+        Self { clock: clock.clone(), state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// The SSD may be fuller than it should be.
+    pub(crate) fn wake(&self) {
+        self.state.lock().is_due = true;
+        self.changed.notify_all();
+    }
+
+    fn stop(&self) {
+        self.state.lock().stops = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a wakeup, or for the whole tick if the last round was in vain: each write to a full SSD wakes. `false`
+    /// when it is time to stop.
+    fn wait(&self, in_vain: bool) -> bool {
+        let mut state = self.state.lock();
+        let tick = self.clock.instant() + TICK;
+        let waits =
+            |state: &mut State| !state.stops && (in_vain || !std::mem::take(&mut state.is_due));
+        self.clock.wait_while(&self.changed, &mut state, waits, tick);
+        !state.stops
+    }
+}
+
+/// When the SSD was looked at last, and how long that took.
+#[derive(Debug)]
+struct Looked {
+    at: Instant,
+    took: Duration,
+}
+
+/// The running thread.
+#[derive(Debug)]
+pub(crate) struct Background {
+    ssd: Arc<OwnSsd>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub(crate) fn start(ssd: &Arc<OwnSsd>) -> Result<Self> {
+        let own = Arc::clone(ssd);
+        let thread = thread::Builder::new().name("tier-demoter".into()).spawn(move || {
+            yield_to_programs();
+            own.run();
+        })?;
+        Ok(Self { ssd: Arc::clone(ssd), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Ends the thread; a file that is being moved stays where it is.
+    pub(crate) fn stop(&self) {
+        self.ssd.executor.stops.store(true, Ordering::Relaxed);
+        self.ssd.wakeups.stop();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl OwnSsd {
+    /// Runs round after round. One that panics leaves its files at the step at which it panicked, as a kill would.
+    fn run(&self) {
+        let mut looked = None;
+        loop {
+            let in_vain = caught(|| self.round(&mut looked)).unwrap_or_else(|panicked| {
+                tracing::error!(%panicked, "files stay where they are for now");
+                *self.executor.trouble.lock() = Some(panicked.to_string());
+                true
+            });
+            if !self.wakeups.wait(in_vain) {
+                break;
+            }
+        }
+        self.executor.planner.jobs().note_places();
+    }
+
+    /// Does what is due; returns whether it was in vain.
+    fn round(&self, looked: &mut Option<Looked>) -> bool {
+        let base = &self.base;
+        if base.sessions.check().is_err() {
+            // Others may have moved our files.
+            return true;
+        }
+        let looks = self.is_look_due(looked.as_ref());
+        if looks {
+            let begun = base.clock.instant();
+            self.look(looked.is_none());
+            *looked = Some(Looked { at: base.clock.instant(), took: base.clock.elapsed(begun) });
+        }
+        let are_rules_new = self.refresh();
+        self.count_written();
+        if (looks || are_rules_new) && self.executor.planner.rules.has_excludes() {
+            self.push_out_excluded();
+        }
+        !self.executor.keep_below_watermarks()
+    }
+
+    fn is_look_due(&self, looked: Option<&Looked>) -> bool {
+        let Some(Looked { at, took }) = looked else { return true };
+        let wanted = if self.executor.wants_look.swap(false, Ordering::Relaxed) {
+            LOOK_SOON
+        } else {
+            LOOK_EVERY
+        };
+        let is_due = self.base.clock.elapsed(*at) >= wanted.max(*took * LOOK_SHARE);
+        if !is_due && wanted == LOOK_SOON {
+            self.executor.wants_look.store(true, Ordering::Relaxed);
+        }
+        is_due
+    }
+}

@@ -1,0 +1,303 @@
+//! Moves files: those that the [planner](super::planner) chooses, and those that a person names.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use halocline_api::file_tier::{ActiveMoves, Counters};
+use halocline_api::jobs::Ahead;
+use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::namespace::{Failure, Node};
+use halocline_model::namespace::{EntryName, Inode};
+use halocline_model::tier::Watermarks;
+use halocline_os::error::{Error, Result};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::planner::{Paths, Planner, Room};
+use super::residents::{Resident, Residents};
+use crate::base::Base;
+use crate::errors::of_names;
+use crate::moves::{Moved, Mover};
+use crate::places::{Place, SHARED, SSD};
+
+/// The most files that are moved at once. The moves of small ones wait for the disks to be durable, which one wait does
+/// for many; large ones would only keep each other waiting.
+const PARALLEL_MAX: usize = 16;
+/// About so many bytes are under way at once.
+const BYTES_AT_ONCE: u64 = 8 << 20;
+/// After so many failures in a row, no more files are moved in one go.
+const FAILURES_MAX: usize = 8;
+/// A copy may need this much more than its data.
+const COPY_SLACK: u64 = 16 << 10;
+
+/// What became of a file that was to leave the SSD.
+enum Left {
+    Yes,
+    /// It is open, or is not here any more.
+    No,
+    Failed(Error),
+}
+
+/// Moves files for one node.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    base: Arc<Base>,
+    pub(crate) residents: Residents,
+    pub(crate) planner: Planner,
+    pub(crate) marks: Watermarks,
+    pub(crate) counters: Counters,
+    pub(crate) active: ActiveMoves<PathBuf>,
+    /// Why files could not leave lately.
+    pub(crate) trouble: Mutex<Option<String>>,
+    pub(crate) stops: AtomicBool,
+    /// What is on the SSD is not as it was known.
+    pub(crate) wants_look: AtomicBool,
+}
+
+impl Executor {
+    pub(crate) fn new(base: &Arc<Base>, planner: Planner, marks: Watermarks) -> Self {
+        Self {
+            base: Arc::clone(base),
+            residents: Residents::default(),
+            planner,
+            marks,
+            counters: Counters::default(),
+            active: ActiveMoves::new(&base.clock),
+            trouble: Mutex::default(),
+            stops: AtomicBool::new(false),
+            wants_look: AtomicBool::new(false),
+        }
+    }
+
+    fn mover(&self) -> Mover<'_> {
+        let base = &self.base;
+        let session = base.sessions.own();
+        Mover { names: &base.names, places: &base.places, directories: &*base.paths, session }
+    }
+
+    /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
+    pub(crate) fn is_on(&self, place: &Place, tier: u8) -> bool {
+        self.mover().is_on(place, tier)
+    }
+
+    /// Moves a file that was found to the own SSD or the shared disk; `goes_on` is told of each piece that was copied.
+    ///
+    /// # Errors
+    /// As [`Mover::move_file`].
+    pub(crate) fn move_file(
+        &self,
+        name: &EntryName,
+        (inode, size): (Inode, u64),
+        (from, tier): (&Place, u8),
+        goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Moved> {
+        let was_here = self.is_on(from, SSD);
+        if tier == SHARED && !self.fits_the_shared_disk(inode, size) {
+            // Before it is copied until the disk is full.
+            return Err(Errno::NOSPC.into());
+        }
+        let path = Paths::new(&self.base.paths).of(name).unwrap_or_default();
+        let ends = [from.tier, tier].map(usize::from);
+        let active = self.active.begin(path, (ends[0], ends[1]), size);
+        let is_over = |session| self.base.sessions.is_over(session);
+        let moved = self.mover().move_file(name, inode, tier, &is_over, &mut |bytes| {
+            active.copied(bytes);
+            goes_on(bytes)
+        });
+        if let Ok(Moved::Done(bytes)) = moved {
+            self.counters.moved(tier == SSD, size.max(bytes));
+            if tier == SSD {
+                // As far as it is known without a look at it.
+                let bytes = bytes.next_multiple_of(4096);
+                self.residents.put(inode.0, Resident { name: name.clone(), bytes });
+                self.planner.moved(inode.0, true);
+            } else if was_here {
+                self.residents.remove(inode.0);
+                self.planner.moved(inode.0, false);
+            }
+        }
+        moved
+    }
+
+    /// Whether the shared disk has room for a file.
+    fn fits_the_shared_disk(&self, inode: Inode, size: u64) -> bool {
+        // One with holes has fewer on disk.
+        let known = self.residents.get(inode.0).map(|resident| resident.bytes);
+        let need = known.map_or(size, |bytes| bytes.min(size));
+        let all = self.base.places.totals(SHARED);
+        all.map_or(true, |all| need <= all.f_bavail.saturating_mul(all.f_frsize))
+    }
+
+    /// Bytes that its own file system has left for files, or `None` if moving files to the shared disk frees none there.
+    fn room_on_disk(&self) -> Option<u64> {
+        let places = &self.base.places;
+        let (ssd, shared) = (places.totals(SSD).ok()?, places.totals(SHARED).ok()?);
+        (ssd.f_fsid != shared.f_fsid).then(|| ssd.f_bavail.saturating_mul(ssd.f_frsize))
+    }
+
+    /// Whether moving files to the shared disk frees room on the SSD.
+    pub(crate) fn frees_disk(&self) -> bool {
+        self.room_on_disk().is_some()
+    }
+
+    /// What is free for a file of so many bytes, below the high watermark, and what has to leave for it. `None` if it
+    /// never fits.
+    pub(crate) fn room_for(&self, bytes: u64) -> Option<Room> {
+        let need = bytes.saturating_add(COPY_SLACK);
+        if need > self.marks.high() {
+            return None;
+        }
+        let below = self.marks.high().saturating_sub(self.residents.used());
+        let on_disk = self.room_on_disk();
+        let on_disk = on_disk.map(|room| room.saturating_sub(self.marks.kept_free()));
+        let free = on_disk.map_or(below, |room| room.min(below));
+        Some(Room { free, missing: need.saturating_sub(free) })
+    }
+
+    /// Demotes files if the SSD is fuller than it should be; `false` if that was in vain.
+    pub(crate) fn keep_below_watermarks(&self) -> bool {
+        let used = self.residents.used();
+        let wanted = self.marks.wanted_room(used, || self.room_on_disk());
+        let Some(wanted) = wanted else {
+            *self.trouble.lock() = None;
+            return true;
+        };
+        let missing = used.saturating_add(wanted).saturating_sub(self.marks.limit());
+        self.free_up(missing, &|_| false)
+    }
+
+    /// How many bytes wait to be demoted.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.marks.waiting(self.residents.used())
+    }
+
+    /// Demotes files in the policy's order until so many bytes have left; whether they have.
+    pub(crate) fn free_up(&self, missing: u64, except: &dyn Fn(u64) -> bool) -> bool {
+        let paths = Paths::new(&self.base.paths);
+        let order = self.planner.plan_room(&self.residents, except, &paths);
+        self.demote_all(&order, missing)
+    }
+
+    /// Demotes files in their order until so many bytes have left; whether they have.
+    pub(crate) fn demote_all(&self, order: &[u64], missing: u64) -> bool {
+        let left = Mutex::new((0_u64, missing));
+        let (next, failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = || {
+            loop {
+                let goes_on = !self.stops.load(Ordering::Relaxed)
+                    && failures.load(Ordering::Relaxed) < FAILURES_MAX;
+                let Some(number) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                let Some(resident) = self.residents.get(*number) else { continue };
+                {
+                    // What others are moving counts: else too many would leave.
+                    let mut left = left.lock();
+                    if left.0 >= left.1 || !goes_on {
+                        break;
+                    }
+                    left.0 += resident.bytes;
+                }
+                match self.demote(*number, &resident) {
+                    Left::Yes => {
+                        failures.store(0, Ordering::Relaxed);
+                        continue;
+                    }
+                    Left::No => {}
+                    Left::Failed(error) => {
+                        failures.fetch_add(1, Ordering::Relaxed);
+                        let path = Paths::new(&self.base.paths).of(&resident.name);
+                        let path = path.unwrap_or_default();
+                        *self.trouble.lock() = Some(format!("{}: {error}", path.display()));
+                    }
+                }
+                left.lock().0 -= resident.bytes;
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.parallel(order) {
+                // Fewer will do.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let left = left.into_inner();
+        left.0 >= left.1
+    }
+
+    /// How many of some files are moved at once, by the sizes of the first of them.
+    fn parallel(&self, order: &[u64]) -> usize {
+        let first = &order[..order.len().min(PARALLEL_MAX)];
+        let sizes = first.iter().filter_map(|number| self.residents.get(*number));
+        let bytes = sizes.map(|resident| resident.bytes).sum::<u64>() / (first.len() as u64).max(1);
+        let at_once = usize::try_from(BYTES_AT_ONCE / bytes.max(1)).unwrap_or(PARALLEL_MAX);
+        at_once.clamp(1, PARALLEL_MAX).min(order.len())
+    }
+
+    /// Demotes a file that is on the own SSD, unless it is open somewhere.
+    fn demote(&self, number: u64, resident: &Resident) -> Left {
+        if self.base.table.find(Inode(number)).is_some_and(|node| node.0.is_open()) {
+            return Left::No;
+        }
+        let found = match self.base.names.lookup(&resident.name) {
+            Ok(found) if found.inode.0 == number => found,
+            // It has another name by now, or none.
+            Ok(_) | Err(Failure::Refused(_)) => return self.is_not_as_known(number),
+            Err(failure) => return Left::Failed(of_names(failure)),
+        };
+        let place = found.attributes.location.as_ref();
+        let Some(place) = place.filter(|place| self.is_on(place, SSD)) else {
+            // Another node has moved it.
+            return self.is_not_as_known(number);
+        };
+        let size = found.attributes.size;
+        let file = (found.inode, size);
+        let goes_on = &mut |_| self.goes_on();
+        match self.move_file(&resident.name, file, (place, SHARED), goes_on) {
+            Ok(Moved::Done(_) | Moved::Already) => Left::Yes,
+            Ok(Moved::Busy) => Left::No,
+            Ok(Moved::Gone) => self.is_not_as_known(number),
+            Err(error) => Left::Failed(error),
+        }
+    }
+
+    fn goes_on(&self) -> ControlFlow<()> {
+        if self.stops.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    /// What is known of a file is old: the next look at the SSD tells.
+    fn is_not_as_known(&self, number: u64) -> Left {
+        self.residents.remove(number);
+        self.wants_look.store(true, Ordering::Relaxed);
+        Left::No
+    }
+
+    /// Brings a file that nobody has open to the own SSD, if the policy finds it worth that; whether it came.
+    pub(crate) fn bring(&self, name: &EntryName, found: &Node, ahead: Option<Ahead>) -> bool {
+        let of = &found.attributes;
+        let Some(place) = of.location.as_ref().filter(|_| of.kind == Kind::File) else {
+            return false;
+        };
+        let Some(room) = self.room_for(of.size) else { return false };
+        let paths = Paths::new(&self.base.paths);
+        let file = (found.inode.0, of.size);
+        let plan = self.planner.plan_promotion(file, ahead, room, (&self.residents, &paths));
+        let Some(plan) = plan else { return false };
+        if room.missing > 0 && !self.demote_all(&plan, room.missing) {
+            return false;
+        }
+        let goes_on = &mut |_| self.goes_on();
+        match self.move_file(name, (found.inode, of.size), (place, SSD), goes_on) {
+            Ok(moved) => matches!(moved, Moved::Done(_)),
+            Err(error) => {
+                tracing::debug!(%error, "a file is served where it is");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Which files are to be on this node's SSD: the policy, and what overrules it. It plans; the
+//! [executor](super::executor) moves.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use halocline_api::jobs::{Ahead, Jobs, Known, Openers};
+use halocline_model::namespace::{EntryName, Inode, ROOT};
+use halocline_model::tier::{self, Keep, Transfers};
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
+
+use super::residents::Residents;
+use super::rules::Rules;
+use crate::directory_paths::DirectoryPaths;
+use crate::entry_names::os;
+
+/// The most files among which those that leave are sought.
+const VICTIMS_MAX: usize = 1 << 20;
+
+/// The policy, the rules and the jobs.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    policy: Mutex<Box<dyn Keep>>,
+    /// What of other nodes' files was used here.
+    transfers: Mutex<Transfers>,
+    pub(crate) rules: Rules,
+    jobs: Mutex<Jobs>,
+    openers: Openers,
+    clock: Clock,
+}
+
+/// The paths of files, by the directories that were found while one plan is made.
+pub(crate) struct Paths<'a> {
+    directories: &'a DirectoryPaths,
+    found: RefCell<FxHashMap<u64, Option<PathBuf>>>,
+}
+
+impl<'a> Paths<'a> {
+    pub(crate) fn new(directories: &'a DirectoryPaths) -> Self {
+        Self { directories, found: RefCell::default() }
+    }
+
+    fn directory(&self, number: Inode) -> Option<PathBuf> {
+        if number == ROOT {
+            return Some(PathBuf::new());
+        }
+        if let Some(known) = self.found.borrow().get(&number.0) {
+            return known.clone();
+        }
+        let steps = self.directories.known(number).ok();
+        let path = steps.map(|steps| steps.iter().map(|step| os(&step.name)).collect());
+        self.found.borrow_mut().insert(number.0, path.clone());
+        path
+    }
+
+    /// The path of a name below the root; `None` if its directory is not found.
+    pub(crate) fn of(&self, name: &EntryName) -> Option<PathBuf> {
+        Some(self.directory(name.directory)?.join(os(&name.name)))
+    }
+}
+
+/// The room on an SSD that a file is to get.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// Bytes that are free.
+    pub(crate) free: u64,
+    /// Bytes that must leave so that the file fits.
+    pub(crate) missing: u64,
+}
+
+impl Planner {
+    /// # Errors
+    /// If there is no such policy.
+    pub(crate) fn new(
+        policy: &str,
+        limit: u64,
+        rules: Rules,
+        jobs: Jobs,
+        clock: &Clock,
+    ) -> Result<Self> {
+        let mut policy = tier::by_name(policy).map_err(|unknown| {
+            Error::invalid(unknown.to_string(), "choose one of them with --policy")
+        })?;
+        policy.holds(limit);
+        Ok(Self {
+            policy: Mutex::new(policy),
+            transfers: Mutex::default(),
+            rules,
+            jobs: Mutex::new(jobs),
+            openers: Openers::default(),
+            clock: clock.clone(),
+        })
+    }
+
+    /// A file is used.
+    pub(crate) fn referenced(&self, number: u64, bytes: u64) {
+        self.policy.lock().referenced(number, bytes);
+    }
+
+    /// A file has come to the SSD, or left it.
+    pub(crate) fn moved(&self, number: u64, to_ssd: bool) {
+        self.policy.lock().moved(number, to_ssd);
+        self.transfers.lock().forget(number);
+    }
+
+    /// A file exists no more.
+    pub(crate) fn removed(&self, number: u64) {
+        self.policy.lock().removed(number);
+        self.transfers.lock().forget(number);
+    }
+
+    /// Whether a use of a file on another node's SSD is worth its way here.
+    pub(crate) fn is_worth_the_way(&self, number: u64, ahead: Option<&Ahead>) -> bool {
+        let announced = ahead.map_or(0, |ahead| ahead.later(u64::MAX));
+        self.transfers.lock().used(number, announced)
+    }
+
+    /// The announced jobs.
+    pub(crate) fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock()
+    }
+
+    /// Whether paths of files affect where they are.
+    pub(crate) fn goes_by_paths(&self) -> bool {
+        self.rules.has_pins() || self.jobs.lock().any()
+    }
+
+    /// Tells jobs that a thread opens or makes a file; what is announced of it, if that is a job's own use.
+    pub(crate) fn follow_jobs(&self, path: &Path, by: u32) -> Option<Ahead> {
+        let opener = self.openers.of_thread(by, self.clock.instant());
+        self.jobs.lock().opened(path, &opener).1
+    }
+
+    /// What may leave and is known of it. `None` of the numbers stays by the policy's decision.
+    fn candidates(
+        &self,
+        residents: &Residents,
+        except: &dyn Fn(u64) -> bool,
+        paths: &Paths<'_>,
+    ) -> Known {
+        let mut known = Known::default();
+        let goes_by_paths = self.goes_by_paths();
+        for (number, resident) in residents.all().into_iter().take(VICTIMS_MAX) {
+            if except(number) || resident.bytes == 0 {
+                continue;
+            }
+            if goes_by_paths {
+                // Of one whose path is not known nobody can say that it is not pinned.
+                let Some(path) = paths.of(&resident.name) else { continue };
+                if self.rules.pins(&path) {
+                    continue;
+                }
+                if let Some(ahead) = self.jobs.lock().ahead(&path) {
+                    known.ahead.insert(number, ahead);
+                }
+            }
+            known.sizes.insert(number, resident.bytes);
+        }
+        known
+    }
+
+    /// All files that may leave, in the policy's order.
+    pub(crate) fn plan_room(
+        &self,
+        residents: &Residents,
+        except: &dyn Fn(u64) -> bool,
+        paths: &Paths<'_>,
+    ) -> Vec<u64> {
+        let known = self.candidates(residents, except, paths);
+        let files = known.sizes.keys().copied().collect();
+        self.policy.lock().leaving(files, &known)
+    }
+
+    /// Which files leave so that one of `bytes` bytes can come; `None` if it is to be served where it is.
+    pub(crate) fn plan_promotion(
+        &self,
+        (number, bytes): (u64, u64),
+        ahead: Option<Ahead>,
+        room: Room,
+        (residents, paths): (&Residents, &Paths<'_>),
+    ) -> Option<Vec<u64>> {
+        let mut known = match room.missing {
+            0 => Known::default(),
+            _ => self.candidates(residents, &|other| other == number, paths),
+        };
+        let cached: Vec<u64> = known.sizes.keys().copied().collect();
+        known.sizes.insert(number, bytes.max(room.free.saturating_add(room.missing)));
+        known.announced = ahead.is_some();
+        known.ahead.insert(number, ahead.unwrap_or_default());
+        self.policy.lock().make_room(number, room.free, &|| cached.clone(), &known)
+    }
+}

@@ -1,0 +1,133 @@
+//! The globs of files that stay on SSDs, or off them. They are the tier's: any node changes them, and all heed them.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use halocline_api::control::{RuleChange, Rules as Told};
+use halocline_api::globs::Globs;
+use halocline_os::error::Result;
+use halocline_os::private::{PrivateDir, Use};
+use parking_lot::RwLock;
+use rustix::fs::{FlockOperation, flock};
+
+/// The file beside the rules that is locked while they are changed.
+const LOCK: &str = "rules.lock";
+/// The file with the rules, as [`Globs`] name it.
+const RULES: &str = "rules.json";
+
+/// The rules of the tier, and those that this mount was given.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    common: PathBuf,
+    pin: Vec<String>,
+    exclude: Vec<String>,
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    globs: Globs,
+    seen: Option<Stamp>,
+}
+
+/// What changes when the file is replaced: inode number, time in nanoseconds, size.
+type Stamp = (u64, i64, u64);
+
+impl Rules {
+    /// Those that are kept in a private directory of the shared disk.
+    pub(crate) fn load(common: &Path, pin: Vec<String>, exclude: Vec<String>) -> Result<Self> {
+        let rules = Self { common: common.to_owned(), pin, exclude, state: RwLock::default() };
+        *rules.state.write() = rules.read()?;
+        Ok(rules)
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        let found = std::fs::symlink_metadata(self.common.join(RULES)).ok()?;
+        Some((found.ino(), found.mtime() * 1_000_000_000 + found.mtime_nsec(), found.len()))
+    }
+
+    fn read(&self) -> Result<State> {
+        // Before they are read: rules that change meanwhile are read again.
+        let seen = self.stamp();
+        Ok(State { globs: Globs::load(&self.common, &self.pin, &self.exclude)?, seen })
+    }
+
+    /// Takes in what other nodes changed since; whether that was anything.
+    pub(crate) fn refresh(&self) -> Result<bool> {
+        let is_changed = self.stamp() != self.state.read().seen;
+        if is_changed {
+            let state = self.read()?;
+            *self.state.write() = state;
+        }
+        Ok(is_changed)
+    }
+
+    /// Changes them, for all nodes and later mounts.
+    pub(crate) fn change(&self, change: &RuleChange) -> Result<Told> {
+        let lock = PrivateDir::open(&self.common)?.file(LOCK, Use::Write)?;
+        // Another node may be changing them.
+        flock(&lock, FlockOperation::LockExclusive)?;
+        // Without those that this mount was given, which are its own.
+        let mut globs = Globs::load(&self.common, &[], &[])?;
+        match change {
+            RuleChange::Pin(glob) => globs.add_pin(glob)?,
+            RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
+            RuleChange::Exclude(glob) => globs.add_exclude(glob)?,
+            RuleChange::Include(glob) => globs.remove_exclude(glob)?,
+        }
+        globs.save(&self.common)?;
+        let state = self.read()?;
+        *self.state.write() = state;
+        Ok(self.told())
+    }
+
+    /// For people.
+    pub(crate) fn told(&self) -> Told {
+        let globs = &self.state.read().globs;
+        Told { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
+    }
+
+    pub(crate) fn has_pins(&self) -> bool {
+        self.state.read().globs.has_pins()
+    }
+
+    pub(crate) fn has_excludes(&self) -> bool {
+        self.state.read().globs.has_excludes()
+    }
+
+    /// Whether a file stays on the SSD on which it is.
+    pub(crate) fn pins(&self, path: &Path) -> bool {
+        self.state.read().globs.pins(path)
+    }
+
+    /// Whether a file stays off SSDs.
+    pub(crate) fn excludes(&self, path: &Path) -> bool {
+        self.state.read().globs.excludes(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_node_changes_the_others_heed_and_nothing_of_two_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let common = PrivateDir::make(&dir.path().join("common")).unwrap().path().to_owned();
+        let load = |pin: &[&str]| {
+            Rules::load(&common, pin.iter().map(|pin| (*pin).into()).collect(), Vec::new()).unwrap()
+        };
+        let (one, two) = (load(&[]), load(&["own/*"]));
+        one.change(&RuleChange::Pin("a/**".into())).unwrap();
+        two.change(&RuleChange::Exclude("*.log".into())).unwrap();
+        assert!(two.pins("a/b".as_ref()) && two.pins("own/c".as_ref()));
+        assert!(!one.excludes("x.log".as_ref()));
+        one.refresh().unwrap();
+        assert!(one.excludes("x.log".as_ref()) && one.pins("a/b".as_ref()));
+        two.change(&RuleChange::Unpin("a/**".into())).unwrap();
+        assert!(two.change(&RuleChange::Unpin("a/**".into())).is_err());
+        one.refresh().unwrap();
+        assert!(!one.pins("a/b".as_ref()) && !one.pins("own/c".as_ref()));
+        assert_eq!(load(&[]).told(), one.told());
+    }
+}

@@ -1,0 +1,71 @@
+//! The files that are on this node's SSD, by what is there.
+
+use std::ops::ControlFlow;
+
+use halocline_api::control::tier::PRIVATE;
+use halocline_cluster::names::attributes::RelativePath;
+use halocline_model::namespace::{EntryName, Inode, Name, ROOT};
+use halocline_os::beneath;
+use halocline_os::error::Result;
+use halocline_vfs::namespace::stat_descriptor;
+use rustix::fs::{Mode, OFlags, openat};
+
+use super::residents::Resident;
+use crate::places::marks;
+use crate::places::tree::Tree;
+
+use std::os::unix::ffi::OsStrExt;
+
+/// A file that was found.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) number: u64,
+    pub(super) resident: Resident,
+    /// When it was changed last, in seconds since 1970.
+    pub(super) mtime: i64,
+}
+
+/// Tells of each file on an SSD that has a number. What cannot be read is passed over: it is moved by nobody.
+///
+/// # Errors
+/// If the SSD itself cannot be read.
+pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(Seen) -> ControlFlow<()>) -> Result<()> {
+    let mut todo: Vec<(Option<RelativePath>, u64)> = vec![(None, ROOT.0)];
+    while let Some((path, directory)) = todo.pop() {
+        let names = match names(ssd, path.as_ref()) {
+            Err(error) if path.is_none() => return Err(error),
+            names => names.unwrap_or_default(),
+        };
+        for name in names.iter().filter(|name| path.is_some() || name.as_os_str() != PRIVATE) {
+            let Some(path) = RelativePath::below(path.as_ref(), name.as_bytes()) else { continue };
+            let Ok(fd) = ssd.look_at_link(&path) else { continue };
+            let Ok(stat) = stat_descriptor(&fd) else { continue };
+            match stat.kind() {
+                libc::S_IFDIR => {
+                    if let Some(number) = marks::number(&fd, marks::DIRECTORY) {
+                        todo.push((Some(path), number));
+                    }
+                }
+                libc::S_IFREG => {
+                    let Some(number) = marks::number(&fd, marks::INODE) else { continue };
+                    // Its names are listed where its place does not tell them.
+                    let listed = marks::names(&fd).into_iter().next();
+                    let (directory, name) =
+                        listed.unwrap_or_else(|| (directory, Name::from(path.last())));
+                    let name = EntryName { directory: Inode(directory), name };
+                    let resident = Resident { name, bytes: stat.disk_bytes() };
+                    if each(Seen { number, resident, mtime: stat.raw.st_mtime }).is_break() {
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn names(ssd: &Tree, path: Option<&RelativePath>) -> Result<Vec<std::ffi::OsString>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(beneath::names(openat(&ssd.look(path)?, ".", flags, Mode::empty())?)?)
+}

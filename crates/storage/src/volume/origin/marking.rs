@@ -1,0 +1,137 @@
+//! Marks the servers of a volume of an earlier format, whose servers have no marks.
+//!
+//! What must hold: the directories are marked only as what their contents show them to be. A mark on the mount point of a
+//! server that is not mounted, or on a server in another one's place, would make the wrong state the right one for good.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use halocline_model::request::ByteRange;
+
+use super::identity::{ObjectId, ObjectNumber};
+use super::label::{self, Use};
+use super::orphans::each_file;
+use super::volume_directory::VolumeDir;
+use super::{
+    Origin, layouts, not_bound, open_servers, required_label, server_marks, tree_and_time,
+};
+use crate::volume::Server;
+use halocline_os::error::{Error, Result};
+
+/// What makes one a server of the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// Its contents.
+    Contents,
+    /// Somebody who knows it: contents that no server in its place could have are refused nevertheless.
+    UserKnows,
+}
+
+/// What one server has of the files that have a part on it.
+#[derive(Debug, Default, Clone, Copy)]
+struct Held {
+    present: u64,
+    missing: u64,
+}
+
+/// Marks the servers of the striped volume in `dir`; false if they are marked. If it is interrupted, the volume is as it
+/// was, and the same call goes on.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is mounted or not a striped volume, if a directory has bytes that its server cannot have, or
+/// nothing of what it should have; and if it is a copy that was not mounted yet.
+pub fn mark_servers(dir: &Path, evidence: Evidence) -> Result<bool> {
+    let volume_dir = VolumeDir::open(dir)?;
+    let label = required_label(&volume_dir)?;
+    let origin = Origin::open_striped(&volume_dir, label, Use::Alone, &|_, device| device)?;
+    if label.volume().is_some() {
+        return Ok(false);
+    }
+    if !origin.is_bound {
+        return Err(not_bound(dir));
+    }
+    let servers = open_servers(&volume_dir, label.servers, Use::Alone)?;
+    server_marks::check_leftover(&servers)?;
+    check_contents(&origin, evidence)?;
+    let tree = volume_dir.directory(label::NAMESPACE)?;
+    let (inode, changed_ns) = tree_and_time(&volume_dir, &tree)?;
+    let marked = label.marked(inode, changed_ns);
+    if let Some(volume) = marked.volume() {
+        server_marks::write(&volume, &servers)?;
+    }
+    // The label comes last: without it nothing asks for the marks.
+    marked.write(&volume_dir).map(|()| true)
+}
+
+/// Refuses servers whose contents are not those of a server in their place.
+fn check_contents(origin: &Origin, evidence: Evidence) -> Result<()> {
+    let mut held = vec![Held::default(); origin.servers().len()];
+    each_file(origin.namespace_dir(), &mut |path| count_held(origin, path, &mut held))?;
+    let mut seen = origin.servers().iter().zip(held);
+    let empty = seen.find(|(_, held)| held.present == 0 && held.missing > 0);
+    let Some((server, held)) = empty.filter(|_| evidence == Evidence::Contents) else {
+        return Ok(());
+    };
+    Err(Error::invalid(
+        format!(
+            "{}: nothing is there of {} files that have a part on this server",
+            server.dir().display(),
+            held.missing
+        ),
+        "mount the server there; if it is there, and these files have holes in its place, say so with --known",
+    ))
+}
+
+/// Counts what each server has of the file at `path`.
+fn count_held(origin: &Origin, path: &Path, held: &mut [Held]) -> Result<()> {
+    let failed = || Error::at(path, "look at the data of");
+    let number = match ObjectNumber::named_by(path) {
+        // Nonsense that a file's owner wrote there refers to no object.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
+        number => number.map_err(failed())?,
+    };
+    let Some(number) = number else { return Ok(()) };
+    let found = path.symlink_metadata().map_err(failed())?;
+    let id = ObjectId { number, inode: Some(found.ino()) };
+    let layout = layouts::distribution_of(id, &origin.volume, origin.striping());
+    let Some(distribution) = layout.map_err(failed())? else {
+        // A number that a file's owner made up has neither a layout nor an object.
+        let lengths = origin.servers().iter().map(|server| length_on(server, id));
+        let lengths = lengths.collect::<io::Result<Vec<_>>>().map_err(failed())?;
+        if lengths.iter().all(|length| *length == 0) {
+            return Ok(());
+        }
+        let (first, path) = (origin.servers()[0].dir().display(), path.display());
+        return Err(Error::invalid(
+            format!("{first}: the layout of {path}, which is on the first server, is not there"),
+            "mount the first server in its place",
+        ));
+    };
+    let whole = ByteRange::new(0, found.len());
+    for ((server, held), index) in origin.servers().iter().zip(held).zip(0..) {
+        let room = distribution.local_range(index, whole).len();
+        let length = length_on(server, id).map_err(failed())?;
+        if length > room {
+            let (server, path) = (server.dir().display(), path.display());
+            return Err(Error::invalid(
+                format!(
+                    "{server}: {length} bytes of {path} are there, and server {index} has {room} at most: it is another server"
+                ),
+                "mount each server in its place",
+            ));
+        }
+        match (room, length) {
+            (0, _) => {}
+            (_, 0) => held.missing += 1,
+            _ => held.present += 1,
+        }
+    }
+    Ok(())
+}
+
+/// Length of the local file of an object; 0 if there is none.
+fn length_on(server: &Server, id: ObjectId) -> io::Result<u64> {
+    let file = server.directory().open(&id.path())?;
+    file.map_or(Ok(0), |file| Ok(file.file()?.metadata()?.len()))
+}
