@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use halocline_api::control::metrics::Section;
+use halocline_testkit::fuse_device;
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
 use halocline_testkit::redis_cluster::RedisCluster;
@@ -105,9 +106,28 @@ fn a_simulation_needs_a_server_of_its_own_and_a_single_client() {
 }
 
 #[test]
-fn a_mount_is_not_measured_yet() {
+fn mounts_are_measured_beside_a_tier_of_one_node_and_the_disk() {
+    if let Some(reason) = fuse_device::obstacle() {
+        skip(reason);
+        return;
+    }
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        skip("there is no redis-server");
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
-    let done = bench(dir.path(), &[]);
-    assert_eq!(done.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&done.stderr).contains("--store"));
+    let found = results(&bench(dir.path(), &["--nodes", "1,2", "--json", "--plot", "p.svg"]));
+    let rows = found["mounts"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 3 * 9);
+    for row in rows {
+        assert_eq!(row["operations"], row["nodes"].as_u64().unwrap() * 20, "{row}");
+        assert!(row["per_second"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["of_tier"].is_f64(), row["system"] != "tier", "{row}");
+    }
+    assert!(Plot::read(&dir.path().join("p.svg")).mentions("bench metadata"));
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "only the plot is left: {left:?}");
+    let refused = bench(dir.path(), &["--entries", "1000"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--store"));
 }

@@ -15,7 +15,7 @@ use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers;
 
 const NODES: [&str; 2] = ["one", "two"];
-const FILES: usize = 10_000;
+const FILES: usize = 3000;
 const THREADS: usize = 8;
 /// How long a node believes what it listed (`halocline_cluster::names::LEASE_MS`).
 const LEASE_MS: u128 = 80;
@@ -75,8 +75,8 @@ fn a_long_listing_of_what_another_node_made_costs_a_request_for_a_hundred_names(
     let leases = begun.elapsed().as_millis() / LEASE_MS;
     let requests = nodes.requests("two") - before;
     assert!(lines > FILES, "{lines}");
-    // However slow the machine is: pages, the way to the directory, and leases.
-    assert!(requests <= 40 + leases, "{requests} requests, {leases} leases");
+    // However slow the machine is: pages, the way to the directory, and leases of it and of the root.
+    assert!(requests <= 40 + 2 * leases, "{requests} requests, {leases} leases");
     println!("{requests} requests for {FILES} names in {:?}", begun.elapsed());
 }
 

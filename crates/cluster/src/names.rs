@@ -17,7 +17,7 @@ mod relative_path;
 
 use std::fmt::Debug;
 
-use halocline_model::namespace::{Answer, Inode, Intent, Script};
+use halocline_model::namespace::{Answer, Inode, Intent, Script, Slot};
 
 use crate::store::StoreError;
 
@@ -123,6 +123,12 @@ pub trait NameStore: Debug + Send + Sync {
     /// that was listed ([`Answer::Entries`]). Changes of others wait as long. `false` if it was not promised.
     fn lease(&self, _directory: Inode, _version: u64) -> Result<bool> {
         Ok(false)
+    }
+
+    /// Reads a name or the attributes of a directory, and asks for a lease of it at once. Answers the version that it has, or 0
+    /// if there is no lease.
+    fn read_leased(&self, directory: Inode, slot: &Slot) -> Result<(Answer, u64)> {
+        Ok((self.run(directory, &Script::Read(slot.clone()))?, 0))
     }
 
     /// Looks at the epochs of all partitions, and uses those that are confirmed from now on.

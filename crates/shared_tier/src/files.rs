@@ -26,7 +26,7 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
 use crate::lookup::{Lookup, take_over, told_names};
-use crate::passthrough::{Passthrough, WhyOurs, is_unused};
+use crate::passthrough::{Closes, Passthrough, WhyOurs, is_unused};
 use crate::places::Place;
 use crate::ssd::OwnSsd;
 
@@ -158,7 +158,13 @@ impl Files {
                     }
                     Ok(())
                 };
-                match self.base.names.update_of((&name, inode.number), note) {
+                let (at, known) = ((&name, inode.number), &found.node);
+                let noted = if known.links == 1 {
+                    self.base.names.update_known(at, &known.attributes, note)
+                } else {
+                    self.base.names.update_of(at, note)
+                };
+                match noted {
                     // It has another name by now.
                     Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
                     noted => noted.map_err(of_names)?.attributes,
@@ -188,12 +194,7 @@ impl Files {
         if noting.handles == 0 && noting.kept.is_none() {
             self.note_close(inode, noting, None);
         }
-        Err(Error::Cluster {
-            what: format!("inode {}: its bytes are not where the store says", inode.number.0),
-            remedy:
-                "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
-                    .to_owned(),
-        })
+        Err(misplaced(inode))
     }
 
     /// Why the kernel cannot have a file that is opened, if it cannot.
@@ -359,16 +360,6 @@ impl Files {
         }
     }
 
-    pub(crate) fn passthrough(&self) -> &Passthrough {
-        &self.base.passthrough
-    }
-
-    /// As [`end_unless_used`](Self::end_unless_used); `true` also if it was opened again.
-    pub(crate) fn end_if_unused(&self, inode: &Inode) -> bool {
-        let mut noting = inode.noting.lock();
-        noting.kept.is_none() || self.end_unless_used(inode, &mut noting)
-    }
-
     /// Notes the close of a file that the kernel may have served, unless there are mappings of it, or it cannot be noted
     /// now.
     fn end_unless_used(&self, inode: &Inode, noting: &mut Noting) -> bool {
@@ -401,10 +392,17 @@ impl Files {
             attributes.note_close(own);
             Ok(())
         };
+        // What this node noted at the open, if it knows that.
+        let mut last = inode.without_name.lock().last.clone();
         // Another node may have renamed it since, and lists its name with the bytes then.
         let told = || file.map_or_else(Vec::new, told_names);
         for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
-            match self.base.names.update_of((&name, inode.number), close) {
+            let at = (&name, inode.number);
+            let closed = match last.take() {
+                Some(last) => self.base.names.update_known(at, &last, close),
+                None => self.base.names.update_of(at, close),
+            };
+            match closed {
                 Ok(_) => return,
                 Err(Failure::Refused(_)) => {}
                 Err(failure) => {
@@ -414,6 +412,25 @@ impl Files {
                 }
             }
         }
+    }
+}
+
+fn misplaced(inode: &Inode) -> Error {
+    Error::Cluster {
+        what: format!("inode {}: its bytes are not where the store says", inode.number.0),
+        remedy: "unmount all nodes, and have the names checked: halocline cluster fsck --repair"
+            .to_owned(),
+    }
+}
+
+impl Closes for Files {
+    fn passthrough(&self) -> &Passthrough {
+        &self.base.passthrough
+    }
+
+    fn end_if_unused(&self, inode: &Inode) -> bool {
+        let mut noting = inode.noting.lock();
+        noting.kept.is_none() || self.end_unless_used(inode, &mut noting)
     }
 }
 

@@ -101,7 +101,7 @@ impl SharedTier {
     /// If the store does not answer: the session then ends with its lease.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.tree.base.passthrough.end(&self.files);
+        self.tree.base.passthrough.end(&*self.files);
         self.tree.base.sessions.leave()
     }
 }

@@ -25,7 +25,6 @@ use halocline_os::kernel_passthrough;
 use halocline_os::write_lease::is_exclusive;
 use parking_lot::Mutex;
 
-use crate::files::Files;
 use crate::inodes::{Inode, Node};
 use crate::places::SSD;
 
@@ -39,6 +38,13 @@ const NAMED_MAX: usize = 100;
 
 /// Why the mount process serves a handle, if it must.
 pub(crate) type WhyOurs = Option<&'static str>;
+
+/// Who notes closes.
+pub(crate) trait Closes: Send + Sync + 'static {
+    fn passthrough(&self) -> &Passthrough;
+    /// Notes the close of a file that the kernel served, unless it is still open or mapped; `true` if nothing is left to do.
+    fn end_if_unused(&self, inode: &Inode) -> bool;
+}
 
 /// Which files the kernel serves.
 #[derive(Debug)]
@@ -147,7 +153,7 @@ impl Passthrough {
     }
 
     /// A file that was handed over is closed, and may still be mapped: its close is noted when it is not.
-    pub(crate) fn watch(&self, files: &Arc<Files>, node: Node) {
+    pub(crate) fn watch<C: Closes>(&self, files: &Arc<C>, node: Node) {
         let mut closed = self.closed.lock();
         closed.files.push(node);
         if closed.is_watched {
@@ -159,7 +165,7 @@ impl Passthrough {
     }
 
     /// Looks once at all files that were closed; whether some are left.
-    pub(crate) fn look(&self, files: &Files) -> bool {
+    pub(crate) fn look(&self, files: &impl Closes) -> bool {
         let closed = std::mem::take(&mut self.closed.lock().files);
         let left: Vec<Node> =
             closed.into_iter().filter(|node| !files.end_if_unused(&node.0)).collect();
@@ -169,7 +175,7 @@ impl Passthrough {
     }
 
     /// Looks at them a last time, before the session ends.
-    pub(crate) fn end(&self, files: &Files) {
+    pub(crate) fn end(&self, files: &impl Closes) {
         for _ in 0..LAST_LOOKS {
             if !self.look(files) {
                 return;
@@ -209,14 +215,14 @@ impl Passthrough {
 }
 
 /// Looks again and again, until no file is left or the tier is closed.
-fn watch(files: &Weak<Files>) {
+fn watch(files: &Weak<impl Closes>) {
     let mut pause = FIRST_PAUSE;
     loop {
         thread::sleep(pause);
         pause = (pause * 2).min(LAST_PAUSE);
         let Some(files) = files.upgrade() else { return };
         let passthrough = files.passthrough();
-        if passthrough.look(&files) {
+        if passthrough.look(&*files) {
             continue;
         }
         let mut closed = passthrough.closed.lock();

@@ -188,12 +188,17 @@ impl Namespace {
         }
     }
 
-    /// Attributes of a directory by its number.
+    /// Attributes of a directory by its number: no round trip while this node has a lease of it.
     ///
     /// # Errors
     /// `ENOENT` if it is gone.
     pub fn directory(&self, inode: Inode) -> Result<Node> {
-        match self.driver.read(inode, &Script::Read(Slot::Attributes))? {
+        let known = self.driver.listings.attributes(inode, self.driver.now());
+        let read = match known {
+            Some((attributes, changed)) => Answer::Attributes(attributes, changed),
+            None => self.driver.read_often(inode, Slot::Attributes)?,
+        };
+        match read {
             Answer::Attributes(attributes, changed) => {
                 let attributes = decode_attributes(&attributes)?.changed_at(changed);
                 if attributes.kind != Kind::Directory {
@@ -252,6 +257,15 @@ impl Namespace {
         if let Some(entry) = self.listed(at)
             && let Some(node) = self.node(&entry)?
         {
+            return Ok(node);
+        }
+        let slot = Slot::Name(at.name.clone());
+        let entry = match self.driver.read_often(at.directory, slot)? {
+            Answer::Name(Some(entry), _) => entry,
+            Answer::Differs => return refused(Errno::NOTDIR),
+            _ => return refused(Errno::NOENT),
+        };
+        if let Some(node) = self.node(&entry)? {
             return Ok(node);
         }
         for _ in 0..TRIES {

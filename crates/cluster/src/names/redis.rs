@@ -14,6 +14,7 @@ use std::time::Duration;
 use halocline_model::namespace::{
     Answer, Body, Change, Inode, Intent, Name, Opaque, Outcome, Script, Slot,
 };
+use halocline_os::clock::Clock;
 use redis::ScriptInvocation;
 
 use super::coding::{
@@ -273,6 +274,10 @@ fn first_reserved(elements: &[Vec<u8>]) -> Result<u64> {
     }
 }
 
+fn with_lease(about: &mut ScriptInvocation<'_>) {
+    about.arg(LEASE_TIME.as_micros().to_string()).arg(LEASE_QUIET.as_micros().to_string());
+}
+
 fn with_changes<'a>(mut about: ScriptInvocation<'a>, changes: &[Change]) -> ScriptInvocation<'a> {
     for argument in changes.iter().flat_map(change) {
         about.arg(argument);
@@ -360,17 +365,25 @@ impl NameStore for RedisNames {
         for _ in 0..LEASE_WAITS {
             let elements = self.ask(Self::partition(shard), &invocation)?;
             match leased(&elements)? {
-                Some(left) => std::thread::sleep(left),
+                Some(left) => Clock::MACHINE.sleep(left),
                 None => return answer(elements),
             }
         }
         Err(unsound("a lease without end"))
     }
 
+    fn read_leased(&self, directory: Inode, what: &Slot) -> Result<(Answer, u64)> {
+        let mut script = self.about(&self.scripts.read, directory);
+        with_lease(script.arg(slot(what)));
+        let mut elements = self.ask(Self::partition(directory), &script)?;
+        let is_leased = matches!(elements.as_slice(), [word, _, _, _] if word == b"name" || word == b"attributes");
+        let version = elements.pop_if(|_| is_leased).map_or(Ok(0), |version| number(&version))?;
+        Ok((answer(elements)?, version))
+    }
+
     fn lease(&self, directory: Inode, version: u64) -> Result<bool> {
         let mut script = self.about(&self.scripts.lease, directory);
-        script.arg(version).arg(LEASE_TIME.as_micros().to_string());
-        script.arg(LEASE_QUIET.as_micros().to_string());
+        with_lease(script.arg(version));
         match self.ask(Self::partition(directory), &script) {
             Ok(elements) => Ok(elements == [b"done"]),
             // A full server gives none, and others know more when they ask.

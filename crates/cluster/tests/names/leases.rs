@@ -123,8 +123,44 @@ fn a_change_waits_for_the_leases_of_other_nodes_and_is_seen_at_once() {
     leave_alone();
     list(&two, ROOT);
     two.lookup(&at(ROOT, "d")).unwrap();
+    two.directory(dir).unwrap();
     one.remove_directory(&at(ROOT, "d")).unwrap();
     assert_eq!(two.lookup(&at(ROOT, "d")).unwrap_err().errno(), Errno::NOENT);
+}
+
+#[test]
+fn a_path_that_is_asked_for_again_and_again_costs_a_round_trip_for_each_lease() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let (one, two, dir) = nodes(&server);
+    one.create(&at(dir, "f"), &file()).unwrap();
+    leave_alone();
+    let look = |names: &Namespace| {
+        let found = names.lookup(&at(ROOT, "d")).unwrap();
+        names.directory(ROOT).unwrap();
+        names.lookup(&at(dir, "f")).unwrap();
+        found.attributes.mode
+    };
+    let (before, begun) = (two.counts().round_trips, Instant::now());
+    (0..1000).for_each(|_| assert_ne!(look(&two), 0));
+    let trips = u128::from(two.counts().round_trips - before);
+    let leases = begun.elapsed().as_millis() / u128::from(LEASE_MS) + 1;
+    assert!(trips <= 12 + leases * 4, "{trips} round trips, {leases} leases");
+    // Attributes of a directory change for all at once.
+    for mode in [0o700, 0o711, 0o755] {
+        for _ in 0..5 {
+            look(&two);
+        }
+        one.set_attributes(&at(ROOT, "d"), &Changes { mode: Some(mode), ..Changes::default() })
+            .unwrap();
+        assert_eq!((look(&two), look(&one)), (mode, mode));
+        leave_alone();
+    }
+    // And so does when its names changed.
+    let changed = |names: &Namespace| names.directory(dir).unwrap().attributes.mtime_ns;
+    let before = changed(&two);
+    assert_eq!(changed(&two), before);
+    one.create(&at(dir, "g"), &file()).unwrap();
+    assert!(changed(&two) > before);
 }
 
 /// One node changes a file now and then; whoever looks on any node sees what was answered before he looked.

@@ -19,6 +19,26 @@ pub(super) const BENCH_METADATA: &[Metric] = &[
         "text or null",
         "Why the server's own benchmark was not run, if it was not.",
     ),
+    metric(
+        "mounts[].system",
+        "word",
+        "Without `--store`: `nodes`, mounts of a shared tier; `tier`, one mount of a tier of one node; `disk`, the shared directory itself. Rows and what follows are missing then.",
+    ),
+    metric(
+        "mounts[].nodes",
+        "number",
+        "Mounts, each with a thread; as many threads on the others.",
+    ),
+    metric("mounts[].operation", "word", "`create`, `stat`, `open` and close, `rename`, `unlink`."),
+    metric(
+        "mounts[].directories",
+        "word",
+        "`own`: each thread has its own; `shared`: all have one.",
+    ),
+    metric("mounts[].operations", "number", "By all threads together."),
+    metric("mounts[].seconds", "seconds", "From the first to the last."),
+    metric("mounts[].per_second", "1/second", "Operations in a second."),
+    metric("mounts[].of_tier", "number or null", "Over that of the tier of one node."),
     metric("rows[].clients", "number", "Clients at once, each with a connection."),
     metric(
         "rows[].operation",

@@ -2,14 +2,18 @@
 //!
 //! - [`load`]: clients and what they do; [`own_benchmark`]: what the server's own benchmark reaches;
 //! - [`row`]: what is measured of one phase; [`simulation`]: the same carried to thousands of nodes;
+//! - [`mounts`]: the same through mounts of several nodes;
 //! - [`record`]: the results; [`told`]: output for people.
 
 mod load;
+mod mounts;
 mod own_benchmark;
 mod record;
 mod row;
 mod simulation;
 mod told;
+
+use std::path::PathBuf;
 
 use clap::Args;
 use halocline_cluster::names::namespace::Namespace;
@@ -34,8 +38,11 @@ const FILES: u32 = 5000;
 
 /// Measure operations on the names of a shared file tier: create, stat, list, rename, move, unlink
 ///
-/// Clients are threads of one process, each with names and connections of its own. They work in own directories, then
-/// all in one. With --store they ask the store of names itself, without a mount: a server of Redis that the
+/// Without --store, through mounts that the benchmark makes on this machine: so many nodes of one tier with a server of Redis
+/// between them, each used by one thread; then as many threads on a tier of one node, and in the shared directory itself.
+///
+/// With --store, clients are threads of one process, each with names and connections of its own. They work in own directories, then
+/// all in one, and ask the store of names itself, without a mount: a server of Redis that the
 /// benchmark starts and ends, or the one at the URL. Beside each number of creates stands what the server's own
 /// benchmark (redis-benchmark) reaches with the same script and as many connections. Load and server share this
 /// machine's processors.
@@ -44,6 +51,12 @@ pub(super) struct MetadataArgs {
     /// The store itself: a server that is started for it, or one of Redis or Valkey that runs already
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "")]
     store: Option<String>,
+    /// Numbers of nodes, each from 1 to 16, that are measured through mounts
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_name = "NUMBERS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=16), conflicts_with = "store")]
+    nodes: Vec<u32>,
+    /// Where scratch directories and mounts are made; the SSD for figures that mean something
+    #[arg(long, default_value = ".", conflicts_with = "store")]
+    dir: PathBuf,
     /// Numbers of clients, each from 1 to 64
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_name = "NUMBERS", allow_hyphen_values = true, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: Vec<u32>,
@@ -67,9 +80,12 @@ pub(super) struct MetadataArgs {
 /// Measures and reports.
 pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let Some(store) = &args.store else {
-        return Err(Failure::refused(
-            "only the store of names itself can be measured, not yet a mount on it: give --store",
-        ));
+        if args.entries.is_some() || args.simulate {
+            return Err(Failure::refused(
+                "--entries and --simulate ask the store itself: give --store",
+            ));
+        }
+        return mounts::execute(args);
     };
     args.report.check()?;
     if args.simulate && !(store.is_empty() && args.clients.contains(&1)) {

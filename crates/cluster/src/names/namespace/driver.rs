@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
     Answer, Attempt, Change, Completion, Failure as Ended, Found, Inode, Intent, IntentId, Next,
-    Operation, Refusal, Script,
+    Operation, Refusal, Script, Slot,
 };
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
@@ -169,6 +169,25 @@ impl Driver {
     /// Runs a script of something that was begun in epoch `began`; waits while an intent that somebody may be about is
     /// in the way, which does nothing.
     fn send(&self, shard: Inode, script: &Script, began: &mut u64) -> Sent<Answer> {
+        self.send_by(script, began, &mut || {
+            let change = changes(script).then(|| self.listings.begin_change(shard));
+            let answer = self.store.run(shard, script);
+            if let Some(change) = change {
+                // It may be made later still.
+                let is_over = !answer.as_ref().is_err_and(is_doubtful);
+                self.listings.end_change(change, is_over);
+            }
+            answer
+        })
+    }
+
+    /// The same, in a way of its own.
+    fn send_by(
+        &self,
+        script: &Script,
+        began: &mut u64,
+        run: &mut dyn FnMut() -> Sent<Answer>,
+    ) -> Sent<Answer> {
         let mut first: Option<(IntentId, Instant)> = None;
         let sent = self.wait.clock.instant();
         loop {
@@ -181,13 +200,7 @@ impl Driver {
                 }
             }
             self.sent.fetch_add(1, Ordering::Relaxed);
-            let change = changes(script).then(|| self.listings.begin_change(shard));
-            let answer = self.store.run(shard, script);
-            if let Some(change) = change {
-                // It may be made later still.
-                let is_over = !answer.as_ref().is_err_and(is_doubtful);
-                self.listings.end_change(change, is_over);
-            }
+            let answer = run();
             drop(epochs);
             let answer = match answer {
                 Err(NamesError::Stale) if self.wait.clock.elapsed(sent) < STALE_LIMIT => {
@@ -211,8 +224,9 @@ impl Driver {
         }
     }
 
+    /// Leases also run while the machine is suspended.
     pub(super) fn now(&self) -> Instant {
-        self.wait.clock.instant()
+        self.wait.clock.boot_instant()
     }
 
     /// Asks for a lease of a directory of which a version was listed.
@@ -234,6 +248,35 @@ impl Driver {
             match self.send(shard, script, &mut self.epoch())? {
                 Answer::Busy(intent) => self.complete(intent),
                 answer => return Ok(answer),
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// As [`read`](Self::read), of a name or the attributes of a directory that is read often: with a lease of it.
+    pub(super) fn read_often(&self, directory: Inode, slot: Slot) -> Result<Answer> {
+        let script = Script::Read(slot);
+        let Script::Read(slot) = &script else { unreachable!("it was just made") };
+        if !self.listings.is_read_often(directory, self.now()) {
+            return self.read(directory, &script);
+        }
+        for _ in 0..TRIES {
+            let (mut before, mut leased) = (None, 0);
+            let sent = self.send_by(&script, &mut self.epoch(), &mut || {
+                before = Some((self.now(), self.listings.changes(directory)));
+                let (answer, version) = self.store.read_leased(directory, slot)?;
+                leased = version;
+                Ok(answer)
+            });
+            match (sent?, before) {
+                (Answer::Busy(intent), _) => self.complete(intent),
+                (answer, Some((asked, changes))) => {
+                    let until = asked + Duration::from_millis(LEASE_MS);
+                    let lease = (leased > 0).then_some((leased, until));
+                    self.listings.keep((directory, slot), &answer, lease, changes);
+                    return Ok(answer);
+                }
+                (answer, None) => return Ok(answer),
             }
         }
         Err(Failure::Contended)

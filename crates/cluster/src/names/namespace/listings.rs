@@ -1,7 +1,8 @@
 //! What a node has listed of directories, and may believe while it has a lease of them ([`NameStore::lease`]).
 //!
 //! `ls -l` lists a directory, and then asks for each name in it. A lease says that nobody else changes the directory for a
-//! moment; so all names that were listed are right for that long after one round trip. What must hold: a name is believed
+//! moment; so all names that were listed are right for that long after one round trip. And each call of a program asks for
+//! all directories on its path, so names and attributes of a directory that is read again and again are read with a lease. What must hold: a name is believed
 //! only if its directory's content is the version that was listed, which the store compares when it gives the lease, and
 //! not once a change of this node was made, which the lease does not keep back. So this node's changes are counted before
 //! they are sent: a lease counts only if none was under way when it was asked for, or came meanwhile.
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use halocline_model::namespace::{Entry, EntryName, Inode, Name};
+use halocline_model::namespace::{Answer, Entry, EntryName, Inode, Name, Opaque, Slot};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -21,6 +22,11 @@ const NAMES_MAX: usize = 1 << 16;
 const BYTES_MAX: usize = 64 << 20;
 /// So long after it was used last, a listing is worth no round trip.
 const IDLE_MAX: Duration = Duration::from_secs(1);
+/// So long after a lease was refused none is asked for.
+const REFUSED_FOR: Duration = Duration::from_millis(200);
+/// The most directories of which something is known, and the longest attributes that are kept of one.
+const DIRECTORIES_MAX: usize = 4096;
+const ATTRIBUTES_MAX: usize = 4096;
 /// Directories share counters.
 const COUNTERS: usize = 1024;
 
@@ -71,7 +77,11 @@ struct Listing {
     version: u64,
     names: HashMap<Name, Entry>,
     bytes: usize,
+    /// Attributes of the directory, and when its names changed.
+    attributes: Option<(Opaque, u64)>,
     used: Instant,
+    /// When a lease was refused.
+    refused: Option<Instant>,
     /// Until when nobody else changes it.
     until: Option<Instant>,
 }
@@ -88,6 +98,39 @@ impl Listed {
         if let Some(listing) = self.directories.remove(&directory.0) {
             self.names -= listing.names.len();
             self.bytes -= listing.bytes;
+        }
+    }
+
+    /// What is known of a version of a directory; of another one, nothing.
+    fn of(&mut self, directory: Inode, version: u64, now: Instant) -> &mut Listing {
+        let is_other = |listing: &Listing| listing.version != version;
+        if self.directories.get(&directory.0).is_some_and(is_other) {
+            self.remove(directory);
+        }
+        let listing = self.directories.entry(directory.0).or_insert_with(|| Listing {
+            version,
+            names: HashMap::new(),
+            bytes: 0,
+            attributes: None,
+            used: now,
+            refused: None,
+            until: None,
+        });
+        listing.used = now;
+        listing
+    }
+
+    /// Keeps a name of a directory of which something is known, if there is room.
+    fn insert(&mut self, directory: Inode, name: &Name, entry: &Entry) {
+        let bytes = size(name, entry);
+        if self.names >= NAMES_MAX || self.bytes + bytes > BYTES_MAX {
+            return;
+        }
+        let Some(listing) = self.directories.get_mut(&directory.0) else { return };
+        if listing.names.insert(name.clone(), entry.clone()).is_none() {
+            listing.bytes += bytes;
+            self.names += 1;
+            self.bytes += bytes;
         }
     }
 
@@ -129,28 +172,71 @@ impl Listings {
         }
         let known = &mut *self.known.lock();
         known.drop_idle(now);
-        if known.directories.get(&directory.0).is_some_and(|listing| listing.version != version) {
-            known.remove(directory);
-        }
-        let listing = known.directories.entry(directory.0).or_insert_with(|| Listing {
-            version,
-            names: HashMap::new(),
-            bytes: 0,
-            used: now,
-            until: None,
-        });
-        listing.used = now;
+        known.of(directory, version, now);
         for (_, name, entry) in page {
-            let bytes = size(name, entry);
-            if known.names >= NAMES_MAX || known.bytes + bytes > BYTES_MAX {
-                return;
-            }
-            if listing.names.insert(name.clone(), entry.clone()).is_none() {
-                known.names += 1;
-                known.bytes += bytes;
-                listing.bytes += bytes;
-            }
+            known.insert(directory, name, entry);
         }
+    }
+
+    /// Keeps what was read of a directory, if there is a lease of it: its version, and until when. `before` was counted
+    /// before that was asked for.
+    pub(super) fn keep(
+        &self,
+        (directory, slot): (Inode, &Slot),
+        answer: &Answer,
+        lease: Option<(u64, Instant)>,
+        before: Changes,
+    ) {
+        let known = &mut *self.known.lock();
+        let is_still = before.begun == before.ended && self.changes(directory) == before;
+        let Some((version, until)) = lease.filter(|_| is_still) else {
+            if let Some(listing) = known.directories.get_mut(&directory.0) {
+                listing.refused = Some(listing.used);
+            }
+            return;
+        };
+        let used = known.directories.get(&directory.0).map(|listing| listing.used);
+        let Some(used) = used else { return };
+        let listing = known.of(directory, version, used);
+        listing.until = listing.until.max(Some(until));
+        match (slot, answer) {
+            (Slot::Name(name), Answer::Name(Some(entry), _)) => {
+                known.insert(directory, name, entry);
+            }
+            (Slot::Attributes, Answer::Attributes(attributes, changed))
+                if attributes.as_bytes().len() <= ATTRIBUTES_MAX =>
+            {
+                listing.attributes = Some((attributes.clone(), *changed));
+            }
+            _ => {}
+        }
+    }
+
+    /// A directory is read; whether it was so shortly before, so that a lease would help, and may be had.
+    pub(super) fn is_read_often(&self, directory: Inode, now: Instant) -> bool {
+        let known = &mut *self.known.lock();
+        if let Some(listing) = known.directories.get_mut(&directory.0) {
+            let is_often = now.saturating_duration_since(listing.used) < IDLE_MAX;
+            let is_refused = |at| now.saturating_duration_since(at) < REFUSED_FOR;
+            listing.used = now;
+            return is_often && !listing.refused.is_some_and(is_refused);
+        }
+        if known.directories.len() >= DIRECTORIES_MAX {
+            known.drop_idle(now);
+        }
+        if known.directories.len() < DIRECTORIES_MAX {
+            known.of(directory, 0, now);
+        }
+        false
+    }
+
+    /// Attributes of a directory, and when its names changed.
+    pub(super) fn attributes(&self, directory: Inode, now: Instant) -> Option<(Opaque, u64)> {
+        let known = &mut *self.known.lock();
+        let listing = known.directories.get_mut(&directory.0)?;
+        listing.until.filter(|until| now < *until)?;
+        listing.used = now;
+        listing.attributes.clone()
     }
 
     /// What a name leads to.
@@ -313,7 +399,8 @@ mod tests {
         assert_eq!(listings.known.lock().names, NAMES_MAX);
         // Others take the place of those that nobody uses.
         listings.add((D, 2), &page(&["a"]), now + IDLE_MAX * 2);
-        assert_eq!((listings.known.lock().names, listings.known.lock().directories.len()), (1, 1));
+        let kept = |known: &Listed| (known.names, known.directories.len());
+        assert_eq!(kept(&listings.known.lock()), (1, 1));
         assert!(matches!(listings.find(&at("a"), now + IDLE_MAX * 2), Known::Then(2)));
     }
 }

@@ -55,6 +55,27 @@ impl Namespace {
         self.update_if(at, |found| found == inode, change)
     }
 
+    /// As [`update_of`](Self::update_of) where a file with one name had these attributes when it was looked at last: one round
+    /// trip if that is so still.
+    ///
+    /// # Errors
+    /// As [`update_of`](Self::update_of).
+    pub fn update_known(
+        &self,
+        (at, inode): (&EntryName, Inode),
+        known: &Attributes,
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Node> {
+        check(at)?;
+        let from = opaque(known)?;
+        let (to, attributes) = changed(&from, &change)?;
+        let [from, to] = [from, to].map(|attributes| Some(Entry::Single(inode, attributes)));
+        if self.driver.replace(at.directory, Change::Name(at.name.clone(), from, to))? {
+            return Ok(Node { inode, attributes, links: 1 });
+        }
+        self.update_of((at, inode), change)
+    }
+
     fn update_if(
         &self,
         at: &EntryName,

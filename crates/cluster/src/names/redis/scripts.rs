@@ -157,18 +157,37 @@ local same = kind == ARGV[2] and now[1] == ARGV[3] and now[2] == ARGV[4] and red
 return {same and 'done' or 'differs'}
 ";
 
-/// Argument: the slot.
+/// Gives the node a lease of the directory, if nobody changed it or waited for one for a while.
+const GRANT: &str = r"
+local function grant(for_us, quiet_us)
+  local now = now_us()
+  local since = tonumber(redis.call('HGET', shard, 'awaited') or '0')
+  since = math.max(since, tonumber(version))
+  if kind ~= 'd' or locked > 0 or version == '0' or now - since < tonumber(quiet_us) then return false end
+  local lease, whose = now + math.min(tonumber(for_us), 100000), lessee
+  if head[6] and tonumber(head[6]) > now then
+    lease = math.max(lease, tonumber(head[6]))
+    if head[7] ~= lessee then whose = 'several' end
+  end
+  local set = redis.pcall('HSET', shard, 'lease', string.format('%.0f', lease), 'lessee', whose)
+  return type(set) == 'number'
+end
+";
+
+/// Arguments: the slot, and for a lease with it what [`LEASE`] has behind the version.
 const READ: &str = r"
 local slot = ARGV[2]
 local intent = in_the_way(slot)
 if intent then return {'busy', intent} end
 local first = string.sub(slot, 1, 1)
+local leased
+if ARGV[3] then leased = grant(ARGV[3], ARGV[4]) and version or '0' end
 if first == 'n' and kind == 'd' then
-  return {'name', bounded(redis.call('HGET', names, string.sub(slot, 2))), redis.call('HGET', shard, 'settlements') or '0'}
+  return {'name', bounded(redis.call('HGET', names, string.sub(slot, 2))), redis.call('HGET', shard, 'settlements') or '0', leased}
 elseif first == 'p' and kind == 'd' then
   return {'parent', bounded(redis.call('HGET', shard, 'parent'))}
 elseif first == 'a' and kind == 'd' then
-  return {'attributes', bounded(redis.call('HGET', shard, 'value')), changed}
+  return {'attributes', bounded(redis.call('HGET', shard, 'value')), changed, leased}
 elseif first == 'w' and kind == 'l' then
   return {'links', bounded(redis.call('HGET', shard, 'value'))}
 end
@@ -216,17 +235,7 @@ return all
 /// Arguments: the version that the node listed, for how many microseconds it would believe that, and how long the
 /// directory must not have changed before, nor anybody have waited for a lease.
 const LEASE: &str = r"
-local now = now_us()
-local since = tonumber(redis.call('HGET', shard, 'awaited') or '0')
-since = math.max(since, tonumber(version))
-if kind ~= 'd' or locked > 0 or version ~= ARGV[2] or now - since < tonumber(ARGV[4]) then return {'differs'} end
-local lease = now + math.min(tonumber(ARGV[3]), 100000)
-if head[6] and tonumber(head[6]) > now then
-  lease = math.max(lease, tonumber(head[6]))
-  if head[7] ~= lessee then lessee = 'several' end
-end
-redis.call('HSET', shard, 'lease', string.format('%.0f', lease), 'lessee', lessee)
-return {'done'}
+return {version == ARGV[2] and grant(ARGV[3], ARGV[4]) and 'done' or 'differs'}
 ";
 
 /// Arguments: the changes.
@@ -395,9 +404,9 @@ impl Scripts {
         let there = |bodies: &[&str]| of(&[&[EPOCH, SHARD, THERE], bodies].concat());
         Self {
             new: of(&[EPOCH, SHARD, NEW]),
-            read: there(&[IN_THE_WAY, READ]),
+            read: there(&[IN_THE_WAY, GRANT, READ]),
             list: there(&[LIST]),
-            lease: there(&[LEASE]),
+            lease: there(&[GRANT, LEASE]),
             alone: there(&[IN_THE_WAY, REFUSAL, MAKE, ALONE]),
             prepare: there(&[IN_THE_WAY, REFUSAL, PREPARE]),
             decide: there(&[IN_THE_WAY, REFUSAL, MAKE, DECIDE]),

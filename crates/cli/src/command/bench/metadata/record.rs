@@ -10,6 +10,9 @@ pub(super) const RATIO_TARGET: f64 = 0.8;
 /// What creates in one directory of many entries are to reach of those in own directories.
 pub(super) const LARGE_TARGET: f64 = 0.5;
 
+/// What creates through the mounts of a shared tier are to reach of those on a tier of one node.
+pub(super) const TIER_TARGET: f64 = 0.5;
+
 /// Everything.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
@@ -38,4 +41,31 @@ pub(super) struct Large {
     pub(super) pages: u64,
     pub(super) resident_bytes_before: u64,
     pub(super) resident_bytes_most: u64,
+}
+
+/// What is measured through mounts.
+#[derive(Debug, Serialize)]
+pub(super) struct MountResults {
+    pub(super) benchmark: &'static str,
+    pub(super) version: &'static str,
+    pub(super) own_store: bool,
+    pub(super) cpus: usize,
+    pub(super) files: u32,
+    pub(super) repeat: u32,
+    pub(super) mounts: Vec<MountRow>,
+}
+
+/// One operation of so many programs at once on one system.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct MountRow {
+    /// `nodes`, `tier` or `disk`.
+    pub(super) system: &'static str,
+    pub(super) nodes: u32,
+    pub(super) operation: &'static str,
+    pub(super) directories: &'static str,
+    pub(super) operations: u64,
+    pub(super) seconds: f64,
+    pub(super) per_second: f64,
+    /// Of the same on the tier of one node.
+    pub(super) of_tier: Option<f64>,
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use plotters::prelude::*;
 
-use super::record::{LARGE_TARGET, RATIO_TARGET, Results};
+use super::record::{LARGE_TARGET, MountResults, MountRow, RATIO_TARGET, Results, TIER_TARGET};
 use super::row::Row;
 use super::simulation;
 use crate::bar_chart::{Bar, Bars, Drawn};
@@ -84,6 +84,52 @@ pub(super) fn summary(results: &Results) -> String {
     out
 }
 
+/// What was measured through mounts.
+pub(super) fn mounts(results: &MountResults) -> String {
+    let mut out = format!(
+        "names through mounts; programs, mounts and store share {} processors\n{:>7}  {:<8}{:<8}{:<12}{:>12}{:>9}\n",
+        results.cpus, "threads", "system", "what", "directories", "a second", "of tier"
+    );
+    for row in &results.mounts {
+        let of_tier = row.of_tier.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let _ = writeln!(
+            out,
+            "{:>7}  {:<8}{:<8}{:<12}{:>12.0}{of_tier:>9}",
+            row.nodes, row.system, row.operation, row.directories, row.per_second
+        );
+    }
+    let is_create = |row: &&MountRow| (row.system, row.operation) == ("nodes", "create");
+    let ratios = results.mounts.iter().filter(is_create).filter_map(|row| row.of_tier);
+    let least = ratios.fold(f64::INFINITY, f64::min);
+    if least.is_finite() {
+        let met = if least >= TIER_TARGET { "met" } else { "missed" };
+        let _ = writeln!(
+            out,
+            "creates reach at least {least:.2} of those on a tier of one node (target {TIER_TARGET}: {met})"
+        );
+    }
+    out
+}
+
+/// The same as bars.
+pub(super) fn draw_mounts(results: &MountResults, out: &mut String) -> Drawn {
+    let bar = |row: &MountRow| Bar {
+        name: format!("{} {}, {}", row.operation, row.directories, row.nodes),
+        value: row.per_second,
+        text: format!("{:.0} {}", row.per_second, row.system),
+        series: match row.system {
+            "nodes" => 1,
+            "tier" => 2,
+            _ => 0,
+        },
+    };
+    let shared = format!(
+        "{} files a thread; nodes: mounts of a shared tier, tier: of one node, disk: the shared directory itself",
+        results.files
+    );
+    chart(results.mounts.iter().map(bar).collect(), ("threads", &shared), out)
+}
+
 /// The rates, as bars.
 pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
     let bar = |row: &Row| {
@@ -95,19 +141,22 @@ pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
             series: if row.directories == "own" { 1 } else { 2 },
         }
     };
-    let rows: Vec<Bar> = results.rows.iter().map(bar).collect();
+    let cpus = results.cpus;
+    let shared =
+        format!("{} files a client; load and server share {cpus} processors", results.files);
+    chart(results.rows.iter().map(bar).collect(), ("clients", &shared), out)
+}
+
+fn chart(rows: Vec<Bar>, (by, below): (&str, &str), out: &mut String) -> Drawn {
     let bars = Bars { rows, most: None };
     let root = SVGBackend::with_string(out, (900, bars.height() + 72)).into_drawing_area();
     root.fill(&WHITE)?;
     let style = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
-    let title = "halocline bench metadata: operations a second, by clients";
+    let title = format!("halocline bench metadata: operations a second, by {by}");
     root.draw(&Text::new(title, (12, 10), style(16)))?;
-    let cpus = results.cpus;
-    let shared =
-        format!("{} files a client; load and server share {cpus} processors", results.files);
-    root.draw(&Text::new(shared, (12, 34), style(12)))?;
-    let (_, below) = root.split_vertically(60);
-    bars.draw(&below)?;
+    root.draw(&Text::new(below.to_owned(), (12, 34), style(12)))?;
+    let (_, area) = root.split_vertically(60);
+    bars.draw(&area)?;
     root.present()?;
     Ok(())
 }
