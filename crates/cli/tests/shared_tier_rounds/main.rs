@@ -81,8 +81,11 @@ fn kill_a_node_that_moves_files(faults: &Faults<'_>, _: &mut RedisServer, random
         // It ends with its mount, if not before.
         scope.spawn(|| drop(faults.scratch.halocline(&command)));
         pause(random, 0, 500);
+        let t = std::time::Instant::now();
         faults.kill(node);
+        eprintln!("killed after {:?} {command:?}", t.elapsed());
     });
+    eprintln!("command over");
     faults.revive(node);
 }
 
