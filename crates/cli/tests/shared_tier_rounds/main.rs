@@ -29,6 +29,9 @@ fn rounds(kinds: usize) -> u64 {
     number("HALOCLINE_CLUSTER_ROUNDS").unwrap_or(kinds as u64)
 }
 
+/// The rounds in which the store loses names.
+const LOSES: &str = "a store that loses names";
+
 type Fault = (&'static str, fn(&Faults<'_>, &mut RedisServer, &mut Random));
 
 /// Goes through the kinds in turn.
@@ -42,6 +45,9 @@ fn survive(name: &str, kinds: &[Fault], count: u64) {
     let first = number("HALOCLINE_CLUSTER_SEED").unwrap_or(0);
     for number in first..first + count {
         let (what, fault) = kinds[usize::try_from(number).unwrap() % kinds.len()];
+        if number > first && name == LOSES {
+            all.check();
+        }
         all.round(number, what, fault);
     }
     all.end(name);
@@ -81,11 +87,8 @@ fn kill_a_node_that_moves_files(faults: &Faults<'_>, _: &mut RedisServer, random
         // It ends with its mount, if not before.
         scope.spawn(|| drop(faults.scratch.halocline(&command)));
         pause(random, 0, 500);
-        let t = std::time::Instant::now();
         faults.kill(node);
-        eprintln!("killed after {:?} {command:?}", t.elapsed());
     });
-    eprintln!("command over");
     faults.revive(node);
 }
 
@@ -127,17 +130,26 @@ fn kill_a_node_and_empty_the_store(
 
 #[test]
 fn i15_nodes_and_their_store_fail_and_no_name_or_byte_is_lost() {
-    let kinds: [Fault; 8] = [
+    let kinds: [Fault; 5] = [
         ("kill -9 of a node", kill_a_node),
         ("a node stands still", stop_a_node),
         ("a node that moves files killed", kill_a_node_that_moves_files),
-        ("the store emptied and restarted", empty_the_store),
         ("both nodes killed", kill_both_nodes),
         ("the store stands still", stop_the_store),
-        ("the store restored", restore_the_store),
-        ("a node killed, the store emptied", kill_a_node_and_empty_the_store),
     ];
     survive("nodes and a store", &kinds, rounds(kinds.len()));
+}
+
+/// Each round waits until the leases of nodes are over that could not leave: without a number of rounds, one kind has its
+/// turn. What a node left undone that was killed before is put right first: the disks must have followed the store.
+#[test]
+fn i15_names_that_a_store_lost_are_built_again_with_all_that_was_acknowledged() {
+    let kinds: [Fault; 3] = [
+        ("a node killed, the store emptied", kill_a_node_and_empty_the_store),
+        ("the store emptied and restarted", empty_the_store),
+        ("the store restored", restore_the_store),
+    ];
+    survive(LOSES, &kinds, rounds(1).div_ceil(3));
 }
 
 /// Longer than its lease, so that the other node may move what it has open: each kind has its turn, and beyond that it
