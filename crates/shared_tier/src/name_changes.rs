@@ -184,7 +184,7 @@ impl NameChanges {
         node.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
             Kind::File => {
-                self.tell_names(linked.inode, place_of(&linked.attributes), &[&from, &to])
+                self.tell_names(linked.inode, place_of(&linked.attributes), (&[&from, &to], &[]))
             }
             _ => self.make_other(&to, linked.inode, &linked.attributes),
         };
@@ -198,9 +198,18 @@ impl NameChanges {
         &self,
         number: Number,
         place: Result<&Place>,
-        changed: &[&EntryName],
+        (is, was): (&[&EntryName], &[&EntryName]),
     ) -> Result<()> {
         let (places, mut place) = (&self.base.places, place?.clone());
+        let changed = [is, was].concat();
+        // At once: the store may fail before it says that it still is so.
+        let keys = [is, was].map(|names| -> Vec<_> {
+            names.iter().map(|name| (name.directory.0, name.name.clone())).collect()
+        });
+        match places.change_names(&place, number.0, (&keys[0], &keys[1])) {
+            Err(error) if error.errno() == libc::ENOENT => {}
+            changed => changed?,
+        }
         for _ in 0..TRIES {
             let listed = match places.names(&place, number.0) {
                 Err(error) if error.errno() == libc::ENOENT => Vec::new(),
@@ -259,7 +268,7 @@ impl NameChanges {
         }
         let place = place_of(&left.attributes);
         let told = match left.attributes.kind {
-            Kind::File => self.tell_names(left.inode, place, &[name]),
+            Kind::File => self.tell_names(left.inode, place, (&[], &[name])),
             // Each name is one on the shared disk.
             _ => self.remove_other(name, left.inode),
         };
@@ -435,7 +444,7 @@ impl NameChanges {
         let old = place_of(&found.attributes)?.clone();
         if found.links > 1 {
             self.note_change(number)?;
-            return self.tell_names(number, Ok(&old), &[from, to]);
+            return self.tell_names(number, Ok(&old), (&[to], &[from]));
         }
         let places = &self.base.places;
         let near = self.base.near(to.directory)?;
@@ -449,13 +458,13 @@ impl NameChanges {
                 places.remove(&old, number.0)?;
                 // Somebody gave it one more name meanwhile, maybe its old one.
                 let is_only = now.links == 1;
-                if is_only { Ok(()) } else { self.tell_names(number, Ok(&new), &[from, to]) }
+                if is_only { Ok(()) } else { self.tell_names(number, Ok(&new), (&[to], &[from])) }
             }
             Err(error) => {
                 // Without an answer the store may have it: then neither is removed.
                 if error.errno() != libc::EIO {
                     places.remove(&new, number.0)?;
-                    self.tell_names(number, Ok(&old), &[from, to])?;
+                    self.tell_names(number, Ok(&old), (&[], &[]))?;
                 }
                 Err(error)
             }

@@ -120,11 +120,14 @@ fn i15_directories_that_two_nodes_rename_at_once_are_where_one_order_puts_them()
             [run(0), other.join().expect("a rename")]
         });
         let after = tree(&places[0]);
-        let found = (answers, after.clone());
         let orders = [0, 1].map(|first| in_order(&now, &renames, first));
+        // Why one is refused may differ, as on one machine: the kernel looks up both directories before it renames.
+        let is_made = |answers: &[i32; 2]| answers.map(|answer| answer == 0);
+        let is_one =
+            orders.iter().any(|(told, tree)| is_made(told) == is_made(&answers) && *tree == after);
         assert!(
-            orders.contains(&found),
-            "pair {pair}: {renames:?} of {now:?}\nis {found:?},\nnot one of {orders:#?}"
+            is_one,
+            "pair {pair}: {renames:?} of {now:?}\nis {answers:?} {after:?},\nnot one of {orders:#?}"
         );
         assert_eq!(tree(&places[1]), after, "pair {pair}: on the other node");
         both_made += usize::from(answers == [0, 0]);
