@@ -35,7 +35,7 @@ test:
 
 test-cluster:
 	@scripts/dependencies.sh test
-	HALOCLINE_CLUSTER_ROUNDS=$(or $(HALOCLINE_CLUSTER_ROUNDS),200) $(CARGO) test -p halocline-cli --test cluster_rounds -- --nocapture
+	HALOCLINE_CLUSTER_ROUNDS=$(or $(HALOCLINE_CLUSTER_ROUNDS),200) $(CARGO) test -p halocline-cli --test cluster_rounds --test shared_tier_rounds -- --nocapture
 
 check:
 	$(CARGO) x check

@@ -393,8 +393,9 @@ impl Adoption {
 /// Takes marks of the tier of one node away, or of whoever: numbers are given anew.
 fn unmark(tree: &Tree, fd: &OwnedFd) -> Result<()> {
     tree.step("taking marks away", || {
-        let all = [marks::INODE, marks::NAMES, marks::LEAVING, marks::ARRIVING];
-        all.into_iter().try_for_each(|mark| marks::clear(fd, mark))
+        let all = [marks::INODE, marks::LEAVING, marks::ARRIVING];
+        all.into_iter().try_for_each(|mark| marks::clear(fd, mark))?;
+        marks::set_names(fd, &[])
     })
 }
 

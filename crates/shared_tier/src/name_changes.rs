@@ -22,6 +22,11 @@ use crate::inodes::{Inode, Node};
 use crate::lookup::{Found, Lookup};
 use crate::places::{DirectoryStep, Place};
 
+/// How often it is tried to keep the names of a file with its bytes, which others change meanwhile.
+const TRIES: usize = 16;
+/// The most of the names that nobody changed just now which are compared with the store then.
+const LOOKED_AT_MAX: usize = 8;
+
 /// Changes names.
 #[derive(Debug)]
 pub(crate) struct NameChanges {
@@ -172,21 +177,68 @@ impl NameChanges {
         let linked = linked.map_err(of_names)?;
         node.0.add_name(to.clone());
         let followed = match linked.attributes.kind {
-            Kind::File => self.tell_names(&node.0, &linked),
+            Kind::File => {
+                self.tell_names(linked.inode, place_of(&linked.attributes), (&[&from, &to], &[]))
+            }
             _ => self.disk().made(&to, linked.inode, &linked.attributes),
         };
         follow("link", &to, followed);
         Ok(self.lookup.shown(&node.0, &linked))
     }
 
-    /// Keeps the names of a file with its bytes, if all of them are known here.
-    fn tell_names(&self, inode: &Inode, of: &namespace::Node) -> Result<()> {
-        let names = inode.names();
-        if of.attributes.kind != Kind::File || names.len() != of.links as usize {
-            return Ok(());
+    /// Keeps with a file's bytes whether these names lead to it, as the store has it: until it has it so, because other nodes change
+    /// names, and move files, meanwhile.
+    fn tell_names(
+        &self,
+        number: Number,
+        place: Result<&Place>,
+        (is, was): (&[&EntryName], &[&EntryName]),
+    ) -> Result<()> {
+        let (places, mut place) = (&self.base.places, place?.clone());
+        let changed = [is, was].concat();
+        // At once: the store may fail before it says that it still is so.
+        let keys = [is, was].map(|names| -> Vec<_> {
+            names.iter().map(|name| (name.directory.0, name.name.clone())).collect()
+        });
+        match places.change_names(&place, number.0, (&keys[0], &keys[1])) {
+            Err(error) if error.errno() == libc::ENOENT => {}
+            changed => changed?,
         }
-        let names: Vec<_> = names.into_iter().map(|name| (name.directory.0, name.name)).collect();
-        self.base.places.set_names(place_of(&of.attributes)?, inode.number.0, &names)
+        for _ in 0..TRIES {
+            let listed = match places.names(&place, number.0) {
+                Err(error) if error.errno() == libc::ENOENT => Vec::new(),
+                listed => listed?,
+            };
+            let (mut now, mut add, mut remove) = (None, Vec::new(), Vec::new());
+            let listed_names = listed.iter().map(|(directory, name)| EntryName {
+                directory: Number(*directory),
+                name: name.clone(),
+            });
+            let others = listed_names.filter(|name| !changed.contains(&name)).take(LOOKED_AT_MAX);
+            for name in changed.iter().map(|name| (*name).clone()).chain(others) {
+                let key = (name.directory.0, name.name.clone());
+                let is_listed = listed.contains(&key);
+                match self.base.names.lookup(&name) {
+                    Ok(found) if found.inode == number => {
+                        now = found.attributes.location;
+                        add.extend((!is_listed).then_some(key));
+                    }
+                    Ok(_) | Err(Failure::Refused(_)) => remove.extend(is_listed.then_some(key)),
+                    Err(failure) => return Err(of_names(failure)),
+                }
+            }
+            let is_there = now.as_ref().is_none_or(|now| *now == place);
+            if is_there && add.is_empty() && remove.is_empty() {
+                return Ok(());
+            }
+            place = now.unwrap_or(place);
+            match places.change_names(&place, number.0, (&add, &remove)) {
+                // It was moved or removed meanwhile.
+                Err(error) if error.errno() == libc::ENOENT => {}
+                changed => changed?,
+            }
+        }
+        Err(Errno::BUSY.into())
     }
 
     /// Removes a name of anything but a directory.
@@ -195,19 +247,27 @@ impl NameChanges {
     /// `ENOENT`, `EISDIR`.
     pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let name = entry_name_of_program(parent.0.number, name)?;
-        let (number, gone) = self.base.names.unlink_told(&name).map_err(of_names)?;
-        match gone {
-            Some(gone) => self.remove(&name, &gone),
-            None => self.lost_a_name(&name, number),
+        let (number, left) = self.base.names.unlink_told(&name).map_err(of_names)?;
+        match left {
+            Some(left) => self.lost_a_name(&name, &left),
+            None => follow("unlink", &name, self.note_change(number)),
         }
         Ok(())
     }
 
-    /// Something has lost one of several names.
-    fn lost_a_name(&self, name: &EntryName, number: Number) {
-        // Of a link or special file each name is one on the shared disk; a file has none there by this number.
-        follow("unlink", name, self.disk().lost(name, number));
-        follow("unlink", name, self.note_change(number));
+    /// Something has lost a name: its last one, or one of several.
+    fn lost_a_name(&self, name: &EntryName, left: &namespace::Node) {
+        if left.links == 0 {
+            return self.remove(name, left);
+        }
+        let place = place_of(&left.attributes);
+        let told = match left.attributes.kind {
+            Kind::File => self.tell_names(left.inode, place, (&[], &[name])),
+            // Each name is one on the shared disk.
+            _ => self.disk().lost(name, left.inode),
+        };
+        follow("unlink", name, told);
+        follow("unlink", name, self.note_change(left.inode));
     }
 
     /// Something lost or changed one of its names: its attributes tell when, if it is known here by another one.
@@ -305,12 +365,8 @@ impl NameChanges {
         if !renamed.is_done {
             return Ok(());
         }
-        match (&renamed.replaced, &renamed.to) {
-            (Some(replaced), _) => self.remove(&to, replaced),
-            (None, Some(Entry::Linked(inode, _))) if flags == Flags::Replace => {
-                self.lost_a_name(&to, *inode);
-            }
-            _ => {}
+        if let Some(replaced) = &renamed.replaced {
+            self.lost_a_name(&to, replaced);
         }
         let (moved, left) = (renamed.from, renamed.to);
         let replaced = match (&left, flags) {
@@ -373,30 +429,35 @@ impl NameChanges {
             self.disk().lost(from, number)?;
             return self.note_change(number);
         }
+        let old = place_of(&found.attributes)?.clone();
         if found.links > 1 {
             self.note_change(number)?;
-            let node = self.base.table.find(number);
-            return node.map_or(Ok(()), |node| self.tell_names(&node.0, &found));
+            return self.tell_names(number, Ok(&old), (&[to], &[from]));
         }
         let places = &self.base.places;
-        let old = place_of(&found.attributes)?.clone();
         let near = self.base.near(to.directory)?;
         let new = places.link(&old, number.0, &near, &to.name)?;
-        let name = (to.directory.0, to.name.clone());
+        let [was, is] = [from, to].map(|name| [(name.directory.0, name.name.clone())]);
         let of = &found.attributes;
         let is_own = |open: &Open| open.session == self.base.sessions.own();
         let told = if of.many_opens || !of.opens.iter().all(is_own) {
-            places.tell_name(&new, number.0, &name)
+            places.tell_name(&new, number.0, (&is, &was))
         } else {
-            places.set_names(&new, number.0, std::slice::from_ref(&name))
+            places.change_names(&new, number.0, (&is, &was))
         };
         let swapped = told.and_then(|()| self.set_place((to, number), &old, &new));
         match swapped {
-            Ok(()) => places.remove(&old, number.0),
+            Ok(now) => {
+                places.remove(&old, number.0)?;
+                // Somebody gave it one more name meanwhile, maybe its old one.
+                let is_only = now.links == 1;
+                if is_only { Ok(()) } else { self.tell_names(number, Ok(&new), (&[to], &[from])) }
+            }
             Err(error) => {
                 // Without an answer the store may have it: then neither is removed.
                 if error.errno() != libc::EIO {
                     places.remove(&new, number.0)?;
+                    self.tell_names(number, Ok(&old), (&[], &[]))?;
                 }
                 Err(error)
             }
@@ -408,7 +469,7 @@ impl NameChanges {
         (name, number): (&EntryName, Number),
         old: &Place,
         new: &Place,
-    ) -> Result<()> {
+    ) -> Result<namespace::Node> {
         let now_ns = self.base.now_ns();
         let swap = |attributes: &mut Attributes| {
             if attributes.location.as_ref() != Some(old) {
@@ -418,6 +479,6 @@ impl NameChanges {
             attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
             Ok(())
         };
-        self.base.names.update_of((name, number), swap).map(drop).map_err(of_names)
+        self.base.names.update_of((name, number), swap).map_err(of_names)
     }
 }

@@ -8,6 +8,7 @@
 //! - Nothing gets a name in a tree before it has its number and its owner.
 
 mod directories;
+mod listed_names;
 pub(crate) mod marks;
 mod moving;
 pub(crate) mod peers;
@@ -260,39 +261,6 @@ impl Places {
             let path = tree.link(&fd, &above, name, inode)?;
             let to = self.place(place.tier, directory, &path)?;
             Ok(Place { node: place.node.clone(), ..to })
-        })
-    }
-
-    /// Keeps with a file which names it has, each in the directory with a number. All names have to be said where there are several, or
-    /// where the name is not that of the place; a single one that is is taken from there by a scan.
-    ///
-    /// # Errors
-    /// `EMLINK` if there are more than an attribute holds; as [`Places::open_file`].
-    pub fn set_names(&self, place: &Place, inode: u64, names: &[(u64, Name)]) -> Result<()> {
-        self.find(place, inode, |tree, fd, path| {
-            let is_plain = match names {
-                [(directory, name)] => {
-                    name.as_bytes() == path.last() && tree.parent_number(&path)? == Some(*directory)
-                }
-                _ => false,
-            };
-            tree.step("listing a file's names", || {
-                if is_plain {
-                    marks::clear(&fd, marks::NAMES)
-                } else {
-                    marks::set_names(&fd, names)
-                }
-            })
-        })
-    }
-
-    /// Lists the only name of a file, also where it is that of its place: nodes that have it open find that out by it.
-    ///
-    /// # Errors
-    /// As [`Places::open_file`].
-    pub fn tell_name(&self, place: &Place, inode: u64, name: &(u64, Name)) -> Result<()> {
-        self.find(place, inode, |tree, fd, _| {
-            tree.step("listing a file's name", || marks::set_names(&fd, &[name.clone()]))
         })
     }
 

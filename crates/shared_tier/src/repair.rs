@@ -14,6 +14,7 @@ mod disks;
 mod found;
 pub(crate) mod scan;
 mod settle;
+mod unfollowed;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,7 @@ use build::Build;
 use disks::{Disk, Disks};
 use found::{At, Found, FoundDirectory, FoundFile, Numbers, found};
 use scan::tell;
+use unfollowed::{Unfollowed, unfollowed};
 use view::View;
 
 /// What was found, and what was or would be done.
@@ -48,8 +50,12 @@ pub struct Report {
     pub lost: Vec<String>,
     /// Directories of the store that are missing on the shared disk, or are elsewhere there; they are made or renamed.
     pub remade: Vec<String>,
-    /// Copies that moves left; they are removed.
+    /// Copies that moves left, and second places that renames left; they are removed.
     pub left_copies: Vec<String>,
+    /// Directories on the shared disk that the store does not know, and in which nothing is left; they are removed.
+    pub left_directories: Vec<String>,
+    /// Files whose names on the disk are not those in the store; they are listed with them anew.
+    pub relisted: Vec<String>,
     /// Files to which no name leads; they are set aside.
     pub set_aside: Vec<String>,
     /// What does not fit together, or could not be read; left as it is.
@@ -144,7 +150,7 @@ pub fn run(
     if is_sound {
         check::clean(store).map_err(of_store)?;
     } else {
-        refuse_unread(&disks)?;
+        disks.refuse_unread()?;
         disks.set_rebuilding(true)?;
     }
     store.begin_epoch(true).map_err(of_store)?;
@@ -184,20 +190,6 @@ pub fn confirm(root: &Path, store: &dyn NameStore) -> Result<check::Found> {
     check::clean(store).map_err(of_store)
 }
 
-/// What is unreadable would be forgotten.
-fn refuse_unread(disks: &Disks) -> Result<()> {
-    let mut unread = disks.all.iter().flat_map(|disk| {
-        disk.scanned.unread.iter().map(|line| format!("{}/{line}", disk.tree.path.display()))
-    });
-    match unread.next() {
-        None => Ok(()),
-        Some(first) => Err(Error::invalid(
-            format!("{first}: what cannot be read would have no name ({} more)", unread.count()),
-            "make it readable for this user, or move it away, and repair again",
-        )),
-    }
-}
-
 /// What is to be done.
 struct Repair<'a> {
     disks: &'a Disks,
@@ -211,6 +203,7 @@ struct Repair<'a> {
     others: Vec<usize>,
     aside: Vec<(At, u64)>,
     copies: Vec<At>,
+    unfollowed: Unfollowed,
 }
 
 impl<'a> Repair<'a> {
@@ -228,6 +221,7 @@ impl<'a> Repair<'a> {
             others,
             aside,
             copies,
+            unfollowed: Unfollowed::default(),
         })
     }
 
@@ -287,7 +281,19 @@ impl<'a> Repair<'a> {
             }
         }
         report.named = [&self.directories, &self.files, &self.others].map(|all| all.len() as u64);
+        self.plan_unfollowed(found, &mut report);
         report
+    }
+
+    fn plan_unfollowed(&mut self, found: &Found, report: &mut Report) {
+        let gone = self.copies.iter().copied().chain(self.aside.iter().map(|(at, _)| *at));
+        let all = unfollowed(self.disks, (&self.view, self.is_rebuilt), found, gone);
+        all.places.iter().for_each(|at| tell(&mut report.left_copies, self.path(*at)));
+        all.relisted.iter().for_each(|(at, _)| tell(&mut report.relisted, self.path(*at)));
+        // Those on SSDs are made as files need them, and are nobody's loss.
+        let on_shared_disk = all.directories.iter().filter(|at| at.0 == 0);
+        on_shared_disk.for_each(|at| tell(&mut report.left_directories, self.path(*at)));
+        self.unfollowed = all;
     }
 
     /// Directories and what has no number. One with a number that a sound store does not know was removed, or its maker
@@ -467,7 +473,7 @@ impl<'a> Repair<'a> {
             let disk = self.disk(*at);
             disk.set_aside(&disk.scanned.items[at.1].path, *number)?;
         }
-        Ok(())
+        self.unfollowed.put_right(self.disks)
     }
 }
 

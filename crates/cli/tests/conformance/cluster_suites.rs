@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -78,7 +78,17 @@ fn i11_fsx_by_turns_on_two_nodes_seed_22() {
     let options = [&fsx::SMALL[..], &["--cluster", &url]].concat();
     let mut one = Mount::new(&options);
     let mut other = Mount::beside(&one, &options);
-    let places = [one.path(), other.path()];
+    fsx_by_turns("22", [one.path(), other.path()]);
+    for mount in [&one, &other] {
+        let status = mount.status();
+        assert!(status["report"]["write"]["requests"].as_u64() > Some(500), "{status}");
+        assert!(status["report"]["cluster"]["handovers"].as_u64() > Some(100), "{status}");
+    }
+    ends_with_all_on_the_origin(&mut [&mut one, &mut other]);
+}
+
+/// Opens the file at either of two places, as a link says that changes all the time.
+pub(crate) fn fsx_by_turns(seed: &str, places: [PathBuf; 2]) {
     let aside = tempfile::tempdir().expect("scratch");
     let link = aside.path().join("file");
     symlink(places[0].join("file"), &link).expect("link");
@@ -95,17 +105,11 @@ fn i11_fsx_by_turns_on_two_nodes_seed_22() {
             }
         });
         let ended = std::panic::catch_unwind(|| {
-            fsx::run("22", &operations.to_string(), &weights(8), &link);
+            fsx::run(seed, &operations.to_string(), &weights(8), &link);
         });
         is_over.store(true, Ordering::SeqCst);
         ended.unwrap_or_else(|failure| std::panic::resume_unwind(failure));
     });
-    for mount in [&one, &other] {
-        let status = mount.status();
-        assert!(status["report"]["write"]["requests"].as_u64() > Some(500), "{status}");
-        assert!(status["report"]["cluster"]["handovers"].as_u64() > Some(100), "{status}");
-    }
-    ends_with_all_on_the_origin(&mut [&mut one, &mut other]);
 }
 
 /// What all nodes show is what the origin has without them (I7).

@@ -22,6 +22,8 @@ mod programs;
 mod read_only_cache;
 mod reserves;
 mod set_id;
+mod shared_tier_programs;
+mod shared_tier_renames;
 mod shared_tier_suites;
 mod source_tree;
 mod sqlite;

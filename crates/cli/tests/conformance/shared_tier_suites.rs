@@ -4,7 +4,7 @@ use std::path::Path;
 
 use halocline_testkit::redis_server::RedisServer;
 
-use crate::cluster_suites::weights;
+use crate::cluster_suites::{fsx_by_turns, weights};
 use crate::mount::{self, IO_URING, Mount};
 use crate::{differential, fsx, pjdfstest, programs};
 
@@ -19,13 +19,13 @@ fn peers(aside: &Path) -> String {
 }
 
 /// One node, or two, with the directory in which they find each other.
-struct Nodes {
-    mounts: Vec<Mount>,
+pub(crate) struct Nodes {
+    pub(crate) mounts: Vec<Mount>,
     _aside: tempfile::TempDir,
     _store: RedisServer,
 }
 
-fn nodes(names: &[&str], more: &[&str]) -> Option<Nodes> {
+pub(crate) fn nodes(names: &[&str], more: &[&str]) -> Option<Nodes> {
     let store = RedisServer::start(&[])?;
     let aside = tempfile::tempdir().expect("scratch");
     let (url, peers) = (store.url(), peers(aside.path()));
@@ -85,6 +85,19 @@ fn fsx_on_a_shared_tier_seed_23() {
     fsx::run("23", &fsx::operations(), &weights(1), &file(0));
     // The other node reads and writes it where it is.
     fsx::run("24", &fsx::operations(), &weights(1), &file(1));
+}
+
+/// The file is opened on one node or the other, all the time.
+#[test]
+fn i15_fsx_by_turns_on_two_nodes_of_a_shared_tier_seed_25() {
+    if let Some(reason) = fsx::obstacle() {
+        return programs::skip(reason);
+    }
+    let Some(nodes) = nodes(&["one", "two"], &[]) else { return };
+    let places = [0, 1].map(|at: usize| nodes.mounts[at].path());
+    fsx_by_turns("25", places.clone());
+    let [one, two] = places.map(|place| std::fs::read(place.join("file")).expect("the file"));
+    assert!(one == two, "both show the same");
 }
 
 #[test]

@@ -82,7 +82,7 @@ pub struct Renamed {
     pub to: Option<Entry>,
     /// `false` if both led to one file: then nothing was done.
     pub is_done: bool,
-    /// What lost its last name.
+    /// What lost a name, with the number of those that it still has.
     pub replaced: Option<Node>,
 }
 
@@ -365,10 +365,10 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EISDIR`.
     pub fn unlink(&self, at: &EntryName) -> Result<Option<Node>> {
-        self.unlink_told(at).map(|(_, last)| last)
+        self.unlink_told(at).map(|(_, left)| left.filter(|node| node.links == 0))
     }
 
-    /// As [`unlink`](Self::unlink); answers also what the name led to.
+    /// As [`unlink`](Self::unlink); answers also what has other names left, and how many.
     ///
     /// # Errors
     /// As [`unlink`](Self::unlink).
@@ -396,7 +396,7 @@ impl Namespace {
     /// # Errors
     /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL`.
     pub fn rename(&self, from: &EntryName, to: &EntryName, flags: Flags) -> Result<Option<Node>> {
-        Ok(self.rename_told(from, to, flags)?.replaced)
+        Ok(self.rename_told(from, to, flags)?.replaced.filter(|node| node.links == 0))
     }
 
     /// As [`rename`](Self::rename); answers all that the names led to before.
@@ -474,14 +474,14 @@ impl Namespace {
     }
 }
 
-/// What a name led to before it was removed or replaced, if it was the last name of a file.
+/// What a name of a file led to before it was removed or replaced, with the number of names that are left.
 fn replaced(found: &Found) -> Result<Option<Node>> {
-    let (inode, attributes) = match (&found.entry, &found.links) {
-        (Some(Entry::Single(inode, attributes)), _) => (*inode, attributes),
-        (Some(Entry::Linked(inode, _)), Some(Links { count: 1, attributes })) => {
-            (*inode, attributes)
+    let (inode, attributes, links) = match (&found.entry, &found.links) {
+        (Some(Entry::Single(inode, attributes)), _) => (*inode, attributes, 0),
+        (Some(Entry::Linked(inode, _)), Some(Links { count, attributes })) => {
+            (*inode, attributes, count.saturating_sub(1))
         }
         _ => return Ok(None),
     };
-    Ok(Some(Node { inode, attributes: decode_attributes(attributes)?, links: 0 }))
+    Ok(Some(Node { inode, attributes: decode_attributes(attributes)?, links }))
 }

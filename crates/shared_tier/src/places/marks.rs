@@ -3,9 +3,9 @@
 //! Whoever owns a file may write there anything: what is read here is a claim. What must hold: a claim never opens,
 //! changes or removes something else than the file or directory that has it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use halocline_cluster::names::NAME_BYTES_MAX;
 use halocline_model::namespace::Name;
@@ -16,14 +16,13 @@ use halocline_vfs::namespace::xattr;
 pub(crate) const INODE: &str = "user.halocline.inode";
 /// A directory's number.
 pub(crate) const DIRECTORY: &str = "user.halocline.directory";
-/// The names of a file whose only name is not that of its place.
-pub(crate) const NAMES: &str = "user.halocline.names";
+/// Begins the attributes with the names of a file that has several, or whose only one is not that of its place. Each
+/// has an attribute of its own, so that nodes which change different ones do not undo each other's changes.
+const NAME: &[u8] = b"user.halocline.name.";
 /// The move that the old copy of a file leaves by.
 pub(crate) const LEAVING: &str = "user.halocline.leaving";
 /// The move that the new copy of a file arrives by.
 pub(crate) const ARRIVING: &str = "user.halocline.arriving";
-/// The longest list of names: what ext4 keeps with small blocks.
-const NAMES_BYTES_MAX: usize = 3000;
 
 /// A number that something has, if it has one.
 pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
@@ -40,8 +39,8 @@ pub(crate) fn set_number(fd: &impl AsFd, what: &str, number: u64) -> Result<()> 
 }
 
 /// Takes a mark away. It is no error if it is not there.
-pub(crate) fn clear(fd: &impl AsFd, what: &str) -> Result<()> {
-    match xattr::remove_on(fd, OsStr::new(what)) {
+pub(crate) fn clear(fd: &impl AsFd, what: impl AsRef<OsStr>) -> Result<()> {
+    match xattr::remove_on(fd, what.as_ref()) {
         Err(error) if matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP) => Ok(()),
         other => other,
     }
@@ -56,40 +55,79 @@ pub(crate) fn set_users(fd: &impl AsFd, name: &[u8], value: &[u8]) -> Result<()>
     }
 }
 
+/// Whether an attribute is one with a name of a file.
+pub(crate) fn is_name(attribute: &OsStr) -> bool {
+    attribute.as_bytes().starts_with(NAME)
+}
+
+/// The attribute of a name: it ends with a hash (FNV-1a), which is the same on all nodes.
+fn attribute(value: &[u8]) -> OsString {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = value.iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    OsString::from_vec([NAME, format!("{hash:016x}").as_bytes()].concat())
+}
+
+fn value(directory: u64, name: &Name) -> Vec<u8> {
+    [directory.to_string().as_bytes(), b":", name.as_bytes()].concat()
+}
+
+fn attributes_with_names(fd: &impl AsFd) -> Result<Vec<OsString>> {
+    let all = match xattr::list_on(fd) {
+        Err(error) if error.errno() == libc::EOPNOTSUPP => return Ok(Vec::new()),
+        all => all?,
+    };
+    let all = all.split(|byte| *byte == 0).map(|name| OsString::from_vec(name.to_vec()));
+    Ok(all.filter(|name| is_name(name)).collect())
+}
+
 /// The names of a file, each in the directory with a number; empty if they are not listed.
 pub(crate) fn names(fd: &impl AsFd) -> Vec<(u64, Name)> {
-    let value = xattr::get_on(fd, OsStr::new(NAMES)).unwrap_or_default();
-    parse_names(&value).unwrap_or_default()
-}
-
-fn parse_names(value: &[u8]) -> Option<Vec<(u64, Name)>> {
-    let parse = |part: &[u8]| {
-        let colon = part.iter().position(|byte| *byte == b':')?;
-        let number = std::str::from_utf8(&part[..colon]).ok()?.parse().ok()?;
-        let name = &part[colon + 1..];
-        let is_name = !matches!(name, b"" | b"." | b"..")
-            && name.len() <= NAME_BYTES_MAX
-            && !name.contains(&b'/');
-        is_name.then(|| (number, Name::from(name)))
+    let read = |name: OsString| {
+        let found = xattr::get_on(fd, &name).ok()?;
+        parse_name(&found).filter(|_| attribute(&found) == name)
     };
-    // A name has every byte but these two; a list ends with NUL.
-    value.strip_suffix(b"\0")?.split(|byte| *byte == 0).map(parse).collect()
+    let attributes = attributes_with_names(fd).unwrap_or_default();
+    let mut names: Vec<_> = attributes.into_iter().filter_map(read).collect();
+    names.sort();
+    names
 }
 
-/// Lists the names of a file.
+fn parse_name(value: &[u8]) -> Option<(u64, Name)> {
+    let colon = value.iter().position(|byte| *byte == b':')?;
+    let number = std::str::from_utf8(&value[..colon]).ok()?.parse().ok()?;
+    let name = &value[colon + 1..];
+    let is_name = !matches!(name, b"" | b"." | b"..")
+        && name.len() <= NAME_BYTES_MAX
+        && !name.iter().any(|byte| [b'/', 0].contains(byte));
+    is_name.then(|| (number, Name::from(name)))
+}
+
+/// Lists one more name of a file.
 ///
 /// # Errors
-/// `EMLINK` if there are more than fit.
+/// `ENOSPC` if there are more than the file system keeps.
+pub(crate) fn add_name(fd: &impl AsFd, directory: u64, name: &Name) -> Result<()> {
+    let value = value(directory, name);
+    xattr::set_on(fd, &attribute(&value), &value, 0)
+}
+
+/// Takes a name off the list of a file's names. It is no error if it is not there.
+pub(crate) fn remove_name(fd: &impl AsFd, directory: u64, name: &Name) -> Result<()> {
+    clear(fd, &attribute(&value(directory, name)))
+}
+
+/// Lists these names of a file and no others.
+///
+/// # Errors
+/// As [`add_name`].
 pub(crate) fn set_names(fd: &impl AsFd, names: &[(u64, Name)]) -> Result<()> {
-    let mut value = Vec::new();
-    for (number, name) in names {
-        value.extend(number.to_string().as_bytes());
-        value.extend([b":", name.as_bytes(), b"\0"].concat());
+    let wanted: Vec<_> =
+        names.iter().map(|(directory, name)| attribute(&value(*directory, name))).collect();
+    for (directory, name) in names {
+        add_name(fd, *directory, name)?;
     }
-    if value.len() > NAMES_BYTES_MAX {
-        return Err(rustix::io::Errno::MLINK.into());
-    }
-    xattr::set_on(fd, OsStr::new(NAMES), &value, 0)
+    let others = attributes_with_names(fd)?.into_iter().filter(|name| !wanted.contains(name));
+    others.into_iter().try_for_each(|name| clear(fd, &name))
 }
 
 #[cfg(test)]
@@ -108,8 +146,19 @@ mod tests {
         let odd = Name::from(&b"a\xff\n:~"[..]);
         set_names(&scratch, &[(7, odd.clone()), (8, Name::from("b"))]).unwrap();
         assert_eq!(names(&scratch), [(7, odd), (8, Name::from("b"))]);
-        for wrong in ["", "7:a", "7:../a\0", "7:\0", ":a\0", "a\0", "7:..\0", "7:a\0\0"] {
-            assert_eq!(parse_names(wrong.as_bytes()), None, "{wrong:?}");
+        for wrong in ["", "7:../a", "7:", ":a", "a", "7:..", "7:a\0"] {
+            assert_eq!(parse_name(wrong.as_bytes()), None, "{wrong:?}");
         }
+        // One that stands elsewhere than where we look for it could not be taken away.
+        let elsewhere = [NAME, b"0123456789abcdef"].concat();
+        xattr::set_on(&scratch, OsStr::from_bytes(&elsewhere), b"9:c", 0).unwrap();
+        assert_eq!(names(&scratch).len(), 2);
+        remove_name(&scratch, 8, &Name::from("b")).unwrap();
+        remove_name(&scratch, 8, &Name::from("b")).unwrap();
+        add_name(&scratch, 9, &Name::from("c")).unwrap();
+        set_names(&scratch, &[(9, Name::from("c")), (9, Name::from("d"))]).unwrap();
+        assert_eq!(names(&scratch), [(9, Name::from("c")), (9, Name::from("d"))]);
+        set_names(&scratch, &[]).unwrap();
+        assert_eq!(attributes_with_names(&scratch).unwrap(), [""; 0]);
     }
 }

@@ -126,9 +126,14 @@ impl Places {
             Err(error) if error.errno() == libc::ENOENT => {}
             other => other?,
         }
-        self.find(to, inode, |tree, fd, _| {
+        let unmarked = self.find(to, inode, |tree, fd, _| {
             tree.step("taking the mark of a move away", || marks::clear(&fd, marks::ARRIVING))
-        })
+        });
+        match unmarked {
+            // It was renamed or removed since. The mark of the only copy means nothing.
+            Err(error) if error.errno() == libc::ENOENT => Ok(()),
+            other => other,
+        }
     }
 }
 
@@ -205,7 +210,7 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
         let names = xattr::list_on(&source.file)?;
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let name = std::ffi::OsStr::from_bytes(name);
-            if xattr::hidden_xattr(name) && name != marks::NAMES {
+            if xattr::hidden_xattr(name) && !marks::is_name(name) {
                 continue;
             }
             match xattr::get_on(&source.file, name) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use halocline_cluster::names::attributes::RelativePath;
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use rustix::fs::AtFlags;
 
@@ -81,6 +81,23 @@ impl Disks {
             }
         }
         Ok(())
+    }
+
+    /// What is unreadable would be forgotten.
+    pub(crate) fn refuse_unread(&self) -> Result<()> {
+        let mut unread = self.all.iter().flat_map(|disk| {
+            disk.scanned.unread.iter().map(|line| format!("{}/{line}", disk.tree.path.display()))
+        });
+        match unread.next() {
+            None => Ok(()),
+            Some(first) => Err(Error::invalid(
+                format!(
+                    "{first}: what cannot be read would have no name ({} more)",
+                    unread.count()
+                ),
+                "make it readable for this user, or move it away, and repair again",
+            )),
+        }
     }
 
     /// Whether a rebuild was begun and not ended.

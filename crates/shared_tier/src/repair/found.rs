@@ -42,6 +42,8 @@ pub(crate) struct FoundFile {
     /// With where it is.
     pub(crate) attributes: Attributes,
     pub(crate) at: At,
+    /// All its paths on that disk: a rename that was not finished leaves two.
+    pub(crate) paths: Vec<At>,
     /// Whether it has its number there.
     pub(crate) is_numbered: bool,
 }
@@ -61,6 +63,8 @@ pub(crate) struct Found {
     pub(crate) directories: Vec<FoundDirectory>,
     pub(crate) files: Vec<FoundFile>,
     pub(crate) others: Vec<FoundOther>,
+    /// The number of each directory of each disk.
+    pub(crate) directory_of: BTreeMap<At, u64>,
     /// Copies of files, with their numbers, that a move left.
     pub(crate) left_copies: Vec<(At, u64)>,
     /// What does not fit together, or was left alone.
@@ -131,6 +135,7 @@ pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
     builder.ssd_directories()?;
     builder.files()?;
     builder.others();
+    builder.found.directory_of = builder.directory_of;
     Ok(builder.found)
 }
 
@@ -407,7 +412,8 @@ impl<'a> Builder<'a> {
         }
         let mut attributes = item.attributes.clone();
         attributes.location = self.place(at);
-        self.found.files.push(FoundFile { number, names: free_names, attributes, at, is_numbered });
+        let (names, paths) = (free_names, paths.to_vec());
+        self.found.files.push(FoundFile { number, names, attributes, at, paths, is_numbered });
         Ok(())
     }
 

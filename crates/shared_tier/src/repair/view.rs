@@ -14,6 +14,8 @@ pub(crate) struct StoredFile {
     /// One of its names.
     pub(crate) directory: u64,
     pub(crate) name: Name,
+    /// All of them.
+    pub(crate) names: Vec<(u64, Name)>,
 }
 
 /// All names.
@@ -80,7 +82,12 @@ impl View {
     ) -> Result<()> {
         let attributes = decode_attributes(attributes)?;
         if attributes.kind == Kind::File {
-            self.files.insert(inode.0, StoredFile { attributes, directory, name });
+            let names = vec![(directory, name.clone())];
+            let new = StoredFile { attributes, directory, name: name.clone(), names };
+            self.files
+                .entry(inode.0)
+                .and_modify(|known| known.names.push((directory, name)))
+                .or_insert(new);
         }
         Ok(())
     }

@@ -49,7 +49,21 @@ pub(super) const CLUSTER_FSCK_TIER: &[Metric] = &[
         "list",
         "Directories of the store that are missing on the shared disk, or elsewhere there.",
     ),
-    metric("left_copies", "list", "Copies that moves left, which are removed."),
+    metric(
+        "left_copies",
+        "list",
+        "Copies that moves left, and second places that renames left, which are removed.",
+    ),
+    metric(
+        "left_directories",
+        "list",
+        "Empty directories on the shared disk that the store does not know, which are removed.",
+    ),
+    metric(
+        "relisted",
+        "list",
+        "Files with which other names are listed on the disk than the store has; they are listed anew.",
+    ),
     metric(
         "set_aside",
         "list",

@@ -40,6 +40,8 @@ struct ReportJson {
     lost: Vec<String>,
     remade: Vec<String>,
     left_copies: Vec<String>,
+    left_directories: Vec<String>,
+    relisted: Vec<String>,
     set_aside: Vec<String>,
     told: Vec<String>,
 }
@@ -134,6 +136,8 @@ fn json(report: Report, repaired: bool) -> ReportJson {
         lost: report.lost,
         remade: report.remade,
         left_copies: report.left_copies,
+        left_directories: report.left_directories,
+        relisted: report.relisted,
         set_aside: report.set_aside,
         told: report.told,
     }
@@ -179,6 +183,20 @@ fn print(report: &Report, repaired: bool) {
     each(
         &report.left_copies,
         is("a copy that a move left; removed", "a copy that a move left; would be removed"),
+    );
+    each(
+        &report.left_directories,
+        is(
+            "a directory that was removed, or never got its name; removed",
+            "a directory that was removed, or never got its name; would be removed",
+        ),
+    );
+    each(
+        &report.relisted,
+        is(
+            "its names are listed with it as the store has them",
+            "the names that are listed with it are not those in the store",
+        ),
     );
     each(
         &report.set_aside,

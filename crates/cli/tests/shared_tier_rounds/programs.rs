@@ -1,0 +1,355 @@
+//! Programs on both nodes, while something fails, and until it works again.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_api::control::SOCKET_NAME;
+use halocline_testkit::hostile::Random;
+use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::said;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::waiting::{SetOnDrop, eventually, within};
+use halocline_testkit::{program, shared_tiers};
+use rustix::process::{Signal, kill_process};
+
+use crate::ledger::{Ledger, PLACES};
+use crate::operations::Operations;
+use crate::seen::Seen;
+
+/// The nodes, which are called as their mount points.
+pub(crate) const NODES: [&str; 2] = ["one", "two"];
+/// Programs on each node.
+const PROGRAMS: usize = 2;
+/// What each of them must have acknowledged after something failed.
+const GOES_ON: u64 = 5;
+/// How long a program waits that got an error.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The most lines of a log that are shown.
+const LINES_MAX: usize = 40;
+/// A node's lease may have to end first, on a slow machine.
+const LONGEST: Duration = Duration::from_mins(3);
+
+/// Two nodes and what programs on them did.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    scratch: Scratch,
+    store: RedisServer,
+    ledger: Ledger,
+    ends: [Ends; 2],
+    count: u64,
+}
+
+/// How often a node was killed: an error of before is none.
+#[derive(Debug, Default)]
+struct Ends {
+    kills: AtomicU64,
+    is_down: AtomicBool,
+    /// Its lease may end: then it answers `EIO`.
+    may_fail: AtomicBool,
+}
+
+/// Repeats a round from its number.
+pub(crate) fn pause(random: &mut Random, from_ms: usize, to_ms: usize) {
+    let ms = from_ms + random.below(to_ms - from_ms);
+    thread::sleep(Duration::from_millis(ms as u64));
+}
+
+fn socket(scratch: &Scratch, node: &str) -> PathBuf {
+    scratch.path(&format!("{node}-tiers/ssd/.halocline")).join(SOCKET_NAME)
+}
+
+fn log(scratch: &Scratch, node: &str) -> String {
+    let log = format!("{node}-tiers/ssd/.halocline/halocline.log");
+    let log = fs::read_to_string(scratch.path(&log)).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LINES_MAX)..].join("\n")
+}
+
+impl Rounds {
+    /// Two nodes; `None`, with the reason, where that cannot be tried.
+    pub(crate) fn new() -> Option<Self> {
+        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let store = RedisServer::start(&[])?;
+        shared_tiers::make(&scratch, &NODES);
+        let all =
+            Self { scratch, store, ledger: Ledger::new(), ends: Default::default(), count: 0 };
+        all.faults_of(|faults| NODES.iter().for_each(|node| faults.mount(node)));
+        let (mount, socket) = (all.scratch.path(NODES[0]), socket(&all.scratch, NODES[0]));
+        let first = Operations { ledger: &all.ledger, mount: &mount, socket: &socket };
+        first.prepare().unwrap();
+        Some(all)
+    }
+
+    fn faults_of(&self, act: impl FnOnce(&Faults<'_>)) {
+        let Self { scratch, ends, .. } = self;
+        act(&Faults { scratch, url: self.store.url(), ends });
+    }
+
+    /// Programs work on both nodes while `fails` lets something fail and mends it, until all go on after it. Then
+    /// everything that was acknowledged is there, on both.
+    pub(crate) fn round(
+        &mut self,
+        seed: u64,
+        what: &str,
+        fails: impl FnOnce(&Faults<'_>, &mut RedisServer, &mut Random),
+    ) {
+        let (mut random, begun) = (Random(seed), Instant::now());
+        print!("round {seed} ({what}): ");
+        let is_over = AtomicBool::new(false);
+        let done: Vec<AtomicU64> =
+            std::iter::repeat_with(AtomicU64::default).take(NODES.len() * PROGRAMS).collect();
+        let (scratch, ledger, ends) = (&self.scratch, &self.ledger, &self.ends);
+        let faults = Faults { scratch, url: self.store.url(), ends };
+        thread::scope(|scope| {
+            for (number, done) in done.iter().enumerate() {
+                let node = number / PROGRAMS;
+                let program =
+                    Program { ledger, end: &ends[node], node: NODES[node], scratch, done };
+                let mut random = Random(random.any());
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    // Nobody waits for one that found something wrong.
+                    let is_wrong = SetOnDrop(is_over);
+                    program.run(&mut random, is_over);
+                    std::mem::forget(is_wrong);
+                });
+            }
+            // Or the scope would wait for its threads for ever.
+            let _over = SetOnDrop(&is_over);
+            pause(&mut random, 10, 300);
+            fails(&faults, &mut self.store, &mut random);
+            wait_until_all_go_on(&done, &is_over);
+        });
+        for end in ends {
+            end.may_fail.store(false, Ordering::SeqCst);
+        }
+        self.count += 1;
+        println!("{} ms", begun.elapsed().as_millis());
+        self.settle(&format!("round {seed} ({what})"));
+    }
+
+    fn settle(&self, when: &str) {
+        let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let see = |node: &str| {
+                let seen = Seen::below(&self.scratch.path(node));
+                seen.unwrap_or_else(|error| panic!("node {node}: {error}"))
+            };
+            let [one, two] = NODES.map(see);
+            assert_eq!(one.differences(&two), [""; 0], "both nodes show the same");
+            self.ledger.settle(&one);
+        }));
+        if settled.is_err() {
+            println!("{when}: {}", self.ledger.summary());
+            for node in NODES {
+                println!("{node}: {}", log(&self.scratch, node));
+            }
+            panic!("{when}: see above");
+        }
+    }
+
+    /// What died has left copies and names on the disks: after a check there is nothing more, and all names are as before.
+    pub(crate) fn check(&self) {
+        self.faults_of(|faults| {
+            NODES.iter().for_each(|node| faults.unmount(node));
+            faults.repair();
+            NODES.iter().for_each(|node| faults.mount(node));
+        });
+        self.settle("after a check");
+    }
+
+    /// After the last round: the names fit the disks, and are built again from them (D15).
+    pub(crate) fn end(self, name: &str) {
+        self.check();
+        self.faults_of(|faults| {
+            NODES.iter().for_each(|node| faults.unmount(node));
+            self.store.command(&["FLUSHALL"]);
+            faults.repair();
+            NODES.iter().for_each(|node| faults.mount(node));
+        });
+        self.settle("after the names were built again");
+        println!("{name}: {} rounds: {}", self.count, self.ledger.summary());
+    }
+}
+
+/// Each program has changes acknowledged again.
+fn wait_until_all_go_on(done: &[AtomicU64], is_over: &AtomicBool) {
+    let now = || -> Vec<u64> { done.iter().map(|done| done.load(Ordering::SeqCst)).collect() };
+    let before = now();
+    within(LONGEST, "all programs go on", || {
+        is_over.load(Ordering::SeqCst)
+            || now().iter().zip(&before).all(|(now, before)| *now >= before + GOES_ON)
+    });
+}
+
+/// What can be made to fail.
+#[derive(Debug)]
+pub(crate) struct Faults<'a> {
+    pub(crate) scratch: &'a Scratch,
+    url: String,
+    ends: &'a [Ends; 2],
+}
+
+impl Faults<'_> {
+    fn mount(&self, node: &str) {
+        let mounted = shared_tiers::mount(self.scratch, &self.url, node);
+        assert!(mounted.status.success(), "{}", said(&mounted));
+    }
+
+    /// Unmounts in order, as soon as no program has a file there.
+    fn unmount(&self, node: &str) {
+        let begun = Instant::now();
+        loop {
+            let unmounted = self.scratch.halocline(&["umount", node]);
+            // It says also that it could not leave a store that knows it no more.
+            if unmounted.status.success() || said(&unmounted).contains("not on a halocline mount") {
+                return;
+            }
+            assert!(begun.elapsed() < LONGEST, "{node}: {}", said(&unmounted));
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn fsck(&self, more: &[&str]) -> Output {
+        let peers = shared_tiers::peers(self.scratch);
+        let tier = ["cluster", "fsck", "--tier", "one-tiers", "--cluster", &self.url];
+        self.scratch.halocline(&[&tier[..], &["--peers", &peers], more].concat())
+    }
+
+    /// Has the names checked and put in order, when the leases of the dead are over.
+    fn repair(&self) {
+        within(LONGEST, "no node lives", || {
+            let repaired = self.fsck(&["--repair"]);
+            assert!(
+                repaired.status.success() || said(&repaired).contains("uses the tier"),
+                "{}{}",
+                said(&repaired),
+                String::from_utf8_lossy(&repaired.stdout)
+            );
+            repaired.status.success()
+        });
+        let again = self.fsck(&[]);
+        assert!(
+            again.status.success(),
+            "after a repair: {}{}",
+            said(&again),
+            String::from_utf8_lossy(&again.stdout)
+        );
+    }
+
+    /// `kill -9` of a node's process.
+    pub(crate) fn kill(&self, node: usize) {
+        let pid = self.scratch.pid(NODES[node]);
+        self.ends[node].is_down.store(true, Ordering::SeqCst);
+        self.ends[node].kills.fetch_add(1, Ordering::SeqCst);
+        kill_process(pid, Signal::KILL).unwrap();
+        eventually("its mount is gone", || {
+            self.scratch.halocline(&["umount", "--force", NODES[node]]);
+            fs::read_dir(self.scratch.path(NODES[node])).is_ok_and(|entries| entries.count() == 0)
+        });
+    }
+
+    /// Mounts again what was killed.
+    pub(crate) fn revive(&self, node: usize) {
+        self.mount(NODES[node]);
+        self.ends[node].is_down.store(false, Ordering::SeqCst);
+    }
+
+    /// The same, unless it is there.
+    pub(crate) fn revive_if_down(&self, node: usize) {
+        if self.ends[node].is_down.load(Ordering::SeqCst) {
+            self.revive(node);
+        }
+    }
+
+    /// Stops a node's process, and lets it go on.
+    pub(crate) fn stand_still(&self, node: usize, time: Duration) {
+        let pid = self.scratch.pid(NODES[node]);
+        kill_process(pid, Signal::STOP).unwrap();
+        thread::sleep(time);
+        kill_process(pid, Signal::CONT).unwrap();
+    }
+
+    /// In this round a node's lease may end.
+    pub(crate) fn allow_errors(&self, node: usize) {
+        self.ends[node].may_fail.store(true, Ordering::SeqCst);
+    }
+
+    /// The store has forgotten names: the nodes end, and the names are built again. Those that were killed stay so until then.
+    pub(crate) fn build_again(&self) {
+        for (node, end) in NODES.iter().zip(self.ends) {
+            if !end.is_down.swap(true, Ordering::SeqCst) {
+                end.kills.fetch_add(1, Ordering::SeqCst);
+                self.unmount(node);
+            }
+        }
+        self.repair();
+        self.revive(0);
+        self.revive(1);
+    }
+
+    /// The store is about to forget names: what programs get from now on is what follows from that.
+    pub(crate) fn expect_errors(&self) {
+        for end in self.ends {
+            end.kills.fetch_add(1, Ordering::SeqCst);
+            end.may_fail.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// One that changes and reads files.
+struct Program<'a> {
+    ledger: &'a Ledger,
+    end: &'a Ends,
+    node: &'a str,
+    scratch: &'a Scratch,
+    /// How many of its changes were acknowledged.
+    done: &'a AtomicU64,
+}
+
+impl Program<'_> {
+    fn run(&self, random: &mut Random, is_over: &AtomicBool) {
+        let (mount, socket) = (self.scratch.path(self.node), socket(self.scratch, self.node));
+        while !is_over.load(Ordering::SeqCst) {
+            let kills = self.end.kills.load(Ordering::SeqCst);
+            let Err(error) = self.work((&mount, &socket), random, is_over) else { return };
+            let was_killed = self.end.kills.load(Ordering::SeqCst) != kills
+                || self.end.is_down.load(Ordering::SeqCst);
+            let is_expected = was_killed
+                || self.end.may_fail.load(Ordering::SeqCst)
+                    && error.raw_os_error() == Some(libc::EIO);
+            if !is_expected {
+                NODES.iter().for_each(|node| println!("{node}: {}", log(self.scratch, node)));
+                panic!("{}: {error}; {:#?}", self.node, self.ledger.errors());
+            }
+            // What is tried in vain is not known afterwards, so nothing is until it works again.
+            while !is_over.load(Ordering::SeqCst) && !self.works(&mount) {
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn works(&self, mount: &Path) -> bool {
+        !self.end.is_down.load(Ordering::SeqCst)
+            && PLACES.iter().all(|place| fs::read_dir(mount.join(place)).is_ok())
+    }
+
+    /// Until all is over, or something fails.
+    fn work(
+        &self,
+        (mount, socket): (&Path, &Path),
+        random: &mut Random,
+        is_over: &AtomicBool,
+    ) -> io::Result<()> {
+        let operations = Operations { ledger: self.ledger, mount, socket };
+        while !is_over.load(Ordering::SeqCst) {
+            let is_acknowledged = operations.any(random)?;
+            self.done.fetch_add(u64::from(is_acknowledged), Ordering::SeqCst);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! What the disks did not follow, because a node died between the store's change and theirs: names of files that are
+//! listed with their bytes, second places of files, and directories that are gone.
+
+use std::collections::BTreeSet;
+
+use halocline_cluster::names::attributes::Kind;
+use halocline_model::namespace::{Name, ROOT};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::stat_descriptor;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use super::disks::{Disk, Disks};
+use super::found::{At, Found};
+use super::view::View;
+use crate::places::{Place, marks};
+
+/// What is to be put right.
+#[derive(Debug, Default)]
+pub(super) struct Unfollowed {
+    /// Files with other names in the store, and which.
+    pub(super) relisted: Vec<(At, Vec<(u64, Name)>)>,
+    /// Further places of files; the bytes have another one.
+    pub(super) places: Vec<At>,
+    /// Directories that the store does not know, in which nothing is left; what is in one comes before it.
+    pub(super) directories: Vec<At>,
+}
+
+/// Finds it. `gone` is what will be taken away, so that it keeps no directory.
+pub(super) fn unfollowed(
+    disks: &Disks,
+    (view, is_rebuilt): (&View, bool),
+    found: &Found,
+    gone: impl Iterator<Item = At>,
+) -> Unfollowed {
+    let mut all = Unfollowed::default();
+    for file in &found.files {
+        let stored = view.files.get(&file.number);
+        let place = match stored {
+            Some(stored) => stored.attributes.location.as_ref(),
+            None if is_rebuilt && file.is_numbered => file.attributes.location.as_ref(),
+            None => None,
+        };
+        let is_there = |at: &&At| place.is_some_and(|place| is_at(disks, **at, place, found));
+        let Some(at) = file.paths.iter().find(is_there) else { continue };
+        // One by hand, or of a tier of one node, is at one of its names.
+        let names = stored.map_or(&file.names, |stored| &stored.names);
+        let is_left = |other: &&At| *other != at && !is_named(disks, **other, names, found);
+        all.places.extend(file.paths.iter().filter(is_left));
+        if let Some(stored) = stored {
+            let mut names = stored.names.clone();
+            names.sort();
+            if listed(disks, *at, found) != Some(names.clone()) {
+                all.relisted.push((*at, names));
+            }
+        }
+    }
+    if !is_rebuilt {
+        let gone = gone.chain(all.places.iter().copied()).collect();
+        let all_disks = (0..disks.all.len()).flat_map(|disk| directories(disks, disk, view, &gone));
+        all.directories = all_disks.collect();
+    }
+    all
+}
+
+fn above(at: At, disks: &Disks, found: &Found) -> Option<u64> {
+    match disks.all[at.0].scanned.items[at.1].above {
+        None => Some(ROOT.0),
+        Some(above) => found.directory_of.get(&(at.0, above)).copied(),
+    }
+}
+
+fn is_at(disks: &Disks, at: At, place: &Place, found: &Found) -> bool {
+    let (disk, item) = (&disks.all[at.0], &disks.all[at.0].scanned.items[at.1]);
+    let is_path = match &disk.node {
+        Some(_) => item.path == place.path,
+        None => {
+            item.path.last() == place.path.last() && above(at, disks, found) == Some(place.base)
+        }
+    };
+    disk.node == place.node && is_path
+}
+
+/// Whether something is at one of these names.
+fn is_named(disks: &Disks, at: At, names: &[(u64, Name)], found: &Found) -> bool {
+    let last = disks.all[at.0].scanned.items[at.1].path.last();
+    let above = above(at, disks, found);
+    names.iter().any(|(directory, name)| Some(*directory) == above && name.as_bytes() == last)
+}
+
+/// The names that a scan takes for those of the file at a place.
+fn listed(disks: &Disks, at: At, found: &Found) -> Option<Vec<(u64, Name)>> {
+    let item = &disks.all[at.0].scanned.items[at.1];
+    if item.names.is_empty() {
+        return Some(vec![(above(at, disks, found)?, Name::from(item.path.last()))]);
+    }
+    Some(item.names.clone())
+}
+
+/// Directories of a disk of which the store knows no more, and in which nothing stays.
+fn directories(disks: &Disks, disk: usize, view: &View, gone: &BTreeSet<At>) -> Vec<At> {
+    let items = &disks.all[disk].scanned.items;
+    let (mut left, mut kept) = (Vec::new(), BTreeSet::new());
+    // What is in a directory comes behind it.
+    for (at, item) in items.iter().enumerate().rev() {
+        let is_gone = if item.attributes.kind == Kind::Directory {
+            let is_unknown = |number| !view.directories.contains_key(&number);
+            let is_left = item.number.is_some_and(is_unknown) && !kept.contains(&at);
+            if is_left {
+                left.push((disk, at));
+            }
+            is_left
+        } else {
+            gone.contains(&(disk, at))
+        };
+        if let Some(above) = item.above.filter(|_| !is_gone) {
+            kept.insert(above);
+        }
+    }
+    left
+}
+
+impl Unfollowed {
+    /// Puts it right.
+    pub(super) fn put_right(&self, disks: &Disks) -> Result<()> {
+        for (at, names) in &self.relisted {
+            relist(&disks.all[at.0], *at, names)?;
+        }
+        for at in &self.places {
+            let disk = &disks.all[at.0];
+            disk.remove(&disk.scanned.items[at.1].path)?;
+        }
+        for at in &self.directories {
+            let disk = &disks.all[at.0];
+            match disk.tree.unlink(&disk.scanned.items[at.1].path, AtFlags::REMOVEDIR) {
+                Err(error)
+                    if matches!(error.errno(), libc::ENOENT | libc::ENOTEMPTY | libc::EEXIST) => {}
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn relist(disk: &Disk, at: At, names: &[(u64, Name)]) -> Result<()> {
+    let item = &disk.scanned.items[at.1];
+    let fd = disk.tree.look(Some(&item.path))?;
+    // Nobody has replaced it since it was read.
+    if stat_descriptor(&fd)?.key() != item.key {
+        let path = disk.tree.path.join(item.path.as_path());
+        return Err(Error::at(path, "list the names of the file")(Errno::STALE.into()));
+    }
+    disk.tree.step("listing a file's names", || marks::set_names(&fd, names))
+}
