@@ -15,6 +15,7 @@
 pub(crate) mod attributes;
 pub(crate) mod backing;
 pub(crate) mod directories;
+mod dropped_pages;
 pub(crate) mod files;
 mod handles;
 mod inode_table;
@@ -45,6 +46,7 @@ use halocline_vfs::Engine;
 use attributes::Attributes;
 use backing::Connection;
 use directories::Directories;
+use dropped_pages::DroppedPages;
 use files::Files;
 use inodes::Inodes;
 use locking::Locking;
@@ -53,7 +55,7 @@ use names::Names;
 use open_files::OpenFiles;
 use privileges::Privileges;
 use recording::Recording;
-use stale_pages::{DroppedPages, StalePages};
+use stale_pages::StalePages;
 use user_limits::UserLimits;
 use xattrs::Xattrs;
 

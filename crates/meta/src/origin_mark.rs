@@ -462,7 +462,9 @@ mod tests {
         let owners = [&sides.cache, &lost, &new].map(|cache| sides.owner(cache.path()));
         let [back, lost, new] = &owners;
         let id = |owner: &Owner| owner.identity().cache_id.clone();
-        [back, lost].map(|owner| owner.mark().set());
+        for owner in [back, lost] {
+            owner.mark().set();
+        }
         let mut nodes = BTreeSet::new();
         forget_others(sides.origin.path(), here.path(), || {
             let listed = nodes.clone();

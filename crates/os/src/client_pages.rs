@@ -146,7 +146,7 @@ mod tests {
         let is_kept = ClientPages::of(&file).unwrap() == ClientPages::Coherent;
         // One at a time, which the kernel does not keep together.
         for _ in 0..8 {
-            file.write_all(&[1; PAGE as usize]).unwrap();
+            file.write_all(&vec![1; 1 << 16]).unwrap();
             file.sync_all().unwrap();
         }
         drop_all(&file).unwrap();

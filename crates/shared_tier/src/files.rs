@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 
 use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind};
-use halocline_cluster::names::namespace::Failure;
+use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::{reopen, stat_descriptor};
@@ -151,19 +151,7 @@ impl Files {
             let attributes = if is_noted {
                 found.node.attributes
             } else {
-                let note = |attributes: &mut Attributes| {
-                    attributes.note_open(own, writes(flags));
-                    if for_kernel {
-                        attributes.note_kernel(own);
-                    }
-                    Ok(())
-                };
-                let (at, known) = ((&name, inode.number), &found.node);
-                let noted = if known.links == 1 {
-                    self.base.names.update_known(at, &known.attributes, note)
-                } else {
-                    self.base.names.update_of(at, note)
-                };
+                let noted = self.note_open((&name, inode.number), &found.node, (flags, for_kernel));
                 match noted {
                     // It has another name by now.
                     Err(Failure::Refused(Errno::STALE | Errno::NOENT)) => continue,
@@ -195,6 +183,28 @@ impl Files {
             self.note_close(inode, noting, None);
         }
         Err(misplaced(inode))
+    }
+
+    /// Notes in the store that this node has a file open, which it `known` to be this just now.
+    fn note_open(
+        &self,
+        at: (&EntryName, Number),
+        known: &namespace::Node,
+        (flags, for_kernel): (i32, bool),
+    ) -> std::result::Result<namespace::Node, Failure> {
+        let own = self.base.sessions.own();
+        let note = |attributes: &mut Attributes| {
+            attributes.note_open(own, writes(flags));
+            if for_kernel {
+                attributes.note_kernel(own);
+            }
+            Ok(())
+        };
+        if known.links == 1 {
+            self.base.names.update_known(at, &known.attributes, note)
+        } else {
+            self.base.names.update_of(at, note)
+        }
     }
 
     /// Why the kernel cannot have a file that is opened, if it cannot.
@@ -345,7 +355,7 @@ impl Files {
             self.ssd.closed(inode.number, &handle.file);
         }
         if noting.handles == 0 && noting.is_passed {
-            noting.kept = inode.without_name.lock().file.clone();
+            noting.kept.clone_from(&inode.without_name.lock().file);
             if !self.end_unless_used(inode, &mut noting) {
                 self.base.passthrough.watch(self, handle.node.clone());
             }

@@ -200,12 +200,12 @@ impl NameChanges {
         let keys = [is, was].map(|names| -> Vec<_> {
             names.iter().map(|name| (name.directory.0, name.name.clone())).collect()
         });
-        match places.change_names(&place, number.0, (&keys[0], &keys[1])) {
+        match places.listed_names().change(&place, number.0, (&keys[0], &keys[1])) {
             Err(error) if error.errno() == libc::ENOENT => {}
             changed => changed?,
         }
         for _ in 0..TRIES {
-            let listed = match places.names(&place, number.0) {
+            let listed = match places.listed_names().of(&place, number.0) {
                 Err(error) if error.errno() == libc::ENOENT => Vec::new(),
                 listed => listed?,
             };
@@ -232,7 +232,7 @@ impl NameChanges {
                 return Ok(());
             }
             place = now.unwrap_or(place);
-            match places.change_names(&place, number.0, (&add, &remove)) {
+            match places.listed_names().change(&place, number.0, (&add, &remove)) {
                 // It was moved or removed meanwhile.
                 Err(error) if error.errno() == libc::ENOENT => {}
                 changed => changed?,
@@ -441,9 +441,9 @@ impl NameChanges {
         let of = &found.attributes;
         let is_own = |open: &Open| open.session == self.base.sessions.own();
         let told = if of.many_opens || !of.opens.iter().all(is_own) {
-            places.tell_name(&new, number.0, (&is, &was))
+            places.listed_names().tell(&new, number.0, (&is, &was))
         } else {
-            places.change_names(&new, number.0, (&is, &was))
+            places.listed_names().change(&new, number.0, (&is, &was))
         };
         let swapped = told.and_then(|()| self.set_place((to, number), &old, &new));
         match swapped {

@@ -32,6 +32,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 pub use directories::{Directories, DirectoryStep};
+use listed_names::ListedNames;
 use peers::Peers;
 use shared_disk::SharedDisk;
 use steps::Steps;
@@ -240,7 +241,7 @@ impl Places {
     }
 
     /// Gives a file a second place on the same disk, for a rename: the first one is removed once the store has the new
-    /// one. Then [`Places::set_names`] is due.
+    /// one. Then [`ListedNames::change`] is due.
     ///
     /// # Errors
     /// As [`Places::open_file`].
@@ -262,6 +263,11 @@ impl Places {
             let to = self.place(place.tier, directory, &path)?;
             Ok(Place { node: place.node.clone(), ..to })
         })
+    }
+
+    /// The names that are kept with files.
+    pub(crate) const fn listed_names(&self) -> ListedNames<'_> {
+        ListedNames(self)
     }
 
     /// Removes the file at a place. It is no error if it is gone.

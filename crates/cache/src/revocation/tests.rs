@@ -68,7 +68,7 @@ struct Node {
     engine: ExtentEngine,
     id: FileId,
     file: SharedFile,
-    dirs: [TempDir; 2],
+    sides: [TempDir; 2],
 }
 
 impl Node {
@@ -78,22 +78,22 @@ impl Node {
 
     /// The same over an origin with these faults.
     fn over(faults: &Arc<Faults>) -> Self {
-        let dirs = [(); 2].map(|()| TempDir::new().unwrap());
+        let sides = [(); 2].map(|()| TempDir::new().unwrap());
         for dir in ["a", "b"] {
-            fs::create_dir(dirs[0].path().join(dir)).unwrap();
+            fs::create_dir(sides[0].path().join(dir)).unwrap();
         }
         let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
         let coherence: Arc<dyn Coherence> = Arc::new(Granting);
-        let faulty = |_: usize, device| -> Arc<dyn Device> {
+        let with_faults = |_: usize, device| -> Arc<dyn Device> {
             Arc::new(FaultyDevice::new(device, Arc::clone(faults)))
         };
         let around = Decorations {
-            origin: &faulty,
+            origin: &with_faults,
             data_bytes: Some(1 << 20),
             coherence: Some(&coherence),
             ..Decorations::NONE
         };
-        let [origin, cache] = dirs.each_ref().map(TempDir::path);
+        let [origin, cache] = sides.each_ref().map(TempDir::path);
         let engine = ExtentEngine::open_decorated(origin, cache, &config, around).unwrap();
         let (root, by) = (engine.root(), Maker { caller: ME, umask: 0 });
         let made = engine.create((&root, OsStr::new(NAME)), 0o644, libc::O_RDWR, by);
@@ -107,11 +107,11 @@ impl Node {
         let id = file.id().unwrap();
         assert!(engine.base.files.by_id(id).is_none());
         let file = crate::permits::shared(&file);
-        Self { engine, id, file, dirs }
+        Self { engine, id, file, sides }
     }
 
     fn path(&self, below: &str) -> std::path::PathBuf {
-        self.dirs[0].path().join(below)
+        self.sides[0].path().join(below)
     }
 
     fn give_up(&self) -> Result<()> {
@@ -137,7 +137,7 @@ fn i11_dirty_bytes_of_a_renamed_file_that_is_not_open_are_searched_for() {
 #[test]
 fn i11_dirty_bytes_that_cannot_be_flushed_are_not_given_up() {
     let node = Node::new();
-    let elsewhere = TempDir::new_in(node.dirs[0].path().parent().unwrap()).unwrap();
+    let elsewhere = TempDir::new_in(node.sides[0].path().parent().unwrap()).unwrap();
     let kept = elsewhere.path().join("kept");
     fs::rename(node.path(NAME), &kept).unwrap();
     // Nothing rests long enough to be judged gone.
@@ -161,7 +161,7 @@ fn i11_dirty_bytes_that_cannot_be_flushed_are_not_given_up() {
 fn i11_a_file_that_others_move_during_a_search_is_not_judged_gone() {
     let node = Node::new();
     // The walk goes into the last directory that it found first.
-    let names: Vec<_> = fs::read_dir(node.dirs[0].path()).unwrap().collect();
+    let names: Vec<_> = fs::read_dir(node.sides[0].path()).unwrap().collect();
     let dirs = names.into_iter().map(|entry| entry.unwrap().path());
     let dirs: Vec<_> = dirs.filter(|path| path.is_dir()).collect();
     let [last, first] = &dirs[..] else { panic!("two directories: {dirs:?}") };

@@ -18,6 +18,7 @@ use crate::kill::Random;
 use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
 
+const ALWAYS: [&str; 6] = ["--policy", "always", "--size", "1M", "--max-dirty-age", "100ms"];
 const STEPS: u32 = 3000;
 /// Few names, so that calls meet each other; some lie in directories that may not exist.
 const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", "d/a", "d/b", "e/a", "a/b"];
@@ -394,8 +395,7 @@ pub(crate) fn compare(seed: u64, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    let always = ["--policy", "always", "--size", "1M", "--max-dirty-age", "100ms"];
-    let mut mount = Mount::new(&[&always, options].concat());
+    let mut mount = Mount::new(&[&ALWAYS, options].concat());
     let plain = compare_on(seed, &mount);
     mount.unmount();
     assert_same_origin(seed, &mount, plain.path());
@@ -406,21 +406,14 @@ pub(crate) fn compare_on_two_nodes(seed: u64, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    let options =
-        [&["--policy", "always", "--size", "1M", "--max-dirty-age", "100ms"], options].concat();
+    let options = [&ALWAYS, options].concat();
     let mut one = Mount::new(&options);
     let mut other = Mount::beside(&one, &options);
     let plain = compare_over(seed, &[&one, &other]);
-    for mount in [&one, &other] {
-        let report = &mount.status()["report"];
-        assert!(report["admitted"]["requests"].as_u64() > Some(50), "little was cached: {report}");
-        assert!(
-            report["cluster"]["handovers"].as_u64() > Some(50),
-            "little changed hands: {report}"
-        );
+    for mount in [&mut one, &mut other] {
+        mount.assert_cached_and_handed_over();
+        mount.unmount();
     }
-    one.unmount();
-    other.unmount();
     assert_same_origin(seed, &one, plain.path());
 }
 

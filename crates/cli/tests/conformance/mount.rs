@@ -188,6 +188,14 @@ impl Mount {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
+    /// Bytes were cached, and changed hands between nodes: else what was compared proves little.
+    pub(crate) fn assert_cached_and_handed_over(&self) {
+        let report = &self.status()["report"];
+        for (of, what) in [("admitted", "requests"), ("cluster", "handovers")] {
+            assert!(report[of][what].as_u64() > Some(50), "few {what}: {report}");
+        }
+    }
+
     /// Flushes and unmounts; the origin alone then holds everything (I7).
     pub(crate) fn unmount(&mut self) {
         let start = Instant::now();

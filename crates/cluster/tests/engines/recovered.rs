@@ -54,7 +54,7 @@ fn i13_a_dead_node_brings_back_nothing_that_it_only_shared() {
     {
         let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
         let [first, second] = [one, other].map(|node| node.open(libc::O_RDWR));
-        one.engine.write(&first, 0, &[1; LENGTH], ME).unwrap();
+        one.engine.write(&first, 0, &vec![1; LENGTH], ME).unwrap();
         one.flush();
         // From now on both have all of it, clean.
         other.engine.read(&second, 0, &mut vec![0; LENGTH], ME).unwrap();
@@ -126,12 +126,12 @@ fn i13_a_machine_that_lost_power_brings_back_nothing_that_it_gave_up() {
         let durable = {
             let [one, other] = [0, 1].map(|number| &cluster.nodes[number]);
             let [first, second] = [one, other].map(|node| node.open(libc::O_RDWR));
-            one.engine.write(&first, 0, &[1; LENGTH], ME).unwrap();
+            one.engine.write(&first, 0, &vec![1; LENGTH], ME).unwrap();
             one.engine.fsync(&first, false).unwrap();
             assert_eq!(one.engine.status().dirty_bytes, LENGTH as u64);
             let durable = Durable::now(one.cache.path());
             change(one, &first);
-            other.engine.write(&second, 0, &[2; LENGTH], ME).unwrap();
+            other.engine.write(&second, 0, &vec![2; LENGTH], ME).unwrap();
             other.flush();
             assert_eq!(one.engine.status().dirty_bytes, 0);
             durable

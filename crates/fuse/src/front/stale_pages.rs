@@ -9,24 +9,20 @@
 //! to drop the pages that a direct write changed.
 //!
 //! Where other nodes change the file, too, it is also told to drop the pages of what they are about to change
-//! ([`DropPages`]).
+//! ([`halocline_vfs::engine::DropPages`]).
 //!
 //! The kernel does that once it has the answers to all reads of these pages in progress. All of our threads may be
 //! writing at that moment, so that none would answer them: the kernel is told by a separate thread, for which a write
 //! waits no longer than [`WAIT_LIMIT`].
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, OnceLock, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
 use halocline_os::catch_panic::catch_panic;
-use halocline_vfs::Engine;
-use halocline_vfs::engine::DropPages;
-
-use super::inodes::Inodes;
 
 /// How long a write waits at most. It waits that long only if all threads wait, and then its pages are dropped as soon
 /// as one is free again.
@@ -116,20 +112,6 @@ impl StalePages {
             // A kernel that does not know the inode caches nothing of it.
             let _unknown = notifier.inval_inode(INodeNo(number), -1, 0);
         }
-    }
-}
-
-/// Drops pages for an engine.
-pub(super) struct DroppedPages<E: Engine> {
-    /// The inodes have the engine, which has this.
-    pub(super) inodes: Weak<Inodes<E>>,
-    pub(super) stale_pages: Arc<StalePages>,
-}
-
-impl<E: Engine> DropPages for DroppedPages<E> {
-    fn drop_pages(&self, key: (u64, u64), range: (u64, u64)) {
-        let Some(inode) = self.inodes.upgrade().and_then(|inodes| inodes.find(key)) else { return };
-        self.stale_pages.drop_part((inode.number, &inode.pages), range);
     }
 }
 

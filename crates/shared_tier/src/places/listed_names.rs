@@ -9,14 +9,22 @@ use halocline_os::error::Result;
 use super::tree::Tree;
 use super::{Place, Places, marks};
 
-impl Places {
+/// Names that a file gets and loses, each in the directory with a number.
+type Changes<'a> = (&'a [(u64, Name)], &'a [(u64, Name)]);
+
+/// The names that are kept with the files of these places.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ListedNames<'a>(pub(super) &'a Places);
+
+impl ListedNames<'_> {
     /// Keeps with a file which names it has, each in the directory with a number. All names have to be said where there are several, or
     /// where the name is not that of the place; a single one that is is taken from there by a scan.
     ///
     /// # Errors
     /// `EMLINK` if there are more than an attribute holds; as [`Places::open_file`].
-    pub fn set_names(&self, place: &Place, inode: u64, names: &[(u64, Name)]) -> Result<()> {
-        self.find(place, inode, |tree, fd, path| {
+    #[cfg(test)]
+    pub(crate) fn set(self, place: &Place, inode: u64, names: &[(u64, Name)]) -> Result<()> {
+        self.0.find(place, inode, |tree, fd, path| {
             let is_plain = match names {
                 [(directory, name)] => {
                     name.as_bytes() == path.last() && tree.parent_number(&path)? == Some(*directory)
@@ -33,8 +41,8 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn names(&self, place: &Place, inode: u64) -> Result<Vec<(u64, Name)>> {
-        self.find(place, inode, |tree, fd, path| listed_names(tree, &fd, &path))
+    pub(crate) fn of(self, place: &Place, inode: u64) -> Result<Vec<(u64, Name)>> {
+        self.0.find(place, inode, |tree, fd, path| listed_names(tree, &fd, &path))
     }
 
     /// Lists names with a file, or takes them off its list; other nodes may change other ones meanwhile. A file of which no name is
@@ -42,13 +50,13 @@ impl Places {
     ///
     /// # Errors
     /// `ENOSPC` if there are more than the file system keeps; as [`Places::open_file`].
-    pub fn change_names(
-        &self,
+    pub(crate) fn change(
+        self,
         place: &Place,
         inode: u64,
-        (add, remove): (&[(u64, Name)], &[(u64, Name)]),
+        (add, remove): Changes<'_>,
     ) -> Result<()> {
-        self.find(place, inode, |tree, fd, path| {
+        self.0.find(place, inode, |tree, fd, path| {
             let mut add = add.to_vec();
             if marks::names(&fd).is_empty() {
                 let of_place = listed_names(tree, &fd, &path)?;
@@ -64,22 +72,13 @@ impl Places {
     /// The same, and lists them also where the only name is that of the place: nodes that have the file open find it by that.
     ///
     /// # Errors
-    /// As [`Places::change_names`].
-    pub fn tell_name(
-        &self,
-        place: &Place,
-        inode: u64,
-        (add, remove): (&[(u64, Name)], &[(u64, Name)]),
-    ) -> Result<()> {
-        self.find(place, inode, |tree, fd, _| change(tree, &fd, (add, remove)))
+    /// As [`ListedNames::change`].
+    pub(crate) fn tell(self, place: &Place, inode: u64, (add, remove): Changes<'_>) -> Result<()> {
+        self.0.find(place, inode, |tree, fd, _| change(tree, &fd, (add, remove)))
     }
 }
 
-fn change(
-    tree: &Tree,
-    fd: &OwnedFd,
-    (add, remove): (&[(u64, Name)], &[(u64, Name)]),
-) -> Result<()> {
+fn change(tree: &Tree, fd: &OwnedFd, (add, remove): Changes<'_>) -> Result<()> {
     tree.step("listing a file's names", || {
         add.iter().try_for_each(|(directory, name)| marks::add_name(fd, *directory, name))?;
         remove.iter().try_for_each(|(directory, name)| marks::remove_name(fd, *directory, name))

@@ -113,7 +113,7 @@ pub(crate) fn add_name(fd: &impl AsFd, directory: u64, name: &Name) -> Result<()
 
 /// Takes a name off the list of a file's names. It is no error if it is not there.
 pub(crate) fn remove_name(fd: &impl AsFd, directory: u64, name: &Name) -> Result<()> {
-    clear(fd, &attribute(&value(directory, name)))
+    clear(fd, attribute(&value(directory, name)))
 }
 
 /// Lists these names of a file and no others.

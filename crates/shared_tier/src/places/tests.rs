@@ -142,13 +142,13 @@ fn a_renamed_file_has_both_places_until_the_first_is_removed() {
     // By another node, through its peers' directory.
     let new = two.link(&place, 7, &to, &name("g")).unwrap();
     assert_eq!((new.node.as_deref(), new.path.as_bytes()), (Some("n1"), &b"b/g~7"[..]));
-    two.set_names(&new, 7, &[(6, name("g"))]).unwrap();
+    two.listed_names().set(&new, 7, &[(6, name("g"))]).unwrap();
     two.remove(&place, 7).unwrap();
     assert_eq!(read(&one, &new, 7).unwrap(), "f 7");
     let fd = one.open_file(&new, 7, OFlags::RDONLY).unwrap();
     assert_eq!(marks::names(&fd), [(6, name("g"))]);
     let again = one.link(&new, 7, &from, &name("f")).unwrap();
-    one.set_names(&again, 7, &[(5, name("f"))]).unwrap();
+    one.listed_names().set(&again, 7, &[(5, name("f"))]).unwrap();
     assert_eq!(marks::names(&fd), [], "its place says it");
 }
 

@@ -18,6 +18,9 @@ use super::view::View;
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
 
+/// What a mode lets others than the owner do.
+const NOT_OWNER: u32 = 0o077;
+
 /// Something on a disk: which disk, and which item of it.
 pub(crate) type At = (usize, usize);
 
@@ -428,7 +431,8 @@ impl<'a> Builder<'a> {
             return of_places;
         }
         let disk = &self.disks[paths[0].0];
-        let is_root_closed = disk.scanned.root.as_ref().is_some_and(|root| root.mode & 0o077 == 0);
+        let is_root_closed =
+            disk.scanned.root.as_ref().is_some_and(|root| root.mode & NOT_OWNER == 0);
         let is_closed = disk.node.is_some() && (is_root_closed || item.above.is_some());
         let file = &item.attributes;
         let own_places: BTreeSet<u64> = paths.iter().map(|at| self.above(*at)).collect();

@@ -244,7 +244,7 @@ impl Node {
         self.names.set_location(&from_entry, Some(&place), Some(&new)).unwrap();
         self.step()?;
         let replaced = self.names.rename(&from_entry, &to_entry, Flags::Replace).unwrap();
-        self.places.set_names(&new, found.inode.0, &[(to.0, name(to.1))])?;
+        self.places.listed_names().set(&new, found.inode.0, &[(to.0, name(to.1))])?;
         self.places.remove(&place, found.inode.0)?;
         match replaced {
             Some(gone) => self.places.remove(&gone.attributes.location.unwrap(), gone.inode.0),
@@ -267,7 +267,7 @@ impl Node {
         let found = self.names.lookup(&from_entry).unwrap();
         let place = found.attributes.location.unwrap();
         let all = [from, to].map(|(directory, called)| (directory, name(called)));
-        self.places.set_names(&place, found.inode.0, &all)?;
+        self.places.listed_names().set(&place, found.inode.0, &all)?;
         self.step()?;
         self.names.link(&from_entry, &to_entry).unwrap();
         Ok(())

@@ -42,6 +42,7 @@ fn tier() -> TierStatus {
         ssd_files: 0,
         high_bytes: 0,
         low_bytes: 0,
+        waiting_bytes: 0,
         promoted: Moved::default(),
         demoted: Moved::default(),
         copies: CopiesStatus::default(),

@@ -170,6 +170,19 @@ fn print(report: &Report, repaired: bool) {
             is("got", "would get")
         );
     }
+    print_mends(report, is);
+    for line in &report.told {
+        say!("{}", text::line(line));
+    }
+    if report.is_clean() {
+        say!("the names and the disks agree");
+    } else if !repaired {
+        say!("nothing was changed; --repair does it");
+    }
+}
+
+/// What was put right, or would be.
+fn print_mends(report: &Report, is: impl Fn(&'static str, &'static str) -> &'static str) {
     let each = |lines: &[String], what: &str| {
         for line in lines {
             say!("{}: {what}", text::line(line));
@@ -205,12 +218,4 @@ fn print(report: &Report, repaired: bool) {
             "no name leads to it; it would be put into .halocline/leftovers",
         ),
     );
-    for line in &report.told {
-        say!("{}", text::line(line));
-    }
-    if report.is_clean() {
-        say!("the names and the disks agree");
-    } else if !repaired {
-        say!("nothing was changed; --repair does it");
-    }
 }

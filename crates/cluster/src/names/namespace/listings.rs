@@ -142,7 +142,9 @@ impl Listed {
             .filter(|(_, listing)| is_idle(listing))
             .map(|(directory, _)| *directory)
             .collect();
-        idle.into_iter().for_each(|directory| self.remove(Inode(directory)));
+        for directory in idle {
+            self.remove(Inode(directory));
+        }
     }
 }
 
@@ -299,11 +301,11 @@ impl Listings {
 
     /// It ended, before its caller hears of it. If its answer was lost it may be made at any time, and its directory is
     /// believed no more.
-    pub(super) fn end_change(&self, changing: Changing, is_over: bool) {
+    pub(super) fn end_change(&self, Changing(shard): Changing, is_over: bool) {
         let mut known = self.known.lock();
-        known.remove(changing.0);
+        known.remove(shard);
         if is_over {
-            self.counter(changing.0).ended.fetch_add(1, Ordering::SeqCst);
+            self.counter(shard).ended.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
