@@ -173,7 +173,7 @@ fn i11_what_the_kernel_copies_by_itself_is_the_newest() {
     const LENGTH: usize = 64 << 10;
     let Some(nodes) = two_nodes() else { return };
     let files = nodes.open("file");
-    files[0].write_all_at(&[1; LENGTH], 0).unwrap();
+    files[0].write_all_at(&vec![1; LENGTH], 0).unwrap();
     let sent = |file: &File| {
         let to = tempfile::tempfile().unwrap();
         let mut at = 0;
@@ -187,7 +187,7 @@ fn i11_what_the_kernel_copies_by_itself_is_the_newest() {
     };
     // Until the range is contended, and further.
     for round in 1..80_u8 {
-        files[usize::from(round % 2)].write_all_at(&[round; LENGTH], 0).unwrap();
+        files[usize::from(round % 2)].write_all_at(&vec![round; LENGTH], 0).unwrap();
         for file in &files {
             assert_eq!(sent(file), [round]);
         }

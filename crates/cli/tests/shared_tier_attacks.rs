@@ -150,7 +150,9 @@ fn i15_nodes_that_rename_one_directory_at_once_leave_it_where_the_store_has_it()
                 })
             })
             .collect();
-        renamers.into_iter().for_each(|renamer| renamer.join().unwrap());
+        for renamer in renamers {
+            renamer.join().unwrap();
+        }
         drop(over);
         reader.join().unwrap();
     });

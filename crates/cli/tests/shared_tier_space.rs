@@ -42,11 +42,15 @@ impl Nodes {
     }
 
     fn mount_both(&self, options: &[&str]) {
-        NODES.iter().for_each(|node| self.mount(node, options));
+        for node in NODES {
+            self.mount(node, options);
+        }
     }
 
     fn unmount(&self) {
-        NODES.iter().for_each(|node| drop(self.scratch.succeed(&["umount", node])));
+        for node in NODES {
+            drop(self.scratch.succeed(&["umount", node]));
+        }
     }
 
     fn at(&self, node: &str, name: &str) -> PathBuf {
@@ -161,8 +165,8 @@ fn an_ssd_that_fills_gives_what_was_used_longest_ago_to_the_shared_disk() {
     assert_eq!(places[&name(0)], "hdd", "{places:?}");
     let demoted = nodes.tier("one")["demoted"].clone();
     let on_disk = places.values().filter(|tier| *tier == "hdd").count();
-    assert!(on_disk >= 8 && on_disk < 16, "{places:?}");
-    assert!(demoted["files"].as_u64().unwrap() as usize <= on_disk, "{demoted} {places:?}");
+    assert!((8..16).contains(&on_disk), "{places:?}");
+    assert!(demoted["files"].as_u64().unwrap() <= on_disk as u64, "{demoted} {places:?}");
     assert!(demoted["bytes"].as_u64().unwrap() > 0);
     // Programs see none of it.
     open.write_all(b"more").unwrap();

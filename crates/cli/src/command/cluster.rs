@@ -124,7 +124,8 @@ struct Ended {
     session: Session,
     node: String,
     /// Whether it is ended now.
-    is_ended: bool,
+    #[serde(rename = "is_ended")]
+    is_done: bool,
     #[serde(flatten)]
     what: How,
 }
@@ -224,9 +225,9 @@ fn recover(args: &RecoverArgs) -> Outcome {
     for node in gone(all, name)? {
         let cache = cache_of(args, &node).map_err(Failure::refused)?;
         let node_session = node.session;
-        let ended = |is_ended: bool, bytes: u64| {
+        let ended = |is_done: bool, bytes: u64| {
             let (cache, node) = (cache.clone(), name.clone());
-            Ended { session: node_session, node, is_ended, what: How::Recovered { cache, bytes } }
+            Ended { session: node_session, node, is_done, what: How::Recovered { cache, bytes } }
         };
         let name = text::line(name);
         if *dry_run {
@@ -301,8 +302,8 @@ fn forget(args: &ForgetArgs) -> Outcome {
         }
         let what = How::Forgotten { files: lost, is_complete };
         let node_name = args.node.clone();
-        let is_ended = !args.dry_run;
-        done.push(Ended { session: node.session, node: node_name, is_ended, what });
+        let is_done = !args.dry_run;
+        done.push(Ended { session: node.session, node: node_name, is_done, what });
         if !is_complete {
             tell!(
                 "any other file: the store does not know all that {name} held, because it was restarted or lost data, or \

@@ -17,12 +17,12 @@ const RECORD: usize = 700;
 /// Two nodes take the same bytes from each other, until nobody caches there.
 pub(crate) fn contend(world: &mut World, random: &mut Random) {
     let (of, files) = world.on_all_nodes(64 << 10, random, false);
-    world.note(format!("contend for {of}"));
+    world.note(&format!("contend for {of}"));
     let first = random.below(3);
     let second = (first + 1 + random.below(2)) % 3;
     for round in 0..40_u8 {
-        for (turn, node) in [first, second].into_iter().enumerate() {
-            let (offset, data) = (random.below(60_000), vec![round * 2 + turn as u8 + 1; 3000]);
+        for (turn, node) in [(0, first), (1, second)] {
+            let (offset, data) = (random.below(60_000), vec![round * 2 + turn + 1; 3000]);
             world.expect(files[node].write_all_at(&data, offset as u64));
             world.model.files[of].write(offset, &data);
         }
@@ -35,7 +35,7 @@ pub(crate) fn fill_up(world: &mut World, random: &mut Random) {
     let (writer, reader) = (random.below(3), random.below(3));
     let all = [(); 4].map(|()| {
         let (of, files) = world.on_all_nodes(0, random, false);
-        world.note(format!("fill {of}"));
+        world.note(&format!("fill {of}"));
         for at in 0..25_u8 {
             let (offset, data) = (usize::from(at) * 16_384, vec![at + of.to_le_bytes()[0]; 16_384]);
             world.expect(files[writer].write_all_at(&data, offset as u64));
@@ -54,20 +54,21 @@ pub(crate) fn fill_up(world: &mut World, random: &mut Random) {
 pub(crate) fn append_at_once(world: &mut World, random: &mut Random) {
     const EACH: u8 = 12;
     let (of, files) = world.on_all_nodes(0, random, true);
-    world.note(format!("append to {of}"));
+    world.note(&format!("append to {of}"));
     let start = Barrier::new(files.len());
     let appended: Vec<std::io::Result<()>> = thread::scope(|scope| {
         let append = |(node, file): (usize, &File)| {
+            let node = u8::try_from(node).unwrap();
             start.wait();
-            (0..EACH).try_for_each(|number| {
-                (&*file).write_all(&[node as u8 * EACH + number + 1; RECORD])
-            })
+            (0..EACH).try_for_each(|number| (&*file).write_all(&[node * EACH + number + 1; RECORD]))
         };
         let threads: Vec<_> =
             files.iter().enumerate().map(|file| scope.spawn(move || append(file))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a thread")).collect()
     });
-    appended.into_iter().for_each(|done| world.expect(done));
+    for done in appended {
+        world.expect(done);
+    }
     let found = world.expect(whole(&files[random.below(3)]));
     let before = world.model.files[of].bytes.len();
     if found.len() != before + files.len() * usize::from(EACH) * RECORD {
@@ -89,7 +90,7 @@ pub(crate) fn write_between_each_other(world: &mut World, random: &mut Random) {
     let piece = [300, 4096, 5000][random.below(3)];
     let begin = random.below(20_000);
     let (of, files) = world.on_all_nodes(0, random, false);
-    world.note(format!("write pieces of {piece} at {begin} to {of}"));
+    world.note(&format!("write pieces of {piece} at {begin} to {of}"));
     let start = Barrier::new(files.len());
     let data = |number: usize| vec![u8::try_from(number + 1).expect("few"); piece];
     let written: Vec<std::io::Result<()>> = thread::scope(|scope| {
@@ -107,7 +108,9 @@ pub(crate) fn write_between_each_other(world: &mut World, random: &mut Random) {
             files.iter().enumerate().map(|file| scope.spawn(move || write(file))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a thread")).collect()
     });
-    written.into_iter().for_each(|done| world.expect(done));
+    for done in written {
+        world.expect(done);
+    }
     (0..PIECES)
         .for_each(|number| world.model.files[of].write(begin + number * piece, &data(number)));
     world.compare_all(of, &files);
@@ -119,7 +122,7 @@ pub(crate) fn change_at_once(world: &mut World, random: &mut Random) {
     const PIECE: usize = 6000;
     let (of, files) = world.on_all_nodes(2 * PART, random, false);
     let end = world.model.files[of].bytes.len();
-    world.note(format!("grow, write and punch {of}"));
+    world.note(&format!("grow, write and punch {of}"));
     let turn = random.below(3);
     let pieces = || (0..PART / PIECE).map(|number| number * PIECE);
     let start = Barrier::new(3);
@@ -147,7 +150,9 @@ pub(crate) fn change_at_once(world: &mut World, random: &mut Random) {
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a thread")).collect()
     });
-    done.into_iter().for_each(|done| world.expect(done));
+    for done in done {
+        world.expect(done);
+    }
     let file = &mut world.model.files[of];
     for at in pieces() {
         file.write(at, &[7; PIECE]);

@@ -48,7 +48,7 @@ fn write(world: &mut World, random: &mut Random) {
     let ((offset, length), of) = (place(random), world.open[slot].of);
     let data = bytes(length, random);
     let how = world.open[slot].how;
-    world.note(format!("{}: write {length} at {offset} to {of}, {how:?}", name_of(world, slot)));
+    world.note(&format!("{}: write {length} at {offset} to {of}, {how:?}", name_of(world, slot)));
     let open = &world.open[slot];
     let appends = matches!(how, How::Append | How::AppendLater);
     if appends {
@@ -74,7 +74,7 @@ fn read(world: &mut World, random: &mut Random) {
     let slot = world.any_open(random);
     let ((offset, length), of) = (place(random), world.open[slot].of);
     let way = random.below(8);
-    world.note(format!("{}: read {length} at {offset} of {of}, way {way}", name_of(world, slot)));
+    world.note(&format!("{}: read {length} at {offset} of {of}, way {way}", name_of(world, slot)));
     let file = &world.open[slot].file;
     match way {
         0 => {
@@ -139,7 +139,7 @@ fn resize(world: &mut World, random: &mut Random) {
     let (size, of) = (random.below(FILE_MAX), world.open[slot].of);
     let by_name = random.below(3) == 0;
     let named = world.model.names.iter().find(|(_, named)| **named == of).map(|(name, _)| *name);
-    world.note(format!("{}: size {size} of {of}, by name {by_name}", name_of(world, slot)));
+    world.note(&format!("{}: size {size} of {of}, by name {by_name}", name_of(world, slot)));
     match named {
         Some(name) if by_name => {
             let path = world.path(random.below(NODES.len()), name);
@@ -165,7 +165,7 @@ fn allocate(world: &mut World, random: &mut Random) {
         FallocateFlags::ZERO_RANGE,
         FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
     ][random.below(6)];
-    world.note(format!("{}: {flags:?} {length} at {offset} of {of}", name_of(world, slot)));
+    world.note(&format!("{}: {flags:?} {length} at {offset} of {of}", name_of(world, slot)));
     let done = fallocate(&world.open[slot].file, flags, offset as u64, length as u64);
     if done == Err(rustix::io::Errno::OPNOTSUPP) {
         return;
@@ -192,7 +192,8 @@ fn copy(world: &mut World, random: &mut Random) {
     });
     let Some(to) = to else { return };
     let (of, into) = (world.open[from].of, world.open[to].of);
-    world.note(format!("{}: copy {length} at {source} of {of} to {target} of {into}", NODES[node]));
+    world
+        .note(&format!("{}: copy {length} at {source} of {of} to {target} of {into}", NODES[node]));
     let (from, to) = (&world.open[from].file, &world.open[to].file);
     // The kernel copies no more than what it knows of the file.
     world.expect(from.metadata());
@@ -206,14 +207,14 @@ fn copy(world: &mut World, random: &mut Random) {
 
 fn sync(world: &mut World, random: &mut Random) {
     let slot = world.any_open(random);
-    world.note(format!("{}: sync {}", name_of(world, slot), world.open[slot].of));
+    world.note(&format!("{}: sync {}", name_of(world, slot), world.open[slot].of));
     world.expect(world.open[slot].file.sync_all());
 }
 
 fn set_time(world: &mut World, random: &mut Random) {
     let slot = world.any_open(random);
     let (seconds, of) = (1_000_000_000 + random.below(1000) as u64, world.open[slot].of);
-    world.note(format!("{}: time {seconds} of {of}", name_of(world, slot)));
+    world.note(&format!("{}: time {seconds} of {of}", name_of(world, slot)));
     let time = UNIX_EPOCH + Duration::from_secs(seconds);
     world.expect(world.open[slot].file.set_modified(time));
     world.model.files[of].time = Some(seconds.cast_signed());
@@ -223,7 +224,7 @@ fn set_time(world: &mut World, random: &mut Random) {
 fn seek(world: &mut World, random: &mut Random) {
     let slot = world.any_open(random);
     let (offset, of) = (random.below(FILE_MAX), world.open[slot].of);
-    world.note(format!("{}: data from {offset} of {of}", name_of(world, slot)));
+    world.note(&format!("{}: data from {offset} of {of}", name_of(world, slot)));
     let found = rustix::fs::seek(&world.open[slot].file, rustix::fs::SeekFrom::Data(offset as u64));
     let bytes = &world.model.files[of].bytes;
     let skipped = match found {
@@ -241,7 +242,7 @@ fn seek(world: &mut World, random: &mut Random) {
 fn close(world: &mut World, random: &mut Random) {
     if world.open.len() > 2 {
         let slot = random.below(world.open.len());
-        world.note(format!("{}: close {}", name_of(world, slot), world.open[slot].of));
+        world.note(&format!("{}: close {}", name_of(world, slot), world.open[slot].of));
         world.open.swap_remove(slot);
     }
 }
@@ -254,7 +255,7 @@ fn rename(world: &mut World, random: &mut Random) {
     let [source, target] = [from, to].map(|name| world.path(node, name));
     let (known, taken) = (world.model.names.get(from).copied(), world.model.names.get(to).copied());
     let Some(of) = known.filter(|_| from != to) else { return };
-    world.note(format!("{}: {from}, {to}: names, way {what}; file {of}", NODES[node]));
+    world.note(&format!("{}: {from}, {to}: names, way {what}; file {of}", NODES[node]));
     match what {
         0 | 1 => {
             world.expect(fs::rename(source, target));

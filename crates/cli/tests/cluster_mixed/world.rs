@@ -94,8 +94,8 @@ impl World {
         let (most, history) = Default::default();
         let (model, open) = Default::default();
         let world = Self { model, open, step: 0, seed, history, options, most, scratch, store };
-        for node in 0..NODES.len() {
-            fs::create_dir_all(world.scratch.path(CACHES[node])).unwrap();
+        for (node, cache) in CACHES.into_iter().enumerate() {
+            fs::create_dir_all(world.scratch.path(cache)).unwrap();
             world.mount(node);
         }
         fs::create_dir(world.path(0, "dir")).unwrap();
@@ -115,7 +115,7 @@ impl World {
     }
 
     /// Notes what is done next.
-    pub(crate) fn note(&mut self, what: String) {
+    pub(crate) fn note(&mut self, what: &str) {
         self.history.push(format!("{}: {what}", self.step));
     }
 
@@ -160,7 +160,7 @@ impl World {
             [How::Plain, How::Plain, How::Append, How::AppendLater, How::NotAnyMore, How::Direct]
                 [random.below(6)];
         let of = self.model.names.get(name).copied();
-        self.note(format!("{}: open {name} {how:?}, file {of:?}", NODES[node]));
+        self.note(&format!("{}: open {name} {how:?}, file {of:?}", NODES[node]));
         let flags = match how {
             How::Append | How::NotAnyMore => libc::O_APPEND,
             How::Direct => libc::O_DIRECT,
@@ -208,7 +208,7 @@ impl World {
             self.expect(options.open(self.path(node, name)))
         });
         if self.model.files[of].bytes.len() < least {
-            self.note(format!("file {of} gets {least} bytes"));
+            self.note(&format!("file {of} gets {least} bytes"));
             self.expect(files[random.below(3)].set_len(least as u64));
             self.model.files[of].resize(least);
         }
@@ -249,7 +249,7 @@ impl World {
     pub(crate) fn kill_and_mount(&mut self, random: &mut Random) {
         self.look_at_status();
         let node = random.below(NODES.len());
-        self.note(format!("kill {}", NODES[node]));
+        self.note(&format!("kill {}", NODES[node]));
         self.open.retain(|open| open.node != node);
         self.expect(kill_process(self.scratch.pid(NODES[node]), Signal::KILL));
         eventually("its mount is gone", || {
@@ -264,10 +264,10 @@ impl World {
         let node = NODES[random.below(NODES.len())];
         let name = NAMES[random.below(NAMES.len())];
         let done = if random.below(2) == 0 {
-            self.note(format!("flush {node}"));
+            self.note(&format!("flush {node}"));
             self.scratch.halocline(&["flush", node])
         } else {
-            self.note(format!("evict {node}/{name}"));
+            self.note(&format!("evict {node}/{name}"));
             // There may be no such file.
             self.scratch.halocline(&["evict", &format!("{node}/{name}")]);
             return;

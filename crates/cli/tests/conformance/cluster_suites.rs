@@ -78,7 +78,7 @@ fn i11_fsx_by_turns_on_two_nodes_seed_22() {
     let options = [&fsx::SMALL[..], &["--cluster", &url]].concat();
     let mut one = Mount::new(&options);
     let mut other = Mount::beside(&one, &options);
-    fsx_by_turns("22", [one.path(), other.path()]);
+    fsx_by_turns("22", &[one.path(), other.path()]);
     for mount in [&one, &other] {
         let status = mount.status();
         assert!(status["report"]["write"]["requests"].as_u64() > Some(500), "{status}");
@@ -88,7 +88,7 @@ fn i11_fsx_by_turns_on_two_nodes_seed_22() {
 }
 
 /// Opens the file at either of two places, as a link says that changes all the time.
-pub(crate) fn fsx_by_turns(seed: &str, places: [PathBuf; 2]) {
+pub(crate) fn fsx_by_turns(seed: &str, places: &[PathBuf; 2]) {
     let aside = tempfile::tempdir().expect("scratch");
     let link = aside.path().join("file");
     symlink(places[0].join("file"), &link).expect("link");

@@ -15,10 +15,9 @@ use rustix::fs::{
 use rustix::io::{self, Errno};
 
 use crate::kill::Random;
-use crate::mount::{self, IO_URING, Mount};
+use crate::mount::{self, ALWAYS, IO_URING, Mount};
 use crate::programs;
 
-const ALWAYS: [&str; 6] = ["--policy", "always", "--size", "1M", "--max-dirty-age", "100ms"];
 const STEPS: u32 = 3000;
 /// Few names, so that calls meet each other; some lie in directories that may not exist.
 const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", "d/a", "d/b", "e/a", "a/b"];

@@ -18,6 +18,9 @@ use crate::programs;
 
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// A small cache that takes all there is room for, and is flushed soon.
+pub(crate) const ALWAYS: [&str; 6] =
+    ["--policy", "always", "--size", "1M", "--max-dirty-age", "100ms"];
 /// The flag of mounts that take requests through `io_uring`; others take them from the device.
 pub(crate) const IO_URING: &str = "--io-uring=true";
 

@@ -95,7 +95,7 @@ fn i15_fsx_by_turns_on_two_nodes_of_a_shared_tier_seed_25() {
     }
     let Some(nodes) = nodes(&["one", "two"], &[]) else { return };
     let places = [0, 1].map(|at: usize| nodes.mounts[at].path());
-    fsx_by_turns("25", places.clone());
+    fsx_by_turns("25", &places);
     let [one, two] = places.map(|place| std::fs::read(place.join("file")).expect("the file"));
     assert!(one == two, "both show the same");
 }

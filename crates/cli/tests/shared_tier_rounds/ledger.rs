@@ -153,9 +153,9 @@ impl Ledger {
             lock(&self.errors).push(format!("rename of {from} to {to}: {done:?}"));
         }
         if done.is_err() {
-            places.push(to)
+            places.push(to);
         } else {
-            *places = vec![to]
+            *places = vec![to];
         }
         Some(done)
     }

@@ -124,10 +124,10 @@ impl Operations<'_> {
             return Ok(false);
         };
         let Some((to, name)) = self.fresh_name(held.item, random)? else { return Ok(false) };
-        let made = Version { names: one(&name), ..Version::default() };
+        let new = Version { names: one(&name), ..Version::default() };
         let make = || Ok(mkdirat(&to, &name.1, Mode::from_raw_mode(0o755))?);
         let Some(old) = pick(&held.version().names, random) else {
-            let change = (vec![made], vec![]);
+            let change = (vec![new], vec![]);
             return self.ledger.change("mkdirs", vec![held], change, make).map(|()| true);
         };
         let Some(from) = self.folder(old.0)? else { return Ok(false) };
@@ -135,9 +135,9 @@ impl Operations<'_> {
         let both = Version { names: [old.clone(), name.clone()].into(), ..Version::default() };
         let (what, after, between) = match random.below(3) {
             0 => ("rmdirs", gone, vec![]),
-            1 => ("renames of directories", made, vec![]),
+            1 => ("renames of directories", new, vec![]),
             // Over an empty one.
-            _ => ("renames over directories", made, vec![vec![both]]),
+            _ => ("renames over directories", new, vec![vec![both]]),
         };
         let act = || {
             let at = (&from, Path::new(&old.1));
@@ -164,7 +164,8 @@ impl Operations<'_> {
             50..55 => {
                 // Others may open it meanwhile.
                 drop(held);
-                self.moved(&old, random)
+                self.moved(&old, random);
+                Ok(false)
             }
             55..70 => self.unlink(held, &from, &old),
             _ => {
@@ -300,9 +301,9 @@ impl Operations<'_> {
     }
 
     /// Asks the node to move a file to its SSD or to the shared disk. It may be open, or have another path by then.
-    fn moved(&self, (folder, name): &Name, random: &mut Random) -> Done {
+    fn moved(&self, (folder, name): &Name, random: &mut Random) {
         let path = self.ledger.in_folder(*folder, |folder| Path::new(folder).join(name));
-        let Some(path) = path else { return Ok(false) };
+        let Some(path) = path else { return };
         let request = if random.below(2) == 0 {
             Request::Warm { paths: vec![path], dry_run: false }
         } else {
@@ -312,6 +313,5 @@ impl Operations<'_> {
             .and_then(|mut client| client.call::<MoveReport>(&request, |_| {}));
         let is_moved = moved.is_ok_and(|moved| moved.files > 0);
         self.ledger.count(if is_moved { "moves of files" } else { "of files that stayed" }, true);
-        Ok(false)
     }
 }

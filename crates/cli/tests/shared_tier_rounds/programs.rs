@@ -155,9 +155,13 @@ impl Rounds {
     /// What died has left copies and names on the disks: after a check there is nothing more, and all names are as before.
     pub(crate) fn check(&self) {
         self.faults_of(|faults| {
-            NODES.iter().for_each(|node| faults.unmount(node));
+            for node in NODES {
+                faults.unmount(node);
+            }
             faults.repair();
-            NODES.iter().for_each(|node| faults.mount(node));
+            for node in NODES {
+                faults.mount(node);
+            }
         });
         self.settle("after a check");
     }
@@ -166,10 +170,14 @@ impl Rounds {
     pub(crate) fn end(self, name: &str) {
         self.check();
         self.faults_of(|faults| {
-            NODES.iter().for_each(|node| faults.unmount(node));
+            for node in NODES {
+                faults.unmount(node);
+            }
             self.store.command(&["FLUSHALL"]);
             faults.repair();
-            NODES.iter().for_each(|node| faults.mount(node));
+            for node in NODES {
+                faults.mount(node);
+            }
         });
         self.settle("after the names were built again");
         println!("{name}: {} rounds: {}", self.count, self.ledger.summary());
@@ -323,7 +331,9 @@ impl Program<'_> {
                 || self.end.may_fail.load(Ordering::SeqCst)
                     && error.raw_os_error() == Some(libc::EIO);
             if !is_expected {
-                NODES.iter().for_each(|node| println!("{node}: {}", log(self.scratch, node)));
+                for node in NODES {
+                    println!("{node}: {}", log(self.scratch, node));
+                }
                 panic!("{}: {error}; {:#?}", self.node, self.ledger.errors());
             }
             // What is tried in vain is not known afterwards, so nothing is until it works again.

@@ -28,7 +28,7 @@ use crate::print;
 use crate::{mount_lookup, self_exec};
 
 /// How long a mount may take to appear, and how often it is looked.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_mins(1);
 const TICK: Duration = Duration::from_millis(5);
 
 /// What is done with a file, or its name.
