@@ -89,9 +89,9 @@ pub(super) const CLUSTER_FORGET: &[Metric] = &[
     metric("[].node", "text", "The node's name."),
     metric("[].is_ended", "bool", "Whether it is ended now; false with `--dry-run`."),
     metric(
-        "[].files",
-        "list of paths",
-        "Files to which it may have written last: those writes are lost. `inode NUMBER` where no name is found.",
+        "[].files[]",
+        "path",
+        "A file to which it may have written last: those writes are lost. `inode NUMBER` where no name is found.",
     ),
     metric("[].is_complete", "bool", "Whether no other files can have lost any."),
 ];
