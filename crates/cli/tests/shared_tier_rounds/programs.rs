@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -148,6 +148,7 @@ impl Rounds {
             for node in NODES {
                 println!("{node}: {}", log(&self.scratch, node));
             }
+            println!("{}", on_disks(&self.scratch));
             panic!("{when}: see above");
         }
     }
@@ -182,6 +183,16 @@ impl Rounds {
         self.settle("after the names were built again");
         println!("{name}: {} rounds: {}", self.count, self.ledger.summary());
     }
+}
+
+/// What the disks have, with the marks of files and directories, as far as the machine can show them.
+fn on_disks(scratch: &Scratch) -> String {
+    let tiers = NODES.map(|node| scratch.path(&format!("{node}-tiers")));
+    let shown = Command::new("getfattr").args(["-RPdm", "user.halocline"]).args(tiers).output();
+    shown.map_or_else(
+        |error| error.to_string(),
+        |shown| String::from_utf8_lossy(&shown.stdout).into_owned(),
+    )
 }
 
 /// Each program has changes acknowledged again.
@@ -238,6 +249,7 @@ impl Faults<'_> {
                 said(&repaired),
                 String::from_utf8_lossy(&repaired.stdout)
             );
+            println!("repaired: {}", String::from_utf8_lossy(&repaired.stdout));
             repaired.status.success()
         });
         let again = self.fsck(&[]);
