@@ -230,11 +230,7 @@ impl Shared {
     /// from the list before the store forgets it, and so may find that it has just regained its lease.
     fn check_list(&self) -> Result<()> {
         match self.registry.place_of(self.session) {
-            Ok(place) => self.is_listed(place).map(|is_listed| {
-                if !is_listed {
-                    self.end();
-                }
-            }),
+            Ok(place) => self.is_listed(place).map(drop),
             // The origin does not answer just now, so nobody can have begun another list there either.
             Err(error) => {
                 tracing::debug!("the list of sessions cannot be looked at: {error}");
@@ -243,16 +239,16 @@ impl Shared {
         }
     }
 
-    /// Whether the list has this session, which was just looked for. A file system of several servers may miss a name
-    /// for a moment, and an end cannot be taken back: a session that is missed begins nothing, and a look some time later
-    /// decides.
+    /// Whether the list has this session, which was just looked for; `false` if this was its end. A file system of several
+    /// servers may miss a name for a moment, and an end cannot be taken back: a session that is missed begins nothing, and
+    /// a look some time later decides.
     fn is_listed(&self, place: Place) -> Result<bool> {
         match place {
             Place::Here => {
                 self.lease.note_found(Where::List);
                 Ok(true)
             }
-            Place::Unlisted => self.look_again(Where::List).map(|()| false),
+            Place::Unlisted => self.miss(Where::List),
             Place::Elsewhere => {
                 let what = self.registry.what_is_elsewhere();
                 if !self.lease.set_unlisted(true) {
@@ -263,7 +259,7 @@ impl Shared {
         }
     }
 
-    /// Whether the list has this session, where to know that must not be put off.
+    /// As [`Shared::is_listed`], where to know that must not be put off.
     fn is_found(&self) -> Result<bool> {
         let place = self.registry.place_of(self.session).map_err(|error| {
             StoreError::NoAnswer(format!("the list of sessions cannot be looked at: {error}"))
@@ -271,13 +267,17 @@ impl Shared {
         self.is_listed(place)
     }
 
-    /// The session was not found in a place: an error until it was looked for again some time later.
-    fn look_again(&self, place: Where) -> Result<()> {
+    /// The session was not found in a place: an error until it was looked for again some time later, and then its end.
+    fn miss(&self, place: Where) -> Result<bool> {
         let missed = self.lease.note_missed(place);
         if missed.is_zero() {
             tracing::warn!("node {} does not find itself {place}", self.options.node);
         }
-        if missed < self.options.poll { Err(not_found(place)) } else { Ok(()) }
+        if missed < self.options.poll {
+            return Err(not_found(place));
+        }
+        self.end();
+        Ok(false)
     }
 
     /// Whether the session is among the members, or the epoch is one in which it must first assert what it holds; `false`
@@ -288,9 +288,7 @@ impl Shared {
             self.lease.note_found(Where::Store);
             return Ok(true);
         }
-        self.look_again(Where::Store)?;
-        self.end();
-        Ok(false)
+        self.miss(Where::Store)
     }
 
     /// Others have ended the session.
@@ -364,7 +362,6 @@ impl Shared {
         for _ in 0..RACES {
             let roll = self.roll.refresh()?;
             if !self.is_found()? {
-                self.end();
                 return Ok(());
             }
             let files: Vec<_> = self.files.lock().values().cloned().collect();
@@ -379,7 +376,6 @@ impl Shared {
                 self.roll.refresh()?;
                 // A node that gives up a session removes it from the registry first.
                 if !self.is_found()? {
-                    self.end();
                     return Ok(());
                 }
                 self.holds_since(sent);

@@ -31,7 +31,6 @@ impl Server {
         index: usize,
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>> {
-        let path = dir.path();
         let names = dir.names()?;
         for root in [object_paths::ROOT, object_paths::LAYOUTS] {
             if names.iter().any(|name| name == root) {
@@ -39,11 +38,8 @@ impl Server {
                 dir.sub(root)?.check_directories(|name| name.len() == 2)?;
             }
         }
-        let device = decorate(index, Arc::new(LocalDevice::open(path)?));
-        let root = dir.as_fd().try_clone_to_owned();
-        let root = root.map_err(Error::at(path, "open the server's directory"))?.into();
-        let directory = Arc::new(LocalDirectory::new(root, path.to_owned(), true));
-        Ok(Arc::new(Self::new(name, path, directory, device)))
+        let open = |root, path| LocalDirectory::new(root, path, true);
+        Self::over(dir, (name, index), open, decorate)
     }
 
     /// The server with this index of a cache that another process owns, to read.
@@ -63,11 +59,21 @@ impl Server {
         index: usize,
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>> {
+        Self::over(dir, (name, index), LocalDirectory::to_read, decorate)
+    }
+
+    /// The server over a private directory; `open` makes what accesses names of its descriptor and path.
+    fn over(
+        dir: &PrivateDir,
+        (name, index): (&str, usize),
+        open: impl FnOnce(File, PathBuf) -> LocalDirectory,
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>> {
         let path = dir.path();
         let device = decorate(index, Arc::new(LocalDevice::open(path)?));
         let root = dir.as_fd().try_clone_to_owned();
         let root = root.map_err(Error::at(path, "open the server's directory"))?.into();
-        let directory = Arc::new(LocalDirectory::to_read(root, path.to_owned()));
+        let directory = Arc::new(open(root, path.to_owned()));
         Ok(Arc::new(Self::new(name, path, directory, device)))
     }
 
