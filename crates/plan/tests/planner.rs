@@ -273,9 +273,12 @@ fn small_case(picks: [u64; 7]) -> (Servers, Vec<Request>) {
     (servers, requests(64, 1 + processes % 4, size, op, offset))
 }
 
+/// `HALOCLINE_PLANNER_CASES=300` for more of them, in a release build.
 #[test]
 fn on_random_small_cases_ours_is_within_a_hundredth_of_an_exhaustive_search() {
-    for case in 0..24_u64 {
+    let cases = std::env::var("HALOCLINE_PLANNER_CASES");
+    let cases: u64 = cases.map_or(24, |cases| cases.parse().expect("a number of cases"));
+    for case in 0..cases {
         let picks = std::array::from_fn(|at| mixed(case * 7 + at as u64 + 1, 16) >> 3);
         let (servers, requests) = small_case(picks);
         let (workload, outcome) = planned(&servers, &requests);
