@@ -34,7 +34,10 @@ impl Grid {
         let all_pairs = pairs(wanted) <= replays;
         // Twice one after the other, because the best of one depends on the other.
         let fits = |choices: &u64| all_pairs || 2 * (first(*choices) + choices) <= replays;
-        let choices = (CHOICES_MIN..=wanted).rev().find(fits)?;
+        let most = (CHOICES_MIN..=wanted).rev().find(fits)?;
+        // Even parts of a request, if it has any.
+        let even = |choices: &u64| widest.is_multiple_of(choices * STEP);
+        let choices = (CHOICES_MIN..=most).rev().find(even).unwrap_or(most);
         let step = widest.div_ceil(choices).next_multiple_of(STEP);
         let widths: Vec<u64> = (0..=choices).map(|number| number * step).collect();
         let mut by_class = vec![Vec::new()];
