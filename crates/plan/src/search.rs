@@ -29,7 +29,7 @@ const WORK: usize = 4_000_000;
 /// Minimum and maximum number of replays of a search, whatever their length.
 const REPLAYS: (usize, usize) = (300, 4000);
 /// Approximate limit of the requests in the replays of widths in equal steps.
-const GRID_WORK: usize = 600_000;
+const GRID_WORK: usize = 300_000;
 /// How many choices the search starts from.
 const BEGINNINGS: usize = 3;
 /// Minimum and maximum number of candidates of a region that are replayed.
