@@ -34,6 +34,13 @@ impl Layouts {
 pub trait Judge {
     /// Seconds from the first request to the end of the last.
     fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64;
+
+    /// The same for all requests of the trace, of which a planner only has a sample; `None` if the judge does not have
+    /// them, or there are too many.
+    fn seconds_of_all(&mut self, layouts: &Layouts) -> Option<f64> {
+        let _ = layouts;
+        None
+    }
 }
 
 /// One FIFO queue for each server, with the service times of its profile; the startup depends on whether a request

@@ -2,10 +2,11 @@
 //!
 //! Each region of each file is planned separately. Candidates are widths for each class of servers, including none on
 //! the disks, wider stripes on the SSDs than on the disks, whole requests on one server, and unequal splits. The cost
-//! model sorts them; the best are replayed, then their neighbours. Regions get space on the SSDs by traffic per byte,
-//! and continue without SSDs where the space ends.
+//! model sorts them; the best are replayed, then their neighbours, and where replays are short, all widths in equal
+//! steps. Regions get space on the SSDs by traffic per byte, and continue without SSDs where the space ends.
 
 mod candidates;
+mod grid;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -19,6 +20,7 @@ use crate::paper::on_disks;
 use crate::predict::Cost;
 use crate::servers::Servers;
 use crate::workload::{Region, Weighted, Workload};
+use grid::Grid;
 
 /// Limit of the requests in one replay of the search.
 const REPLAYED: usize = 8192;
@@ -26,6 +28,8 @@ const REPLAYED: usize = 8192;
 const WORK: usize = 4_000_000;
 /// Minimum and maximum number of replays of a search, whatever their length.
 const REPLAYS: (usize, usize) = (300, 4000);
+/// Approximate limit of the requests in the replays of widths in equal steps.
+const GRID_WORK: usize = 300_000;
 /// How many choices the search starts from.
 const BEGINNINGS: usize = 3;
 /// Minimum and maximum number of candidates of a region that are replayed.
@@ -142,19 +146,86 @@ impl<'a> Search<'a> {
             ranked.clone().into_iter().take(BEGINNINGS).enumerate()
         {
             self.replays_max = all_replays * (start + 1) / BEGINNINGS;
-            loop {
-                let before = seconds;
-                (seconds, best) = self.improve(judge, seconds, best);
-                // Not better, even where no request takes any time.
-                if seconds >= before * 0.9999 || self.replays >= self.replays_max {
-                    break;
-                }
-            }
+            (seconds, best) = self.improve_until_none_is_better(judge, seconds, best);
             ranked.push((seconds, best));
         }
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (seconds, best) = ranked[0].clone();
+        self.replays_max = self.replays + GRID_WORK / self.requests.len().max(1);
+        let (mut on_grid, mut best) = self.best_on_grids(judge, seconds, best);
+        if on_grid < seconds {
+            self.replays_max = self.replays + all_replays / BEGINNINGS;
+            (on_grid, best) = self.improve_until_none_is_better(judge, on_grid, best);
+            ranked.insert(0, (on_grid, best));
+        }
         let layouts = ranked.iter().take(3).filter_map(|(_, choice)| self.realise(choice));
         Found { best: layouts.collect(), replays: self.replays }
+    }
+
+    fn improve_until_none_is_better(
+        &mut self,
+        judge: &mut dyn Judge,
+        mut seconds: f64,
+        mut best: Choice,
+    ) -> (f64, Choice) {
+        loop {
+            let before = seconds;
+            (seconds, best) = self.improve(judge, seconds, best);
+            // Not better, even where no request takes any time.
+            if seconds >= before * 0.9999 || self.replays >= self.replays_max {
+                return (seconds, best);
+            }
+        }
+    }
+
+    /// Tries all widths in equal steps for the items with the most traffic, one after another, if replays are short enough.
+    fn best_on_grids(
+        &mut self,
+        judge: &mut dyn Judge,
+        mut seconds: f64,
+        mut best: Choice,
+    ) -> (f64, Choice) {
+        let busiest = self.busiest();
+        for (done, &index) in busiest.iter().enumerate() {
+            let left = self.replays_max.saturating_sub(self.replays) / (busiest.len() - done);
+            let size = self.items[index].region.size;
+            let Some(grid) = Grid::new(self.servers, size, left as u64) else { continue };
+            if !grid.all_pairs {
+                for _ in 0..2 {
+                    self.best_of(judge, index, true, grid.first.clone(), &mut seconds, &mut best);
+                    self.best_of(judge, index, false, grid.rest.clone(), &mut seconds, &mut best);
+                }
+                continue;
+            }
+            let base = best.clone();
+            for first in grid.first {
+                let mut last = None;
+                for rest in &grid.rest {
+                    let mut choice = base.clone();
+                    (choice.first[index], choice.rest[index]) = (first.clone(), rest.clone());
+                    let layouts = self.realise(&choice);
+                    if layouts.is_none() || layouts == last {
+                        // All of it fits, so that the rest does not matter, or nothing of it does.
+                        break;
+                    }
+                    last = layouts;
+                    let took = self.replay(judge, &choice);
+                    if took < seconds {
+                        (seconds, best) = (took, choice);
+                    }
+                }
+            }
+        }
+        (seconds, best)
+    }
+
+    /// The items that are improved by replays, those with the most traffic first.
+    fn busiest(&self) -> Vec<usize> {
+        let mut busiest: Vec<usize> = (0..self.items.len()).collect();
+        let traffic = |index: &usize| self.items[*index].region.traffic;
+        busiest.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)).then(a.cmp(b)));
+        busiest.truncate(IMPROVED);
+        busiest
     }
 
     /// The best choice by the cost model, item by item in the order in which they get space; sorts each item's
@@ -214,11 +285,8 @@ impl<'a> Search<'a> {
 
     /// Tries other widths for the items with the most traffic, one after another.
     fn improve(&mut self, judge: &mut dyn Judge, seconds: f64, choice: Choice) -> (f64, Choice) {
-        let mut busiest: Vec<usize> = (0..self.items.len()).collect();
-        let traffic = |index: &usize| self.items[*index].region.traffic;
-        busiest.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)).then(a.cmp(b)));
         let (mut seconds, mut best) = (seconds, choice);
-        for index in busiest.into_iter().take(IMPROVED) {
+        for index in self.busiest() {
             let first = self.items[index].first.clone();
             let rest =
                 self.items[index].rest.iter().take((self.tried / 3).max(4)).cloned().collect();

@@ -273,9 +273,12 @@ fn small_case(picks: [u64; 7]) -> (Servers, Vec<Request>) {
     (servers, requests(64, 1 + processes % 4, size, op, offset))
 }
 
+/// `HALOCLINE_PLANNER_CASES=300` for more of them, in a release build.
 #[test]
 fn on_random_small_cases_ours_is_within_a_hundredth_of_an_exhaustive_search() {
-    for case in 0..24_u64 {
+    let cases = std::env::var("HALOCLINE_PLANNER_CASES");
+    let cases: u64 = cases.map_or(24, |cases| cases.parse().expect("a number of cases"));
+    for case in (0..cases).chain([39, 84, 186, 223]) {
         let picks = std::array::from_fn(|at| mixed(case * 7 + at as u64 + 1, 16) >> 3);
         let (servers, requests) = small_case(picks);
         let (workload, outcome) = planned(&servers, &requests);
@@ -356,4 +359,37 @@ fn a_server_that_takes_no_time_ends_the_search() {
     let workload = seen(&requests(64, 4, 64 * K, Op::Write, |n| n));
     let outcome = plan(&servers, &workload, &mut Queues::new(&servers), 1.0).expect("a plan");
     assert_eq!(outcome.chosen, Name::Def, "nothing is to be gained");
+}
+
+/// Knows that all requests together take otherwise than a sample says.
+struct AllDiffer<'a> {
+    sample: Queues<'a>,
+    replays_of_all: usize,
+}
+
+impl Judge for AllDiffer<'_> {
+    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+        self.sample.seconds(requests, layouts)
+    }
+
+    fn seconds_of_all(&mut self, layouts: &Layouts) -> Option<f64> {
+        self.replays_of_all += 1;
+        let default = Layout::simple(vec![64 * K; layouts.default.parts()[0].widths.len()]);
+        Some(if layouts.of(0) == &default { 1.0 } else { 7.0 })
+    }
+}
+
+/// By the sample of a long sequential trace a layout was recommended that took seven times as long as the default.
+#[test]
+fn of_a_long_trace_all_requests_decide() {
+    let servers = hybrid(1, 1, 1 << 40);
+    let workload = seen(&requests(40_000, 2, 16 * K, Op::Read, |n| n));
+    assert!(workload.sampled() < 40_000);
+    let mut judge = AllDiffer { sample: Queues::new(&servers), replays_of_all: 0 };
+    let outcome = plan(&servers, &workload, &mut judge, 1.0).expect("a plan");
+    never_worse(&outcome);
+    assert_eq!((outcome.chosen, outcome.best), (Name::Def, Name::Def));
+    let seconds = outcome.of(Name::Psa).expect("psa").simulated_seconds;
+    assert!((seconds - 7.0).abs() < 1e-9, "{seconds}");
+    assert!(judge.replays_of_all <= 4, "{} replays of a long trace", judge.replays_of_all);
 }

@@ -39,19 +39,37 @@ pub(crate) fn file_layout(layout: &halocline_plan::layout::Layout) -> Result<Fil
     FileLayout::from_parts(parts)
 }
 
+/// Limit of the requests of a trace that is replayed as a whole: a few seconds for each layout.
+pub(crate) const REPLAYED_MAX: u64 = 1 << 24;
+
+/// Seconds of a whole trace under some layouts.
+type Whole<'a> = &'a dyn Fn(&Layouts) -> Result<f64, String>;
+
 /// Replays on simulated servers.
-#[derive(Debug)]
 pub(crate) struct Replay<'a> {
     set: &'a ServerSet,
+    whole: Option<Whole<'a>>,
     failure: Option<String>,
     replays: u64,
     told: Instant,
 }
 
+impl std::fmt::Debug for Replay<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replay").field("replays", &self.replays).finish_non_exhaustive()
+    }
+}
+
 impl<'a> Replay<'a> {
     /// On these servers.
     pub(crate) fn new(set: &'a ServerSet) -> Self {
-        Self { set, failure: None, replays: 0, told: Instant::now() }
+        Self { set, whole: None, failure: None, replays: 0, told: Instant::now() }
+    }
+
+    /// On these servers; `whole` replays all of the trace's `requests`, unless they are too many.
+    pub(crate) fn with_whole(set: &'a ServerSet, whole: Whole<'a>, requests: u64) -> Self {
+        let whole = (requests <= REPLAYED_MAX).then_some(whole);
+        Self { whole, ..Self::new(set) }
     }
 
     /// The error of a replay, if there was one.
@@ -81,6 +99,16 @@ impl<'a> Replay<'a> {
     }
 }
 
+impl Replay<'_> {
+    /// Keeps the first error; what cannot be replayed takes forever.
+    fn or_never(&mut self, seconds: Result<f64, String>) -> f64 {
+        seconds.unwrap_or_else(|why| {
+            self.failure.get_or_insert(why);
+            f64::INFINITY
+        })
+    }
+}
+
 impl Judge for Replay<'_> {
     fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
         self.replays += 1;
@@ -88,12 +116,12 @@ impl Judge for Replay<'_> {
             self.told = Instant::now();
             tell!("planning: {} replayed", counted(self.replays, "layout"));
         }
-        match self.outcome(requests, layouts) {
-            Ok(outcome) => outcome.seconds,
-            Err(why) => {
-                self.failure.get_or_insert(why);
-                f64::INFINITY
-            }
-        }
+        let outcome = self.outcome(requests, layouts);
+        self.or_never(outcome.map(|outcome| outcome.seconds))
+    }
+
+    fn seconds_of_all(&mut self, layouts: &Layouts) -> Option<f64> {
+        let seconds = self.whole?(layouts);
+        Some(self.or_never(seconds))
     }
 }

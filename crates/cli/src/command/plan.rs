@@ -1,7 +1,7 @@
 //! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
 
 mod io_time;
-mod job;
+pub(super) mod job;
 mod page;
 mod picture;
 mod report;
@@ -93,7 +93,8 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let read = if args.html.is_some() { source::summarize_for_report } else { source::summarize };
     let seen = read(&args.trace)?;
     let name = text::path(&args.trace);
-    let mut replay = Replay::new(&set);
+    let whole = job::replay_of_all(&args.trace, &set);
+    let mut replay = Replay::with_whole(&set, &whole, seen.workload.requests);
     let planned = planner::plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
     let mut outcome = planned.map_err(|error| {
         Failure::refused(format!("{}: {}", text::path(&args.trace), no_plan(&seen, &error)))

@@ -5,7 +5,11 @@ use super::table::metric;
 
 pub(super) const PLAN: &[Metric] = &[
     metric("requests", "number", "Requests of the trace."),
-    metric("sampled_requests", "number", "Those that were replayed on simulated servers."),
+    metric(
+        "sampled_requests",
+        "number",
+        "Those that the search replayed on simulated servers, again and again.",
+    ),
     metric("partial", "yes or no", "The trace is not whole, so less can be said."),
     metric("chosen", "text", "The recommended layout; `def` where nothing is to be gained."),
     metric(

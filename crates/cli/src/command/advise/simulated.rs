@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::decide::{Seconds, Use};
 use crate::command::judge::{self, Replay};
-use crate::command::plan::{no_plan, source};
+use crate::command::plan::{job, no_plan, source};
 use crate::command::simulate::tiered::traced_files;
 use crate::command::simulate::traced::{Traced, refused};
 use crate::failure::Failure;
@@ -96,7 +96,8 @@ impl<'a> Case<'a> {
             return Err(refused(trace, "there are no requests in it"));
         }
         let there = judge::servers(set).map_err(Failure::refused)?;
-        let mut replays = Replay::new(set);
+        let whole = job::replay_of_all(trace, set);
+        let mut replays = Replay::with_whole(set, &whole, seen.workload.requests);
         let plan = planner::plan(&there, &seen.workload, &mut replays, seen.completeness.weight());
         let stripes = plan.map_err(|error| no_plan(&seen, &error));
         let stripes = stripes.and_then(|plan| Replay::file_layouts(&plan.choice().layouts));

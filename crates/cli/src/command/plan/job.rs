@@ -40,7 +40,7 @@ impl Job {
         if outcome.chosen == Name::Def || seen.io_time.seconds().is_none() {
             return Ok(None);
         }
-        let seconds = |judged: &Judged| with_pauses(path, set, &judged.layouts);
+        let seconds = |judged: &Judged| seconds_of_all(path, set, &judged.layouts, true);
         let (def_seconds, seconds) = thread::scope(|scope| {
             let def = scope.spawn(|| seconds(def));
             let chosen = seconds(outcome.choice());
@@ -56,11 +56,27 @@ impl Job {
     }
 }
 
-fn with_pauses(path: &Path, set: &ServerSet, layouts: &Layouts) -> Result<f64, Failure> {
+/// Replays all requests of the trace at `path` on simulated servers, without pauses between them; answers the seconds.
+pub(in crate::command) fn replay_of_all<'a>(
+    path: &'a Path,
+    set: &'a ServerSet,
+) -> impl Fn(&Layouts) -> Result<f64, String> + 'a {
+    |layouts| {
+        seconds_of_all(path, set, layouts, false).map_err(|failure| failure.message().to_owned())
+    }
+}
+
+/// Seconds of all requests of the trace at `path`; `think`: with what the processes computed between them.
+fn seconds_of_all(
+    path: &Path,
+    set: &ServerSet,
+    layouts: &Layouts,
+    think: bool,
+) -> Result<f64, Failure> {
     let wrong = |error: String| refused(path, &error);
     let (files, default) = Replay::file_layouts(layouts).map_err(wrong)?;
     let mut requests = Traced::open(path)?;
-    let options = Options { pace: Pace::ClosedLoop { think: true }, ..Options::default() };
+    let options = Options { pace: Pace::ClosedLoop { think }, ..Options::default() };
     let of = |file| files.get(&file).unwrap_or(&default);
     let done = replay(&mut requests, set, of, &options).map_err(wrong)?;
     requests.end()?;

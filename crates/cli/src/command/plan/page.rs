@@ -22,7 +22,7 @@ use super::job::Job;
 use super::picture::Picture;
 use super::report;
 use super::source::TraceSummary;
-use crate::command::judge::Replay;
+use crate::command::judge::{REPLAYED_MAX, Replay};
 use crate::failure::Failure;
 use crate::output::Replacement;
 use crate::text;
@@ -181,9 +181,13 @@ impl Page<'_> {
         let workload = &self.seen.workload;
         let (all, sampled) = (workload.requests, workload.sampled() as u64);
         let requests = counted(all, "request");
-        if sampled < all {
+        if sampled < all && all > REPLAYED_MAX {
             format!(
                 "{requests}; {sampled} of them, evenly over the trace, were replayed and the time scaled."
+            )
+        } else if sampled < all {
+            format!(
+                "{requests}; the search replayed {sampled} of them, evenly over the trace, and the times are those of all."
             )
         } else {
             format!("{requests}, all of them replayed.")

@@ -115,7 +115,7 @@ pub(crate) fn print(seen: &TraceSummary, servers: &Servers, outcome: &Outcome, j
         |number: u64, what: &str| counted(usize::try_from(number).unwrap_or(usize::MAX), what);
     let workload = &seen.workload;
     say!(
-        "{} to {} on {} of {}; {} replayed",
+        "{} to {} on {} of {}; {} replayed in the search",
         count(workload.requests, "request"),
         counted(workload.files.len(), "file"),
         counted(servers.count(), "server"),

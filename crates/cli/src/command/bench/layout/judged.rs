@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use halocline_os::counted::counted;
+use halocline_plan::judge::Layouts;
 use halocline_plan::planner::{self, Name};
 use halocline_plan::workload::Aggregator;
 use halocline_sim::replay::ServerOutcome;
@@ -91,7 +92,8 @@ pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<Judged, Fai
         aggregator.push(request);
     }
     let workload = aggregator.finish(u64::from((setting.processes / NODES).max(1)));
-    let mut replay = Replay::new(&set);
+    let all = |layouts: &Layouts| Ok(Replay::new(&set).outcome(&requests, layouts)?.seconds);
+    let mut replay = Replay::with_whole(&set, &all, requests.len() as u64);
     let outcome = planner::plan(&servers, &workload, &mut replay, 1.0).map_err(Failure::refused)?;
     let mut layouts = Vec::new();
     for name in Name::ALL {
