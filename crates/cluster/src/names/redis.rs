@@ -21,7 +21,10 @@ use super::coding::{
     decode_entry, decode_intent, decode_links, encode_entry, encode_id, encode_intent,
     encode_links, opaque,
 };
-use super::{Inspected, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
+use super::{
+    Followed, Inspected, Leased, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, Result,
+    State,
+};
 use crate::store::redis::partitions::Partitions;
 use scripts::Scripts;
 
@@ -166,11 +169,26 @@ impl RedisNames {
 
     /// Begins a request about a shard.
     fn about<'a>(&self, script: &'a redis::Script, shard: Inode) -> ScriptInvocation<'a> {
+        self.about_with(script, shard, "")
+    }
+
+    /// The same, which asks for a lease of the directory.
+    fn about_leased<'a>(&self, script: &'a redis::Script, shard: Inode) -> ScriptInvocation<'a> {
+        let lease = format!(" {} {}", LEASE_TIME.as_micros(), LEASE_QUIET.as_micros());
+        self.about_with(script, shard, &lease)
+    }
+
+    fn about_with<'a>(
+        &self,
+        script: &'a redis::Script,
+        shard: Inode,
+        lease: &str,
+    ) -> ScriptInvocation<'a> {
         let mut script = script.prepare_invoke();
         for key in self.keys(shard) {
             script.key(key);
         }
-        script.arg(format!("{} {}", self.epoch(Self::partition(shard)), self.lessee));
+        script.arg(format!("{} {}{lease}", self.epoch(Self::partition(shard)), self.lessee));
         script
     }
 
@@ -187,6 +205,8 @@ impl RedisNames {
 
     fn invocation(&self, shard: Inode, script: &Script) -> Result<ScriptInvocation<'_>> {
         let scripts = &self.scripts;
+        // Only these say what became of the directory.
+        let leased = |script| self.about_leased(script, shard);
         let with_id = |script, id| {
             let mut about = self.about(script, shard);
             about.arg(&encode_id(id)[..]);
@@ -194,7 +214,7 @@ impl RedisNames {
         };
         Ok(match script {
             Script::Make(body) => {
-                let mut about = self.about(&scripts.new, shard);
+                let mut about = leased(&scripts.new);
                 match body {
                     Body::Directory { parent, attributes, entries } if entries.is_empty() => {
                         about.arg("d").arg(parent.0).arg(attributes.as_bytes())
@@ -217,7 +237,7 @@ impl RedisNames {
                 about.arg(after).arg((*limit).min(PAGE_ENTRIES_MAX)).arg(PAGE_BYTES_MAX);
                 about
             }
-            Script::Alone(changes) => with_changes(self.about(&scripts.alone, shard), changes),
+            Script::Alone(changes) => with_changes(leased(&scripts.alone), changes),
             Script::Prepare(intent, change) => {
                 let mut about = with_id(&scripts.prepare, intent.id);
                 about.arg(encode_intent(intent));
@@ -274,15 +294,23 @@ fn first_reserved(elements: &[Vec<u8>]) -> Result<u64> {
     }
 }
 
-fn with_lease(about: &mut ScriptInvocation<'_>) {
-    about.arg(LEASE_TIME.as_micros().to_string()).arg(LEASE_QUIET.as_micros().to_string());
-}
-
 fn with_changes<'a>(mut about: ScriptInvocation<'a>, changes: &[Change]) -> ScriptInvocation<'a> {
     for argument in changes.iter().flat_map(change) {
         about.arg(argument);
     }
     about
+}
+
+/// Reads the answer of a script of a shard, and what a change says of its directory.
+fn changed(elements: Elements) -> Result<(Answer, Option<Followed>)> {
+    match elements.as_slice() {
+        [word, before, version, changed, is_leased] if word == b"done" => {
+            let [before, version, changed] = [number(before)?, number(version)?, number(changed)?];
+            let followed = Followed { before, version, changed, is_leased: is_leased == b"1" };
+            Ok((Answer::Done, Some(followed)))
+        }
+        _ => Ok((answer(elements)?, None)),
+    }
 }
 
 /// Reads the answer of a script of a shard.
@@ -361,33 +389,38 @@ fn inspected(elements: &[Vec<u8>]) -> Result<Option<Inspected>> {
 
 impl NameStore for RedisNames {
     fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+        self.change(shard, script).map(|(answer, _)| answer)
+    }
+
+    fn change(&self, shard: Inode, script: &Script) -> Result<(Answer, Option<Followed>)> {
         let invocation = self.invocation(shard, script)?;
         for _ in 0..LEASE_WAITS {
             let elements = self.ask(Self::partition(shard), &invocation)?;
             match leased(&elements)? {
                 Some(left) => Clock::MACHINE.sleep(left),
-                None => return answer(elements),
+                None => return changed(elements),
             }
         }
         Err(unsound("a lease without end"))
     }
 
     fn read_leased(&self, directory: Inode, what: &Slot) -> Result<(Answer, u64)> {
-        let mut script = self.about(&self.scripts.read, directory);
-        with_lease(script.arg(slot(what)));
+        let mut script = self.about_leased(&self.scripts.read, directory);
+        script.arg(slot(what));
         let mut elements = self.ask(Self::partition(directory), &script)?;
         let is_leased = matches!(elements.as_slice(), [word, _, _, _] if word == b"name" || word == b"attributes");
         let version = elements.pop_if(|_| is_leased).map_or(Ok(0), |version| number(&version))?;
         Ok((answer(elements)?, version))
     }
 
-    fn lease(&self, directory: Inode, version: u64) -> Result<bool> {
-        let mut script = self.about(&self.scripts.lease, directory);
-        with_lease(script.arg(version));
+    fn lease(&self, directory: Inode, version: u64) -> Result<Leased> {
+        let mut script = self.about_leased(&self.scripts.lease, directory);
+        script.arg(version);
         match self.ask(Self::partition(directory), &script) {
-            Ok(elements) => Ok(elements == [b"done"]),
+            Ok(elements) if elements == [b"done"] => Ok(Leased::Yes),
+            Ok(elements) if elements == [b"same"] => Ok(Leased::Same),
             // A full server gives none, and others know more when they ask.
-            Err(NamesError::Full(_) | NamesError::Stale) => Ok(false),
+            Ok(_) | Err(NamesError::Full(_) | NamesError::Stale) => Ok(Leased::No),
             Err(error) => Err(error),
         }
     }
