@@ -155,6 +155,7 @@ impl Driver {
         }
         let clock = &self.wait.clock;
         let begun = clock.instant();
+        self.listings.forget();
         loop {
             match self.store.refresh()? {
                 State::Confirmed => break,

@@ -133,9 +133,14 @@ fn touched(script: &Script) -> UnderWay {
         Change::Name(name, ..) => Some(name.clone()),
         _ => None,
     };
+    let is_of_attributes =
+        |change: &Change| change.changes_names() || !matches!(change, Change::Name(..));
     match script {
-        Script::Alone(changes) => UnderWay::Some(changes.iter().filter_map(name).collect()),
-        Script::Make(_) => UnderWay::Some(Vec::new()),
+        Script::Alone(changes) => {
+            let names = changes.iter().filter_map(name).collect();
+            UnderWay::Some(names, changes.iter().any(is_of_attributes))
+        }
+        Script::Make(_) => UnderWay::Some(Vec::new(), true),
         _ => UnderWay::All,
     }
 }
@@ -224,7 +229,7 @@ impl Listings {
     /// Attributes of a directory, and when its names changed.
     pub(super) fn attributes(&self, directory: Inode, now: Instant) -> Option<(Opaque, u64)> {
         let known = &mut *self.known.lock();
-        if known.is_changing(directory) || self.is_lost(directory) {
+        if known.changes_attributes(directory) || self.is_lost(directory) {
             return None;
         }
         let listing = known.get(directory)?;
@@ -279,6 +284,11 @@ impl Listings {
             Leased::Yes | Leased::Same => {}
             Leased::No => known.remove(directory),
         }
+    }
+
+    /// Nothing of what is known is believed any more: the store may be another one.
+    pub(super) fn forget(&self) {
+        self.known.lock().forget();
     }
 
     /// A script that changes a shard begins: other nodes may see it before its answer is here.

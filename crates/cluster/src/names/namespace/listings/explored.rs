@@ -41,17 +41,28 @@ enum Canary {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ask {
-    Change(usize, bool),
+    Change(usize, To),
     List,
     Read(usize),
     Attributes,
     Lease(u64),
 }
 
+/// What becomes of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// A file with this name.
+    Made,
+    /// The file has other attributes. That is no change of the directory's names.
+    Touched,
+    Removed,
+}
+
 /// What the store answered.
 #[derive(Debug, Clone)]
 enum Answered {
     Followed(Followed),
+    Differs,
     Page(u64, Vec<(u64, Name, Entry)>),
     Read(Answer, Option<u64>),
     Lease(Leased),
@@ -104,12 +115,16 @@ fn name(at: usize) -> Name {
 }
 
 fn entry(value: u64) -> Entry {
-    Entry::Directory(Inode(value))
+    Entry::Single(Inode(8), Opaque::from(value.to_be_bytes().to_vec()))
 }
 
-fn script(at: usize, makes: bool, number: u64) -> Script {
-    let to = makes.then(|| entry(number));
-    Script::Alone(vec![Change::Name(name(at), None, to)])
+fn script(at: usize, to: To, number: u64) -> Script {
+    let [from, to] = match to {
+        To::Made => [None, Some(entry(number))],
+        To::Touched => [Some(entry(0)), Some(entry(number))],
+        To::Removed => [Some(entry(0)), None],
+    };
+    Script::Alone(vec![Change::Name(name(at), from, to)])
 }
 
 /// Explores what may happen from an instant on.
@@ -153,7 +168,8 @@ impl Explorer {
         for node in 0..NODES {
             let mut asks = Vec::new();
             if world.changes < CHANGES_MAX {
-                asks.extend([Ask::Change(0, true), Ask::Change(1, true), Ask::Change(0, false)]);
+                asks.extend([To::Made, To::Touched, To::Removed].map(|to| Ask::Change(0, to)));
+                asks.push(Ask::Change(1, To::Made));
             }
             if world.reads < READS_MAX {
                 asks.extend([Ask::List, Ask::Read(0), Ask::Attributes]);
@@ -173,9 +189,9 @@ impl Explorer {
         listings.is_read_often(D, now);
         let before = listings.changes(D);
         let changing = match ask {
-            Ask::Change(at, makes) => {
+            Ask::Change(at, to) => {
                 next.changes += 1;
-                let script = script(at, makes, next.changes);
+                let script = script(at, to, next.changes);
                 (self.canary != Canary::Unnoted).then(|| listings.begin_change(D, &script))
             }
             _ => {
@@ -195,13 +211,20 @@ impl Explorer {
         if matches!(ask, Ask::Change(..)) && is_leased && self.canary != Canary::Impatient {
             return Vec::new();
         }
+        if matches!(ask, Ask::Change(at, To::Touched) if world.values[at].is_none()) {
+            let mut next = world.clone();
+            next.under_way[message].answer = Some(Answered::Differs);
+            return vec![next];
+        }
         let run = |is_leased: bool| {
             let mut next = world.clone();
             let before = next.version;
-            if let Ask::Change(at, makes) = ask {
-                next.values[at] = makes.then_some(number);
+            if let Ask::Change(at, to) = ask {
+                next.values[at] = (to != To::Removed).then_some(number);
                 next.version += 1;
-                next.changed = next.version;
+                if to != To::Touched {
+                    next.changed = next.version;
+                }
             }
             if is_leased {
                 next.leases[node] = next.now + LASTS;
@@ -241,8 +264,13 @@ impl Explorer {
             before = listings.changes(D);
         }
         match (ask, answer?) {
-            (Ask::Change(at, makes), Answered::Followed(mut followed)) => {
-                let script = script(at, makes, number);
+            (Ask::Change(at, to), Answered::Differs) => {
+                let script = script(at, to, number);
+                let changing = changing.unwrap_or_else(|| listings.begin_change(D, &script));
+                listings.end_change(&changing, &End::Unknown, now);
+            }
+            (Ask::Change(at, to), Answered::Followed(mut followed)) => {
+                let script = script(at, to, number);
                 let changing = changing.unwrap_or_else(|| listings.begin_change(D, &script));
                 if self.canary == Canary::OutOfOrder {
                     let known = listings.known.lock().get(D).map(|listing| listing.version);

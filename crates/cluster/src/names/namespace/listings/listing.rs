@@ -11,8 +11,8 @@ use super::{ATTRIBUTES_MAX, BYTES_MAX, DIRECTORIES_MAX, IDLE_MAX, NAMES_MAX, The
 /// What of a directory a script changes that is under way.
 #[derive(Debug, Clone)]
 pub(super) enum UnderWay {
-    /// These names, and the attributes.
-    Some(Vec<Name>),
+    /// These names, and maybe the attributes, of which one is when names changed.
+    Some(Vec<Name>, bool),
     /// Anything.
     All,
 }
@@ -187,6 +187,11 @@ impl Listed {
         }
     }
 
+    pub(super) fn forget(&mut self) {
+        self.directories.clear();
+        (self.names, self.bytes) = (0, 0);
+    }
+
     /// A script is sent.
     pub(super) fn begin(&mut self, shard: Inode, number: u64, what: UnderWay) {
         if matches!(what, UnderWay::All) {
@@ -204,16 +209,18 @@ impl Listed {
         }
     }
 
-    /// Whether a script of this node that changes a directory is under way.
-    pub(super) fn is_changing(&self, directory: Inode) -> bool {
-        self.under_way.contains_key(&directory.0)
+    /// Whether a script of this node that changes a directory's attributes is under way.
+    pub(super) fn changes_attributes(&self, directory: Inode) -> bool {
+        let changes = |what: &UnderWay| !matches!(what, UnderWay::Some(_, false));
+        let under_way = self.under_way.get(&directory.0);
+        under_way.is_some_and(|all| all.iter().any(|(_, what)| changes(what)))
     }
 
     /// Whether one is under way that changes where a name leads.
     pub(super) fn changes_name(&self, at: &EntryName) -> bool {
         let changes = |what: &UnderWay| match what {
             UnderWay::All => true,
-            UnderWay::Some(names) => names.contains(&at.name),
+            UnderWay::Some(names, _) => names.contains(&at.name),
         };
         let under_way = self.under_way.get(&at.directory.0);
         under_way.is_some_and(|all| all.iter().any(|(_, what)| changes(what)))
