@@ -238,10 +238,9 @@ impl Driver {
     /// Asks for a lease of a directory of which a version is known.
     fn lease(&self, directory: Inode, version: u64) -> Leased {
         let until = self.now() + Duration::from_millis(LEASE_MS);
-        let changes = self.listings.changes(directory);
         self.sent.fetch_add(1, Ordering::Relaxed);
         let leased = self.store.lease(directory, version).unwrap_or(Leased::No);
-        self.listings.lease((directory, version), leased, until, changes);
+        self.listings.lease((directory, version), leased, until);
         leased
     }
 

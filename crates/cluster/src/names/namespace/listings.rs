@@ -10,8 +10,9 @@
 //! compares when it gives the lease; and the lease does not keep this node's own changes back. So these are noted before
 //! they are sent. What they change is not believed while they are under way, because others may see it before their
 //! answer is here. A change whose answer says that it was made in the version that is known here leads to the next one
-//! ([`Followed`]); after every other one nothing is believed. A lease that is asked for by a read counts only if no change
-//! was under way then, or came meanwhile.
+//! ([`Followed`]); one that was answered before those it followed waits for them; after every other one nothing is
+//! believed. What is read of another version than the one that is known counts only if no change was under way when it
+//! was asked for, or came meanwhile.
 //!
 //! [`NameStore::lease`]: super::super::NameStore::lease
 
@@ -28,7 +29,7 @@ use halocline_model::namespace::{
 use parking_lot::Mutex;
 
 use super::super::{Followed, Leased};
-use listing::{Listed, UnderWay};
+use listing::{Late, Listed, UnderWay};
 
 /// The most names that are kept, and their bytes.
 const NAMES_MAX: usize = 1 << 16;
@@ -40,6 +41,8 @@ const REFUSED_FOR: Duration = Duration::from_millis(200);
 /// The most directories of which something is known, and the longest attributes that are kept of one.
 const DIRECTORIES_MAX: usize = 4096;
 const ATTRIBUTES_MAX: usize = 4096;
+/// The most changes of a directory that wait for those before them.
+const LATE_MAX: usize = 64;
 /// Directories share counters.
 const COUNTERS: usize = if cfg!(test) { 16 } else { 1024 };
 
@@ -191,13 +194,16 @@ impl Listings {
     ) {
         let known = &mut *self.known.lock();
         let is_still = before.is_quiet() && self.changes(directory) == before;
-        let Some((version, until)) = lease.filter(|_| is_still) else {
-            if let Some(listing) = known.get(directory) {
-                listing.refused = Some(listing.used);
-            }
+        let Some(listing) = known.get(directory) else { return };
+        let Some((version, until)) = lease else {
+            listing.refused = Some(listing.used);
             return;
         };
-        let Some(used) = known.get(directory).map(|listing| listing.used) else { return };
+        // A change of this node may have made a later version already.
+        if !is_still && listing.version != version {
+            return;
+        }
+        let used = listing.used;
         let listing = known.of(directory, version, used);
         listing.until = listing.until.max(Some(until));
         match (slot, answer) {
@@ -265,23 +271,14 @@ impl Listings {
         Changes { begun: counter.begun.load(Ordering::SeqCst), ended }
     }
 
-    /// What the store said of a version of a directory; a lease of it is until then. `before` was counted before that was
-    /// asked for.
-    pub(super) fn lease(
-        &self,
-        (directory, version): (Inode, u64),
-        leased: Leased,
-        until: Instant,
-        before: Changes,
-    ) {
+    /// What the store said of a version of a directory; a lease of it is until then.
+    pub(super) fn lease(&self, (directory, version): (Inode, u64), leased: Leased, until: Instant) {
         let known = &mut *self.known.lock();
-        // Under the lock under which changes begin and end.
-        let is_still = before.is_quiet() && self.changes(directory) == before;
         let listing = known.get(directory);
         let Some(listing) = listing.filter(|listing| listing.version == version) else { return };
         match leased {
-            Leased::Yes if is_still => listing.until = listing.until.max(Some(until)),
-            Leased::Yes | Leased::Same => {}
+            Leased::Yes => listing.until = listing.until.max(Some(until)),
+            Leased::Same => {}
             Leased::No => known.remove(directory),
         }
     }
@@ -305,13 +302,14 @@ impl Listings {
         let Changing { shard, before } = *changing;
         let counter = self.counter(shard);
         let known = &mut *self.known.lock();
-        known.end(shard, before.begun);
         match end {
             End::Lost => {
+                known.end(shard, before.begun);
                 counter.lost.store(true, Ordering::SeqCst);
                 known.remove(shard);
             }
             End::Unknown => {
+                known.end(shard, before.begun);
                 counter.ended.fetch_add(1, Ordering::SeqCst);
                 known.remove(shard);
             }
@@ -321,9 +319,19 @@ impl Listings {
                 // No other one was under way meanwhile.
                 let Changes { begun, ended } = self.changes(shard);
                 let is_only = before.is_quiet() && begun == ended && begun == before.begun + 1;
-                follow(known, (shard, script), (*followed, until, is_only), now);
+                let number = before.begun;
+                let late = Late { number, script: (*script).clone(), followed: *followed, until };
+                if !known.keep_late(shard, late) {
+                    known.end(shard, number);
+                    follow(known, (shard, script), (*followed, until, is_only), now);
+                }
+                while let Some(Late { number, script, followed, until }) = known.next_late(shard) {
+                    known.end(shard, number);
+                    follow(known, (shard, &script), (followed, until, false), now);
+                }
             }
         }
+        known.drop_gap(shard);
     }
 }
 
@@ -388,7 +396,7 @@ mod tests {
     }
 
     fn leased(listings: &Listings, version: u64, until: Instant, now: Instant) -> bool {
-        listings.lease((D, version), Leased::Yes, until, listings.changes(D));
+        listings.lease((D, version), Leased::Yes, until);
         matches!(listings.find(&at("a"), now), Known::Now(_))
     }
 
@@ -428,9 +436,9 @@ mod tests {
         assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
         assert!(!leased(&listings, 5, until, now));
         // Without a lease it is kept, if it was right; else it is forgotten, and so is what is unused for long.
-        listings.lease((D, 6), Leased::Same, until, listings.changes(D));
+        listings.lease((D, 6), Leased::Same, until);
         assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
-        listings.lease((D, 6), Leased::No, until, listings.changes(D));
+        listings.lease((D, 6), Leased::No, until);
         assert_eq!(listings.find(&at("b"), now), Known::Nothing);
         list(&listings, 6, &["b"], now);
         assert_eq!(listings.find(&at("b"), now + IDLE_MAX * 2), Known::Nothing);
@@ -468,6 +476,37 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_come_in_another_order_than_their_changes_were_made_in_wait_for_each_other() {
+        let (listings, now) = (Listings::default(), Instant::now());
+        let until = now + Duration::from_millis(40);
+        list(&listings, 5, &["a", "b"], now);
+        assert!(leased(&listings, 5, until, now));
+        let scripts = [renamed("a", "c"), renamed("c", "d"), renamed("d", "e")];
+        let changes = scripts.each_ref().map(|script| listings.begin_change(D, script));
+        let end = |at: usize| {
+            let version = at as u64 + 5;
+            let end = End::Made(&scripts[at], followed(version, version + 1, true), until);
+            listings.end_change(&changes[at], &end, now);
+        };
+        end(2);
+        assert_eq!(listings.find(&at("e"), now), Known::Nothing);
+        end(1);
+        assert_eq!(listings.find(&at("b"), now), Known::Now(there(1)));
+        assert_eq!(listings.find(&at("d"), now), Known::Nothing);
+        end(0);
+        assert_eq!(listings.find(&at("e"), now), Known::Now(there(0)));
+        assert_eq!(listings.find(&at("d"), now), Known::Now(There::Nothing));
+        // One that follows what nobody here makes does not wait for ever.
+        let [script, other] = [renamed("e", "f"), renamed("b", "g")];
+        let [change, of_other] = [&script, &other].map(|script| listings.begin_change(D, script));
+        listings.end_change(&change, &End::Made(&script, followed(10, 11, true), until), now);
+        assert_eq!(listings.find(&at("e"), now), Known::Nothing);
+        listings.end_change(&of_other, &End::Made(&other, followed(8, 9, true), until), now);
+        list(&listings, 11, &["f"], now);
+        assert_eq!(listings.find(&at("e"), now), Known::Then(11, There::Nothing));
+    }
+
+    #[test]
     fn a_directory_that_this_node_made_is_known_as_a_whole() {
         let (listings, now) = (Listings::default(), Instant::now());
         let until = now + Duration::from_millis(40);
@@ -501,7 +540,14 @@ mod tests {
         let change = listings.begin_change(D, &script);
         assert_eq!(listings.find(&at("a"), now), Known::Nothing);
         listings.end_change(&change, &End::Unknown, now);
-        // A lease that was asked for before it began, or while it was under way, and pages that came late.
+        // What was asked for before it began, or while it was under way, and pages that came late.
+        let read = |asked: Changes| {
+            let answer = Answer::Name(Some(Entry::Directory(Inode(0))), 0);
+            let lease = Some((5, until));
+            listings.is_read_often(D, now);
+            listings.keep((D, &Slot::Name(Name::from("a"))), &answer, lease, asked);
+            listings.find(&at("a"), now)
+        };
         let before = listings.changes(D);
         let change = listings.begin_change(D, &script);
         let during = listings.changes(D);
@@ -509,10 +555,9 @@ mod tests {
         assert_eq!(listings.find(&at("a"), now), Known::Nothing);
         listings.end_change(&change, &End::Unknown, now);
         for asked in [before, during] {
-            listed();
-            listings.lease((D, 5), Leased::Yes, until, asked);
-            assert!(!matches!(listings.find(&at("a"), now), Known::Now(_)));
+            assert_eq!(read(asked), Known::Nothing);
         }
+        assert_eq!(read(listings.changes(D)), Known::Now(there(0)));
         listed();
         assert!(leased(&listings, 5, until, now));
         // One whose answer was lost may come at any time.

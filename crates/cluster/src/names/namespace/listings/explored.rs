@@ -15,11 +15,8 @@ const TICK: Duration = Duration::from_millis(20);
 const LASTS: u64 = 2;
 const BELIEVED: u64 = 1;
 /// Bounds of what is explored.
-const CHANGES_MAX: u64 = 3;
-const READS_MAX: usize = 3;
 const UNDER_WAY_MAX: usize = 2;
-const TICKS_MAX: u64 = 3;
-const STATES_MAX: usize = 250_000;
+const STATES_MAX: usize = 100_000;
 
 /// What is wrong on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +127,10 @@ fn script(at: usize, to: To, number: u64) -> Script {
 /// Explores what may happen from an instant on.
 struct Explorer {
     canary: Canary,
+    /// How many changes, reads and steps of the clock there are at most.
+    changes: u64,
+    reads: usize,
+    ticks: u64,
     began: Instant,
 }
 
@@ -167,11 +168,11 @@ impl Explorer {
         }
         for node in 0..NODES {
             let mut asks = Vec::new();
-            if world.changes < CHANGES_MAX {
+            if world.changes < self.changes {
                 asks.extend([To::Made, To::Touched, To::Removed].map(|to| Ask::Change(0, to)));
                 asks.push(Ask::Change(1, To::Made));
             }
-            if world.reads < READS_MAX {
+            if world.reads < self.reads {
                 asks.extend([Ask::List, Ask::Read(0), Ask::Attributes]);
                 let at = EntryName { directory: D, name: name(0) };
                 if let Known::Then(version, _) = world.nodes[node].find(&at, self.at(world.now)) {
@@ -290,7 +291,7 @@ impl Explorer {
                 listings.keep((D, &Slot::Attributes), &answer, lease, before);
             }
             (Ask::Lease(version), Answered::Lease(leased)) => {
-                listings.lease((D, version), leased, until, before);
+                listings.lease((D, version), leased, until);
             }
             _ => unreachable!("answers are of their questions"),
         }
@@ -327,7 +328,7 @@ impl Explorer {
                 all.extend(self.lost(world, message));
             }
         }
-        if world.now < TICKS_MAX {
+        if world.now < self.ticks {
             all.push(World { now: world.now + 1, ..world.clone() });
         }
         all
@@ -357,7 +358,13 @@ impl Explorer {
 
 /// What was wrong first, in how many states.
 fn explore(canary: Canary) -> (Option<String>, usize) {
-    let explorer = Explorer { canary, began: Instant::now() };
+    // What is wrong is found among few messages.
+    let (changes, reads, ticks) = match canary {
+        Canary::None => (3, 3, 3),
+        Canary::Late => (2, 0, 2),
+        _ => (2, 1, 2),
+    };
+    let explorer = Explorer { canary, changes, reads, ticks, began: Instant::now() };
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     let first = explorer.begin();
     let mut seen = HashSet::from([hasher.hash_one(format!("{first:?}"))]);

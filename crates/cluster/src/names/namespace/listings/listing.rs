@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use halocline_model::namespace::{Change, Entry, EntryName, Inode, Name, Opaque};
+use halocline_model::namespace::{Change, Entry, EntryName, Inode, Name, Opaque, Script};
 use rustc_hash::FxHashMap;
 
-use super::{ATTRIBUTES_MAX, BYTES_MAX, DIRECTORIES_MAX, IDLE_MAX, NAMES_MAX, There};
+use super::{
+    ATTRIBUTES_MAX, BYTES_MAX, DIRECTORIES_MAX, Followed, IDLE_MAX, LATE_MAX, NAMES_MAX, There,
+};
 
 /// What of a directory a script changes that is under way.
 #[derive(Debug, Clone)]
@@ -45,6 +47,17 @@ pub(super) struct Listing {
     pub(super) refused: Option<Instant>,
     /// Until when nobody else changes it.
     pub(super) until: Option<Instant>,
+    /// Changes of later versions that were answered before those which came before them.
+    late: Vec<Late>,
+}
+
+/// A change that waits for those before it; what it changes is not believed meanwhile.
+#[derive(Debug, Clone)]
+pub(super) struct Late {
+    pub(super) number: u64,
+    pub(super) script: Script,
+    pub(super) followed: Followed,
+    pub(super) until: Option<Instant>,
 }
 
 impl Listing {
@@ -59,6 +72,7 @@ impl Listing {
             used: now,
             refused: None,
             until: None,
+            late: Vec::new(),
         }
     }
 
@@ -92,7 +106,41 @@ impl Listed {
 
     pub(super) fn remove(&mut self, directory: Inode) {
         self.forget_names(directory);
-        self.directories.remove(&directory.0);
+        let Some(listing) = self.directories.remove(&directory.0) else { return };
+        for late in listing.late {
+            self.end(directory, late.number);
+        }
+    }
+
+    /// Keeps a change for when those before it are answered, of which some are under way; whether it did.
+    pub(super) fn keep_late(&mut self, directory: Inode, late: Late) -> bool {
+        let under_way = self.under_way.get(&directory.0).map_or(0, Vec::len);
+        let Some(listing) = self.directories.get_mut(&directory.0) else { return false };
+        let may_be_next = listing.version < late.followed.before
+            // The change itself is one of them.
+            && under_way > listing.late.len() + 1
+            && listing.late.len() < LATE_MAX;
+        if may_be_next {
+            listing.late.push(late);
+        }
+        may_be_next
+    }
+
+    /// The change that is next by now.
+    pub(super) fn next_late(&mut self, directory: Inode) -> Option<Late> {
+        let listing = self.directories.get_mut(&directory.0)?;
+        let is_next = |late: &Late| late.followed.before == listing.version;
+        let at = listing.late.iter().position(is_next)?;
+        Some(listing.late.swap_remove(at))
+    }
+
+    /// Forgets a directory of which changes wait for others that nobody makes.
+    pub(super) fn drop_gap(&mut self, directory: Inode) {
+        let under_way = self.under_way.get(&directory.0).map_or(0, Vec::len);
+        let late = self.directories.get(&directory.0).map_or(0, |listing| listing.late.len());
+        if late > 0 && under_way == late {
+            self.remove(directory);
+        }
     }
 
     fn forget_names(&mut self, directory: Inode) {
@@ -188,8 +236,10 @@ impl Listed {
     }
 
     pub(super) fn forget(&mut self) {
-        self.directories.clear();
-        (self.names, self.bytes) = (0, 0);
+        let all: Vec<u64> = self.directories.keys().copied().collect();
+        for directory in all {
+            self.remove(Inode(directory));
+        }
     }
 
     /// A script is sent.
