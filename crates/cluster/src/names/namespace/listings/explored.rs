@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::{Duration, Instant};
 
+use halocline_os::clock::Clock;
+
 use super::*;
 
 const D: Inode = Inode(7);
@@ -144,9 +146,8 @@ impl Explorer {
         self.at(asked + BELIEVED + more)
     }
 
-    fn begin(&self) -> World {
-        let node = || Listings::default();
-        let nodes = [node(), node()];
+    fn begin() -> World {
+        let nodes = [Listings::default(), Listings::default()];
         World {
             now: 0,
             version: 1,
@@ -189,16 +190,13 @@ impl Explorer {
         let (now, listings) = (self.at(next.now), &next.nodes[node]);
         listings.is_read_often(D, now);
         let before = listings.changes(D);
-        let changing = match ask {
-            Ask::Change(at, to) => {
-                next.changes += 1;
-                let script = script(at, to, next.changes);
-                (self.canary != Canary::Unnoted).then(|| listings.begin_change(D, &script))
-            }
-            _ => {
-                next.reads += 1;
-                None
-            }
+        let changing = if let Ask::Change(at, to) = ask {
+            next.changes += 1;
+            let script = script(at, to, next.changes);
+            (self.canary != Canary::Unnoted).then(|| listings.begin_change(D, &script))
+        } else {
+            next.reads += 1;
+            None
         };
         let (asked, number, answer) = (next.now, next.changes, None);
         next.under_way.push(Message { node, ask, asked, number, before, changing, answer });
@@ -364,9 +362,9 @@ fn explore(canary: Canary) -> (Option<String>, usize) {
         Canary::Late => (2, 0, 2),
         _ => (2, 1, 2),
     };
-    let explorer = Explorer { canary, changes, reads, ticks, began: Instant::now() };
+    let explorer = Explorer { canary, changes, reads, ticks, began: Clock::MACHINE.instant() };
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
-    let first = explorer.begin();
+    let first = Explorer::begin();
     let mut seen = HashSet::from([hasher.hash_one(format!("{first:?}"))]);
     let mut todo = std::collections::VecDeque::from([first]);
     while let Some(world) = todo.pop_front() {
