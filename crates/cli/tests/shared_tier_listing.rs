@@ -81,6 +81,9 @@ fn a_long_listing_of_what_another_node_made_costs_a_request_for_a_hundred_names(
     println!("{requests} requests for {FILES} names in {:?}", begun.elapsed());
 }
 
+/// What is done to the file of a number.
+type Act<'a> = &'a dyn Fn(u128);
+
 /// Makes, looks at, opens, changes, renames and removes files in a directory of the node's own.
 #[test]
 fn each_operation_in_a_directory_that_a_node_changes_alone_costs_what_it_changes() {
@@ -89,7 +92,6 @@ fn each_operation_in_a_directory_that_a_node_changes_alone_costs_what_it_changes
     let dir = nodes.at("one", "d");
     fs::create_dir(&dir).unwrap();
     let file = |name: &str, number: u128| dir.join(format!("{name}{number}"));
-    type Act<'a> = &'a dyn Fn(u128);
     // For each its changes: a file is noted as open when it is made or opened, and again when it is closed; a rename changes
     // the name, and then the place of the bytes.
     let operations: [(&str, u128, Act<'_>); 8] = [
