@@ -1,7 +1,8 @@
-//! What it costs the store of names to list a directory of a shared tier that another node filled, and that what is seen
-//! of it is never old.
+//! How many requests of the store of names it takes to work in a directory of a shared tier alone, and to list one that
+//! another node filled; and that what is seen of it is never old.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,6 +79,43 @@ fn a_long_listing_of_what_another_node_made_costs_a_request_for_a_hundred_names(
     // However slow the machine is: pages, the way to the directory, and leases of it and of the root.
     assert!(requests <= 40 + 2 * leases, "{requests} requests, {leases} leases");
     println!("{requests} requests for {FILES} names in {:?}", begun.elapsed());
+}
+
+/// What is done to the file of a number.
+type Act<'a> = &'a dyn Fn(u128);
+
+/// Makes, looks at, opens, changes, renames and removes files in a directory of the node's own.
+#[test]
+fn each_operation_in_a_directory_that_a_node_changes_alone_costs_what_it_changes() {
+    const COUNT: u128 = 60;
+    let Some(nodes) = Nodes::new() else { return };
+    let dir = nodes.at("one", "d");
+    fs::create_dir(&dir).unwrap();
+    let file = |name: &str, number: u128| dir.join(format!("{name}{number}"));
+    // For each its changes: a file is noted as open when it is made or opened, and again when it is closed; a rename changes
+    // the name, and then the place of the bytes.
+    let operations: [(&str, u128, Act<'_>); 8] = [
+        ("create, write and close", 2, &|at| fs::write(file("f", at), "x").unwrap()),
+        ("stat", 0, &|at| assert_eq!(fs::metadata(file("f", at)).unwrap().len(), 1)),
+        ("a name that is free", 0, &|at| assert!(fs::metadata(file("g", at)).is_err())),
+        ("open and close", 2, &|at| drop(File::open(file("f", at)).unwrap())),
+        ("chmod", 1, &|at| {
+            fs::set_permissions(file("f", at), fs::Permissions::from_mode(0o600)).unwrap();
+        }),
+        ("rename", 2, &|at| fs::rename(file("f", at), file("g", at)).unwrap()),
+        ("unlink", 1, &|at| fs::remove_file(file("g", at)).unwrap()),
+        ("mkdir", 2, &|at| fs::create_dir(file("sub", at)).unwrap()),
+    ];
+    for (operation, each, act) in operations {
+        let (before, begun) = (nodes.requests("one"), Instant::now());
+        (0..COUNT).for_each(act);
+        let (took, requests) = (begun.elapsed(), nodes.requests("one") - before);
+        // However slow the machine is: the way to the directory, its attributes, and what was made, for each lease that ended.
+        let leases = took.as_millis() / LEASE_MS;
+        let most = each * COUNT + 20 + 8 * leases;
+        assert!(requests <= most, "{operation}: {requests} requests, {most} at most");
+        println!("{operation}: {requests} requests for {COUNT} in {took:?}");
+    }
 }
 
 #[test]

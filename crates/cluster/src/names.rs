@@ -108,6 +108,30 @@ impl State {
 /// For how many milliseconds a node believes what it listed of a directory ([`NameStore::lease`]).
 pub const LEASE_MS: u64 = 80;
 
+/// What a change says of the directory in which it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Followed {
+    /// The version that it changed; 0 of a new directory.
+    pub before: u64,
+    /// The version that it made.
+    pub version: u64,
+    /// When names of the directory last changed since its attributes were set, or 0.
+    pub changed: u64,
+    /// Whether nobody else changes the directory for [`LEASE_MS`] from before the change was sent.
+    pub is_leased: bool,
+}
+
+/// What a store says of a version of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leased {
+    /// It is the content, and nobody else changes that for [`LEASE_MS`] from before this was asked.
+    Yes,
+    /// It was the content when this was answered.
+    Same,
+    /// It may be another one.
+    No,
+}
+
 /// A store of names that all nodes reach, as one node uses it. Every call is answered or fails within bounded time, and
 /// sends each script once; again only if it waited for a lease ([`lease`](Self::lease)), and did nothing.
 ///
@@ -119,10 +143,16 @@ pub trait NameStore: Debug + Send + Sync {
     /// Runs one script on one shard, in one round trip.
     fn run(&self, shard: Inode, script: &Script) -> Result<Answer>;
 
+    /// As [`run`](Self::run); a script that makes a directory ([`Script::Make`]) or changes slots of one
+    /// ([`Script::Alone`]) may say what became of it, and get a lease of it at once.
+    fn change(&self, shard: Inode, script: &Script) -> Result<(Answer, Option<Followed>)> {
+        Ok((self.run(shard, script)?, None))
+    }
+
     /// Asks that nobody else changes a directory for [`LEASE_MS`] from before this call on, if its content is the version
-    /// that was listed ([`Answer::Entries`]). Changes of others wait as long. `false` if it was not promised.
-    fn lease(&self, _directory: Inode, _version: u64) -> Result<bool> {
-        Ok(false)
+    /// that was listed ([`Answer::Entries`]). Changes of others wait as long.
+    fn lease(&self, _directory: Inode, _version: u64) -> Result<Leased> {
+        Ok(Leased::No)
     }
 
     /// Reads a name or the attributes of a directory, and asks for a lease of it at once. Answers the version that it has, or 0

@@ -21,7 +21,7 @@ use super::attributes::{Attributes, Kind};
 use super::coding::{decode_attributes, encode_attributes};
 use super::{NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, State};
 use driver::{Driver, TRIES};
-use listings::Known;
+use listings::There;
 
 pub use driver::{Counts, WaitLimit};
 pub use updates::Changes;
@@ -165,20 +165,6 @@ impl Namespace {
         self.driver.counts()
     }
 
-    /// What a name led to when it was listed, if that is so still.
-    fn listed(&self, at: &EntryName) -> Option<Entry> {
-        match self.driver.listings.find(at, self.driver.now()) {
-            Known::Now(entry) => Some(entry),
-            Known::Then(version) if self.driver.lease(at.directory, version) => {
-                match self.driver.listings.find(at, self.driver.now()) {
-                    Known::Now(entry) => Some(entry),
-                    _ => None,
-                }
-            }
-            _ => None,
-        }
-    }
-
     fn entry(&self, at: &EntryName) -> Result<Entry> {
         let read = Script::Read(Slot::Name(at.name.clone()));
         match self.driver.read(at.directory, &read)? {
@@ -248,16 +234,20 @@ impl Namespace {
     }
 
     /// What a name leads to, with its attributes: one round trip for a file with one name, otherwise two; none for a name
-    /// that was just listed, while the store promises that nobody changes the directory.
+    /// that was just listed or changed, while the store promises that nobody else changes the directory.
     ///
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`.
     pub fn lookup(&self, at: &EntryName) -> Result<Node> {
         check(at)?;
-        if let Some(entry) = self.listed(at)
-            && let Some(node) = self.node(&entry)?
-        {
-            return Ok(node);
+        match self.driver.known_still(at) {
+            Some(There::Nothing) => return refused(Errno::NOENT),
+            Some(There::Entry(entry)) => {
+                if let Some(node) = self.node(&entry)? {
+                    return Ok(node);
+                }
+            }
+            None => {}
         }
         let slot = Slot::Name(at.name.clone());
         let entry = match self.driver.read_often(at.directory, slot)? {
@@ -461,7 +451,8 @@ impl Namespace {
         {
             return Err(NamesError::Unsound("a page that leads nowhere".into()).into());
         }
-        self.driver.listings.add((directory, version), &entries, self.driver.now());
+        let page = (cursor, &*entries, is_last);
+        self.driver.listings.add((directory, version), page, self.driver.now());
         let listed = |(cursor, name, entry): (u64, Name, Entry)| {
             let attributes = match &entry {
                 Entry::Single(_, attributes) => Some(decode_attributes(attributes)?),

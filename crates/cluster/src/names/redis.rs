@@ -4,6 +4,7 @@
 //! (`docs/decisions/0040-a-store-on-a-cluster.md`): its keys have the partition's hash tag, and so has the marker of the
 //! partition's epoch, which every script compares first.
 
+mod answers;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod scripts;
@@ -11,18 +12,16 @@ mod scripts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use halocline_model::namespace::{
-    Answer, Body, Change, Inode, Intent, Name, Opaque, Outcome, Script, Slot,
-};
+use halocline_model::namespace::{Answer, Body, Change, Inode, Opaque, Outcome, Script, Slot};
 use halocline_os::clock::Clock;
 use redis::ScriptInvocation;
 
-use super::coding::{
-    decode_entry, decode_intent, decode_links, encode_entry, encode_id, encode_intent,
-    encode_links, opaque,
-};
-use super::{Inspected, NAME_BYTES_MAX, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
+use super::coding::{encode_entry, encode_id, encode_intent, encode_links};
+use super::{Followed, Inspected, Leased, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
 use crate::store::redis::partitions::Partitions;
+use answers::{
+    Elements, answer, changed, current, first_reserved, inspected, leased, number, unsound,
+};
 use scripts::Scripts;
 
 /// The most bytes of a page of entries.
@@ -33,12 +32,8 @@ const LEASE_TIME: Duration = Duration::from_millis(super::LEASE_MS + LEASE_MARGI
 const LEASE_MARGIN_MS: u64 = 20;
 /// How long a directory must have been left alone before it is given to anybody.
 const LEASE_QUIET: Duration = Duration::from_millis(250);
-/// The longest time that a change waits for a lease, and how often it may find one more: it keeps others from beginning.
-const LEASE_MAX: Duration = Duration::from_millis(200);
+/// How often a change may find one more lease that it waits for: it keeps others from beginning.
 const LEASE_WAITS: usize = 50;
-/// The most elements of an answer: three for each entry of a page, and of what a check asks.
-const ELEMENTS_MAX: usize = 1 << 18;
-
 /// The store, as one node uses it.
 #[derive(Debug)]
 pub struct RedisNames {
@@ -48,19 +43,6 @@ pub struct RedisNames {
     epochs: [AtomicU64; Partitions::COUNT],
     /// This node's number as one that has leases.
     lessee: u64,
-}
-
-/// The elements of a script's answer.
-type Elements = Vec<Vec<u8>>;
-
-fn unsound(what: &str) -> NamesError {
-    NamesError::Unsound(what.to_owned())
-}
-
-fn number(bytes: &[u8]) -> Result<u64> {
-    let text = std::str::from_utf8(bytes).ok();
-    text.and_then(|text| text.parse().ok())
-        .ok_or_else(|| unsound("something that should be a number"))
 }
 
 /// A number for an epoch: never the same again, and not 0.
@@ -166,11 +148,26 @@ impl RedisNames {
 
     /// Begins a request about a shard.
     fn about<'a>(&self, script: &'a redis::Script, shard: Inode) -> ScriptInvocation<'a> {
+        self.about_with(script, shard, "")
+    }
+
+    /// The same, which asks for a lease of the directory.
+    fn about_leased<'a>(&self, script: &'a redis::Script, shard: Inode) -> ScriptInvocation<'a> {
+        let lease = format!(" {} {}", LEASE_TIME.as_micros(), LEASE_QUIET.as_micros());
+        self.about_with(script, shard, &lease)
+    }
+
+    fn about_with<'a>(
+        &self,
+        script: &'a redis::Script,
+        shard: Inode,
+        lease: &str,
+    ) -> ScriptInvocation<'a> {
         let mut script = script.prepare_invoke();
         for key in self.keys(shard) {
             script.key(key);
         }
-        script.arg(format!("{} {}", self.epoch(Self::partition(shard)), self.lessee));
+        script.arg(format!("{} {}{lease}", self.epoch(Self::partition(shard)), self.lessee));
         script
     }
 
@@ -187,6 +184,8 @@ impl RedisNames {
 
     fn invocation(&self, shard: Inode, script: &Script) -> Result<ScriptInvocation<'_>> {
         let scripts = &self.scripts;
+        // Only these say what became of the directory.
+        let leased = |script| self.about_leased(script, shard);
         let with_id = |script, id| {
             let mut about = self.about(script, shard);
             about.arg(&encode_id(id)[..]);
@@ -194,7 +193,7 @@ impl RedisNames {
         };
         Ok(match script {
             Script::Make(body) => {
-                let mut about = self.about(&scripts.new, shard);
+                let mut about = leased(&scripts.new);
                 match body {
                     Body::Directory { parent, attributes, entries } if entries.is_empty() => {
                         about.arg("d").arg(parent.0).arg(attributes.as_bytes())
@@ -217,7 +216,7 @@ impl RedisNames {
                 about.arg(after).arg((*limit).min(PAGE_ENTRIES_MAX)).arg(PAGE_BYTES_MAX);
                 about
             }
-            Script::Alone(changes) => with_changes(self.about(&scripts.alone, shard), changes),
+            Script::Alone(changes) => with_changes(leased(&scripts.alone), changes),
             Script::Prepare(intent, change) => {
                 let mut about = with_id(&scripts.prepare, intent.id);
                 about.arg(encode_intent(intent));
@@ -244,40 +243,6 @@ impl RedisNames {
     }
 }
 
-/// For how long a change must wait for a lease, if it must.
-fn leased(answer: &[Vec<u8>]) -> Result<Option<Duration>> {
-    match answer {
-        [word, left] if word == b"leased" => {
-            Ok(Some(Duration::from_micros(number(left)?).min(LEASE_MAX)))
-        }
-        _ => Ok(None),
-    }
-}
-
-/// The answer of a script that ran in the epoch that it was sent for.
-fn current(answer: Elements) -> Result<Elements> {
-    if answer.len() > ELEMENTS_MAX {
-        return Err(unsound("an answer with too many elements"));
-    }
-    if answer.first().is_some_and(|first| first == b"stale") {
-        return Err(NamesError::Stale);
-    }
-    Ok(answer)
-}
-
-/// The first of the numbers that were reserved.
-fn first_reserved(elements: &[Vec<u8>]) -> Result<u64> {
-    match elements {
-        // 1 is the root.
-        [_, last] => number(last)?.checked_add(2).ok_or_else(|| unsound("no number is left")),
-        _ => Err(unsound("no number")),
-    }
-}
-
-fn with_lease(about: &mut ScriptInvocation<'_>) {
-    about.arg(LEASE_TIME.as_micros().to_string()).arg(LEASE_QUIET.as_micros().to_string());
-}
-
 fn with_changes<'a>(mut about: ScriptInvocation<'a>, changes: &[Change]) -> ScriptInvocation<'a> {
     for argument in changes.iter().flat_map(change) {
         about.arg(argument);
@@ -285,109 +250,40 @@ fn with_changes<'a>(mut about: ScriptInvocation<'a>, changes: &[Change]) -> Scri
     about
 }
 
-/// Reads the answer of a script of a shard.
-fn answer(elements: Elements) -> Result<Answer> {
-    let mut elements = elements.into_iter();
-    let word = elements.next().unwrap_or_default();
-    let rest: Vec<Vec<u8>> = elements.collect();
-    Ok(match (word.as_slice(), rest.as_slice()) {
-        (b"done", []) => Answer::Done,
-        (b"differs", []) => Answer::Differs,
-        (b"gone", []) => Answer::Gone,
-        (b"full", []) => Answer::NotEmpty,
-        (b"committed", []) => Answer::Settled(Outcome::Committed),
-        (b"aborted", []) => Answer::Settled(Outcome::Aborted),
-        (b"busy", [intent]) => Answer::Busy(decode_intent(intent)?),
-        (b"name", [entry, settlements]) if entry.is_empty() => {
-            Answer::Name(None, number(settlements)?)
-        }
-        (b"name", [entry, settlements]) => {
-            Answer::Name(Some(decode_entry(entry)?), number(settlements)?)
-        }
-        (b"parent", [parent]) => Answer::Parent(Inode(number(parent)?)),
-        (b"attributes", [value, changed]) => {
-            Answer::Attributes(opaque(value.clone())?, number(changed)?)
-        }
-        (b"links", [links]) => Answer::Links(decode_links(links)?),
-        (b"entries", [is_last, entries @ ..]) => page(is_last, entries)?,
-        _ => return Err(unsound("an answer of no script of ours")),
-    })
-}
-
-fn page(head: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
-    let (triples, rest) = elements.as_chunks::<3>();
-    let (is_last, version) = match head {
-        [b'1', version @ ..] => (true, version),
-        [b'0', version @ ..] => (false, version),
-        _ => return Err(unsound("a page of entries")),
-    };
-    let version = match version {
-        [] => 0,
-        [b' ', version @ ..] => number(version)?,
-        _ => return Err(unsound("a page of entries")),
-    };
-    // What is too long for a page is alone on it.
-    let bytes: usize = triples.iter().map(|[_, name, entry]| name.len() + entry.len()).sum();
-    let is_long = triples.len() > PAGE_ENTRIES_MAX || triples.len() > 1 && bytes > PAGE_BYTES_MAX;
-    if !rest.is_empty() || is_long {
-        return Err(unsound("a page of entries"));
-    }
-    let mut entries: Vec<(u64, Name, _)> = Vec::with_capacity(triples.len());
-    for [place, name, entry] in triples {
-        let place = number(place)?;
-        let is_behind = entries.last().is_none_or(|(last, ..)| *last < place);
-        if !is_behind || name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(unsound("a page of entries that is not in order"));
-        }
-        entries.push((place, Name::from(name.as_slice()), decode_entry(entry)?));
-    }
-    Ok(Answer::Entries { entries, is_last, version })
-}
-
-fn inspected(elements: &[Vec<u8>]) -> Result<Option<Inspected>> {
-    let [word, rest @ ..] = elements else { return Err(unsound("an empty answer")) };
-    if word == b"gone" {
-        return Ok(None);
-    }
-    let [kind, rest @ ..] = rest else { return Err(unsound("a shard of no kind")) };
-    let mut found = Inspected { is_directory: kind == b"d", ..Inspected::default() };
-    let (pairs, _) = rest.as_chunks::<2>();
-    for [what, intent] in pairs {
-        let intent: Intent = decode_intent(intent)?;
-        if what == b"l" { &mut found.locks } else { &mut found.committed }.push(intent);
-    }
-    Ok(Some(found))
-}
-
 impl NameStore for RedisNames {
     fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+        self.change(shard, script).map(|(answer, _)| answer)
+    }
+
+    fn change(&self, shard: Inode, script: &Script) -> Result<(Answer, Option<Followed>)> {
         let invocation = self.invocation(shard, script)?;
         for _ in 0..LEASE_WAITS {
             let elements = self.ask(Self::partition(shard), &invocation)?;
             match leased(&elements)? {
                 Some(left) => Clock::MACHINE.sleep(left),
-                None => return answer(elements),
+                None => return changed(elements),
             }
         }
         Err(unsound("a lease without end"))
     }
 
     fn read_leased(&self, directory: Inode, what: &Slot) -> Result<(Answer, u64)> {
-        let mut script = self.about(&self.scripts.read, directory);
-        with_lease(script.arg(slot(what)));
+        let mut script = self.about_leased(&self.scripts.read, directory);
+        script.arg(slot(what));
         let mut elements = self.ask(Self::partition(directory), &script)?;
         let is_leased = matches!(elements.as_slice(), [word, _, _, _] if word == b"name" || word == b"attributes");
         let version = elements.pop_if(|_| is_leased).map_or(Ok(0), |version| number(&version))?;
         Ok((answer(elements)?, version))
     }
 
-    fn lease(&self, directory: Inode, version: u64) -> Result<bool> {
-        let mut script = self.about(&self.scripts.lease, directory);
-        with_lease(script.arg(version));
+    fn lease(&self, directory: Inode, version: u64) -> Result<Leased> {
+        let mut script = self.about_leased(&self.scripts.lease, directory);
+        script.arg(version);
         match self.ask(Self::partition(directory), &script) {
-            Ok(elements) => Ok(elements == [b"done"]),
+            Ok(elements) if elements == [b"done"] => Ok(Leased::Yes),
+            Ok(elements) if elements == [b"same"] => Ok(Leased::Same),
             // A full server gives none, and others know more when they ask.
-            Err(NamesError::Full(_) | NamesError::Stale) => Ok(false),
+            Ok(_) | Err(NamesError::Full(_) | NamesError::Stale) => Ok(Leased::No),
             Err(error) => Err(error),
         }
     }
@@ -449,26 +345,5 @@ impl NameStore for RedisNames {
 
     fn round_trips(&self) -> u64 {
         self.servers.round_trips()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use halocline_model::namespace::Entry;
-
-    use super::*;
-    use crate::names::coding::ATTRIBUTES_BYTES_MAX;
-
-    #[test]
-    fn a_page_of_more_bytes_than_were_asked_for_is_refused() {
-        let entry = Entry::Single(Inode(5), Opaque::from(vec![0; ATTRIBUTES_BYTES_MAX]));
-        let entry = encode_entry(&entry);
-        let page_of = |count: u64| {
-            let triple = |place: u64| [place.to_string().into(), b"a".to_vec(), entry.clone()];
-            let elements: Vec<Vec<u8>> = (1..=count).flat_map(triple).collect();
-            page(b"1", &elements)
-        };
-        assert!(page_of(PAGE_BYTES_MAX as u64 / entry.len() as u64).is_ok());
-        assert!(page_of(PAGE_BYTES_MAX as u64 / entry.len() as u64 + 1).is_err());
     }
 }

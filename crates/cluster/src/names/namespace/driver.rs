@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
-    Answer, Attempt, Change, Completion, Failure as Ended, Found, Inode, Intent, IntentId, Next,
-    Operation, Refusal, Script, Slot,
+    Answer, Attempt, Change, Completion, Entry, EntryName, Failure as Ended, Found, Inode, Intent,
+    IntentId, Next, Operation, Refusal, Script, Slot,
 };
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
-use super::super::{LEASE_MS, NameStore, NamesError, State};
-use super::listings::Listings;
+use super::super::{LEASE_MS, Leased, NameStore, NamesError, State};
+use super::listings::{End, Known, Listings, There};
 use super::{Failure, Result};
 
 /// How often an operation begins.
@@ -155,6 +155,7 @@ impl Driver {
         }
         let clock = &self.wait.clock;
         let begun = clock.instant();
+        self.listings.forget();
         loop {
             match self.store.refresh()? {
                 State::Confirmed => break,
@@ -170,14 +171,19 @@ impl Driver {
     /// in the way, which does nothing.
     fn send(&self, shard: Inode, script: &Script, began: &mut u64) -> Sent<Answer> {
         self.send_by(script, began, &mut || {
-            let change = changes(script).then(|| self.listings.begin_change(shard));
-            let answer = self.store.run(shard, script);
-            if let Some(change) = change {
-                // It may be made later still.
-                let is_over = !answer.as_ref().is_err_and(is_doubtful);
-                self.listings.end_change(change, is_over);
+            if !changes(script) {
+                return self.store.run(shard, script);
             }
-            answer
+            let change = self.listings.begin_change(shard, script);
+            let until = self.now() + Duration::from_millis(LEASE_MS);
+            let answer = self.store.change(shard, script);
+            let end = match &answer {
+                Ok((Answer::Done, Some(followed))) => End::Made(script, *followed, until),
+                Err(error) if is_doubtful(error) => End::Lost,
+                _ => End::Unknown,
+            };
+            self.listings.end_change(&change, &end, self.now());
+            answer.map(|(answer, _)| answer)
         })
     }
 
@@ -229,13 +235,46 @@ impl Driver {
         self.wait.clock.boot_instant()
     }
 
-    /// Asks for a lease of a directory of which a version was listed.
-    pub(super) fn lease(&self, directory: Inode, version: u64) -> bool {
+    /// Asks for a lease of a directory of which a version is known.
+    fn lease(&self, directory: Inode, version: u64) -> Leased {
         let until = self.now() + Duration::from_millis(LEASE_MS);
-        let changes = self.listings.changes(directory);
         self.sent.fetch_add(1, Ordering::Relaxed);
-        let is_leased = self.store.lease(directory, version).unwrap_or(false);
-        self.listings.lease((directory, version), is_leased.then_some(until), changes)
+        let leased = self.store.lease(directory, version).unwrap_or(Leased::No);
+        self.listings.lease((directory, version), leased, until);
+        leased
+    }
+
+    /// What is at a name, if that is known to be so now.
+    pub(super) fn known(&self, at: &EntryName) -> Option<There> {
+        match self.listings.find(at, self.now()) {
+            Known::Now(there) => Some(there),
+            _ => None,
+        }
+    }
+
+    /// The same, and the store is asked whether what is known is right still.
+    pub(super) fn known_still(&self, at: &EntryName) -> Option<There> {
+        match self.listings.find(at, self.now()) {
+            Known::Now(there) => Some(there),
+            Known::Then(version, there) => {
+                (self.lease(at.directory, version) != Leased::No).then_some(there)
+            }
+            Known::Nothing => None,
+        }
+    }
+
+    /// What the first reads of an operation would be answered, where that is known and one script compares it with what
+    /// is there.
+    fn known_names(&self, operation: &Operation) -> Vec<There> {
+        let names = match operation {
+            Operation::Unlink(at) => vec![at],
+            Operation::Rename(from, to, _) if from.directory == to.directory => vec![from, to],
+            _ => return Vec::new(),
+        };
+        let is_alone =
+            |there: &There| matches!(there, There::Nothing | There::Entry(Entry::Single(..)));
+        let known = names.into_iter().map(|at| self.known(at).filter(is_alone));
+        known.collect::<Option<_>>().unwrap_or_default()
     }
 
     fn epoch(&self) -> u64 {
@@ -309,6 +348,7 @@ impl Driver {
     /// Makes a change of names; what was read of them, as it was in the moment in which it was made.
     pub(super) fn operate(&self, operation: Operation) -> Result<Vec<Found>> {
         let number = self.intents.fetch_add(u64::from(TRIES), Ordering::Relaxed);
+        let mut known = self.known_names(&operation).into_iter();
         let mut attempt = Attempt::new(operation, self.session, number, TRIES);
         let mut failed: Option<NamesError> = None;
         let mut full: Option<NamesError> = None;
@@ -319,6 +359,11 @@ impl Driver {
                 Next::End(Err(ended)) => return Err(failure(ended, failed)),
                 // Its locks are gone, and it would begin anew.
                 Next::Send(_, Script::Read(_)) if full.is_some() => break,
+                Next::Send(_, Script::Read(Slot::Name(_))) if known.len() > 0 => {
+                    // No intent is made of it that would name the settlements.
+                    let entry = known.next().and_then(There::entry);
+                    attempt.answer(Some(Answer::Name(entry, 0)));
+                }
                 Next::Send(shard, script) => match self.send(shard, &script, &mut began) {
                     Ok(answer) => attempt.answer(Some(answer)),
                     // In a full store nobody else could abort what is locked.

@@ -1,21 +1,37 @@
-//! What a node has listed of directories, and may believe while it has a lease of them ([`NameStore::lease`]).
+//! What a node knows of directories, and may believe while it has a lease of them ([`NameStore::lease`]).
 //!
 //! `ls -l` lists a directory, and then asks for each name in it. A lease says that nobody else changes the directory for a
 //! moment; so all names that were listed are right for that long after one round trip. And each call of a program asks for
-//! all directories on its path, so names and attributes of a directory that is read again and again are read with a lease. What must hold: a name is believed
-//! only if its directory's content is the version that was listed, which the store compares when it gives the lease, and
-//! not once a change of this node was made, which the lease does not keep back. So this node's changes are counted before
-//! they are sent: a lease counts only if none was under way when it was asked for, or came meanwhile.
+//! all directories on its path, so names and attributes of a directory that is read again and again are read with a lease.
+//! A change of this node gets a lease at once, if others leave the directory alone: so what it made is known after it, and
+//! which names are free in a directory that it made or listed as a whole.
+//!
+//! What must hold: a name is believed only if its directory's content is the version that is known here, which the store
+//! compares when it gives the lease; and the lease does not keep this node's own changes back. So these are noted before
+//! they are sent. What they change is not believed while they are under way, because others may see it before their
+//! answer is here. A change whose answer says that it was made in the version that is known here leads to the next one
+//! ([`Followed`]); one that was answered before those it followed waits for them; after every other one nothing is
+//! believed. What is read of another version than the one that is known counts only if no change was under way when it
+//! was asked for, or came meanwhile.
 //!
 //! [`NameStore::lease`]: super::super::NameStore::lease
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(test)]
+mod explored;
+mod listing;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use halocline_model::namespace::{Answer, Entry, EntryName, Inode, Name, Opaque, Slot};
+use halocline_model::namespace::{
+    Answer, Body, Change, Entry, EntryName, Inode, Name, Opaque, Script, Slot,
+};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+
+use super::super::{Followed, Leased};
+use listing::{Late, Listed, UnderWay};
 
 /// The most names that are kept, and their bytes.
 const NAMES_MAX: usize = 1 << 16;
@@ -27,23 +43,59 @@ const REFUSED_FOR: Duration = Duration::from_millis(200);
 /// The most directories of which something is known, and the longest attributes that are kept of one.
 const DIRECTORIES_MAX: usize = 4096;
 const ATTRIBUTES_MAX: usize = 4096;
+/// The most changes of a directory that wait for those before them.
+const LATE_MAX: usize = 64;
 /// Directories share counters.
-const COUNTERS: usize = 1024;
+const COUNTERS: usize = if cfg!(test) { 16 } else { 1024 };
+
+/// What is at a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum There {
+    /// This.
+    Entry(Entry),
+    /// It is free.
+    Nothing,
+}
+
+impl There {
+    /// The same as an answer has it.
+    pub(super) fn entry(self) -> Option<Entry> {
+        match self {
+            Self::Entry(entry) => Some(entry),
+            Self::Nothing => None,
+        }
+    }
+}
 
 /// What is known of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It leads there now.
-    Now(Entry),
-    /// It was in this version of the directory: a lease may say that this is its content still.
-    Then(u64),
+    /// What is there now.
+    Now(There),
+    /// What was there in this version of the directory: a lease may say that this is its content still.
+    Then(u64, There),
     /// Nothing.
     Nothing,
 }
 
-/// A change of this node that is under way, or whose answer was lost.
+/// A change of this node that is under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Changing {
+    shard: Inode,
+    /// Before it began.
+    before: Changes,
+}
+
+/// How a change ended.
 #[derive(Debug)]
-pub(super) struct Changing(Inode);
+pub(super) enum End<'a> {
+    /// It may be made at any time: its answer was lost.
+    Lost,
+    /// It was not made, or it is not known what it made.
+    Unknown,
+    /// This script was run, which says what became of the directory; if there is a lease, until when.
+    Made(&'a Script, Followed, Instant),
+}
 
 /// How many changes had begun and ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,38 +104,25 @@ pub(super) struct Changes {
     ended: u64,
 }
 
+impl Changes {
+    fn is_quiet(self) -> bool {
+        self.begun == self.ended
+    }
+}
+
 #[derive(Debug, Default)]
 struct Counter {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// Whether the answer of one was lost: it may be made at any time, and nothing is believed any more.
+    lost: AtomicBool,
 }
 
-/// Listings, by directory.
+/// What is known of directories.
 #[derive(Debug)]
 pub(super) struct Listings {
     known: Mutex<Listed>,
     counters: Vec<Counter>,
-}
-
-#[derive(Debug, Default)]
-struct Listed {
-    directories: FxHashMap<u64, Listing>,
-    names: usize,
-    bytes: usize,
-}
-
-#[derive(Debug)]
-struct Listing {
-    version: u64,
-    names: HashMap<Name, Entry>,
-    bytes: usize,
-    /// Attributes of the directory, and when its names changed.
-    attributes: Option<(Opaque, u64)>,
-    used: Instant,
-    /// When a lease was refused.
-    refused: Option<Instant>,
-    /// Until when nobody else changes it.
-    until: Option<Instant>,
 }
 
 impl Default for Listings {
@@ -93,67 +132,22 @@ impl Default for Listings {
     }
 }
 
-impl Listed {
-    fn remove(&mut self, directory: Inode) {
-        if let Some(listing) = self.directories.remove(&directory.0) {
-            self.names -= listing.names.len();
-            self.bytes -= listing.bytes;
-        }
-    }
-
-    /// What is known of a version of a directory; of another one, nothing.
-    fn of(&mut self, directory: Inode, version: u64, now: Instant) -> &mut Listing {
-        let is_other = |listing: &Listing| listing.version != version;
-        if self.directories.get(&directory.0).is_some_and(is_other) {
-            self.remove(directory);
-        }
-        let listing = self.directories.entry(directory.0).or_insert_with(|| Listing {
-            version,
-            names: HashMap::new(),
-            bytes: 0,
-            attributes: None,
-            used: now,
-            refused: None,
-            until: None,
-        });
-        listing.used = now;
-        listing
-    }
-
-    /// Keeps a name of a directory of which something is known, if there is room.
-    fn insert(&mut self, directory: Inode, name: &Name, entry: &Entry) {
-        let bytes = size(name, entry);
-        if self.names >= NAMES_MAX || self.bytes + bytes > BYTES_MAX {
-            return;
-        }
-        let Some(listing) = self.directories.get_mut(&directory.0) else { return };
-        if listing.names.insert(name.clone(), entry.clone()).is_none() {
-            listing.bytes += bytes;
-            self.names += 1;
-            self.bytes += bytes;
-        }
-    }
-
-    fn drop_idle(&mut self, now: Instant) {
-        let is_idle = |listing: &Listing| now.saturating_duration_since(listing.used) > IDLE_MAX;
-        let idle: Vec<u64> = self
-            .directories
-            .iter()
-            .filter(|(_, listing)| is_idle(listing))
-            .map(|(directory, _)| *directory)
-            .collect();
-        for directory in idle {
-            self.remove(Inode(directory));
-        }
-    }
-}
-
-fn size(name: &Name, entry: &Entry) -> usize {
-    let attributes = match entry {
-        Entry::Single(_, attributes) => attributes.as_bytes().len(),
-        _ => 0,
+/// What of a directory is not believed while a script is under way.
+fn touched(script: &Script) -> UnderWay {
+    let name = |change: &Change| match change {
+        Change::Name(name, ..) => Some(name.clone()),
+        _ => None,
     };
-    name.as_bytes().len() + attributes
+    let is_of_attributes =
+        |change: &Change| change.changes_names() || !matches!(change, Change::Name(..));
+    match script {
+        Script::Alone(changes) => {
+            let names = changes.iter().filter_map(name).collect();
+            UnderWay::Some(names, changes.iter().any(is_of_attributes))
+        }
+        Script::Make(_) => UnderWay::Some(Vec::new(), true),
+        _ => UnderWay::All,
+    }
 }
 
 impl Listings {
@@ -162,11 +156,15 @@ impl Listings {
         &self.counters[at]
     }
 
-    /// Keeps a page of a version of a directory; what was listed of another version goes.
+    fn is_lost(&self, directory: Inode) -> bool {
+        self.counter(directory).lost.load(Ordering::SeqCst)
+    }
+
+    /// Keeps a page of a version of a directory, with the names behind a place; what is known of another version goes.
     pub(super) fn add(
         &self,
         (directory, version): (Inode, u64),
-        page: &[(u64, Name, Entry)],
+        (after, page, is_last): (u64, &[(u64, Name, Entry)], bool),
         now: Instant,
     ) {
         if version == 0 {
@@ -175,9 +173,16 @@ impl Listings {
         let known = &mut *self.known.lock();
         known.drop_idle(now);
         known.of(directory, version, now);
+        let mut are_kept = true;
         for (_, name, entry) in page {
-            known.insert(directory, name, entry);
+            are_kept &= known.insert(directory, name, Some(entry));
         }
+        let Some(listing) = known.get(directory) else { return };
+        if after != 0 && listing.listed_to != Some(after) {
+            return;
+        }
+        listing.listed_to = page.last().map(|(last, ..)| *last).filter(|_| are_kept);
+        listing.is_complete = is_last && are_kept;
     }
 
     /// Keeps what was read of a directory, if there is a lease of it: its version, and until when. `before` was counted
@@ -190,25 +195,25 @@ impl Listings {
         before: Changes,
     ) {
         let known = &mut *self.known.lock();
-        let is_still = before.begun == before.ended && self.changes(directory) == before;
-        let Some((version, until)) = lease.filter(|_| is_still) else {
-            if let Some(listing) = known.directories.get_mut(&directory.0) {
-                listing.refused = Some(listing.used);
-            }
+        let is_still = before.is_quiet() && self.changes(directory) == before;
+        let Some(listing) = known.get(directory) else { return };
+        let Some((version, until)) = lease else {
+            listing.refused = Some(listing.used);
             return;
         };
-        let used = known.directories.get(&directory.0).map(|listing| listing.used);
-        let Some(used) = used else { return };
+        // A change of this node may have made a later version already.
+        if !is_still && listing.version != version {
+            return;
+        }
+        let used = listing.used;
         let listing = known.of(directory, version, used);
         listing.until = listing.until.max(Some(until));
         match (slot, answer) {
-            (Slot::Name(name), Answer::Name(Some(entry), _)) => {
-                known.insert(directory, name, entry);
+            (Slot::Name(name), Answer::Name(entry, _)) => {
+                known.insert(directory, name, entry.as_ref());
             }
-            (Slot::Attributes, Answer::Attributes(attributes, changed))
-                if attributes.as_bytes().len() <= ATTRIBUTES_MAX =>
-            {
-                listing.attributes = Some((attributes.clone(), *changed));
+            (Slot::Attributes, Answer::Attributes(attributes, changed)) => {
+                listing.set_attributes(attributes, *changed);
             }
             _ => {}
         }
@@ -217,16 +222,13 @@ impl Listings {
     /// A directory is read; whether it was so shortly before, so that a lease would help, and may be had.
     pub(super) fn is_read_often(&self, directory: Inode, now: Instant) -> bool {
         let known = &mut *self.known.lock();
-        if let Some(listing) = known.directories.get_mut(&directory.0) {
+        if let Some(listing) = known.get(directory) {
             let is_often = now.saturating_duration_since(listing.used) < IDLE_MAX;
             let is_refused = |at| now.saturating_duration_since(at) < REFUSED_FOR;
             listing.used = now;
             return is_often && !listing.refused.is_some_and(is_refused);
         }
-        if known.directories.len() >= DIRECTORIES_MAX {
-            known.drop_idle(now);
-        }
-        if known.directories.len() < DIRECTORIES_MAX {
+        if known.has_room(now) {
             known.of(directory, 0, now);
         }
         false
@@ -235,7 +237,10 @@ impl Listings {
     /// Attributes of a directory, and when its names changed.
     pub(super) fn attributes(&self, directory: Inode, now: Instant) -> Option<(Opaque, u64)> {
         let known = &mut *self.known.lock();
-        let listing = known.directories.get_mut(&directory.0)?;
+        if known.changes_attributes(directory) || self.is_lost(directory) {
+            return None;
+        }
+        let listing = known.get(directory)?;
         listing.until.filter(|until| now < *until)?;
         listing.used = now;
         listing.attributes.clone()
@@ -244,19 +249,20 @@ impl Listings {
     /// What a name leads to.
     pub(super) fn find(&self, at: &EntryName, now: Instant) -> Known {
         let known = &mut *self.known.lock();
-        let Some(listing) = known.directories.get_mut(&at.directory.0) else {
+        let is_known = !known.changes_name(at) && !self.is_lost(at.directory);
+        let Some(listing) = known.get(at.directory).filter(|_| is_known) else {
             return Known::Nothing;
         };
         if now.saturating_duration_since(listing.used) > IDLE_MAX {
             known.remove(at.directory);
             return Known::Nothing;
         }
-        let Some(entry) = listing.names.get(&at.name) else { return Known::Nothing };
+        let Some(entry) = listing.find(&at.name) else { return Known::Nothing };
         if listing.until.is_some_and(|until| now < until) {
             listing.used = now;
-            return Known::Now(entry.clone());
+            return Known::Now(entry);
         }
-        Known::Then(listing.version)
+        Known::Then(listing.version, entry)
     }
 
     /// How many changes of a directory this node has begun and ended, before a lease of it is asked for.
@@ -267,142 +273,104 @@ impl Listings {
         Changes { begun: counter.begun.load(Ordering::SeqCst), ended }
     }
 
-    /// A lease of a version was given until then, or refused. `before` was counted before it was asked for.
-    pub(super) fn lease(
-        &self,
-        (directory, version): (Inode, u64),
-        until: Option<Instant>,
-        before: Changes,
-    ) -> bool {
+    /// What the store said of a version of a directory; a lease of it is until then.
+    pub(super) fn lease(&self, (directory, version): (Inode, u64), leased: Leased, until: Instant) {
         let known = &mut *self.known.lock();
-        // Under the lock under which changes begin and end.
-        let is_still = before.begun == before.ended && self.changes(directory) == before;
-        let listing = known.directories.get_mut(&directory.0);
-        match listing.filter(|listing| listing.version == version) {
-            Some(listing) if until.is_some() && is_still => {
-                listing.until = listing.until.max(until);
-                true
-            }
-            Some(_) => {
-                known.remove(directory);
-                false
-            }
-            None => false,
+        let listing = known.get(directory);
+        let Some(listing) = listing.filter(|listing| listing.version == version) else { return };
+        match leased {
+            Leased::Yes => listing.until = listing.until.max(Some(until)),
+            Leased::Same => {}
+            Leased::No => known.remove(directory),
         }
     }
 
-    /// A change of a shard begins: other nodes may see it before its answer is here.
-    pub(super) fn begin_change(&self, shard: Inode) -> Changing {
+    /// Nothing of what is known is believed any more: the store may be another one.
+    pub(super) fn forget(&self) {
+        self.known.lock().forget();
+    }
+
+    /// A script that changes a shard begins: other nodes may see it before its answer is here.
+    pub(super) fn begin_change(&self, shard: Inode, script: &Script) -> Changing {
         let mut known = self.known.lock();
-        known.remove(shard);
+        let before = self.changes(shard);
         self.counter(shard).begun.fetch_add(1, Ordering::SeqCst);
-        Changing(shard)
+        known.begin(shard, before.begun, touched(script));
+        Changing { shard, before }
     }
 
-    /// It ended, before its caller hears of it. If its answer was lost it may be made at any time, and its directory is
-    /// believed no more.
-    pub(super) fn end_change(&self, Changing(shard): Changing, is_over: bool) {
-        let mut known = self.known.lock();
-        known.remove(shard);
-        if is_over {
-            self.counter(shard).ended.fetch_add(1, Ordering::SeqCst);
+    /// It ended, before its caller hears of it.
+    pub(super) fn end_change(&self, changing: &Changing, end: &End<'_>, now: Instant) {
+        let Changing { shard, before } = *changing;
+        let counter = self.counter(shard);
+        let known = &mut *self.known.lock();
+        match end {
+            End::Lost => {
+                known.end(shard, before.begun);
+                counter.lost.store(true, Ordering::SeqCst);
+                known.remove(shard);
+            }
+            End::Unknown => {
+                known.end(shard, before.begun);
+                counter.ended.fetch_add(1, Ordering::SeqCst);
+                known.remove(shard);
+            }
+            End::Made(script, followed, until) => {
+                counter.ended.fetch_add(1, Ordering::SeqCst);
+                let until = followed.is_leased.then_some(*until);
+                // No other one was under way meanwhile.
+                let Changes { begun, ended } = self.changes(shard);
+                let is_only = before.is_quiet() && begun == ended && begun == before.begun + 1;
+                let number = before.begun;
+                let late = Late { number, script: (*script).clone(), followed: *followed, until };
+                if !known.keep_late(shard, late) {
+                    known.end(shard, number);
+                    follow(known, (shard, script), (*followed, until, is_only), now);
+                }
+                while let Some(Late { number, script, followed, until }) = known.next_late(shard) {
+                    known.end(shard, number);
+                    follow(known, (shard, &script), (followed, until, false), now);
+                }
+            }
         }
+        known.drop_gap(shard);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const D: Inode = Inode(7);
-
-    fn at(name: &str) -> EntryName {
-        EntryName { directory: D, name: Name::from(name) }
-    }
-
-    fn page(names: &[&str]) -> Vec<(u64, Name, Entry)> {
-        let entry = |(at, name): (usize, &&str)| {
-            (at as u64 + 1, Name::from(*name), Entry::Directory(Inode(at as u64)))
-        };
-        names.iter().enumerate().map(entry).collect()
-    }
-
-    fn leased(listings: &Listings, version: u64, until: Instant) -> bool {
-        let before = listings.changes(D);
-        listings.lease((D, version), Some(until), before)
-    }
-
-    #[test]
-    fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
-        let (listings, now) = (Listings::default(), Instant::now());
-        let until = now + Duration::from_millis(40);
-        assert_eq!(listings.find(&at("a"), now), Known::Nothing);
-        listings.add((D, 5), &page(&["a"]), now);
-        assert_eq!(listings.find(&at("a"), now), Known::Then(5));
-        assert!(leased(&listings, 5, until));
-        assert_eq!(listings.find(&at("a"), now), Known::Now(Entry::Directory(Inode(0))));
-        assert_eq!(listings.find(&at("b"), now), Known::Nothing);
-        assert_eq!(listings.find(&at("a"), until), Known::Then(5));
-        // Another page of it, and then one of another version.
-        listings.add((D, 5), &page(&["b"]), now);
-        assert!(matches!(listings.find(&at("a"), now), Known::Now(_)));
-        listings.add((D, 6), &page(&["b"]), now);
-        assert_eq!(listings.find(&at("a"), now), Known::Nothing);
-        assert_eq!(listings.find(&at("b"), now), Known::Then(6));
-        assert!(!leased(&listings, 5, until));
-        // What is refused, or unused for long, is forgotten.
-        listings.add((D, 6), &page(&["b"]), now);
-        assert!(!listings.lease((D, 6), None, listings.changes(D)));
-        assert_eq!(listings.find(&at("b"), now), Known::Nothing);
-        listings.add((D, 6), &page(&["b"]), now);
-        assert_eq!(listings.find(&at("b"), now + IDLE_MAX * 2), Known::Nothing);
-        listings.add((D, 0), &page(&["b"]), now);
-        assert_eq!(listings.find(&at("b"), now), Known::Nothing, "of no version");
-    }
-
-    #[test]
-    fn nothing_is_believed_after_an_own_change_however_it_crosses_a_lease() {
-        let (listings, now) = (Listings::default(), Instant::now());
-        let until = now + Duration::from_millis(40);
-        let listed = || listings.add((D, 5), &page(&["a"]), now);
-        listed();
-        assert!(leased(&listings, 5, until));
-        let change = listings.begin_change(D);
-        assert_eq!(listings.find(&at("a"), now), Known::Nothing);
-        listings.end_change(change, true);
-        // A lease that was asked for before it began, or while it was under way, and pages that came late.
-        let before = listings.changes(D);
-        let change = listings.begin_change(D);
-        let during = listings.changes(D);
-        listings.end_change(change, true);
-        for asked in [before, during] {
-            listed();
-            assert!(!listings.lease((D, 5), Some(until), asked));
+/// What is known of a directory after a change that says what became of it.
+fn follow(
+    known: &mut Listed,
+    (shard, script): (Inode, &Script),
+    (followed, until, is_only): (Followed, Option<Instant>, bool),
+    now: Instant,
+) {
+    let Followed { before, version, changed, .. } = followed;
+    let is_next = known.get(shard).is_some_and(|listing| listing.version == before);
+    if !is_next {
+        known.remove(shard);
+        // Another change of this node may have made a later version already.
+        if until.is_none() || !is_only || !known.has_room(now) {
+            return;
         }
-        listed();
-        assert!(leased(&listings, 5, until));
-        // One whose answer was lost may come at any time.
-        listings.end_change(listings.begin_change(D), false);
-        listed();
-        assert!(!leased(&listings, 5, until));
+        known.of(shard, version, now);
     }
-
-    #[test]
-    fn what_is_kept_is_bounded() {
-        let (listings, now) = (Listings::default(), Instant::now());
-        for directory in 0..20 {
-            let names: Vec<_> = (0..10_000_u64)
-                .map(|at| {
-                    (at + 1, Name::from(at.to_string().as_str()), Entry::Directory(Inode(at)))
-                })
-                .collect();
-            listings.add((Inode(directory), 1), &names, now);
+    let Some(listing) = known.get(shard) else { return };
+    (listing.version, listing.used) = (version, now);
+    // An earlier one lasts: it kept back the changes of others only.
+    listing.until = listing.until.max(until);
+    if let Some((_, of_names)) = &mut listing.attributes {
+        *of_names = changed;
+    }
+    match script {
+        Script::Make(Body::Directory { attributes, .. }) => {
+            listing.set_attributes(attributes, changed);
+            listing.is_complete = true;
         }
-        assert_eq!(listings.known.lock().names, NAMES_MAX);
-        // Others take the place of those that nobody uses.
-        listings.add((D, 2), &page(&["a"]), now + IDLE_MAX * 2);
-        let kept = |known: &Listed| (known.names, known.directories.len());
-        assert_eq!(kept(&listings.known.lock()), (1, 1));
-        assert!(matches!(listings.find(&at("a"), now + IDLE_MAX * 2), Known::Then(2)));
+        Script::Alone(changes) => {
+            for change in changes {
+                known.apply(shard, change, changed);
+            }
+        }
+        _ => known.remove(shard),
     }
 }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::super::attributes::{Attributes, Location};
 use super::super::coding::decode_attributes;
 use super::driver::TRIES;
+use super::listings::There;
 use super::{Failure, Namespace, Node, Result, check, opaque, refused};
 
 /// New values of some attributes.
@@ -83,8 +84,10 @@ impl Namespace {
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
         check(at)?;
+        // It is compared with what is there; where that is something else, it is asked for.
+        let mut known = self.driver.known(at).and_then(There::entry);
         for _ in 0..TRIES {
-            let entry = self.entry(at)?;
+            let entry = known.take().map_or_else(|| self.entry(at), Ok)?;
             if !is_meant(entry.inode()) {
                 return refused(Errno::STALE);
             }
@@ -126,8 +129,12 @@ impl Namespace {
         inode: Inode,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
+        let mut known = self.driver.listings.attributes(inode, self.driver.now());
         for _ in 0..TRIES {
-            let read = self.driver.read(inode, &Script::Read(Slot::Attributes))?;
+            let read = match known.take() {
+                Some((attributes, changed)) => Answer::Attributes(attributes, changed),
+                None => self.driver.read(inode, &Script::Read(Slot::Attributes))?,
+            };
             let Answer::Attributes(from, names_changed_us) = read else {
                 return refused(Errno::NOENT);
             };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use halocline_model::namespace::{EntryName, Flags, Inode, ROOT, Script};
+use halocline_model::namespace::{EntryName, Flags, Inode, Intent, ROOT, Script};
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 use parking_lot::Mutex;
@@ -14,7 +14,10 @@ use redis::Parser;
 use super::*;
 use crate::names::attributes::{Attributes, Kind};
 use crate::names::check::clean;
-use crate::names::coding::{ATTRIBUTES_BYTES_MAX, decode_attributes, encode_attributes};
+use crate::names::coding::{
+    ATTRIBUTES_BYTES_MAX, decode_attributes, decode_entry, decode_intent, decode_links,
+    encode_attributes, opaque,
+};
 use crate::names::namespace::{Changes, Failure, Namespace, WaitLimit};
 
 /// The most answers of a run: each may be far shorter than what is made of it.
@@ -71,12 +74,16 @@ impl Hostile {
 }
 
 impl NameStore for Hostile {
-    fn run(&self, _: Inode, script: &Script) -> Result<Answer> {
-        let answer = answer(self.next()?)?;
+    fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+        self.change(shard, script).map(|(answer, _)| answer)
+    }
+
+    fn change(&self, _: Inode, script: &Script) -> Result<(Answer, Option<Followed>)> {
+        let (answer, followed) = changed(self.next()?)?;
         if let (Answer::Entries { entries, .. }, Script::List(..)) = (&answer, script) {
             assert!(entries.len() <= PAGE_ENTRIES_MAX);
         }
-        Ok(answer)
+        Ok((answer, followed))
     }
 
     fn refresh(&self) -> Result<State> {

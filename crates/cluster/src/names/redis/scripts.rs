@@ -4,13 +4,15 @@
 //!
 //! `KEYS[1]` is the marker of the partition's epoch: it says in which epoch the names of the partition are confirmed, and by which
 //! server. The other keys are the shard: what it is, its entries, their order, its locks, and what it committed, before
-//! and after its locks were finished. `ARGV[1]` is the epoch that the node knows, and the node's number as one that has leases. A slot is `n` and a name, `p` (the
+//! and after its locks were finished. `ARGV[1]` is the epoch that the node knows, the node's number as one that has leases, and where it asks for a
+//! lease of the directory, for how many microseconds, and how long others must have left that alone. A slot is `n` and a name, `p` (the
 //! parent), `a` (the attributes) or `w` (all of the shard).
 //!
 //! A node that has listed a directory may have a lease of it, with which it believes what it listed for some milliseconds
 //! ([`Scripts::lease`]). Whatever would change the directory meanwhile, or lock something in it, waits for the lease's end,
 //! unless it comes from the node that has it: that knows what it changes. While something is locked, or somebody waits, or
-//! shortly after a change, there are no leases.
+//! shortly after a change of another node, there are no leases. A node that changes a directory alone has it leased with
+//! each change, so that it need not ask what it just made.
 
 use redis::Script;
 
@@ -20,16 +22,16 @@ const EPOCH: &str = r"
 local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
 local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch')
-local epoch, lessee = string.match(ARGV[1], '^(%d+) ?(%d*)$')
+local epoch, lessee, for_us, quiet_us = string.match(ARGV[1], '^(%d+) ?(%d*) ?(%d*) ?(%d*)$')
 if marker[1] ~= id or not epoch or marker[2] ~= epoch then return {'stale'} end
 ";
 
 /// What all scripts know of a shard, and how they keep from answering what is too long.
 const SHARD: &str = r"
 local shard, names, order, locks, committed, finished = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed', 'version', 'lease', 'lessee')
+local head = redis.call('HMGET', shard, 'kind', 'locked', 'next', 'changed', 'version', 'lease', 'lessee', 'changer', 'alone_since', 'awaited')
 local kind, locked, next_place, changed = head[1], tonumber(head[2] or '0'), head[3], head[4] or '0'
-local version = head[5] or '0'
+local version, changer, alone_since = head[5] or '0', head[8], head[9] or '0'
 local function now_us()
   local clock = redis.call('TIME')
   return tonumber(clock[1]) * 1000000 + tonumber(clock[2])
@@ -100,7 +102,7 @@ end
 
 /// Makes a change that was compared before; the flag says of a name that the directory changed with it, of attributes
 /// that they say when it did, and of links that they are the last. At the end `save` writes what else changed, and gives a
-/// directory another version, which is a time.
+/// directory another version, which is a time; and it notes since when one node alone has changed the directory.
 const MAKE: &str = r"
 local ends = false
 local function make(what, slot, from, to, flag)
@@ -142,28 +144,37 @@ local function save()
   elseif kind == 'd' then
     version = string.format('%.0f', math.max(now_us(), tonumber(version) + 1))
     redis.call('HSET', shard, 'next', next_place, 'changed', changed, 'version', version)
+    if changer ~= lessee then
+      changer, alone_since = lessee, version
+      redis.call('HSET', shard, 'changer', changer, 'alone_since', alone_since)
+    end
   end
 end
 ";
 
-/// Arguments: kind, parent and value.
+/// Arguments: kind, parent and value. Nobody else knows of a new directory.
 const NEW: &str = r"
 if not kind then
-  redis.call('HSET', shard, 'kind', ARGV[2], 'parent', ARGV[3], 'value', ARGV[4], 'next', '1')
-  return {'done'}
+  kind, version, changer = ARGV[2], string.format('%.0f', now_us()), lessee
+  redis.call('HSET', shard, 'kind', kind, 'parent', ARGV[3], 'value', ARGV[4], 'next', '1', 'version', version, 'changer', changer)
+  return followed('0')
 end
 local now = redis.call('HMGET', shard, 'parent', 'value')
 local same = kind == ARGV[2] and now[1] == ARGV[3] and now[2] == ARGV[4] and redis.call('HLEN', names) == 0
 return {same and 'done' or 'differs'}
 ";
 
-/// Gives the node a lease of the directory, if nobody changed it or waited for one for a while.
+/// Gives the node a lease of the directory that it asks for, if nobody else changed it or waited for one for a while; a
+/// node that changes it alone, only after a longer one, so that nodes which change it by turns do not wait each time.
 const GRANT: &str = r"
-local function grant(for_us, quiet_us)
+local function grant()
+  if kind ~= 'd' or locked > 0 or version == '0' or not for_us or for_us == '' then return false end
+  local since, quiet = tonumber(version), tonumber(quiet_us)
+  if lessee ~= '' and changer == lessee then
+    since, quiet = tonumber(alone_since), quiet * 4
+  end
   local now = now_us()
-  local since = tonumber(redis.call('HGET', shard, 'awaited') or '0')
-  since = math.max(since, tonumber(version))
-  if kind ~= 'd' or locked > 0 or version == '0' or now - since < tonumber(quiet_us) then return false end
+  if now - math.max(since, tonumber(head[10] or '0')) < quiet then return false end
   local lease, whose = now + math.min(tonumber(for_us), 100000), lessee
   if head[6] and tonumber(head[6]) > now then
     lease = math.max(lease, tonumber(head[6]))
@@ -174,14 +185,23 @@ local function grant(for_us, quiet_us)
 end
 ";
 
-/// Arguments: the slot, and for a lease with it what [`LEASE`] has behind the version.
+/// What a change answers of its directory: the versions before and after it, when the names changed, and whether the
+/// node has a lease of it.
+const FOLLOWED: &str = r"
+local function followed(before)
+  if ends or kind ~= 'd' or not for_us or for_us == '' then return {'done'} end
+  return {'done', before, version, changed, grant() and '1' or '0'}
+end
+";
+
+/// Argument: the slot.
 const READ: &str = r"
 local slot = ARGV[2]
 local intent = in_the_way(slot)
 if intent then return {'busy', intent} end
 local first = string.sub(slot, 1, 1)
 local leased
-if ARGV[3] then leased = grant(ARGV[3], ARGV[4]) and version or '0' end
+if for_us and for_us ~= '' then leased = grant() and version or '0' end
 if first == 'n' and kind == 'd' then
   return {'name', bounded(redis.call('HGET', names, string.sub(slot, 2))), redis.call('HGET', shard, 'settlements') or '0', leased}
 elseif first == 'p' and kind == 'd' then
@@ -232,19 +252,20 @@ all[2] = (is_last and '1 ' or '0 ') .. version
 return all
 ";
 
-/// Arguments: the version that the node listed, for how many microseconds it would believe that, and how long the
-/// directory must not have changed before, nor anybody have waited for a lease.
+/// Argument: the version that the node listed. Says whether that is the content still, and whether there is a lease of it.
 const LEASE: &str = r"
-return {version == ARGV[2] and grant(ARGV[3], ARGV[4]) and 'done' or 'differs'}
+if version ~= ARGV[2] or version == '0' or locked > 0 then return {'differs'} end
+return {grant() and 'done' or 'same'}
 ";
 
 /// Arguments: the changes.
 const ALONE: &str = r"
 local refused = refusal(2)
 if refused then return refused end
+local before = version
 make_all(2)
 save()
-return {'done'}
+return followed(before)
 ";
 
 /// Arguments: number of the intent, the intent, and one change.
@@ -403,11 +424,11 @@ impl Scripts {
         let of = |bodies: &[&str]| Script::new(&bodies.concat());
         let there = |bodies: &[&str]| of(&[&[EPOCH, SHARD, THERE], bodies].concat());
         Self {
-            new: of(&[EPOCH, SHARD, NEW]),
+            new: of(&[EPOCH, SHARD, "local ends = false", GRANT, FOLLOWED, NEW]),
             read: there(&[IN_THE_WAY, GRANT, READ]),
             list: there(&[LIST]),
             lease: there(&[GRANT, LEASE]),
-            alone: there(&[IN_THE_WAY, REFUSAL, MAKE, ALONE]),
+            alone: there(&[IN_THE_WAY, REFUSAL, MAKE, GRANT, FOLLOWED, ALONE]),
             prepare: there(&[IN_THE_WAY, REFUSAL, PREPARE]),
             decide: there(&[IN_THE_WAY, REFUSAL, MAKE, DECIDE]),
             settle: there(&[SETTLE]),

@@ -101,6 +101,8 @@ fn at(directory: Inode, name: &str) -> EntryName {
 /// One client, with two directories of its own.
 struct Client {
     names: Namespace,
+    /// Another node, which looks at what the client made: the client itself knows that for a while.
+    reader: Namespace,
     number: u32,
     own: Inode,
     other: Inode,
@@ -134,7 +136,8 @@ impl Clients {
             // Connects, reserves numbers and sends the scripts.
             names.create(&at(own, "first"), &file()).map_err(failed)?;
             names.unlink(&at(own, "first")).map_err(failed)?;
-            Ok(Client { names, number, own, other })
+            let reader = open(count + 1 + number)?;
+            Ok(Client { names, reader, number, own, other })
         };
         let all = (0..count).map(client).collect::<Result<_, Failure>>()?;
         let [shared, scratch] = [make("shared".to_owned())?, make("scratch".to_owned())?];
@@ -198,12 +201,13 @@ impl Clients {
     }
 
     fn round_trips(&self) -> u64 {
-        self.all.iter().map(|client| client.names.counts().round_trips).sum()
+        let of = |names: &Namespace| names.counts().round_trips;
+        self.all.iter().map(|client| of(&client.names) + of(&client.reader)).sum()
     }
 
     /// What one client does; how many operations these were.
     fn work(&self, client: &Client, phase: Phase) -> Result<u64, Refused> {
-        let Client { names, number, own, other } = client;
+        let Client { names, reader, number, own, other } = client;
         if phase == Phase::List {
             return list(names, *own, &mut || true).map(|listed| listed.0);
         }
@@ -212,7 +216,7 @@ impl Clients {
             let renamed = format!("renamed{number}-{file_number}");
             match phase {
                 Phase::Create => drop(names.create(&at(*own, &name), &file())?),
-                Phase::Stat => drop(names.lookup(&at(*own, &name))?),
+                Phase::Stat => drop(reader.lookup(&at(*own, &name))?),
                 Phase::Rename => {
                     names.rename(&at(*own, &name), &at(*own, &renamed), Flags::Replace)?;
                 }
@@ -221,7 +225,7 @@ impl Clients {
                 }
                 Phase::Unlink => drop(names.unlink(&at(*other, &name))?),
                 Phase::CreateShared => drop(names.create(&at(self.shared, &name), &file())?),
-                Phase::StatShared => drop(names.lookup(&at(self.shared, &name))?),
+                Phase::StatShared => drop(reader.lookup(&at(self.shared, &name))?),
                 Phase::UnlinkShared => drop(names.unlink(&at(self.shared, &name))?),
                 Phase::List => {}
             }

@@ -1,0 +1,219 @@
+use super::*;
+
+const D: Inode = Inode(7);
+
+fn at(name: &str) -> EntryName {
+    EntryName { directory: D, name: Name::from(name) }
+}
+
+fn page(names: &[&str]) -> Vec<(u64, Name, Entry)> {
+    let entry = |(at, name): (usize, &&str)| {
+        (at as u64 + 1, Name::from(*name), Entry::Directory(Inode(at as u64)))
+    };
+    names.iter().enumerate().map(entry).collect()
+}
+
+/// All names of a version.
+fn list(listings: &Listings, version: u64, names: &[&str], now: Instant) {
+    listings.add((D, version), (0, &page(names), true), now);
+}
+
+fn leased(listings: &Listings, version: u64, until: Instant, now: Instant) -> bool {
+    listings.lease((D, version), Leased::Yes, until);
+    matches!(listings.find(&at("a"), now), Known::Now(_))
+}
+
+fn there(at: u64) -> There {
+    There::Entry(Entry::Directory(Inode(at)))
+}
+
+fn renamed(from: &str, to: &str) -> Script {
+    let entry = Some(Entry::Directory(Inode(0)));
+    let gone = Change::Name(Name::from(from), entry.clone(), None);
+    Script::Alone(vec![gone, Change::Name(Name::from(to), None, entry)])
+}
+
+fn followed(before: u64, version: u64, is_leased: bool) -> Followed {
+    Followed { before, version, changed: version, is_leased }
+}
+
+#[test]
+fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
+    let (listings, now) = (Listings::default(), Instant::now());
+    let until = now + Duration::from_millis(40);
+    assert_eq!(listings.find(&at("a"), now), Known::Nothing);
+    listings.add((D, 5), (0, &page(&["a"]), false), now);
+    assert_eq!(listings.find(&at("a"), now), Known::Then(5, there(0)));
+    assert!(leased(&listings, 5, until, now));
+    assert_eq!(listings.find(&at("a"), now), Known::Now(there(0)));
+    assert_eq!(listings.find(&at("c"), now), Known::Nothing, "it may be on the next page");
+    assert_eq!(listings.find(&at("a"), until), Known::Then(5, there(0)));
+    // Another page of it: all are known now, and what is free.
+    listings.add((D, 5), (1, &[(2, Name::from("b"), Entry::Directory(Inode(0)))], true), now);
+    assert!(matches!(listings.find(&at("a"), now), Known::Now(_)));
+    assert_eq!(listings.find(&at("c"), now), Known::Now(There::Nothing));
+    assert_eq!(listings.find(&at("c"), until), Known::Then(5, There::Nothing));
+    // One of another version, behind what was not listed of that.
+    listings.add((D, 6), (7, &page(&["b"]), true), now);
+    assert_eq!(listings.find(&at("a"), now), Known::Nothing);
+    assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
+    assert!(!leased(&listings, 5, until, now));
+    // Without a lease it is kept, if it was right; else it is forgotten, and so is what is unused for long.
+    listings.lease((D, 6), Leased::Same, until);
+    assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
+    listings.lease((D, 6), Leased::No, until);
+    assert_eq!(listings.find(&at("b"), now), Known::Nothing);
+    list(&listings, 6, &["b"], now);
+    assert_eq!(listings.find(&at("b"), now + IDLE_MAX * 2), Known::Nothing);
+    list(&listings, 0, &["b"], now);
+    assert_eq!(listings.find(&at("b"), now), Known::Nothing, "of no version");
+}
+
+#[test]
+fn what_a_change_of_this_node_made_is_known_after_it_and_nothing_meanwhile() {
+    let (listings, now) = (Listings::default(), Instant::now());
+    let until = now + Duration::from_millis(40);
+    list(&listings, 5, &["a", "b"], now);
+    assert!(leased(&listings, 5, until, now));
+    let script = renamed("a", "c");
+    let change = listings.begin_change(D, &script);
+    for changing in ["a", "c"] {
+        assert_eq!(listings.find(&at(changing), now), Known::Nothing);
+    }
+    assert_eq!(listings.find(&at("b"), now), Known::Now(there(1)));
+    assert_eq!(listings.attributes(D, now), None);
+    // Its own lease was refused; the earlier one is good still.
+    listings.end_change(&change, &End::Made(&script, followed(5, 6, false), until), now);
+    assert_eq!(listings.find(&at("a"), now), Known::Now(There::Nothing));
+    assert_eq!(listings.find(&at("c"), now), Known::Now(there(0)));
+    // Of another version than the one that was changed, only what was made is known, if there is a lease.
+    let script = renamed("c", "d");
+    let change = listings.begin_change(D, &script);
+    listings.end_change(&change, &End::Made(&script, followed(8, 9, true), until), now);
+    assert_eq!(listings.find(&at("c"), now), Known::Now(There::Nothing));
+    assert_eq!(listings.find(&at("d"), now), Known::Now(there(0)));
+    assert_eq!(listings.find(&at("b"), now), Known::Nothing);
+    let change = listings.begin_change(D, &script);
+    listings.end_change(&change, &End::Made(&script, followed(11, 12, false), until), now);
+    assert_eq!(listings.find(&at("d"), now), Known::Nothing);
+}
+
+#[test]
+fn answers_that_come_in_another_order_than_their_changes_were_made_in_wait_for_each_other() {
+    let (listings, now) = (Listings::default(), Instant::now());
+    let until = now + Duration::from_millis(40);
+    list(&listings, 5, &["a", "b"], now);
+    assert!(leased(&listings, 5, until, now));
+    let scripts = [renamed("a", "c"), renamed("c", "d"), renamed("d", "e")];
+    let changes = scripts.each_ref().map(|script| listings.begin_change(D, script));
+    let end = |at: usize| {
+        let version = at as u64 + 5;
+        let end = End::Made(&scripts[at], followed(version, version + 1, true), until);
+        listings.end_change(&changes[at], &end, now);
+    };
+    end(2);
+    assert_eq!(listings.find(&at("e"), now), Known::Nothing);
+    end(1);
+    assert_eq!(listings.find(&at("b"), now), Known::Now(there(1)));
+    assert_eq!(listings.find(&at("d"), now), Known::Nothing);
+    end(0);
+    assert_eq!(listings.find(&at("e"), now), Known::Now(there(0)));
+    assert_eq!(listings.find(&at("d"), now), Known::Now(There::Nothing));
+    // One that follows what nobody here makes does not wait for ever.
+    let [script, other] = [renamed("e", "f"), renamed("b", "g")];
+    let [change, of_other] = [&script, &other].map(|script| listings.begin_change(D, script));
+    listings.end_change(&change, &End::Made(&script, followed(10, 11, true), until), now);
+    assert_eq!(listings.find(&at("e"), now), Known::Nothing);
+    listings.end_change(&of_other, &End::Made(&other, followed(8, 9, true), until), now);
+    list(&listings, 11, &["f"], now);
+    assert_eq!(listings.find(&at("e"), now), Known::Then(11, There::Nothing));
+}
+
+#[test]
+fn a_directory_that_this_node_made_is_known_as_a_whole() {
+    let (listings, now) = (Listings::default(), Instant::now());
+    let until = now + Duration::from_millis(40);
+    let attributes = Opaque::from(vec![1]);
+    let script = Script::Make(Body::directory(Inode(1), attributes.clone()));
+    let change = listings.begin_change(D, &script);
+    listings.end_change(&change, &End::Made(&script, followed(0, 5, true), until), now);
+    assert_eq!(listings.find(&at("a"), now), Known::Now(There::Nothing));
+    assert_eq!(listings.attributes(D, now), Some((attributes, 5)));
+    let script = renamed("x", "a");
+    let change = listings.begin_change(D, &script);
+    listings.end_change(&change, &End::Made(&script, followed(5, 6, true), until), now);
+    assert_eq!(listings.find(&at("a"), now), Known::Now(there(0)));
+    assert_eq!(listings.attributes(D, now).unwrap().1, 6);
+}
+
+#[test]
+fn nothing_is_believed_after_a_change_of_several_shards_or_one_that_was_lost() {
+    let (listings, now) = (Listings::default(), Instant::now());
+    let until = now + Duration::from_millis(40);
+    let listed = || list(&listings, 5, &["a"], now);
+    let script = Script::Finish(
+        halocline_model::namespace::IntentId {
+            session: halocline_model::token::Session(1),
+            number: 1,
+        },
+        halocline_model::namespace::Outcome::Committed,
+    );
+    listed();
+    assert!(leased(&listings, 5, until, now));
+    let change = listings.begin_change(D, &script);
+    assert_eq!(listings.find(&at("a"), now), Known::Nothing);
+    listings.end_change(&change, &End::Unknown, now);
+    // What was asked for before it began, or while it was under way, and pages that came late.
+    let read = |asked: Changes| {
+        let answer = Answer::Name(Some(Entry::Directory(Inode(0))), 0);
+        let lease = Some((5, until));
+        listings.is_read_often(D, now);
+        listings.keep((D, &Slot::Name(Name::from("a"))), &answer, lease, asked);
+        listings.find(&at("a"), now)
+    };
+    let before = listings.changes(D);
+    let change = listings.begin_change(D, &script);
+    let during = listings.changes(D);
+    listed();
+    assert_eq!(listings.find(&at("a"), now), Known::Nothing);
+    listings.end_change(&change, &End::Unknown, now);
+    for asked in [before, during] {
+        assert_eq!(read(asked), Known::Nothing);
+    }
+    assert_eq!(read(listings.changes(D)), Known::Now(there(0)));
+    listed();
+    assert!(leased(&listings, 5, until, now));
+    // One whose answer was lost may come at any time.
+    let change = listings.begin_change(D, &renamed("a", "b"));
+    listings.end_change(&change, &End::Lost, now);
+    listed();
+    assert!(!leased(&listings, 5, until, now));
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let (listings, now) = (Listings::default(), Instant::now());
+    let names = |from: u64, to: u64| -> Vec<_> {
+        let name = |at: u64| Name::from(at.to_string().as_str());
+        (from..to).map(|at| (at + 1, name(at), Entry::Directory(Inode(at)))).collect()
+    };
+    for directory in 0..20 {
+        listings.add((Inode(directory), 1), (0, &names(0, 10_000), true), now);
+    }
+    assert_eq!(listings.known.lock().counted().0, NAMES_MAX);
+    // Others take the place of those that nobody uses.
+    let later = now + IDLE_MAX * 2;
+    list(&listings, 2, &["a"], later);
+    assert_eq!(listings.known.lock().counted().0, 1);
+    assert!(matches!(listings.find(&at("a"), later), Known::Then(2, _)));
+    // What is missing of a large directory is not free.
+    let missing = |known: &Listings, name: &str| known.find(&at(name), later);
+    for page in 0..10 {
+        let (from, is_last) = (page * 10_000, page == 9);
+        listings.add((D, 2), (from, &names(from, from + 10_000), is_last), later);
+        assert!(listings.known.lock().is_bounded());
+    }
+    assert!(matches!(missing(&listings, "99999"), Known::Then(..)));
+    assert_eq!(missing(&listings, "0"), Known::Nothing);
+    assert_eq!(missing(&listings, "x"), Known::Nothing);
+}

@@ -1,0 +1,165 @@
+//! Reads what the server answers. Whoever reaches it may have written there anything.
+
+use std::time::Duration;
+
+use halocline_model::namespace::{Answer, Inode, Intent, Name, Outcome};
+
+use super::super::coding::{decode_entry, decode_intent, decode_links, opaque};
+use super::super::{Followed, Inspected, NAME_BYTES_MAX, NamesError, PAGE_ENTRIES_MAX, Result};
+use super::PAGE_BYTES_MAX;
+
+/// The longest time that a change waits for a lease.
+const LEASE_MAX: Duration = Duration::from_millis(200);
+/// The most elements of an answer: three for each entry of a page, and of what a check asks.
+const ELEMENTS_MAX: usize = 1 << 18;
+
+/// The elements of a script's answer.
+pub(super) type Elements = Vec<Vec<u8>>;
+
+pub(super) fn unsound(what: &str) -> NamesError {
+    NamesError::Unsound(what.to_owned())
+}
+
+pub(super) fn number(bytes: &[u8]) -> Result<u64> {
+    let text = std::str::from_utf8(bytes).ok();
+    text.and_then(|text| text.parse().ok())
+        .ok_or_else(|| unsound("something that should be a number"))
+}
+
+/// For how long a change must wait for a lease, if it must.
+pub(super) fn leased(answer: &[Vec<u8>]) -> Result<Option<Duration>> {
+    match answer {
+        [word, left] if word == b"leased" => {
+            Ok(Some(Duration::from_micros(number(left)?).min(LEASE_MAX)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The answer of a script that ran in the epoch that it was sent for.
+pub(super) fn current(answer: Elements) -> Result<Elements> {
+    if answer.len() > ELEMENTS_MAX {
+        return Err(unsound("an answer with too many elements"));
+    }
+    if answer.first().is_some_and(|first| first == b"stale") {
+        return Err(NamesError::Stale);
+    }
+    Ok(answer)
+}
+
+/// The first of the numbers that were reserved.
+pub(super) fn first_reserved(elements: &[Vec<u8>]) -> Result<u64> {
+    match elements {
+        // 1 is the root.
+        [_, last] => number(last)?.checked_add(2).ok_or_else(|| unsound("no number is left")),
+        _ => Err(unsound("no number")),
+    }
+}
+
+/// Reads the answer of a script of a shard, and what a change says of its directory.
+pub(super) fn changed(elements: Elements) -> Result<(Answer, Option<Followed>)> {
+    match elements.as_slice() {
+        [word, before, version, changed, is_leased] if word == b"done" => {
+            let [before, version, changed] = [number(before)?, number(version)?, number(changed)?];
+            let followed = Followed { before, version, changed, is_leased: is_leased == b"1" };
+            Ok((Answer::Done, Some(followed)))
+        }
+        _ => Ok((answer(elements)?, None)),
+    }
+}
+
+/// Reads the answer of a script of a shard.
+pub(super) fn answer(elements: Elements) -> Result<Answer> {
+    let mut elements = elements.into_iter();
+    let word = elements.next().unwrap_or_default();
+    let rest: Vec<Vec<u8>> = elements.collect();
+    Ok(match (word.as_slice(), rest.as_slice()) {
+        (b"done", []) => Answer::Done,
+        (b"differs", []) => Answer::Differs,
+        (b"gone", []) => Answer::Gone,
+        (b"full", []) => Answer::NotEmpty,
+        (b"committed", []) => Answer::Settled(Outcome::Committed),
+        (b"aborted", []) => Answer::Settled(Outcome::Aborted),
+        (b"busy", [intent]) => Answer::Busy(decode_intent(intent)?),
+        (b"name", [entry, settlements]) if entry.is_empty() => {
+            Answer::Name(None, number(settlements)?)
+        }
+        (b"name", [entry, settlements]) => {
+            Answer::Name(Some(decode_entry(entry)?), number(settlements)?)
+        }
+        (b"parent", [parent]) => Answer::Parent(Inode(number(parent)?)),
+        (b"attributes", [value, changed]) => {
+            Answer::Attributes(opaque(value.clone())?, number(changed)?)
+        }
+        (b"links", [links]) => Answer::Links(decode_links(links)?),
+        (b"entries", [is_last, entries @ ..]) => page(is_last, entries)?,
+        _ => return Err(unsound("an answer of no script of ours")),
+    })
+}
+
+fn page(head: &[u8], elements: &[Vec<u8>]) -> Result<Answer> {
+    let (triples, rest) = elements.as_chunks::<3>();
+    let (is_last, version) = match head {
+        [b'1', version @ ..] => (true, version),
+        [b'0', version @ ..] => (false, version),
+        _ => return Err(unsound("a page of entries")),
+    };
+    let version = match version {
+        [] => 0,
+        [b' ', version @ ..] => number(version)?,
+        _ => return Err(unsound("a page of entries")),
+    };
+    // What is too long for a page is alone on it.
+    let bytes: usize = triples.iter().map(|[_, name, entry]| name.len() + entry.len()).sum();
+    let is_long = triples.len() > PAGE_ENTRIES_MAX || triples.len() > 1 && bytes > PAGE_BYTES_MAX;
+    if !rest.is_empty() || is_long {
+        return Err(unsound("a page of entries"));
+    }
+    let mut entries: Vec<(u64, Name, _)> = Vec::with_capacity(triples.len());
+    for [place, name, entry] in triples {
+        let place = number(place)?;
+        let is_behind = entries.last().is_none_or(|(last, ..)| *last < place);
+        if !is_behind || name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(unsound("a page of entries that is not in order"));
+        }
+        entries.push((place, Name::from(name.as_slice()), decode_entry(entry)?));
+    }
+    Ok(Answer::Entries { entries, is_last, version })
+}
+
+pub(super) fn inspected(elements: &[Vec<u8>]) -> Result<Option<Inspected>> {
+    let [word, rest @ ..] = elements else { return Err(unsound("an empty answer")) };
+    if word == b"gone" {
+        return Ok(None);
+    }
+    let [kind, rest @ ..] = rest else { return Err(unsound("a shard of no kind")) };
+    let mut found = Inspected { is_directory: kind == b"d", ..Inspected::default() };
+    let (pairs, _) = rest.as_chunks::<2>();
+    for [what, intent] in pairs {
+        let intent: Intent = decode_intent(intent)?;
+        if what == b"l" { &mut found.locks } else { &mut found.committed }.push(intent);
+    }
+    Ok(Some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::namespace::{Entry, Opaque};
+
+    use super::*;
+    use crate::names::coding::ATTRIBUTES_BYTES_MAX;
+    use crate::names::coding::encode_entry;
+
+    #[test]
+    fn a_page_of_more_bytes_than_were_asked_for_is_refused() {
+        let entry = Entry::Single(Inode(5), Opaque::from(vec![0; ATTRIBUTES_BYTES_MAX]));
+        let entry = encode_entry(&entry);
+        let page_of = |count: u64| {
+            let triple = |place: u64| [place.to_string().into(), b"a".to_vec(), entry.clone()];
+            let elements: Vec<Vec<u8>> = (1..=count).flat_map(triple).collect();
+            page(b"1", &elements)
+        };
+        assert!(page_of(PAGE_BYTES_MAX as u64 / entry.len() as u64).is_ok());
+        assert!(page_of(PAGE_BYTES_MAX as u64 / entry.len() as u64 + 1).is_err());
+    }
+}
