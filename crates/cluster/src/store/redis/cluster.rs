@@ -19,8 +19,7 @@ use halocline_cache::coherence::SharedFile;
 use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
-use redis::Connection;
-
+use super::connection::Connection;
 use super::routes::{KeyGroup, Routes};
 use super::scripts::{FileScripts, MemberScripts, PartitionScripts};
 use super::server::info_of;
