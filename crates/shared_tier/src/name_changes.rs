@@ -20,7 +20,7 @@ use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
 use crate::lookup::{Found, Lookup};
-use crate::places::{DirectoryStep, Place};
+use crate::places::{DirectoryStep, Place, RenameNotes};
 
 /// How often it is tried to keep the names of a file with its bytes, which others change meanwhile.
 const TRIES: usize = 16;
@@ -345,24 +345,18 @@ impl NameChanges {
             libc::RENAME_EXCHANGE => Flags::Exchange,
             _ => return Err(Errno::INVAL.into()),
         };
-        let begun = [&from, &to].map(|name| self.begin_rename(name));
+        let [(old, notes), (other, notes_of_other)] =
+            [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
         let known =
-            |number: &Option<Number>| number.and_then(|number| self.base.table.find(number));
-        let _renaming = begun.each_ref().map(|begun| Renaming::of(known(&begun.0)));
-        let renamed = self.base.names.rename_told(&from, &to, flags);
-        let is_moved = |number: Number| {
-            let Ok(renamed) = &renamed else { return false };
-            let is_it = |entry: &Option<Entry>| matches!(entry, Some(Entry::Directory(inode)) if *inode == number);
-            renamed.is_done
-                && (is_it(&renamed.from) || flags == Flags::Exchange && is_it(&renamed.to))
-        };
-        for (number, is_directory) in &begun {
-            if let Some(number) = number.filter(|number| *is_directory && !is_moved(*number)) {
-                follow("rename", &from, self.base.places.cancel_rename(number.0));
-            }
-        }
-        let renamed = renamed.map_err(of_names)?;
+            |number: Option<Number>| number.and_then(|number| self.base.table.find(number));
+        let _renaming = [old, other].map(|number| Renaming::of(known(number)));
+        let mut noted: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
+        let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
+            self.not_renamed(&failure, &noted);
+            of_names(failure)
+        })?;
         if !renamed.is_done {
+            self.forget(&noted);
             return Ok(());
         }
         if let Some(replaced) = &renamed.replaced {
@@ -374,24 +368,53 @@ impl NameChanges {
             _ => None,
         };
         if let Some(moved) = &moved {
-            self.follow_rename(moved, (&from, &to), replaced);
+            self.follow_rename(moved, (&from, &to), replaced, &mut noted);
         }
         if let (Flags::Exchange, Some(left)) = (flags, &left) {
-            self.follow_rename(left, (&to, &from), None);
+            self.follow_rename(left, (&to, &from), None, &mut noted);
         }
+        // Of what was replaced, and of what had the names before somebody else renamed it.
+        self.forget(&noted);
         Ok(())
     }
 
-    /// Prepares the shared disk for the rename of what has a name, if that is a directory; answers its number, and whether
-    /// it is one.
-    fn begin_rename(&self, name: &EntryName) -> (Option<Number>, bool) {
-        let Ok(found) = self.base.names.lookup(name) else { return (None, false) };
-        let is_directory = found.attributes.kind == Kind::Directory;
-        if is_directory {
-            let steps = self.steps(name, found.inode);
-            follow("rename", name, steps.and_then(|steps| self.base.places.begin_rename(&steps)));
+    /// Notes on the shared disk where what has a name may be, if that is a directory; answers its number, too.
+    fn begin_rename(
+        &self,
+        name: &EntryName,
+        may_be: &EntryName,
+    ) -> (Option<Number>, Option<RenameNotes>) {
+        let Ok(found) = self.base.names.lookup(name) else { return (None, None) };
+        let notes = (found.attributes.kind == Kind::Directory)
+            .then(|| self.note_rename(found.inode, name, may_be));
+        (Some(found.inode), notes.flatten())
+    }
+
+    fn note_rename(&self, of: Number, from: &EntryName, to: &EntryName) -> Option<RenameNotes> {
+        let [was, is] = [from, to].map(|name| (name.directory.0, &name.name));
+        let noted = self.base.places.begin_rename(of.0, was, is);
+        noted.inspect_err(|error| tracing::warn!(%error, "rename: it is not noted on the shared disk")).ok()
+    }
+
+    /// The store has not renamed directories, or it is not known whether it has, or will: then they stay noted.
+    fn not_renamed(&self, failure: &Failure, noted: &[RenameNotes]) {
+        if !matches!(failure, Failure::Unknown(_)) {
+            return self.forget(noted);
         }
-        (Some(found.inode), is_directory)
+        for notes in noted {
+            let settled = self.base.places.settle_directory(notes.number());
+            if let Err(error) = settled {
+                tracing::debug!(%error, "a directory is put where the store has it later");
+            }
+        }
+    }
+
+    fn forget(&self, noted: &[RenameNotes]) {
+        for notes in noted {
+            if let Err(error) = self.base.places.end_rename(notes) {
+                tracing::warn!(%error, "rename: a note of it stays on the shared disk");
+            }
+        }
     }
 
     /// Does on the disks what the store has done.
@@ -400,6 +423,7 @@ impl NameChanges {
         moved: &Entry,
         (from, to): (&EntryName, &EntryName),
         replaced: Option<Number>,
+        noted: &mut Vec<RenameNotes>,
     ) {
         let number = moved.inode();
         if let Some(node) = self.base.table.find(number) {
@@ -409,7 +433,15 @@ impl NameChanges {
         self.files.renamed(number, to);
         let done = match moved {
             Entry::Directory(_) => {
-                self.disk().renamed(number, to, replaced).and_then(|()| self.note_change(number))
+                let known = noted.iter().position(|notes| notes.number() == number.0);
+                let notes = known.map(|at| noted.swap_remove(at));
+                // Somebody else gave it the name just now.
+                let notes = notes.or_else(|| self.note_rename(number, from, to));
+                let followed = match notes {
+                    Some(notes) => self.disk().renamed(notes, to, replaced),
+                    None => self.base.places.settle_directory(number.0),
+                };
+                followed.and_then(|()| self.note_change(number))
             }
             Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),
         };

@@ -17,6 +17,7 @@ pub(crate) mod steps;
 pub(crate) mod tree;
 mod users_xattrs;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -32,6 +33,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 pub use directories::{Directories, DirectoryStep};
+pub use shared_disk::RenameNotes;
 use listed_names::ListedNames;
 use peers::Peers;
 use shared_disk::SharedDisk;
@@ -93,7 +95,7 @@ impl Places {
         peers::claim(&ssd, node, &tier)?;
         peers::note(&shared.private, node)?;
         let peers = Peers::new(peers, tier, steps)?;
-        let shared = SharedDisk::new(shared, directories)?;
+        let shared = SharedDisk::new(shared, node, directories)?;
         Ok(Self { node: node.to_owned(), ssd, shared, peers })
     }
 
@@ -346,21 +348,51 @@ impl Places {
         }
     }
 
-    /// Before the store renames a directory: `near` are the steps to it.
+    /// Before the store renames a directory: it is found where it was and where it will be.
     ///
     /// # Errors
-    /// If it is not found.
-    pub fn begin_rename(&self, near: &[DirectoryStep]) -> Result<()> {
-        let last = near.last().ok_or(Errno::BUSY)?;
-        self.shared.begin_rename(last.number, Some(near))
+    /// Those of `symlink(2)`.
+    pub fn begin_rename(
+        &self,
+        directory: u64,
+        from: (u64, &Name),
+        to: (u64, &Name),
+    ) -> Result<RenameNotes> {
+        let positions = [from, to].map(|(above, name)| (above, name.clone()));
+        self.shared.begin_rename(directory, &positions)
     }
 
-    /// After the store has not renamed a directory.
+    /// The same for where somebody else has renamed it to meanwhile.
+    ///
+    /// # Errors
+    /// As [`begin_rename`](Self::begin_rename).
+    pub(crate) fn note_rename(&self, notes: &mut RenameNotes, to: (u64, &Name)) -> Result<()> {
+        self.shared.note(notes, (to.0, to.1.clone()))
+    }
+
+    /// After the store has not renamed a directory, or once the disk has it where the store has it.
     ///
     /// # Errors
     /// Those of `unlink(2)`.
-    pub fn cancel_rename(&self, directory: u64) -> Result<()> {
-        self.shared.end_rename(directory)
+    pub fn end_rename(&self, notes: &RenameNotes) -> Result<()> {
+        self.shared.end_rename(notes)
+    }
+
+    /// Puts a directory where the store has it on the shared disk, after all above it; one that the store does not have goes.
+    ///
+    /// # Errors
+    /// Those of `rename(2)`; `EBUSY` if others rename it again and again.
+    pub fn settle_directory(&self, directory: u64) -> Result<()> {
+        self.shared.settle(directory)
+    }
+
+    /// Puts directories where the store has them whose renames this node has left half done. Answers what is noted of them, of which
+    /// what was noted `before` goes.
+    ///
+    /// # Errors
+    /// As [`settle_directory`](Self::settle_directory).
+    pub fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        self.shared.finish_renames(before)
     }
 
     /// After the store has renamed a directory: the same on the shared disk. `replaced` is the number of the directory that had the name. Done

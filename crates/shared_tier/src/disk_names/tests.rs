@@ -14,10 +14,12 @@ fn nodes(world: &World) -> (Tier, Tier) {
 }
 
 /// Before and in the store, as a rename of a directory begins.
-fn begin(node: &Tier, directory: u64, from: &str, to: &str) {
-    let step = DirectoryStep { number: directory, name: Name::from(from) };
-    node.places.begin_rename(&[step]).unwrap();
-    node.names.rename(&Tier::entry(1, from), &Tier::entry(1, to), Flags::Replace).unwrap();
+fn begin(node: &Tier, directory: u64, from: (u64, &str), to: (u64, &str)) -> RenameNotes {
+    let [was, is] = [from, to].map(|(above, name)| (above, Name::from(name)));
+    let notes = node.places.begin_rename(directory, (was.0, &was.1), (is.0, &is.1)).unwrap();
+    let [from, to] = [from, to].map(|(above, name)| Tier::entry(above, name));
+    node.names.rename(&from, &to, Flags::Replace).unwrap();
+    notes
 }
 
 #[test]
@@ -25,11 +27,11 @@ fn a_directory_ends_where_the_store_has_it_whoever_is_last_on_the_disk() {
     let world = World::new();
     let (one, two) = nodes(&world);
     let directory = one.mkdir(1, "a").unwrap();
-    begin(&one, directory, "a", "b");
-    begin(&two, directory, "b", "c");
-    disk(&two).renamed(Number(directory), &Tier::entry(1, "c"), None).unwrap();
+    let of_one = begin(&one, directory, (1, "a"), (1, "b"));
+    let of_two = begin(&two, directory, (1, "b"), (1, "c"));
+    disk(&two).renamed(of_two, &Tier::entry(1, "c"), None).unwrap();
     assert!(world.at("shared/c").is_dir());
-    disk(&one).renamed(Number(directory), &Tier::entry(1, "b"), None).unwrap();
+    disk(&one).renamed(of_one, &Tier::entry(1, "b"), None).unwrap();
     assert!(world.at("shared/c").is_dir() && !world.at("shared/b").exists());
     one.create(directory, "f", "text").unwrap();
     assert!(world.repair(false).is_clean());
@@ -40,11 +42,11 @@ fn a_directory_that_was_removed_before_the_disk_had_its_name_is_gone_from_it() {
     let world = World::new();
     let (one, two) = nodes(&world);
     let directory = one.mkdir(1, "a").unwrap();
-    begin(&one, directory, "a", "b");
+    let notes = begin(&one, directory, (1, "a"), (1, "b"));
     two.names.remove_directory(&Tier::entry(1, "b")).unwrap();
     let step = DirectoryStep { number: directory, name: Name::from("b") };
     two.places.remove_directory(&[step]).unwrap();
-    disk(&one).renamed(Number(directory), &Tier::entry(1, "b"), None).unwrap();
+    disk(&one).renamed(notes, &Tier::entry(1, "b"), None).unwrap();
     assert!(!world.at("shared/a").exists() && !world.at("shared/b").exists());
     world.forget();
     world.repair(true);
