@@ -1,6 +1,9 @@
 //! Two nodes change one name in the store, and follow on the disk in the other order.
 
+use std::collections::BTreeSet;
+
 use halocline_model::namespace::{Flags, Name};
+use halocline_vfs::SetAttr;
 
 use super::*;
 use crate::repair::tests::{Node as Tier, World};
@@ -99,4 +102,78 @@ fn a_removed_directory_goes_from_the_ssd_of_the_node_that_removes_it() {
     assert!(!world.at("shared/d").exists() && world.at("n1/ssd/d").is_dir());
     one.places.remove_directory(&[step]).unwrap();
     assert!(!world.at("n1/ssd/d").exists());
+}
+
+#[test]
+fn a_directory_is_found_while_those_that_it_leaves_and_comes_to_are_renamed() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let [here, there] = ["here", "there"].map(|name| one.mkdir(1, name).unwrap());
+    let directory = one.mkdir(here, "a").unwrap();
+    let notes = begin(&one, directory, (here, "a"), (there, "b"));
+    two.rename((1, "here"), (there, "elsewhere")).unwrap();
+    two.rename((1, "there"), (1, "moved")).unwrap();
+    // Neither of them knows it by its path.
+    for node in [&world.node_until("n1", 2, i64::MAX), &two, &one] {
+        node.places.set_directory_attributes(directory, &SetAttr::default()).unwrap();
+    }
+    disk(&one).renamed(notes, &Tier::entry(there, "b"), None).unwrap();
+    assert!(world.at("shared/moved/b").is_dir() && world.at("shared/moved/elsewhere").is_dir());
+    assert!(world.repair(false).is_clean());
+}
+
+#[test]
+fn directories_that_change_places_above_each_other_follow() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let above = one.mkdir(1, "above").unwrap();
+    let below = one.mkdir(above, "below").unwrap();
+    let first = begin(&one, below, (above, "below"), (1, "below"));
+    // On the disk that would put it below itself, as long as the first is not done.
+    let second = begin(&two, above, (1, "above"), (below, "above"));
+    disk(&two).renamed(second, &Tier::entry(below, "above"), None).unwrap();
+    disk(&one).renamed(first, &Tier::entry(1, "below"), None).unwrap();
+    assert!(world.at("shared/below/above").is_dir());
+    assert!(world.repair(false).is_clean());
+}
+
+#[test]
+fn a_removed_directory_goes_though_another_was_still_to_leave_it() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let above = one.mkdir(1, "above").unwrap();
+    let directory = one.mkdir(above, "a").unwrap();
+    let notes = begin(&one, directory, (above, "a"), (1, "a"));
+    two.names.remove_directory(&Tier::entry(1, "above")).unwrap();
+    let step = DirectoryStep { number: above, name: Name::from("above") };
+    two.places.remove_directory(&[step]).unwrap();
+    assert!(!world.at("shared/above").exists() && world.at("shared/a").is_dir());
+    disk(&one).renamed(notes, &Tier::entry(1, "a"), None).unwrap();
+    assert!(world.repair(false).is_clean());
+}
+
+/// Regression: one that nobody had followed on the disk was there under its old name after the names were built again, and the
+/// empty one that it had replaced was, too.
+#[test]
+fn what_a_node_left_half_done_it_does_after_its_next_mount() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let directory = one.mkdir(1, "a").unwrap();
+    let replaced = one.mkdir(1, "b").unwrap();
+    let (a, b) = (Name::from("a"), Name::from("b"));
+    let of_replaced = one.places.begin_rename(replaced, (1, &b), (1, &a)).unwrap();
+    drop((begin(&one, directory, (1, "a"), (1, "b")), of_replaced));
+    let none = BTreeSet::new();
+    assert_eq!(two.places.finish_renames(&none).unwrap(), none, "it is not the other's");
+    assert!(world.at("shared/a").is_dir());
+    let again = world.node("n1");
+    let left = again.places.finish_renames(&none).unwrap();
+    assert!(!world.at("shared/a").exists());
+    assert_eq!(left.len(), 2, "the store may still do what it was asked");
+    assert_eq!(again.places.finish_renames(&left).unwrap(), none);
+    assert_eq!(std::fs::read_dir(world.at("shared/.halocline/renaming")).unwrap().count(), 0);
+    world.forget();
+    world.repair(true);
+    let tree: Vec<String> = world.tree().into_keys().collect();
+    assert_eq!(tree, ["/b"]);
 }
