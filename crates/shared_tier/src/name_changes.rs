@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure};
@@ -21,6 +20,7 @@ use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
 use crate::lookup::{Found, Lookup};
 use crate::places::{DirectoryStep, Place, RenameNotes};
+use crate::renames::{self, Renaming};
 
 /// How often it is tried to keep the names of a file with its bytes, which others change meanwhile.
 const TRIES: usize = 16;
@@ -40,26 +40,6 @@ fn follow(what: &'static str, name: &EntryName, done: Result<()>) {
     if let Err(error) = done {
         let name = os(&name.name);
         tracing::warn!(?name, %error, "{what}: the names are changed, but not those on the disks");
-    }
-}
-
-/// While this lives, an inode may have none of its names for a moment.
-struct Renaming(Option<Node>);
-
-impl Renaming {
-    fn of(node: Option<Node>) -> Self {
-        if let Some(node) = &node {
-            node.0.renames.fetch_add(1, Ordering::SeqCst);
-        }
-        Self(node)
-    }
-}
-
-impl Drop for Renaming {
-    fn drop(&mut self) {
-        if let Some(node) = &self.0 {
-            node.0.renames.fetch_sub(1, Ordering::SeqCst);
-        }
     }
 }
 
@@ -347,22 +327,25 @@ impl NameChanges {
         };
         let [(old, notes), (other, notes_of_other)] =
             [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
-        let known =
-            |number: Option<Number>| number.and_then(|number| self.base.table.find(number));
-        let _renaming = [old, other].map(|number| Renaming::of(known(number)));
+        let known = |number: Option<Number>| number.and_then(|number| self.base.table.find(number));
+        let renaming = [old, other].map(|number| Renaming::of(known(number)));
         let mut noted: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
         let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
-            self.not_renamed(&failure, &noted);
+            renames::not_made(&self.base.places, &failure, &noted);
             of_names(failure)
         })?;
         if !renamed.is_done {
-            self.forget(&noted);
+            renames::forget(&self.base.places, &noted);
             return Ok(());
         }
+        let (moved, left) = (renamed.from, renamed.to);
+        self.has_name(moved.as_ref(), (&from, &to));
+        self.has_name(left.as_ref().filter(|_| flags == Flags::Exchange), (&to, &from));
+        // What follows looks for them, and would wait for itself.
+        drop(renaming);
         if let Some(replaced) = &renamed.replaced {
             self.lost_a_name(&to, replaced);
         }
-        let (moved, left) = (renamed.from, renamed.to);
         let replaced = match (&left, flags) {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
             _ => None,
@@ -374,8 +357,17 @@ impl NameChanges {
             self.follow_rename(left, (&to, &from), None, &mut noted);
         }
         // Of what was replaced, and of what had the names before somebody else renamed it.
-        self.forget(&noted);
+        renames::forget(&self.base.places, &noted);
         Ok(())
+    }
+
+    /// Remembers under which name something is known from now on.
+    fn has_name(&self, moved: Option<&Entry>, (from, to): (&EntryName, &EntryName)) {
+        let node = moved.and_then(|moved| self.base.table.find(moved.inode()));
+        if let Some(node) = node {
+            node.0.add_name(to.clone());
+            node.0.remove_name(from);
+        }
     }
 
     /// Notes on the shared disk where what has a name may be, if that is a directory; answers its number, too.
@@ -386,35 +378,8 @@ impl NameChanges {
     ) -> (Option<Number>, Option<RenameNotes>) {
         let Ok(found) = self.base.names.lookup(name) else { return (None, None) };
         let notes = (found.attributes.kind == Kind::Directory)
-            .then(|| self.note_rename(found.inode, name, may_be));
+            .then(|| renames::note(&self.base.places, found.inode, name, may_be));
         (Some(found.inode), notes.flatten())
-    }
-
-    fn note_rename(&self, of: Number, from: &EntryName, to: &EntryName) -> Option<RenameNotes> {
-        let [was, is] = [from, to].map(|name| (name.directory.0, &name.name));
-        let noted = self.base.places.begin_rename(of.0, was, is);
-        noted.inspect_err(|error| tracing::warn!(%error, "rename: it is not noted on the shared disk")).ok()
-    }
-
-    /// The store has not renamed directories, or it is not known whether it has, or will: then they stay noted.
-    fn not_renamed(&self, failure: &Failure, noted: &[RenameNotes]) {
-        if !matches!(failure, Failure::Unknown(_)) {
-            return self.forget(noted);
-        }
-        for notes in noted {
-            let settled = self.base.places.settle_directory(notes.number());
-            if let Err(error) = settled {
-                tracing::debug!(%error, "a directory is put where the store has it later");
-            }
-        }
-    }
-
-    fn forget(&self, noted: &[RenameNotes]) {
-        for notes in noted {
-            if let Err(error) = self.base.places.end_rename(notes) {
-                tracing::warn!(%error, "rename: a note of it stays on the shared disk");
-            }
-        }
     }
 
     /// Does on the disks what the store has done.
@@ -426,17 +391,13 @@ impl NameChanges {
         noted: &mut Vec<RenameNotes>,
     ) {
         let number = moved.inode();
-        if let Some(node) = self.base.table.find(number) {
-            node.0.add_name(to.clone());
-            node.0.remove_name(from);
-        }
         self.files.renamed(number, to);
         let done = match moved {
             Entry::Directory(_) => {
                 let known = noted.iter().position(|notes| notes.number() == number.0);
                 let notes = known.map(|at| noted.swap_remove(at));
                 // Somebody else gave it the name just now.
-                let notes = notes.or_else(|| self.note_rename(number, from, to));
+                let notes = notes.or_else(|| renames::note(&self.base.places, number, from, to));
                 let followed = match notes {
                     Some(notes) => self.disk().renamed(notes, to, replaced),
                     None => self.base.places.settle_directory(number.0),

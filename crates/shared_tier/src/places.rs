@@ -33,9 +33,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 pub use directories::{Directories, DirectoryStep};
-pub use shared_disk::RenameNotes;
 use listed_names::ListedNames;
 use peers::Peers;
+pub use shared_disk::RenameNotes;
 use shared_disk::SharedDisk;
 use steps::Steps;
 pub use steps::Watcher;
@@ -349,32 +349,22 @@ impl Places {
     }
 
     /// Before the store renames a directory: it is found where it was and where it will be.
-    ///
-    /// # Errors
-    /// Those of `symlink(2)`.
-    pub fn begin_rename(
+    pub(crate) fn begin_rename(
         &self,
         directory: u64,
         from: (u64, &Name),
         to: (u64, &Name),
     ) -> Result<RenameNotes> {
-        let positions = [from, to].map(|(above, name)| (above, name.clone()));
-        self.shared.begin_rename(directory, &positions)
+        self.shared.begin_rename(directory, &[from, to].map(|(above, name)| (above, name.clone())))
     }
 
     /// The same for where somebody else has renamed it to meanwhile.
-    ///
-    /// # Errors
-    /// As [`begin_rename`](Self::begin_rename).
     pub(crate) fn note_rename(&self, notes: &mut RenameNotes, to: (u64, &Name)) -> Result<()> {
         self.shared.note(notes, (to.0, to.1.clone()))
     }
 
     /// After the store has not renamed a directory, or once the disk has it where the store has it.
-    ///
-    /// # Errors
-    /// Those of `unlink(2)`.
-    pub fn end_rename(&self, notes: &RenameNotes) -> Result<()> {
+    pub(crate) fn end_rename(&self, notes: &RenameNotes) -> Result<()> {
         self.shared.end_rename(notes)
     }
 
@@ -386,11 +376,10 @@ impl Places {
         self.shared.settle(directory)
     }
 
-    /// Puts directories where the store has them whose renames this node has left half done. Answers what is noted of them, of which
-    /// what was noted `before` goes.
+    /// Does the same for those whose renames this node has left half done; answers their notes, of which those from `before` go.
     ///
     /// # Errors
-    /// As [`settle_directory`](Self::settle_directory).
+    /// The same.
     pub fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         self.shared.finish_renames(before)
     }

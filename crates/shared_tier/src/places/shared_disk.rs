@@ -34,8 +34,8 @@ use super::tree::{FoundDirectory, Tree, candidates, kind};
 use super::{Directories, DirectoryStep, marks};
 use notes::{Noted, Notes};
 
-pub use notes::RenameNotes;
 pub(crate) use notes::Position;
+pub use notes::RenameNotes;
 
 /// The most paths of directories that are remembered.
 const REMEMBERED_MAX: usize = 1 << 16;
@@ -296,7 +296,8 @@ impl SharedDisk {
 
     /// From the root on, so that nothing is put into what is below it.
     fn put_all(&self, steps: &[DirectoryStep]) -> Result<Vec<RenameNotes>> {
-        let (mut above, mut directory): (FoundDirectory, _) = ((self.tree.look(None)?, None), ROOT.0);
+        let (mut above, mut directory): (FoundDirectory, _) =
+            ((self.tree.look(None)?, None), ROOT.0);
         let mut put = Vec::new();
         for step in steps {
             above = match self.tree.child(&above, step)? {
@@ -346,9 +347,9 @@ impl SharedDisk {
     fn remove_at(&self, path: &RelativePath) -> Result<()> {
         let mut removed = self.tree.unlink(path, AtFlags::REMOVEDIR);
         let is_full = |removed: &Result<()>| {
-            removed.as_ref().is_err_and(|error| {
-                matches!(error.errno(), libc::ENOTEMPTY | libc::EEXIST)
-            })
+            removed
+                .as_ref()
+                .is_err_and(|error| matches!(error.errno(), libc::ENOTEMPTY | libc::EEXIST))
         };
         // Directories that were renamed to elsewhere, and are still here on the disk.
         if is_full(&removed) && self.settle_children(path)? {
@@ -374,9 +375,11 @@ impl SharedDisk {
         let dir = openat(self.tree.look(Some(path))?, ".", flags, Mode::empty())?;
         let mut are_there = false;
         for name in beneath::names(dir)? {
-            let below = RelativePath::below(Some(path), std::os::unix::ffi::OsStrExt::as_bytes(&*name));
+            let below =
+                RelativePath::below(Some(path), std::os::unix::ffi::OsStrExt::as_bytes(&*name));
             let Some(below) = below else { continue };
-            let number = self.tree.look(Some(&below)).map(|fd| marks::number(&fd, marks::DIRECTORY));
+            let number =
+                self.tree.look(Some(&below)).map(|fd| marks::number(&fd, marks::DIRECTORY));
             if let Ok(Some(number)) = number {
                 self.settle(number)?;
                 are_there = true;

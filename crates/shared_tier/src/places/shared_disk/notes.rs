@@ -112,7 +112,10 @@ impl Notes {
             let number = name.to_str()?.split('.').next()?.parse().ok()?;
             Some((number, name))
         };
-        Ok(Noted { dir: &self.dir, names: self.dir.names()?.into_iter().filter_map(read).collect() })
+        Ok(Noted {
+            dir: &self.dir,
+            names: self.dir.names()?.into_iter().filter_map(read).collect(),
+        })
     }
 
     /// Notes of this node of renames that are not under way: directories, and the names of the notes.
