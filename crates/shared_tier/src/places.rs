@@ -109,6 +109,10 @@ impl Places {
         &self.ssd
     }
 
+    const fn shared_tree(&self) -> &Tree {
+        &self.shared.tree
+    }
+
     /// Totals of the file system of the SSD or the shared disk.
     ///
     /// # Errors

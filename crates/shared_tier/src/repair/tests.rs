@@ -257,7 +257,7 @@ impl Node {
         self.step()?;
         let gone = self.names.unlink(&Self::entry(directory, called)).unwrap();
         match gone {
-            Some(gone) => self.places.remove(&gone.attributes.location.unwrap(), gone.inode.0),
+            Some(gone) => self.places.remove_all(&gone.attributes.location.unwrap(), gone.inode.0),
             None => Ok(()),
         }
     }
