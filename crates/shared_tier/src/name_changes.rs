@@ -329,13 +329,13 @@ impl NameChanges {
             [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
         let known = |number: Option<Number>| number.and_then(|number| self.base.table.find(number));
         let renaming = [old, other].map(|number| Renaming::of(known(number)));
-        let mut noted: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
+        let mut begun: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
         let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
-            renames::not_made(&self.base.places, &failure, &noted);
+            renames::not_made(&self.base.places, &failure, &begun);
             of_names(failure)
         })?;
         if !renamed.is_done {
-            renames::forget(&self.base.places, &noted);
+            renames::forget(&self.base.places, &begun);
             return Ok(());
         }
         let (moved, left) = (renamed.from, renamed.to);
@@ -351,13 +351,13 @@ impl NameChanges {
             _ => None,
         };
         if let Some(moved) = &moved {
-            self.follow_rename(moved, (&from, &to), replaced, &mut noted);
+            self.follow_rename(moved, (&from, &to), replaced, &mut begun);
         }
         if let (Flags::Exchange, Some(left)) = (flags, &left) {
-            self.follow_rename(left, (&to, &from), None, &mut noted);
+            self.follow_rename(left, (&to, &from), None, &mut begun);
         }
         // Of what was replaced, and of what had the names before somebody else renamed it.
-        renames::forget(&self.base.places, &noted);
+        renames::forget(&self.base.places, &begun);
         Ok(())
     }
 
@@ -388,14 +388,14 @@ impl NameChanges {
         moved: &Entry,
         (from, to): (&EntryName, &EntryName),
         replaced: Option<Number>,
-        noted: &mut Vec<RenameNotes>,
+        begun: &mut Vec<RenameNotes>,
     ) {
         let number = moved.inode();
         self.files.renamed(number, to);
         let done = match moved {
             Entry::Directory(_) => {
-                let known = noted.iter().position(|notes| notes.number() == number.0);
-                let notes = known.map(|at| noted.swap_remove(at));
+                let known = begun.iter().position(|notes| notes.number() == number.0);
+                let notes = known.map(|at| begun.swap_remove(at));
                 // Somebody else gave it the name just now.
                 let notes = notes.or_else(|| renames::note(&self.base.places, number, from, to));
                 let followed = match notes {

@@ -177,3 +177,23 @@ fn what_a_node_left_half_done_it_does_after_its_next_mount() {
     let tree: Vec<String> = world.tree().into_keys().collect();
     assert_eq!(tree, ["/b"]);
 }
+
+/// Regression: it stayed on the disk where another node had renamed one above it, and was there again after a rebuild.
+#[test]
+fn what_is_removed_or_replaced_goes_from_the_disk_though_its_way_is_out_of_date() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let [folder, from] = ["here", "from"].map(|name| one.mkdir(1, name).unwrap());
+    let [removed, replaced] = ["a", "b"].map(|name| one.mkdir(folder, name).unwrap());
+    let one = world.node_until("n1", 2, i64::MAX);
+    two.rename((1, "here"), (1, "there")).unwrap();
+    let here = DirectoryStep { number: folder, name: Name::from("here") };
+    one.names.remove_directory(&Tier::entry(folder, "a")).unwrap();
+    let step = DirectoryStep { number: removed, name: Name::from("a") };
+    one.places.remove_directory(&[here.clone(), step]).unwrap();
+    begin(&one, from, (1, "from"), (folder, "b"));
+    one.places.rename_directory(from, &[here], &Name::from("b"), Some(replaced)).unwrap();
+    let left = std::fs::read_dir(world.at("shared/there")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["b"]);
+}

@@ -12,6 +12,7 @@ mod notes;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -39,8 +40,7 @@ pub use notes::RenameNotes;
 
 /// The most paths of directories that are remembered.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// How often a directory is looked for that others rename meanwhile: two seconds in all, most of it for those whose notes a slow
-/// file system shows late.
+/// How often a directory is looked for that others rename meanwhile: two seconds in all.
 const TRIES: u32 = 44;
 /// How often at once: each time in vain somebody else has renamed it.
 const AT_ONCE: u32 = 4;
@@ -270,8 +270,7 @@ impl SharedDisk {
         let path = put?;
         if self.tree.directory_at(Some(&path), step.number)?.is_none() {
             // Another directory had its old name by then: it goes back, if it is still there.
-            let above = self.tree.parent_of(&from)?;
-            let above = (above, from.as_path().parent().and_then(relative));
+            let above = (self.tree.parent_of(&from)?, from.as_path().parent().and_then(relative));
             self.tree.rename(&path, &above, &Name::from(from.last()))?;
             return Err(Errno::BUSY.into());
         }
@@ -300,21 +299,20 @@ impl SharedDisk {
             ((self.tree.look(None)?, None), ROOT.0);
         let mut put = Vec::new();
         for step in steps {
-            above = match self.tree.child(&above, step)? {
-                Some(found) => found,
-                None => {
-                    put.push(self.begin_rename(step.number, &[(directory, step.name.clone())])?);
-                    self.put_into(&above, step)?;
-                    self.tree.child(&above, step)?.ok_or(Errno::BUSY)?
-                }
+            above = if let Some(found) = self.tree.child(&above, step)? {
+                found
+            } else {
+                put.push(self.begin_rename(step.number, &[(directory, step.name.clone())])?);
+                self.put_into(&above, step)?;
+                self.tree.child(&above, step)?.ok_or(Errno::BUSY)?
             };
             directory = step.number;
         }
         Ok(put)
     }
 
-    /// Puts directories where the store has them whose renames this node has left half done. Notes that were there `before` go: what
-    /// the store was asked for then was done by now, if it is ever done. Answers those that are there now.
+    /// Settles what this node has left half done. Notes that were there `before` go: what the store was asked for then was done by
+    /// now, if it is ever done. Answers those that are there now.
     pub(crate) fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         let mut left = BTreeSet::new();
         let mut notes = self.notes.left()?;
@@ -335,13 +333,26 @@ impl SharedDisk {
     pub(crate) fn remove(&self, number: u64, near: &[DirectoryStep]) -> Result<()> {
         let found = match self.look(number, Some(near))? {
             Some(found) => Some(found),
-            None => self.at_a_note(number, &self.notes.all()?, NOTES_MAX)?,
+            None => match self.in_its_parent(near)? {
+                Some(found) => Some(found),
+                None => self.at_a_note(number, &self.notes.all()?, NOTES_MAX)?,
+            },
         };
         if let Some((_, Some(path))) = found {
             self.remove_at(&path)?;
         }
         self.remembered.lock().remove(&number);
         Ok(())
+    }
+
+    /// The last of some steps, of which those above may be out of date.
+    fn in_its_parent(&self, near: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
+        let Some((last, above)) = near.split_last() else { return Ok(None) };
+        match self.find(above.last().map_or(ROOT.0, |step| step.number), None) {
+            Ok(above) => self.tree.child(&above, last),
+            Err(error) if error.errno() == libc::ENOENT => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn remove_at(&self, path: &RelativePath) -> Result<()> {
@@ -375,9 +386,7 @@ impl SharedDisk {
         let dir = openat(self.tree.look(Some(path))?, ".", flags, Mode::empty())?;
         let mut are_there = false;
         for name in beneath::names(dir)? {
-            let below =
-                RelativePath::below(Some(path), std::os::unix::ffi::OsStrExt::as_bytes(&*name));
-            let Some(below) = below else { continue };
+            let Some(below) = RelativePath::below(Some(path), name.as_bytes()) else { continue };
             let number =
                 self.tree.look(Some(&below)).map(|fd| marks::number(&fd, marks::DIRECTORY));
             if let Ok(Some(number)) = number {
@@ -477,7 +486,7 @@ impl SharedDisk {
 }
 
 fn relative(path: &Path) -> Option<RelativePath> {
-    RelativePath::new(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))
+    RelativePath::new(path.as_os_str().as_bytes())
 }
 
 fn own_other(dir: &impl AsFd, name: &str, (uid, gid): (u32, u32)) -> Result<()> {

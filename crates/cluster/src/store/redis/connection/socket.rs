@@ -8,7 +8,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use halocline_os::clock::Clock;
 
 /// How long an answer is waited for after a process stood still for the rest of its time.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
@@ -89,17 +91,17 @@ impl Socket {
         &mut self,
         mut call: impl FnMut(&mut Stream) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let begun = Instant::now();
+        let begun = Clock::MACHINE.instant();
         match call(&mut self.stream) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             done => return done,
         }
         let (mut ends, mut is_last) = (begun + self.limit, false);
         let done = loop {
-            let mut left = ends.saturating_duration_since(Instant::now());
+            let mut left = ends.saturating_duration_since(Clock::MACHINE.instant());
             if left < LAST_MOMENT && !is_last {
                 (left, is_last) = (LAST_MOMENT, true);
-                ends = Instant::now() + left;
+                ends = Clock::MACHINE.instant() + left;
             }
             // Signals that never end shall not keep it for ever.
             if left.is_zero() {
@@ -118,10 +120,11 @@ impl Socket {
 
 /// The library's own wait goes on after a signal, but not beyond the limit: a process that stood still longer tries again.
 fn connect(address: &SocketAddr, limit: Duration) -> io::Result<TcpStream> {
-    let begun = Instant::now();
+    let begun = Clock::MACHINE.instant();
     match TcpStream::connect_timeout(address, limit) {
         Err(error)
-            if error.kind() == ErrorKind::TimedOut && begun.elapsed() > limit + LAST_MOMENT =>
+            if error.kind() == ErrorKind::TimedOut
+                && Clock::MACHINE.elapsed(begun) > limit + LAST_MOMENT =>
         {
             TcpStream::connect_timeout(address, limit)
         }
