@@ -11,6 +11,7 @@ use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::stalling_server::{Stalled, StallingServer};
+use halocline_testkit::standstill;
 use halocline_testkit::waiting::eventually;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,15 +53,13 @@ impl Stopped {
 
     fn stop(&mut self, mountpoint: &str) {
         let pid = self.pid(mountpoint);
-        kill_process(pid, Signal::STOP).unwrap();
         self.stopped = Some(pid);
-        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
-        eventually("the stop", || fs::read_to_string(&stat).unwrap().contains(") T "));
+        standstill::stop(pid);
     }
 
     fn go_on(&mut self) {
         if let Some(pid) = self.stopped.take() {
-            kill_process(pid, Signal::CONT).unwrap();
+            standstill::go_on(pid);
         }
     }
 }
@@ -291,6 +290,10 @@ fn a_tier_whose_ssd_server_is_dead_is_told_of_and_detached_by_force() {
     fs::write(scratch.path("mnt/file"), "content").unwrap();
     kill_process(scratch.pid("tiers/ssd"), Signal::KILL).unwrap();
     eventually("its end", || fs::read_dir(scratch.path("tiers/ssd")).is_err());
+    // For a moment the kernel may still answer the mount from its caches.
+    eventually("the mount's notice of it", || {
+        !scratch.halocline(&["status", "mnt"]).status.success()
+    });
     for (args, code) in [
         (&["status", "mnt"][..], 1),
         (&["status", "tiers"], 1),

@@ -12,7 +12,8 @@ use halocline_testkit::nodes::{CACHES, NODES, Nodes, TokenStore};
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::waiting::SetOnDrop;
+use halocline_testkit::standstill::Standstill;
+use halocline_testkit::waiting::{SetOnDrop, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ledger::Ledger;
@@ -194,9 +195,8 @@ impl<S: TokenStore> Faults<'_, S> {
     /// Stops a node's process, and lets it go on.
     pub(crate) fn stand_still(&self, node: usize, time: Duration) {
         let pid = self.nodes.pid(NODES[node]);
-        kill_process(pid, Signal::STOP).unwrap();
+        let _still = Standstill::of(pid);
         thread::sleep(time);
-        kill_process(pid, Signal::CONT).unwrap();
     }
 
     /// In this round a node's lease may end while it has what others want: they may get errors.
@@ -208,7 +208,7 @@ impl<S: TokenStore> Faults<'_, S> {
     fn wait_until_all_go_on(done: &[AtomicU64]) {
         let now = || -> Vec<u64> { done.iter().map(|done| done.load(Ordering::SeqCst)).collect() };
         let before = now();
-        halocline_testkit::waiting::within(Duration::from_mins(3), "all programs go on", || {
+        eventually("all programs go on", || {
             now().iter().zip(&before).all(|(now, before)| *now >= before + GOES_ON)
         });
     }
