@@ -1,6 +1,5 @@
 //! A node that was stopped while it waited for the store's answer takes that answer when it goes on.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use halocline_cluster::store::Store;
 use halocline_cluster::store::redis::RedisStore;
-use halocline_testkit::waiting::eventually;
+use halocline_testkit::standstill;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::world::file;
@@ -37,11 +36,7 @@ impl Node {
     fn stop_for(&self, time: Duration) {
         let id = self.0.id();
         let pid = Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
-        let stat = format!("/proc/{id}/stat");
-        eventually("the node is stopped", || {
-            fs::read_to_string(&stat).unwrap().rsplit_once(") ").unwrap().1.starts_with('T')
-        });
+        standstill::stop(pid);
         thread::sleep(time);
         kill_process(pid, Signal::CONT).unwrap();
         // Until it waits again, mostly.
