@@ -173,6 +173,29 @@ fn i15_directories_are_renamed_under_other_nodes() {
     assert!(!nodes.at("two", "z").exists());
 }
 
+/// Regression: the rename waited for itself, twenty seconds, to find a name of what it had replaced.
+#[test]
+fn a_file_that_is_known_by_the_replaced_name_alone_keeps_nobody_waiting() {
+    let Some(nodes) = Nodes::new(2) else { return };
+    let renames = std::thread::spawn(move || {
+        for number in 0..20 {
+            let [one, other, new] = ["a", "b", "new"].map(|name| format!("{name}{number}"));
+            nodes.write("one", &one, "old");
+            fs::hard_link(nodes.at("one", &one), nodes.at("one", &other)).unwrap();
+            assert_eq!(nodes.read("two", &other), "old");
+            nodes.write("two", &new, "new");
+            fs::rename(nodes.at("two", &new), nodes.at("two", &other)).unwrap();
+            assert_eq!(
+                (nodes.read("one", &other), nodes.read("two", &one)),
+                ("new".into(), "old".into())
+            );
+        }
+        drop(nodes);
+    });
+    eventually("the renames are made", || renames.is_finished());
+    renames.join().unwrap();
+}
+
 #[test]
 fn a_file_that_was_removed_elsewhere_goes_on_where_it_is_open() {
     let Some(nodes) = Nodes::new(2) else { return };

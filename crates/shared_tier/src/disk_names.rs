@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::errors::of_names;
 use crate::lookup::file_type;
-use crate::places::{Directories, DirectoryStep, Places};
+use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
 
 /// How often it is done again, while others change the same name.
 const TRIES: usize = 64;
@@ -84,13 +84,15 @@ impl DiskNames<'_> {
         self.places.remove_other(&near, &name.name, number.0)
     }
 
-    /// A directory was renamed: it gets its name on the disk. `replaced` is the number of the one that had it.
+    /// A directory was renamed: it gets its name on the disk. `replaced` is the number of the one that had it; `notes` say where it is
+    /// found meanwhile.
     pub(crate) fn renamed(
         &self,
-        directory: Number,
+        mut notes: RenameNotes,
         to: &EntryName,
         replaced: Option<Number>,
     ) -> Result<()> {
+        let directory = Number(notes.number());
         let (mut to, mut replaced) = (to.clone(), replaced);
         let (mut done, mut failures) = (Err(Errno::BUSY.into()), 0);
         for _ in 0..TRIES {
@@ -100,10 +102,11 @@ impl DiskNames<'_> {
             });
             match self.names.lookup(&to) {
                 Ok(found) if found.inode == directory => match done {
-                    Ok(()) => return Ok(()),
-                    // Whoever renames it too was faster, and looks again.
+                    Ok(()) => return self.places.end_rename(&notes),
+                    // Whoever renames it too was faster, and looks again; or those above are not where they should be.
                     Err(_) if failures < FAILURES_MAX => {
                         failures += 1;
+                        done = self.places.settle_directory(directory.0);
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -113,23 +116,24 @@ impl DiskNames<'_> {
             }
             let steps = match self.directories.steps(directory.0) {
                 Err(error) if error.errno() == libc::ENOENT => {
-                    return self.gone(directory, &to);
+                    return self.gone(&notes, &to);
                 }
                 steps => steps?,
             };
             let [above @ .., last] = steps.as_slice() else { return Ok(()) };
             let above = above.last().map_or(ROOT, |above| Number(above.number));
             to = EntryName { directory: above, name: last.name.clone() };
+            self.places.note_rename(&mut notes, (above.0, &to.name))?;
         }
         done
     }
 
     /// A directory was removed while it was renamed here: whoever did that may not have found it on the disk.
-    fn gone(&self, directory: Number, last: &EntryName) -> Result<()> {
+    fn gone(&self, notes: &RenameNotes, last: &EntryName) -> Result<()> {
         let mut steps = self.directories.near(last.directory.0)?;
-        steps.push(DirectoryStep { number: directory.0, name: last.name.clone() });
+        steps.push(DirectoryStep { number: notes.number(), name: last.name.clone() });
         self.places.remove_directory(&steps)?;
-        self.places.cancel_rename(directory.0)
+        self.places.end_rename(notes)
     }
 }
 

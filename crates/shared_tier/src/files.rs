@@ -337,7 +337,7 @@ impl Files {
     /// has it.
     pub(crate) fn remove_data(&self, place: &Place, number: u64) {
         self.ssd.removed(Number(number));
-        if let Err(error) = self.base.places.remove(place, number) {
+        if let Err(error) = self.base.places.remove_all(place, number) {
             tracing::warn!(%error, ?place, "the bytes of a removed file stay until their node is mounted again");
         }
     }

@@ -43,6 +43,7 @@ mod moves;
 mod name_changes;
 mod passthrough;
 pub mod places;
+mod renames;
 pub mod repair;
 mod sessions;
 mod ssd;

@@ -144,7 +144,7 @@ impl Mover<'_> {
             copied += bytes;
             goes_on(bytes).is_continue()
         });
-        let to = match to {
+        let arrived = match to {
             // Somebody writes it, or whoever asked for the move does not want it any more.
             Err(error) if error.errno() == libc::ECANCELED => {
                 self.give_up((name, inode), place);
@@ -152,6 +152,7 @@ impl Mover<'_> {
             }
             to => to?,
         };
+        let to = &arrived.place;
         // Size and times of a session that is over were never noted.
         let data = source.stat;
         let is_unchanged = source.is_unchanged()?;
@@ -173,13 +174,13 @@ impl Mover<'_> {
             Ok(_) => {}
             // Renamed, removed, opened or changed meanwhile.
             Err(Failure::Refused(_)) => {
-                self.places.remove(&to, inode.0)?;
+                self.places.remove(to, inode.0)?;
                 self.give_up((name, inode), place);
                 return Ok(Moved::Busy);
             }
             Err(failure) => return Err(of_names(failure)),
         }
-        if let Err(error) = self.places.end_move(place, &to, inode.0) {
+        if let Err(error) = self.places.end_move(place, &arrived, inode.0) {
             tracing::warn!(%error, ?place, "the old copy of a file that was moved stays until a check removes it");
         }
         Ok(Moved::Done(copied))

@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure};
@@ -20,7 +19,8 @@ use crate::errors::of_names;
 use crate::files::{Files, place_of};
 use crate::inodes::{Inode, Node};
 use crate::lookup::{Found, Lookup};
-use crate::places::{DirectoryStep, Place};
+use crate::places::{DirectoryStep, Place, RenameNotes};
+use crate::renames::{self, Renaming};
 
 /// How often it is tried to keep the names of a file with its bytes, which others change meanwhile.
 const TRIES: usize = 16;
@@ -40,26 +40,6 @@ fn follow(what: &'static str, name: &EntryName, done: Result<()>) {
     if let Err(error) = done {
         let name = os(&name.name);
         tracing::warn!(?name, %error, "{what}: the names are changed, but not those on the disks");
-    }
-}
-
-/// While this lives, an inode may have none of its names for a moment.
-struct Renaming(Option<Node>);
-
-impl Renaming {
-    fn of(node: Option<Node>) -> Self {
-        if let Some(node) = &node {
-            node.0.renames.fetch_add(1, Ordering::SeqCst);
-        }
-        Self(node)
-    }
-}
-
-impl Drop for Renaming {
-    fn drop(&mut self) {
-        if let Some(node) = &self.0 {
-            node.0.renames.fetch_sub(1, Ordering::SeqCst);
-        }
     }
 }
 
@@ -345,53 +325,61 @@ impl NameChanges {
             libc::RENAME_EXCHANGE => Flags::Exchange,
             _ => return Err(Errno::INVAL.into()),
         };
-        let begun = [&from, &to].map(|name| self.begin_rename(name));
-        let known =
-            |number: &Option<Number>| number.and_then(|number| self.base.table.find(number));
-        let _renaming = begun.each_ref().map(|begun| Renaming::of(known(&begun.0)));
-        let renamed = self.base.names.rename_told(&from, &to, flags);
-        let is_moved = |number: Number| {
-            let Ok(renamed) = &renamed else { return false };
-            let is_it = |entry: &Option<Entry>| matches!(entry, Some(Entry::Directory(inode)) if *inode == number);
-            renamed.is_done
-                && (is_it(&renamed.from) || flags == Flags::Exchange && is_it(&renamed.to))
-        };
-        for (number, is_directory) in &begun {
-            if let Some(number) = number.filter(|number| *is_directory && !is_moved(*number)) {
-                follow("rename", &from, self.base.places.cancel_rename(number.0));
-            }
-        }
-        let renamed = renamed.map_err(of_names)?;
+        let [(old, notes), (other, notes_of_other)] =
+            [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
+        let known = |number: Option<Number>| number.and_then(|number| self.base.table.find(number));
+        let renaming = [old, other].map(|number| Renaming::of(known(number)));
+        let mut begun: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
+        let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
+            renames::not_made(&self.base.places, &failure, &begun);
+            of_names(failure)
+        })?;
         if !renamed.is_done {
+            renames::forget(&self.base.places, &begun);
             return Ok(());
         }
+        let (moved, left) = (renamed.from, renamed.to);
+        self.has_name(moved.as_ref(), (&from, &to));
+        self.has_name(left.as_ref().filter(|_| flags == Flags::Exchange), (&to, &from));
+        // What follows looks for them, and would wait for itself.
+        drop(renaming);
         if let Some(replaced) = &renamed.replaced {
             self.lost_a_name(&to, replaced);
         }
-        let (moved, left) = (renamed.from, renamed.to);
         let replaced = match (&left, flags) {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
             _ => None,
         };
         if let Some(moved) = &moved {
-            self.follow_rename(moved, (&from, &to), replaced);
+            self.follow_rename(moved, (&from, &to), replaced, &mut begun);
         }
         if let (Flags::Exchange, Some(left)) = (flags, &left) {
-            self.follow_rename(left, (&to, &from), None);
+            self.follow_rename(left, (&to, &from), None, &mut begun);
         }
+        // Of what was replaced, and of what had the names before somebody else renamed it.
+        renames::forget(&self.base.places, &begun);
         Ok(())
     }
 
-    /// Prepares the shared disk for the rename of what has a name, if that is a directory; answers its number, and whether
-    /// it is one.
-    fn begin_rename(&self, name: &EntryName) -> (Option<Number>, bool) {
-        let Ok(found) = self.base.names.lookup(name) else { return (None, false) };
-        let is_directory = found.attributes.kind == Kind::Directory;
-        if is_directory {
-            let steps = self.steps(name, found.inode);
-            follow("rename", name, steps.and_then(|steps| self.base.places.begin_rename(&steps)));
+    /// Remembers under which name something is known from now on.
+    fn has_name(&self, moved: Option<&Entry>, (from, to): (&EntryName, &EntryName)) {
+        let node = moved.and_then(|moved| self.base.table.find(moved.inode()));
+        if let Some(node) = node {
+            node.0.add_name(to.clone());
+            node.0.remove_name(from);
         }
-        (Some(found.inode), is_directory)
+    }
+
+    /// Notes on the shared disk where what has a name may be, if that is a directory; answers its number, too.
+    fn begin_rename(
+        &self,
+        name: &EntryName,
+        may_be: &EntryName,
+    ) -> (Option<Number>, Option<RenameNotes>) {
+        let Ok(found) = self.base.names.lookup(name) else { return (None, None) };
+        let notes = (found.attributes.kind == Kind::Directory)
+            .then(|| renames::note(&self.base.places, found.inode, name, may_be));
+        (Some(found.inode), notes.flatten())
     }
 
     /// Does on the disks what the store has done.
@@ -400,16 +388,21 @@ impl NameChanges {
         moved: &Entry,
         (from, to): (&EntryName, &EntryName),
         replaced: Option<Number>,
+        begun: &mut Vec<RenameNotes>,
     ) {
         let number = moved.inode();
-        if let Some(node) = self.base.table.find(number) {
-            node.0.add_name(to.clone());
-            node.0.remove_name(from);
-        }
         self.files.renamed(number, to);
         let done = match moved {
             Entry::Directory(_) => {
-                self.disk().renamed(number, to, replaced).and_then(|()| self.note_change(number))
+                let known = begun.iter().position(|notes| notes.number() == number.0);
+                let notes = known.map(|at| begun.swap_remove(at));
+                // Somebody else gave it the name just now.
+                let notes = notes.or_else(|| renames::note(&self.base.places, number, from, to));
+                let followed = match notes {
+                    Some(notes) => self.disk().renamed(notes, to, replaced),
+                    None => self.base.places.settle_directory(number.0),
+                };
+                followed.and_then(|()| self.note_change(number))
             }
             Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),
         };

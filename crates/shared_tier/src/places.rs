@@ -17,6 +17,7 @@ pub(crate) mod steps;
 pub(crate) mod tree;
 mod users_xattrs;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -34,6 +35,7 @@ use rustix::io::Errno;
 pub use directories::{Directories, DirectoryStep};
 use listed_names::ListedNames;
 use peers::Peers;
+pub use shared_disk::RenameNotes;
 use shared_disk::SharedDisk;
 use steps::Steps;
 pub use steps::Watcher;
@@ -93,7 +95,7 @@ impl Places {
         peers::claim(&ssd, node, &tier)?;
         peers::note(&shared.private, node)?;
         let peers = Peers::new(peers, tier, steps)?;
-        let shared = SharedDisk::new(shared, directories)?;
+        let shared = SharedDisk::new(shared, node, directories)?;
         Ok(Self { node: node.to_owned(), ssd, shared, peers })
     }
 
@@ -105,6 +107,10 @@ impl Places {
 
     pub(crate) fn ssd(&self) -> &Tree {
         &self.ssd
+    }
+
+    const fn shared_tree(&self) -> &Tree {
+        &self.shared.tree
     }
 
     /// Totals of the file system of the SSD or the shared disk.
@@ -346,21 +352,40 @@ impl Places {
         }
     }
 
-    /// Before the store renames a directory: `near` are the steps to it.
-    ///
-    /// # Errors
-    /// If it is not found.
-    pub fn begin_rename(&self, near: &[DirectoryStep]) -> Result<()> {
-        let last = near.last().ok_or(Errno::BUSY)?;
-        self.shared.begin_rename(last.number, Some(near))
+    /// Before the store renames a directory: it is found where it was and where it will be.
+    pub(crate) fn begin_rename(
+        &self,
+        directory: u64,
+        from: (u64, &Name),
+        to: (u64, &Name),
+    ) -> Result<RenameNotes> {
+        self.shared.begin_rename(directory, &[from, to].map(|(above, name)| (above, name.clone())))
     }
 
-    /// After the store has not renamed a directory.
+    /// The same for where somebody else has renamed it to meanwhile.
+    pub(crate) fn note_rename(&self, notes: &mut RenameNotes, to: (u64, &Name)) -> Result<()> {
+        self.shared.note(notes, (to.0, to.1.clone()))
+    }
+
+    /// After the store has not renamed a directory, or once the disk has it where the store has it.
+    pub(crate) fn end_rename(&self, notes: &RenameNotes) -> Result<()> {
+        self.shared.end_rename(notes)
+    }
+
+    /// Puts a directory where the store has it on the shared disk, after all above it; one that the store does not have goes.
     ///
     /// # Errors
-    /// Those of `unlink(2)`.
-    pub fn cancel_rename(&self, directory: u64) -> Result<()> {
-        self.shared.end_rename(directory)
+    /// Those of `rename(2)`; `EBUSY` if others rename it again and again.
+    pub fn settle_directory(&self, directory: u64) -> Result<()> {
+        self.shared.settle(directory)
+    }
+
+    /// Does the same for those whose renames this node has left half done; answers their notes, of which those from `before` go.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        self.shared.finish_renames(before)
     }
 
     /// After the store has renamed a directory: the same on the shared disk. `replaced` is the number of the directory that had the name. Done

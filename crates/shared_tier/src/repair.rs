@@ -161,6 +161,7 @@ pub fn run(
     let report = repair.plan(&found);
     repair.number(&found)?;
     repair.write(&found, store, &mut numbers)?;
+    settle::marks(&disks.all, &found)?;
     repair.clear_away()?;
     settle::directories(&disks.all[0], &found, store)?;
     let missing = disks.missing.iter().map(|(node, _)| node);
@@ -271,6 +272,8 @@ impl<'a> Repair<'a> {
                 self.aside.push((file.at, file.number));
             }
         }
+        found.never_arrived.iter().for_each(|(at, _)| tell(&mut report.set_aside, self.path(*at)));
+        self.aside.extend(&found.never_arrived);
         self.plan_directories(found, &mut report);
         self.look_at_places(&places, found, &mut report);
         for (at, number) in &found.left_copies {

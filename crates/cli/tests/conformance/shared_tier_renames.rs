@@ -15,7 +15,7 @@ use crate::mount;
 use crate::programs;
 use crate::shared_tier_suites::nodes;
 
-const PAIRS: usize = 20;
+const PAIRS: usize = 60;
 /// Directories at first, each with a file by which it is known.
 const DIRECTORIES: u64 = 8;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];

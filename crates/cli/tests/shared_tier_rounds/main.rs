@@ -137,9 +137,7 @@ fn i15_nodes_and_their_store_fail_and_no_name_or_byte_is_lost() {
         ("a node stands still", stop_a_node),
         ("the store stands still", stop_the_store),
     ];
-    // The last two are left out unless rounds are asked for, until two defects are mended: a node that goes on takes EINTR of
-    // its read from the store for no answer, so a program gets EIO; and seed 4 has once left a directory under two names.
-    survive("nodes and a store", &kinds, rounds(kinds.len() - 2));
+    survive("nodes and a store", &kinds, rounds(kinds.len()));
 }
 
 /// Each round waits until the leases of nodes are over that could not leave: without a number of rounds, one kind has its
@@ -149,33 +147,36 @@ fn i15_names_that_a_store_lost_are_built_again_with_all_that_was_acknowledged() 
     let kinds: [Fault; 3] = [
         ("the store emptied and restarted", empty_the_store),
         ("the store restored", restore_the_store),
-        // Only where rounds are asked for: what a node was moving when it was killed, and programs removed afterwards, may
-        // be there again (docs/SHARED_TIER.md), and the ledger takes that for wrong.
         ("a node killed, the store emptied", kill_a_node_and_empty_the_store),
     ];
     survive(LOSES, &kinds, rounds(1).div_ceil(3));
 }
 
-/// Longer than its lease, so that the other node may move what it has open: each kind has its turn, and beyond that it
-/// is one round in thirty, as each takes so long.
+/// Of those that take longer than a lease, one round in thirty, as each takes so long.
+fn long_rounds() -> u64 {
+    rounds(0).div_ceil(30).max(1)
+}
+
+/// Longer than its lease, so that the other node may move what it has open.
 #[test]
 fn i15_a_node_that_stands_still_longer_than_its_lease_does_no_harm() {
-    let kinds: [Fault; 2] = [
-        ("a node stands still longer than its lease", |faults, _, random| {
-            let node = random.below(2);
-            faults.allow_errors(node);
-            faults.stand_still(node, Duration::from_secs(32 + random.below(4) as u64));
-        }),
-        ("the store stands still longer than a lease", |faults, store, random| {
+    let kinds: [Fault; 1] = [("a node stands still longer than its lease", |faults, _, random| {
+        let node = random.below(2);
+        faults.allow_errors(node);
+        faults.stand_still(node, Duration::from_secs(32 + random.below(4) as u64));
+    })];
+    survive("a node longer than its lease", &kinds, long_rounds());
+}
+
+#[test]
+fn i15_a_store_that_stands_still_longer_than_leases_loses_nothing() {
+    let kinds: [Fault; 1] =
+        [("the store stands still longer than a lease", |faults, store, random| {
             faults.allow_errors(0);
             faults.allow_errors(1);
             store.signal(Signal::STOP);
             pause(random, 31_000, 36_000);
             store.signal(Signal::CONT);
-        }),
-    ];
-    // The second kind has its turn where rounds are asked for: beside two other suites, the names could once not be read for
-    // a moment when its round was over, which is not explained.
-    let count = rounds(0).div_ceil(30).max(kinds.len() as u64 - 1);
-    survive("longer than leases", &kinds, count);
+        })];
+    survive("a store longer than leases", &kinds, long_rounds());
 }

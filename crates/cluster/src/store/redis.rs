@@ -5,6 +5,7 @@
 //! delayed request finds the version that it expects. Each session has a list of messages, on which it waits.
 
 mod cluster;
+mod connection;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod keys;
@@ -24,10 +25,11 @@ use halocline_cache::coherence::SharedFile;
 use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
-use redis::{Connection, FromRedisValue, Script, ScriptInvocation};
+use redis::{FromRedisValue, Script, ScriptInvocation};
 
 use super::coding;
 use super::{LEASE_MAX, Lease, Reading, Result, Roll, Store, StoreError, Swap};
+use connection::Connection;
 use keys::{Keys, file_of, named};
 use scripts::{FileScripts, MemberScripts};
 use server::{Server, TIMEOUT, info_of};
@@ -78,7 +80,7 @@ fn urls_of(urls: &str) -> Result<Vec<&str>> {
 fn is_cluster(urls: &[&str], password: Option<&str>) -> Result<bool> {
     let mut failed = None;
     for url in urls {
-        match is_of_cluster(&Server::new(info_of(url, password)?)?) {
+        match is_of_cluster(&Server::new(info_of(url, password)?)) {
             Ok(true) => return Ok(true),
             Ok(false) if urls.len() == 1 => return Ok(false),
             Ok(false) => {
@@ -137,7 +139,7 @@ impl RedisStore {
     pub fn connect(url: &str, password: Option<&str>, origin: &str) -> Result<Self> {
         check_name(origin)?;
         let store = Self {
-            server: Server::new(info_of(url, password)?)?,
+            server: Server::new(info_of(url, password)?),
             keys: Keys::new(origin),
             listening: Mutex::default(),
             receiving: Mutex::default(),

@@ -7,4 +7,5 @@ mod idle;
 mod keeping;
 mod memory;
 mod server;
+mod stops;
 mod world;

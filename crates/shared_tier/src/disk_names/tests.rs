@@ -1,6 +1,9 @@
 //! Two nodes change one name in the store, and follow on the disk in the other order.
 
+use std::collections::BTreeSet;
+
 use halocline_model::namespace::{Flags, Name};
+use halocline_vfs::SetAttr;
 
 use super::*;
 use crate::repair::tests::{Node as Tier, World};
@@ -14,10 +17,12 @@ fn nodes(world: &World) -> (Tier, Tier) {
 }
 
 /// Before and in the store, as a rename of a directory begins.
-fn begin(node: &Tier, directory: u64, from: &str, to: &str) {
-    let step = DirectoryStep { number: directory, name: Name::from(from) };
-    node.places.begin_rename(&[step]).unwrap();
-    node.names.rename(&Tier::entry(1, from), &Tier::entry(1, to), Flags::Replace).unwrap();
+fn begin(node: &Tier, directory: u64, from: (u64, &str), to: (u64, &str)) -> RenameNotes {
+    let [was, is] = [from, to].map(|(above, name)| (above, Name::from(name)));
+    let notes = node.places.begin_rename(directory, (was.0, &was.1), (is.0, &is.1)).unwrap();
+    let [from, to] = [from, to].map(|(above, name)| Tier::entry(above, name));
+    node.names.rename(&from, &to, Flags::Replace).unwrap();
+    notes
 }
 
 #[test]
@@ -25,11 +30,11 @@ fn a_directory_ends_where_the_store_has_it_whoever_is_last_on_the_disk() {
     let world = World::new();
     let (one, two) = nodes(&world);
     let directory = one.mkdir(1, "a").unwrap();
-    begin(&one, directory, "a", "b");
-    begin(&two, directory, "b", "c");
-    disk(&two).renamed(Number(directory), &Tier::entry(1, "c"), None).unwrap();
+    let of_one = begin(&one, directory, (1, "a"), (1, "b"));
+    let of_two = begin(&two, directory, (1, "b"), (1, "c"));
+    disk(&two).renamed(of_two, &Tier::entry(1, "c"), None).unwrap();
     assert!(world.at("shared/c").is_dir());
-    disk(&one).renamed(Number(directory), &Tier::entry(1, "b"), None).unwrap();
+    disk(&one).renamed(of_one, &Tier::entry(1, "b"), None).unwrap();
     assert!(world.at("shared/c").is_dir() && !world.at("shared/b").exists());
     one.create(directory, "f", "text").unwrap();
     assert!(world.repair(false).is_clean());
@@ -40,11 +45,11 @@ fn a_directory_that_was_removed_before_the_disk_had_its_name_is_gone_from_it() {
     let world = World::new();
     let (one, two) = nodes(&world);
     let directory = one.mkdir(1, "a").unwrap();
-    begin(&one, directory, "a", "b");
+    let notes = begin(&one, directory, (1, "a"), (1, "b"));
     two.names.remove_directory(&Tier::entry(1, "b")).unwrap();
     let step = DirectoryStep { number: directory, name: Name::from("b") };
     two.places.remove_directory(&[step]).unwrap();
-    disk(&one).renamed(Number(directory), &Tier::entry(1, "b"), None).unwrap();
+    disk(&one).renamed(notes, &Tier::entry(1, "b"), None).unwrap();
     assert!(!world.at("shared/a").exists() && !world.at("shared/b").exists());
     world.forget();
     world.repair(true);
@@ -97,4 +102,98 @@ fn a_removed_directory_goes_from_the_ssd_of_the_node_that_removes_it() {
     assert!(!world.at("shared/d").exists() && world.at("n1/ssd/d").is_dir());
     one.places.remove_directory(&[step]).unwrap();
     assert!(!world.at("n1/ssd/d").exists());
+}
+
+#[test]
+fn a_directory_is_found_while_those_that_it_leaves_and_comes_to_are_renamed() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let [here, there] = ["here", "there"].map(|name| one.mkdir(1, name).unwrap());
+    let directory = one.mkdir(here, "a").unwrap();
+    let notes = begin(&one, directory, (here, "a"), (there, "b"));
+    two.rename((1, "here"), (there, "elsewhere")).unwrap();
+    two.rename((1, "there"), (1, "moved")).unwrap();
+    // Neither of them knows it by its path.
+    for node in [&world.node_until("n1", 2, i64::MAX), &two, &one] {
+        node.places.set_directory_attributes(directory, &SetAttr::default()).unwrap();
+    }
+    disk(&one).renamed(notes, &Tier::entry(there, "b"), None).unwrap();
+    assert!(world.at("shared/moved/b").is_dir() && world.at("shared/moved/elsewhere").is_dir());
+    assert!(world.repair(false).is_clean());
+}
+
+#[test]
+fn directories_that_change_places_above_each_other_follow() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let above = one.mkdir(1, "above").unwrap();
+    let below = one.mkdir(above, "below").unwrap();
+    let first = begin(&one, below, (above, "below"), (1, "below"));
+    // On the disk that would put it below itself, as long as the first is not done.
+    let second = begin(&two, above, (1, "above"), (below, "above"));
+    disk(&two).renamed(second, &Tier::entry(below, "above"), None).unwrap();
+    disk(&one).renamed(first, &Tier::entry(1, "below"), None).unwrap();
+    assert!(world.at("shared/below/above").is_dir());
+    assert!(world.repair(false).is_clean());
+}
+
+#[test]
+fn a_removed_directory_goes_though_another_was_still_to_leave_it() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let above = one.mkdir(1, "above").unwrap();
+    let directory = one.mkdir(above, "a").unwrap();
+    let notes = begin(&one, directory, (above, "a"), (1, "a"));
+    two.names.remove_directory(&Tier::entry(1, "above")).unwrap();
+    let step = DirectoryStep { number: above, name: Name::from("above") };
+    two.places.remove_directory(&[step]).unwrap();
+    assert!(!world.at("shared/above").exists() && world.at("shared/a").is_dir());
+    disk(&one).renamed(notes, &Tier::entry(1, "a"), None).unwrap();
+    assert!(world.repair(false).is_clean());
+}
+
+/// Regression: one that nobody had followed on the disk was there under its old name after the names were built again, and the
+/// empty one that it had replaced was, too.
+#[test]
+fn what_a_node_left_half_done_it_does_after_its_next_mount() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let directory = one.mkdir(1, "a").unwrap();
+    let replaced = one.mkdir(1, "b").unwrap();
+    let (a, b) = (Name::from("a"), Name::from("b"));
+    let of_replaced = one.places.begin_rename(replaced, (1, &b), (1, &a)).unwrap();
+    drop((begin(&one, directory, (1, "a"), (1, "b")), of_replaced));
+    let none = BTreeSet::new();
+    assert_eq!(two.places.finish_renames(&none).unwrap(), none, "it is not the other's");
+    assert!(world.at("shared/a").is_dir());
+    let again = world.node("n1");
+    let left = again.places.finish_renames(&none).unwrap();
+    assert!(!world.at("shared/a").exists());
+    assert_eq!(left.len(), 2, "the store may still do what it was asked");
+    assert_eq!(again.places.finish_renames(&left).unwrap(), none);
+    assert_eq!(std::fs::read_dir(world.at("shared/.halocline/renaming")).unwrap().count(), 0);
+    world.forget();
+    world.repair(true);
+    let tree: Vec<String> = world.tree().into_keys().collect();
+    assert_eq!(tree, ["/b"]);
+}
+
+/// Regression: it stayed on the disk where another node had renamed one above it, and was there again after a rebuild.
+#[test]
+fn what_is_removed_or_replaced_goes_from_the_disk_though_its_way_is_out_of_date() {
+    let world = World::new();
+    let (one, two) = nodes(&world);
+    let [folder, from] = ["here", "from"].map(|name| one.mkdir(1, name).unwrap());
+    let [removed, replaced] = ["a", "b"].map(|name| one.mkdir(folder, name).unwrap());
+    let one = world.node_until("n1", 2, i64::MAX);
+    two.rename((1, "here"), (1, "there")).unwrap();
+    let here = DirectoryStep { number: folder, name: Name::from("here") };
+    one.names.remove_directory(&Tier::entry(folder, "a")).unwrap();
+    let step = DirectoryStep { number: removed, name: Name::from("a") };
+    one.places.remove_directory(&[here.clone(), step]).unwrap();
+    begin(&one, from, (1, "from"), (folder, "b"));
+    one.places.rename_directory(from, &[here], &Name::from("b"), Some(replaced)).unwrap();
+    let left = std::fs::read_dir(world.at("shared/there")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["b"]);
 }

@@ -102,6 +102,52 @@ fn a_move_that_dies_at_any_step_loses_nothing() {
     }
 }
 
+/// Regression: the copy of which the store knows nothing stayed, and was a file again when the names were built from the disks.
+#[test]
+fn a_file_that_is_removed_after_its_mover_died_does_not_come_back() {
+    let cases = [(SHARED, false), (SHARED, true), (SSD, false), (SSD, true)];
+    for (tier, is_written) in cases {
+        for steps in 0.. {
+            let (world, at) = world();
+            if tier == SSD {
+                assert!(matches!(go(&world.node("n1"), 1, &at, SHARED), Ok(Moved::Done(_))));
+            }
+            let moved = go(&world.node_until("n1", 2, steps), 2, &at, tier);
+            let case = format!("to {tier}, step {steps}, {is_written}, {moved:?}");
+            let other = world.node_until("n2", 3, i64::MAX);
+            if is_written {
+                let found = other.names.lookup(&at).unwrap();
+                let place = found.attributes.location.unwrap();
+                other.places.open_file(&place, found.inode.0, OFlags::WRONLY).unwrap();
+            }
+            other.unlink(at.directory.0, "f").unwrap();
+            let removed = world.tree();
+            assert!(!removed.contains_key("/a/f"), "{case}: {removed:?}");
+            world.forget();
+            let report = world.repair(true);
+            assert_eq!(world.tree(), removed, "{case}: {report:?}");
+            assert!(world.repair(false).is_clean(), "{case}: {:?}", world.repair(false));
+            if matches!(moved, Ok(Moved::Done(_))) && steps > 60 {
+                break;
+            }
+        }
+    }
+}
+
+/// What a check leaves alone is no copy that never arrived, also if the store forgets everything later.
+#[test]
+fn the_copy_that_a_check_leaves_is_a_file_from_then_on() {
+    for steps in 0..60 {
+        let (world, at) = world();
+        let before = world.tree();
+        let _dies = go(&world.node_until("n1", 2, steps), 2, &at, SHARED);
+        world.repair(true);
+        world.forget();
+        let report = world.repair(true);
+        assert_eq!(world.tree(), before, "step {steps}: {report:?}");
+    }
+}
+
 /// Whoever opens a file while it is moved gets the copy that stays, at whichever step he comes; also if the mover dies then, and the store
 /// forgets everything.
 #[test]

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use halocline_cluster::names::NAME_BYTES_MAX;
+use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::Name;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::xattr;
@@ -23,6 +24,8 @@ const NAME: &[u8] = b"user.halocline.name.";
 pub(crate) const LEAVING: &str = "user.halocline.leaving";
 /// The move that the new copy of a file arrives by.
 pub(crate) const ARRIVING: &str = "user.halocline.arriving";
+/// Where the old copy is by which the new one came, until that is removed: `TIER/BASE/NODE/PATH`, without a node on the shared disk.
+const FROM: &str = "user.halocline.from";
 
 /// A number that something has, if it has one.
 pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
@@ -36,6 +39,28 @@ pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
 /// Gives something a number.
 pub(crate) fn set_number(fd: &impl AsFd, what: &str, number: u64) -> Result<()> {
     xattr::set_on(fd, OsStr::new(what), number.to_string().as_bytes(), 0)
+}
+
+/// Notes on the new copy of a file where its old one is.
+pub(crate) fn set_from(fd: &impl AsFd, from: &Location) -> Result<()> {
+    let Location { node, tier, base, path } = from;
+    let begin = format!("{tier}/{base}/{}/", node.as_deref().unwrap_or_default());
+    xattr::set_on(fd, OsStr::new(FROM), &[begin.as_bytes(), path.as_bytes()].concat(), 0)
+}
+
+/// Where the old copy of a file may be.
+pub(crate) fn from(fd: &impl AsFd) -> Option<Location> {
+    let value = xattr::get_on(fd, OsStr::new(FROM)).ok()?;
+    let mut parts = value.splitn(4, |byte| *byte == b'/');
+    let mut text = || std::str::from_utf8(parts.next()?).ok();
+    let (tier, base, node) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
+    let node = (!node.is_empty()).then(|| node.to_owned());
+    Some(Location { node, tier, base, path: RelativePath::new(parts.next()?)? })
+}
+
+/// The old copy is removed.
+pub(crate) fn clear_from(fd: &impl AsFd) -> Result<()> {
+    clear(fd, FROM)
 }
 
 /// Takes a mark away. It is no error if it is not there.
@@ -133,6 +158,24 @@ pub(crate) fn set_names(fd: &impl AsFd, names: &[(u64, Name)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_old_copy_of_a_file_is_where_its_new_one_says() {
+        let scratch = tempfile::tempfile().unwrap();
+        assert_eq!(from(&scratch), None);
+        let path = RelativePath::new(b"a/b c").unwrap();
+        for (node, tier, base) in [(Some("n1".to_owned()), 0, 1), (None, 1, 77)] {
+            let place = Location { node, tier, base, path: path.clone() };
+            set_from(&scratch, &place).unwrap();
+            assert_eq!(from(&scratch), Some(place));
+        }
+        for wrong in ["", "1/2/n", "1/2/n/", "1/2/n/../a", "x/2/n/a", "1/x/n/a", "1/2/n//a"] {
+            xattr::set_on(&scratch, OsStr::new(FROM), wrong.as_bytes(), 0).unwrap();
+            assert_eq!(from(&scratch), None, "{wrong:?}");
+        }
+        clear_from(&scratch).unwrap();
+        clear_from(&scratch).unwrap();
+    }
 
     #[test]
     fn what_others_wrote_is_no_number_and_no_name() {

@@ -2,7 +2,8 @@
 //!
 //! The old copy gets a mark with the number of the move before the new one has a name, and the new one is named with that number. Whoever
 //! writes either takes its mark away first. So of two copies the one without a mark is right, and two with the same
-//! number are the same.
+//! number are the same. The new one loses its mark, durably, before the old one is removed: one with a mark that is alone is of a
+//! file that was removed since, or is to be. It says where the old one is, for whoever removes the file before that is gone.
 
 use std::fs::File;
 
@@ -32,6 +33,15 @@ pub(crate) struct Source {
     file: File,
     pub(crate) stat: Stat,
     number: u64,
+    place: Place,
+}
+
+/// A file that was copied: its new copy.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    /// It may be renamed meanwhile.
+    file: File,
+    pub(crate) place: Place,
 }
 
 impl Source {
@@ -58,7 +68,7 @@ impl Places {
             // With what programs wrote: the copy is made of what is durable.
             tree.step("syncing a file that is moved", || fsync(&file))?;
             let stat = stat_descriptor(&fd)?;
-            Ok(Source { file, stat, number })
+            Ok(Source { file, stat, number, place: place.clone() })
         })
     }
 
@@ -80,7 +90,7 @@ impl Places {
         (near, name): (&[DirectoryStep], &Name),
         inode: u64,
         goes_on: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<Place> {
+    ) -> Result<Arrived> {
         let directory = near.last().map_or(ROOT.0, |step| step.number);
         let (tree, above) = self.directory_on(tier, near)?;
         let fresh = fresh("m", inode);
@@ -90,7 +100,8 @@ impl Places {
             attributes(tree, source, &to)?;
             tree.step("marking a copy", || {
                 marks::set_number(&to, marks::INODE, inode)?;
-                marks::set_number(&to, marks::ARRIVING, source.number)
+                marks::set_number(&to, marks::ARRIVING, source.number)?;
+                marks::set_from(&to, &source.place)
             })?;
             mode_and_times(tree, source, &to)?;
             tree.step("syncing a copy", || fsync(&to))?;
@@ -106,7 +117,7 @@ impl Places {
             self.remove(&place, inode)?;
             return Err(error);
         }
-        Ok(place)
+        Ok(Arrived { file: to, place })
     }
 
     /// A second sync of the file: its list of names may have been set when it was named.
@@ -116,8 +127,11 @@ impl Places {
         tree.sync_above(path)
     }
 
-    /// The store has the new place: the old copy goes, and then the mark of the new one.
-    pub(crate) fn end_move(&self, from: &Place, to: &Place, inode: u64) -> Result<()> {
+    /// The store has the new place: the mark of the new copy goes, and then the old one.
+    pub(crate) fn end_move(&self, from: &Place, to: &Arrived, inode: u64) -> Result<()> {
+        let tree = self.shared_tree();
+        tree.step("taking the mark of a move away", || marks::clear(&to.file, marks::ARRIVING))?;
+        tree.step("syncing a copy", || fsync(&to.file))?;
         let removed = self.find(from, inode, |tree, _, path| {
             tree.unlink(&path, rustix::fs::AtFlags::empty())?;
             tree.sync_above(&path)
@@ -126,14 +140,35 @@ impl Places {
             Err(error) if error.errno() == libc::ENOENT => {}
             other => other?,
         }
-        let unmarked = self.find(to, inode, |tree, fd, _| {
-            tree.step("taking the mark of a move away", || marks::clear(&fd, marks::ARRIVING))
-        });
-        match unmarked {
-            // It was renamed or removed since. The mark of the only copy means nothing.
-            Err(error) if error.errno() == libc::ENOENT => Ok(()),
-            other => other,
+        tree.step("taking the mark of a move away", || marks::clear_from(&to.file))
+    }
+
+    /// Removes a file that lost its last name, and the copy by which it came here, if whoever moved it left that. It is no error if it is
+    /// gone.
+    ///
+    /// # Errors
+    /// As [`Places::remove`].
+    pub(crate) fn remove_all(&self, place: &Place, inode: u64) -> Result<()> {
+        let left = match self.find(place, inode, |_, fd, _| {
+            Ok(marks::from(&fd).zip(Some(stat_descriptor(&fd)?.raw.st_uid)))
+        }) {
+            Err(error) if error.errno() == libc::ENOENT => return Ok(()),
+            left => left?,
+        };
+        if let Some((left, owner)) = left.filter(|(left, _)| left != place) {
+            let removed = self.find(&left, inode, |tree, fd, path| {
+                // Its owner may have written there what he wants.
+                let is_left = marks::number(&fd, marks::LEAVING).is_some()
+                    && stat_descriptor(&fd)?.raw.st_uid == owner;
+                if is_left { tree.unlink(&path, rustix::fs::AtFlags::empty()) } else { Ok(()) }
+            });
+            match removed {
+                Err(error) if error.errno() == libc::ENOENT => {}
+                Err(error) => tracing::warn!(%error, ?left, "an old copy of a removed file stays"),
+                Ok(()) => {}
+            }
         }
+        self.remove(place, inode)
     }
 }
 

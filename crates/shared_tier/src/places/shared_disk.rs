@@ -1,51 +1,71 @@
 //! Directories on the shared disk, which are renamed there as in the store, and are known by their numbers.
 //!
-//! What must hold: a directory that a node was renaming when it died is still found. Before it is renamed, a link in
-//! `.halocline/renaming`, whose name is its number, leads to where it was.
+//! What must hold: wherever a directory is on the disk, that is where the store has it, or where a note ([`notes`]) says that it
+//! may be. So it is found, whoever is renaming it or died when doing so. For that:
+//! - Who renames notes the directory's old and new position before the store's rename, and each further position before the
+//!   disk's. What is moved goes to where the store had it in that moment.
+//! - Notes are taken away by whoever made them, once the disk has had the directory where the store has it. Who changes the store after
+//!   that has noted what the store had before, which is where the directory is.
 
+mod notes;
+
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::{Name, ROOT};
+use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, Uid, chmodat, chownat, mknodat, readlinkat, statat, symlinkat,
-    unlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, mknodat, openat, statat,
+    symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::tree::{FoundDirectory, Tree, candidates, kind};
 use super::{Directories, DirectoryStep, marks};
+use notes::{Noted, Notes};
+
+pub(crate) use notes::Position;
+pub use notes::RenameNotes;
 
 /// The most paths of directories that are remembered.
 const REMEMBERED_MAX: usize = 1 << 16;
 /// How often a directory is looked for that others rename meanwhile: two seconds in all.
-const TRIES: u32 = 40;
-/// How long it is waited the first time; then twice as long each time, up to `PAUSE_MAX`.
+const TRIES: u32 = 44;
+/// How often at once: each time in vain somebody else has renamed it.
+const AT_ONCE: u32 = 4;
+/// How long it is waited the first time after that; then twice as long each time, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
+/// How many notes are followed to one directory, each in a directory that is renamed itself.
+const NOTES_MAX: u32 = 16;
+/// How often it is tried to put a directory where others rename it to.
+const SETTLED_AFTER: u32 = 8;
 
 /// The shared disk.
 #[derive(Debug)]
 pub(crate) struct SharedDisk {
     pub(crate) tree: Tree,
-    renaming: PrivateDir,
+    notes: Notes,
     directories: Arc<dyn Directories>,
     /// Where directories were seen last. What is here may be wrong: the number is compared at each use.
     remembered: Mutex<FxHashMap<u64, RelativePath>>,
 }
 
 impl SharedDisk {
-    pub(crate) fn new(tree: Tree, directories: Arc<dyn Directories>) -> Result<Self> {
-        let renaming = tree.private.sub("renaming")?;
-        Ok(Self { tree, renaming, directories, remembered: Mutex::default() })
+    pub(crate) fn new(tree: Tree, node: &str, directories: Arc<dyn Directories>) -> Result<Self> {
+        let notes = Notes::new(&tree, node)?;
+        Ok(Self { tree, notes, directories, remembered: Mutex::default() })
     }
 
     /// The directory with a number. `near` are the steps to it, if the caller knows some.
@@ -65,22 +85,16 @@ impl SharedDisk {
         }
         // Others may rename it, or one above, again and again meanwhile.
         for again in 0..TRIES {
-            if again > 0 {
-                thread::sleep(PAUSE.saturating_mul(1 << again.min(16)).min(PAUSE_MAX));
+            if let Some(slow) = again.checked_sub(AT_ONCE) {
+                thread::sleep(PAUSE.saturating_mul(1 << slow.min(16)).min(PAUSE_MAX));
             }
             let steps = self.directories.steps(number)?;
             if let Some(found) = self.look(number, Some(&steps))? {
                 return Ok(found);
             }
-            if let Some(found) = self.being_renamed(number)? {
+            let noted = self.notes.all()?;
+            if let Some(found) = self.by_notes(number, &steps, &noted, NOTES_MAX)? {
                 return Ok(found);
-            }
-            // One above it may be where a rename that was not finished has left it.
-            if let Some((at, above)) = self.below_one_being_renamed(&steps)? {
-                let found = self.tree.find_below(above, &steps[at..])?;
-                if let Some(found) = found {
-                    return Ok(found);
-                }
             }
         }
         Err(Error::Cluster {
@@ -118,32 +132,70 @@ impl SharedDisk {
         remembered.insert(number, path);
     }
 
-    /// A directory that somebody was renaming, where it was before.
-    fn being_renamed(&self, number: u64) -> Result<Option<FoundDirectory>> {
-        let Some(path) = self.renamed_from(number)? else { return Ok(None) };
-        let found = self.tree.directory_at(Some(&path), number)?;
-        Ok(found.map(|fd| (fd, Some(path))))
-    }
-
-    /// The lowest directory of some steps that somebody was renaming, and how many steps lead to it.
-    fn below_one_being_renamed(
+    /// A directory that is renamed, or that is below such a one. `steps` are those that the store has.
+    fn by_notes(
         &self,
+        number: u64,
         steps: &[DirectoryStep],
-    ) -> Result<Option<(usize, FoundDirectory)>> {
+        noted: &Noted<'_>,
+        notes_max: u32,
+    ) -> Result<Option<FoundDirectory>> {
+        if let Some(found) = self.at_a_note(number, noted, notes_max)? {
+            return Ok(Some(found));
+        }
+        // The lowest one above it that is noted.
         for (at, step) in steps.iter().enumerate().rev() {
-            if let Some(found) = self.being_renamed(step.number)? {
-                return Ok(Some((at + 1, found)));
+            if step.number != number
+                && let Some(above) = self.at_a_note(step.number, noted, notes_max)?
+                && let Some(found) = self.tree.find_below(above, &steps[at + 1..])?
+            {
+                return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
-    /// Where a directory was before it was renamed by somebody who has not finished.
-    fn renamed_from(&self, number: u64) -> Result<Option<RelativePath>> {
-        match readlinkat(&self.renaming, number.to_string(), Vec::new()) {
-            Ok(target) => Ok(RelativePath::new(target.as_bytes())),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(errno.into()),
+    /// A directory where a note says that it may be.
+    fn at_a_note(
+        &self,
+        number: u64,
+        noted: &Noted<'_>,
+        notes_max: u32,
+    ) -> Result<Option<FoundDirectory>> {
+        let Some(notes_max) = notes_max.checked_sub(1) else { return Ok(None) };
+        for (directory, name) in noted.positions(number)? {
+            let above = if directory == ROOT.0 {
+                Some((self.tree.look(None)?, None))
+            } else {
+                self.without_waiting(directory, noted, notes_max)?
+            };
+            let step = DirectoryStep { number, name };
+            if let Some(above) = above
+                && let Some(found) = self.tree.child(&above, &step)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn without_waiting(
+        &self,
+        number: u64,
+        noted: &Noted<'_>,
+        notes_max: u32,
+    ) -> Result<Option<FoundDirectory>> {
+        if let Some(found) = self.look(number, None)? {
+            return Ok(Some(found));
+        }
+        match self.directories.steps(number) {
+            // It is gone from the store.
+            Err(error) if error.errno() == libc::ENOENT => Ok(None),
+            Err(error) => Err(error),
+            Ok(steps) => match self.look(number, Some(&steps))? {
+                Some(found) => Ok(Some(found)),
+                None => self.by_notes(number, &steps, noted, notes_max),
+            },
         }
     }
 
@@ -163,34 +215,21 @@ impl SharedDisk {
         Ok(())
     }
 
-    /// Before the store's rename: the directory is found afterwards, whatever happens.
-    pub(crate) fn begin_rename(&self, number: u64, near: Option<&[DirectoryStep]>) -> Result<()> {
-        let (_, path) = self.find(number, near)?;
-        let path = path.ok_or(Errno::BUSY)?;
-        let name = number.to_string();
-        for _ in 0..TRIES {
-            let link = || symlinkat(path.as_path(), &self.renaming, &name);
-            match self.tree.step("noting a directory's old path", link) {
-                Ok(()) => return Ok(()),
-                Err(error) if error.errno() == libc::EEXIST => {}
-                Err(error) => return Err(error),
-            }
-            // Somebody else renames it, or died when doing so: what is noted is right, or is put right.
-            match self.renamed_from(number)? {
-                Some(noted) if noted == path => return Ok(()),
-                _ => self.end_rename(number)?,
-            }
-        }
-        Err(Errno::BUSY.into())
+    /// Before a rename in the store: the directory is found afterwards, whatever happens.
+    pub(crate) fn begin_rename(&self, number: u64, positions: &[Position]) -> Result<RenameNotes> {
+        let mut notes = self.notes.begin(number);
+        self.notes.add(&self.tree, &mut notes, positions)?;
+        Ok(notes)
     }
 
-    /// The rename was not made, or is done.
-    pub(crate) fn end_rename(&self, number: u64) -> Result<()> {
-        let remove = || unlinkat(&self.renaming, number.to_string(), AtFlags::empty());
-        match self.tree.step("forgetting a directory's old path", remove) {
-            Err(error) if error.errno() == libc::ENOENT => Ok(()),
-            other => other,
-        }
+    /// The same for one more position, to which the store has renamed it meanwhile.
+    pub(crate) fn note(&self, notes: &mut RenameNotes, position: Position) -> Result<()> {
+        self.notes.add(&self.tree, notes, &[position])
+    }
+
+    /// The rename was not made, or the disk has followed.
+    pub(crate) fn end_rename(&self, notes: &RenameNotes) -> Result<()> {
+        self.notes.end(&self.tree, notes)
     }
 
     /// After the store's rename: the directory gets its name on the disk, too. `replaced` is the number of the empty
@@ -204,47 +243,132 @@ impl SharedDisk {
     ) -> Result<()> {
         let to = near.last().map_or(ROOT.0, |step| step.number);
         let above = self.find(to, Some(near))?;
+        if let Some(replaced) = replaced {
+            let gone = DirectoryStep { number: replaced, name: name.clone() };
+            self.remove(replaced, &[near, &[gone]].concat())?;
+        }
         let there = DirectoryStep { number, name: name.clone() };
         if let Some((_, Some(path))) = self.tree.child(&above, &there)? {
             // It was done already, by whoever met it half done.
             self.remember(number, path);
-            return self.end_rename(number);
+            return Ok(());
         }
-        let (_, from) = match self.being_renamed(number)? {
-            Some(found) => found,
-            None => self.find(number, None)?,
-        };
+        self.put_into(&above, &there)
+    }
+
+    /// Renames a directory, wherever it is, to a name in another one. It is noted, there and here.
+    fn put_into(&self, above: &FoundDirectory, step: &DirectoryStep) -> Result<()> {
+        let (_, from) = self.find(step.number, None)?;
         let from = from.ok_or(Errno::BUSY)?;
-        if let Some(replaced) = replaced {
-            let gone = DirectoryStep { number: replaced, name: name.clone() };
-            if let Some((_, Some(path))) = self.tree.child(&above, &gone)? {
-                self.remove_at(&path)?;
-            }
-        }
-        let mut tried = Err(Errno::EXIST.into());
-        for name in candidates(name, number) {
-            tried = self.tree.rename(&from, &above, &name);
-            if !tried.as_ref().is_err_and(|error| error.errno() == libc::EEXIST) {
+        let mut put = Err(Errno::EXIST.into());
+        for name in candidates(&step.name, step.number) {
+            put = self.tree.rename(&from, above, &name);
+            if !put.as_ref().is_err_and(|error: &Error| error.errno() == libc::EEXIST) {
                 break;
             }
         }
-        self.remember(number, tried?);
-        self.end_rename(number)
+        let path = put?;
+        if self.tree.directory_at(Some(&path), step.number)?.is_none() {
+            // Another directory had its old name by then: it goes back, if it is still there.
+            let above = (self.tree.parent_of(&from)?, from.as_path().parent().and_then(relative));
+            self.tree.rename(&path, &above, &Name::from(from.last()))?;
+            return Err(Errno::BUSY.into());
+        }
+        self.remember(step.number, path);
+        Ok(())
+    }
+
+    /// Puts a directory where the store has it, after all above it, whoever was about to; one that the store does not have goes.
+    pub(crate) fn settle(&self, number: u64) -> Result<()> {
+        for _ in 0..SETTLED_AFTER {
+            let steps = match self.directories.steps(number) {
+                Err(error) if error.errno() == libc::ENOENT => return self.remove(number, &[]),
+                steps => steps?,
+            };
+            let put = self.put_all(&steps)?;
+            if self.directories.steps(number).is_ok_and(|now| now == steps) {
+                return put.iter().try_for_each(|notes| self.end_rename(notes));
+            }
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// From the root on, so that nothing is put into what is below it.
+    fn put_all(&self, steps: &[DirectoryStep]) -> Result<Vec<RenameNotes>> {
+        let (mut above, mut directory): (FoundDirectory, _) =
+            ((self.tree.look(None)?, None), ROOT.0);
+        let mut put = Vec::new();
+        for step in steps {
+            above = if let Some(found) = self.tree.child(&above, step)? {
+                found
+            } else {
+                put.push(self.begin_rename(step.number, &[(directory, step.name.clone())])?);
+                self.put_into(&above, step)?;
+                self.tree.child(&above, step)?.ok_or(Errno::BUSY)?
+            };
+            directory = step.number;
+        }
+        Ok(put)
+    }
+
+    /// Settles what this node has left half done. Notes that were there `before` go: what the store was asked for then was done by
+    /// now, if it is ever done. Answers those that are there now.
+    pub(crate) fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        let mut left = BTreeSet::new();
+        let mut notes = self.notes.left()?;
+        // Those that are gone leave their names to others.
+        notes.sort_by_cached_key(|(number, _)| self.directories.steps(*number).is_ok());
+        for (number, note) in notes {
+            self.settle(number)?;
+            if before.contains(&note) {
+                self.notes.remove(&self.tree, &note)?;
+            } else {
+                left.insert(note);
+            }
+        }
+        Ok(left)
     }
 
     /// Removes a directory. One in which something is left that no name leads to stays, for a check.
     pub(crate) fn remove(&self, number: u64, near: &[DirectoryStep]) -> Result<()> {
-        if let Some((_, Some(path))) = self.look(number, Some(near))? {
+        let found = match self.look(number, Some(near))? {
+            Some(found) => Some(found),
+            None => match self.in_its_parent(near)? {
+                Some(found) => Some(found),
+                None => self.at_a_note(number, &self.notes.all()?, NOTES_MAX)?,
+            },
+        };
+        if let Some((_, Some(path))) = found {
             self.remove_at(&path)?;
         }
         self.remembered.lock().remove(&number);
         Ok(())
     }
 
+    /// The last of some steps, of which those above may be out of date.
+    fn in_its_parent(&self, near: &[DirectoryStep]) -> Result<Option<FoundDirectory>> {
+        let Some((last, above)) = near.split_last() else { return Ok(None) };
+        match self.find(above.last().map_or(ROOT.0, |step| step.number), None) {
+            Ok(above) => self.tree.child(&above, last),
+            Err(error) if error.errno() == libc::ENOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn remove_at(&self, path: &RelativePath) -> Result<()> {
-        match self.tree.unlink(path, AtFlags::REMOVEDIR) {
+        let mut removed = self.tree.unlink(path, AtFlags::REMOVEDIR);
+        let is_full = |removed: &Result<()>| {
+            removed
+                .as_ref()
+                .is_err_and(|error| matches!(error.errno(), libc::ENOTEMPTY | libc::EEXIST))
+        };
+        // Directories that were renamed to elsewhere, and are still here on the disk.
+        if is_full(&removed) && self.settle_children(path)? {
+            removed = self.tree.unlink(path, AtFlags::REMOVEDIR);
+        }
+        match removed {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
-            Err(error) if matches!(error.errno(), libc::ENOTEMPTY | libc::EEXIST) => {
+            removed if is_full(&removed) => {
                 tracing::warn!(
                     directory = %path,
                     "a directory that was removed has something left in it on the shared disk; \
@@ -254,6 +378,23 @@ impl SharedDisk {
             }
             other => other,
         }
+    }
+
+    /// Whether there were directories with numbers.
+    fn settle_children(&self, path: &RelativePath) -> Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(self.tree.look(Some(path))?, ".", flags, Mode::empty())?;
+        let mut are_there = false;
+        for name in beneath::names(dir)? {
+            let Some(below) = RelativePath::below(Some(path), name.as_bytes()) else { continue };
+            let number =
+                self.tree.look(Some(&below)).map(|fd| marks::number(&fd, marks::DIRECTORY));
+            if let Ok(Some(number)) = number {
+                self.settle(number)?;
+                are_there = true;
+            }
+        }
+        Ok(are_there)
     }
 
     /// Makes a symbolic link.
@@ -342,6 +483,10 @@ impl SharedDisk {
         debug_assert!(number == ROOT.0 || marks::number(&fd, marks::DIRECTORY) == Some(number));
         Ok(fd)
     }
+}
+
+fn relative(path: &Path) -> Option<RelativePath> {
+    RelativePath::new(path.as_os_str().as_bytes())
 }
 
 fn own_other(dir: &impl AsFd, name: &str, (uid, gid): (u32, u32)) -> Result<()> {

@@ -167,7 +167,7 @@ fn a_directory_is_found_at_every_step_of_its_rename() {
         .make_file_on(SHARED, &below, &name("f"), 9, Owner { mode: 0o600, uid: 0, gid: 0 })
         .unwrap();
     assert_eq!((place.base, place.path.as_bytes()), (6, &b"f"[..]));
-    one.begin_rename(&a).unwrap();
+    let notes = one.begin_rename(5, (1, &name("a")), (7, &name("b"))).unwrap();
     two.stat(&place, 9).unwrap();
     let to = disks.table.put(7, 1, "to");
     disks.table.put(5, 7, "b");
@@ -176,6 +176,7 @@ fn a_directory_is_found_at_every_step_of_its_rename() {
     two.rename_directory(5, &to, &name("b"), None).unwrap();
     assert!(disks.at("shared/to/b/below/f").exists());
     two.rename_directory(5, &to, &name("b"), None).unwrap();
+    one.end_rename(&notes).unwrap();
     for places in [&one, &two, &disks.node("n1")] {
         places.stat(&place, 9).unwrap();
     }
@@ -187,12 +188,12 @@ fn a_directory_is_found_at_every_step_of_its_rename() {
 fn a_directory_that_replaces_an_empty_one_or_a_leftover_is_found() {
     let disks = Disks::new();
     let one = disks.node("n1");
-    let a = disks.table.put(5, 1, "a");
+    disks.table.put(5, 1, "a");
     for (called, number) in [("a", 5), ("b", 6)] {
         one.make_directory(&[], &name(called), number, owner(0o755)).unwrap();
     }
-    one.begin_rename(&a).unwrap();
-    let b = disks.table.put(5, 1, "b");
+    let _notes = one.begin_rename(5, (1, &name("a")), (1, &name("b"))).unwrap();
+    disks.table.put(5, 1, "b");
     one.rename_directory(5, &[], &name("b"), Some(6)).unwrap();
     assert_eq!(
         one.shared.tree.directory_at(RelativePath::new(b"b").as_ref(), 5).unwrap().map(drop),
@@ -201,7 +202,7 @@ fn a_directory_that_replaces_an_empty_one_or_a_leftover_is_found() {
     // Something that Halocline did not make has the name.
     fs::create_dir(disks.at("shared/c")).unwrap();
     fs::write(disks.at("shared/c/users"), "kept").unwrap();
-    one.begin_rename(&b).unwrap();
+    let _notes = one.begin_rename(5, (1, &name("b")), (1, &name("c"))).unwrap();
     let c = disks.table.put(5, 1, "c");
     one.rename_directory(5, &[], &name("c"), None).unwrap();
     assert!(disks.at("shared/c~5").is_dir() && disks.at("shared/c/users").exists());

@@ -70,6 +70,8 @@ pub(crate) struct Found {
     pub(crate) directory_of: BTreeMap<At, u64>,
     /// Copies of files, with their numbers, that a move left.
     pub(crate) left_copies: Vec<(At, u64)>,
+    /// Copies of files that were removed while they were moved.
+    pub(crate) never_arrived: Vec<(At, u64)>,
     /// What does not fit together, or was left alone.
     pub(crate) told: Vec<String>,
 }
@@ -351,6 +353,11 @@ impl<'a> Builder<'a> {
 
     /// One number, and the copies that claim it. Of two that a move made, that which was not written since is left.
     fn copies(&mut self, number: u64, copies: &[Vec<At>]) -> Result<()> {
+        if copies.iter().all(|paths| self.has_never_arrived(number, paths)) {
+            let all = copies.iter().flatten().map(|path| (*path, number));
+            self.found.never_arrived.extend(all);
+            return Ok(());
+        }
         let chosen = {
             let marks = |paths: &Vec<At>| {
                 let item = self.item(paths[0]);
@@ -389,6 +396,17 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether something is the copy of a file whose move was not made, and which is not where it was: it was removed. A copy loses its
+    /// mark before that.
+    fn has_never_arrived(&self, number: u64, paths: &[At]) -> bool {
+        let item = self.item(paths[0]);
+        let is_read = |from: &Location| self.disks.iter().any(|disk| disk.node == from.node);
+        item.leaving.is_none()
+            && item.arriving.is_some()
+            && item.from.as_ref().is_some_and(is_read)
+            && !self.is_stored_file(number, paths)
     }
 
     fn file(&mut self, number: Option<u64>, paths: &[At]) -> Result<()> {

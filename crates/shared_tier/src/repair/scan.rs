@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use halocline_api::control::tier::PRIVATE;
-use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
+use halocline_cluster::names::attributes::{Attributes, Kind, Location, RelativePath};
 use halocline_cluster::names::coding::encode_attributes;
 use halocline_model::namespace::Name;
 use halocline_os::beneath;
@@ -38,6 +38,8 @@ pub(crate) struct Item {
     pub(crate) names: Vec<(u64, Name)>,
     pub(crate) leaving: Option<u64>,
     pub(crate) arriving: Option<u64>,
+    /// Where the copy is, as it claims, by which it arrives.
+    pub(crate) from: Option<Location>,
 }
 
 /// Everything on a disk: directories come before what is in them.
@@ -119,9 +121,10 @@ fn item(tree: &Tree, path: &RelativePath, above: Option<usize>) -> Result<Option
     let number = claims(what).filter(|number| *number > 1);
     let names = if is_link { Vec::new() } else { marks::names(&fd) };
     let (leaving, arriving) = (claims(marks::LEAVING), claims(marks::ARRIVING));
+    let from = if is_link { None } else { marks::from(&fd) };
     let (attributes, stat) = describe(&fd)?;
     let (key, path) = (stat.key(), path.clone());
-    Ok(Some(Item { path, above, attributes, key, number, names, leaving, arriving }))
+    Ok(Some(Item { path, above, attributes, key, number, names, leaving, arriving, from }))
 }
 
 /// The attributes of something, as they stand in the store.

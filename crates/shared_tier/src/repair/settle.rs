@@ -10,6 +10,7 @@ use halocline_cluster::names::coding::decode_attributes;
 use halocline_model::namespace::{Answer, Inode, Name, ROOT, Script, Slot};
 use halocline_os::error::Result;
 use halocline_vfs::SetAttr;
+use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
 use rustix::io::Errno;
 
@@ -57,6 +58,26 @@ pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -
     }
     for name in tree.private.sub("renaming")?.names()? {
         tree.private.sub("renaming")?.remove(&name)?;
+    }
+    Ok(())
+}
+
+/// Takes the marks of moves off the copies that stay: nobody moves them any more, and they are alone from now on.
+pub(super) fn marks(disks: &[Disk], found: &Found) -> Result<()> {
+    for file in &found.files {
+        let disk = &disks[file.at.0];
+        let item = &disk.scanned.items[file.at.1];
+        if item.leaving.is_none() && item.arriving.is_none() {
+            continue;
+        }
+        let fd = disk.tree.look(Some(&item.path))?;
+        if stat_descriptor(&fd)?.key() == item.key {
+            disk.tree.step("taking the marks of a move away", || {
+                marks::clear(&fd, marks::LEAVING)?;
+                marks::clear(&fd, marks::ARRIVING)?;
+                marks::clear_from(&fd)
+            })?;
+        }
     }
     Ok(())
 }

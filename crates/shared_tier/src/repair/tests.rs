@@ -231,12 +231,13 @@ impl Node {
         let found = self.names.lookup(&from_entry).unwrap();
         let near = self.near(to.0);
         if found.attributes.kind == Kind::Directory {
-            let mut steps = self.near(from.0);
-            steps.push(DirectoryStep { number: found.inode.0, name: name(from.1) });
-            self.places.begin_rename(&steps)?;
+            let number = found.inode.0;
+            let [was, is] = [from, to].map(|(directory, called)| (directory, name(called)));
+            let notes = self.places.begin_rename(number, (was.0, &was.1), (is.0, &is.1))?;
             self.step()?;
             self.names.rename(&from_entry, &to_entry, Flags::Replace).unwrap();
-            return self.places.rename_directory(found.inode.0, &near, &name(to.1), None);
+            self.places.rename_directory(number, &near, &name(to.1), None)?;
+            return self.places.end_rename(&notes);
         }
         let place = found.attributes.location.unwrap();
         let new = self.places.link(&place, found.inode.0, &near, &name(to.1))?;
@@ -256,7 +257,7 @@ impl Node {
         self.step()?;
         let gone = self.names.unlink(&Self::entry(directory, called)).unwrap();
         match gone {
-            Some(gone) => self.places.remove(&gone.attributes.location.unwrap(), gone.inode.0),
+            Some(gone) => self.places.remove_all(&gone.attributes.location.unwrap(), gone.inode.0),
             None => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
 //! The thread that looks after the SSD: demotes files before it is full, and looks at what others changed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
@@ -69,6 +70,8 @@ impl Wakeups {
 struct Looked {
     at: Instant,
     took: Duration,
+    /// Notes of renames that were not finished then.
+    unfinished: BTreeSet<String>,
 }
 
 /// The running thread.
@@ -136,7 +139,13 @@ impl OwnSsd {
         if looks {
             let begun = base.clock.instant();
             self.look(looked.is_none());
-            *looked = Some(Looked { at: base.clock.instant(), took: base.clock.elapsed(begun) });
+            let before = looked.take().map_or_else(BTreeSet::new, |looked| looked.unfinished);
+            let unfinished = base.places.finish_renames(&before).unwrap_or_else(|error| {
+                tracing::warn!(%error, "directories of the shared disk are not all where the store has them");
+                before
+            });
+            let took = base.clock.elapsed(begun);
+            *looked = Some(Looked { at: base.clock.instant(), took, unfinished });
         }
         let are_rules_new = self.refresh();
         self.count_written();
@@ -147,7 +156,7 @@ impl OwnSsd {
     }
 
     fn is_look_due(&self, looked: Option<&Looked>) -> bool {
-        let Some(Looked { at, took }) = looked else { return true };
+        let Some(Looked { at, took, .. }) = looked else { return true };
         let wanted = if self.executor.wants_look.swap(false, Ordering::Relaxed) {
             LOOK_SOON
         } else {

@@ -15,12 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use halocline_cache::coherence::SharedFile;
-use halocline_model::background::{Use, Users};
-use halocline_model::token::{Epoch, Members, Session, Tokens};
-use parking_lot::Mutex;
-use redis::Connection;
-
+use super::connection::Connection;
 use super::routes::{KeyGroup, Routes};
 use super::scripts::{FileScripts, MemberScripts, PartitionScripts};
 use super::server::info_of;
@@ -30,6 +25,10 @@ use super::{candidate, check_name, number, read, reading, renew, roll, roll_of, 
 use super::{
     files_of, millis, nothing_for, send, swap_members, swapped, tell, users, users_of, wait_for,
 };
+use halocline_cache::coherence::SharedFile;
+use halocline_model::background::{Use, Users};
+use halocline_model::token::{Epoch, Members, Session, Tokens};
+use parking_lot::Mutex;
 
 /// A master that no majority has heard from for this long takes and grants no lease. Masters that reach each other hear
 /// from each other every half of `cluster-node-timeout`, which is at most 15 s.

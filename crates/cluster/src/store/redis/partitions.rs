@@ -52,7 +52,7 @@ impl Partitions {
             let seeds = urls.iter().map(|url| info_of(url, password)).collect::<Result<_>>()?;
             Servers::Cluster(Routes::new(seeds)?)
         } else {
-            let server = Server::new(info_of(urls[0], password)?)?;
+            let server = Server::new(info_of(urls[0], password)?);
             server.check_settings()?;
             Servers::One(server)
         };

@@ -10,9 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use redis::{Connection, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
+use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
 use redis::{FromRedisValue, ScriptInvocation, ServerErrorKind, Value};
 
+use super::connection::Connection;
 use super::server::Server;
 use super::slots::{Address, SlotMap};
 use super::{Result, StoreError};
@@ -105,9 +106,9 @@ impl Routes {
         if seeds.iter().any(|seed| seed.redis_settings().db() != 0) {
             return unusable("a cluster has one database: leave the number out of the URL");
         }
-        let seed = |info: ConnectionInfo| Ok((address_of(&info), Arc::new(Server::new(info)?)));
+        let seed = |info: ConnectionInfo| (address_of(&info), Arc::new(Server::new(info)));
         Ok(Self {
-            seeds: seeds.into_iter().map(seed).collect::<Result<_>>()?,
+            seeds: seeds.into_iter().map(seed).collect(),
             template,
             known: Mutex::default(),
             turn: Mutex::new(0),
@@ -258,7 +259,7 @@ impl Routes {
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
-        let server = Arc::new(Server::new(self.template.clone().set_addr(addr))?);
+        let server = Arc::new(Server::new(self.template.clone().set_addr(addr)));
         self.asked.fetch_add(1, Ordering::Relaxed);
         server.check_settings()?;
         let known = &mut *self.known.lock();

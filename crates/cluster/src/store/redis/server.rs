@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{Client, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use redis::{ErrorKind, RedisError, RedisResult};
 
+use super::connection::Connection;
 use super::{NAME_MAX, Result, StoreError};
 
 /// Limit for connecting, and for each answer.
@@ -16,7 +17,7 @@ const IDLE_MAX: usize = 16;
 
 /// A server.
 pub(super) struct Server {
-    client: Client,
+    info: ConnectionInfo,
     /// Its address, without any secret.
     address: String,
     /// Whether it is reached over TLS.
@@ -37,7 +38,10 @@ impl fmt::Debug for Server {
 pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInfo> {
     // An error means that there already is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let info: ConnectionInfo = url.into_connection_info().map_err(|_| unread())?;
+    let info: ConnectionInfo = url.into_connection_info().map_err(|_| {
+        let what = "this is not a URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or redis://HOST:6379/1";
+        StoreError::Unusable(what.to_owned())
+    })?;
     Ok(match password {
         Some(password) => {
             let settings = info.redis_settings().clone().set_password(password);
@@ -47,17 +51,9 @@ pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInf
     })
 }
 
-fn unread() -> StoreError {
-    let what = "this is not a URL of a store, such as redis://HOST:6379, rediss://HOST:6379 or redis://HOST:6379/1";
-    StoreError::Unusable(what.to_owned())
-}
-
 impl Server {
     /// A server to which no request was sent yet.
-    ///
-    /// # Errors
-    /// If the connection information makes no sense.
-    pub(super) fn new(info: ConnectionInfo) -> Result<Self> {
+    pub(super) fn new(info: ConnectionInfo) -> Self {
         let address = match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 format!("{host}:{port}")
@@ -65,8 +61,7 @@ impl Server {
             _ => "a local socket".to_owned(),
         };
         let is_encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        let client = Client::open(info).map_err(|_| unread())?;
-        Ok(Self { client, address, is_encrypted, idle: Mutex::default() })
+        Self { info, address, is_encrypted, idle: Mutex::default() }
     }
 
     /// Refuses a server that makes room by forgetting keys: it would forget tokens, and its epoch would not change.
@@ -90,10 +85,7 @@ impl Server {
 
     /// A connection for the caller alone.
     pub(super) fn connect(&self) -> RedisResult<Connection> {
-        let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
-        connection.set_read_timeout(Some(TIMEOUT))?;
-        connection.set_write_timeout(Some(TIMEOUT))?;
-        Ok(connection)
+        Connection::open(&self.info, TIMEOUT)
     }
 
     /// Sends a request over an idle connection. A request that failed may have been executed.

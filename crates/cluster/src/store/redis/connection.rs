@@ -1,0 +1,165 @@
+//! A connection to a server: the client library's commands and parser over a [`Socket`] of ours.
+//!
+//! The library's own connection takes an interrupted wait for a lost answer, and then the answer that comes for one to a request that
+//! was given up. A script whose answer is lost may have run, so that is an error for programs. Here a wait is not
+//! interrupted ([`socket`]). A connection that failed is not used again.
+
+mod socket;
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ConnectionAddr, ConnectionInfo, ConnectionLike, Parser, Value};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use socket::Socket;
+
+enum Channel {
+    Plain(Socket),
+    Encrypted(Box<StreamOwned<ClientConnection, Socket>>),
+}
+
+/// The connection. It speaks RESP2, whatever the URL says: all of ours is in it.
+pub(super) struct Connection {
+    channel: Channel,
+    parser: Parser,
+    database: i64,
+    is_open: bool,
+}
+
+impl Connection {
+    /// Connects, and says who we are. To connect, to send, and each wait for an answer take at most `limit`.
+    ///
+    /// # Errors
+    /// If the server is not reached, or refuses the user or the database.
+    pub(super) fn open(to: &ConnectionInfo, limit: Duration) -> RedisResult<Self> {
+        let channel = match to.addr() {
+            ConnectionAddr::Tcp(host, port) => Channel::Plain(tcp(host, *port, limit)?),
+            ConnectionAddr::TcpTls { host, port, insecure, .. } => {
+                if *insecure {
+                    return Err(refusal("an insecure client cannot be made"));
+                }
+                let server = rustls::pki_types::ServerName::try_from(host.clone())?;
+                let client = ClientConnection::new(Arc::new(tls()?), server)?;
+                let stream = StreamOwned::new(client, tcp(host, *port, limit)?);
+                Channel::Encrypted(Box::new(stream))
+            }
+            ConnectionAddr::Unix(path) => Channel::Plain(Socket::local(path, limit)?),
+            _ => return Err(refusal("no such address is known")),
+        };
+        let settings = to.redis_settings();
+        let database = settings.db();
+        let mut connection = Self { channel, parser: Parser::new(), database, is_open: true };
+        if let Some(password) = settings.password() {
+            connection.authenticate(settings.username(), password)?;
+        }
+        if database != 0 {
+            connection.select(database)?;
+        }
+        Ok(connection)
+    }
+
+    fn authenticate(&mut self, user: Option<&str>, password: &str) -> RedisResult<()> {
+        let mut command = redis::cmd("AUTH");
+        if let Some(user) = user {
+            command.arg(user);
+        }
+        match self.req_command(command.arg(password))? {
+            Value::Okay => Ok(()),
+            // What it says may show what was sent.
+            _ => Err((ErrorKind::AuthenticationFailed, "Password authentication failed").into()),
+        }
+    }
+
+    fn select(&mut self, database: i64) -> RedisResult<()> {
+        let refused = "Redis server refused to switch database";
+        match self.req_command(redis::cmd("SELECT").arg(database))? {
+            Value::Okay => Ok(()),
+            Value::ServerError(error) => {
+                let why = error.details().unwrap_or_default().to_owned();
+                Err((ServerErrorKind::ResponseError.into(), refused, why).into())
+            }
+            _ => Err((ServerErrorKind::ResponseError.into(), refused).into()),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> RedisResult<()> {
+        let sent = match &mut self.channel {
+            Channel::Plain(socket) => socket.write_all(bytes),
+            Channel::Encrypted(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        };
+        Ok(sent.inspect_err(|_| self.is_open = false)?)
+    }
+
+    /// The next answer; what a server pushes is none.
+    fn answer(&mut self) -> RedisResult<Value> {
+        loop {
+            let source: &mut dyn Read = match &mut self.channel {
+                Channel::Plain(socket) => socket,
+                Channel::Encrypted(stream) => stream,
+            };
+            match self.parser.parse_value(source) {
+                Ok(Value::Push { .. }) => {}
+                answer => return answer.inspect_err(|_| self.is_open = false),
+            }
+        }
+    }
+}
+
+fn tcp(host: &str, port: u16, limit: Duration) -> RedisResult<Socket> {
+    if matches!(host, "0.0.0.0" | "::") {
+        return Err(refusal("a server cannot be at a wildcard address (0.0.0.0 or ::)"));
+    }
+    Ok(Socket::tcp(host, port, limit)?)
+}
+
+fn refusal(what: &'static str) -> RedisError {
+    (ErrorKind::InvalidClientConfig, what).into()
+}
+
+/// Certificates are checked against the system's authorities, as they are now.
+fn tls() -> RedisResult<ClientConfig> {
+    let mut found = rustls_native_certs::load_native_certs();
+    if let Some(error) = found.errors.pop() {
+        return Err(error.into());
+    }
+    let mut authorities = RootCertStore::empty();
+    for authority in found.certs {
+        authorities.add(authority)?;
+    }
+    Ok(ClientConfig::builder().with_root_certificates(authorities).with_no_client_auth())
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.send(command)?;
+        self.answer()
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        commands: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.send(commands)?;
+        for _ in 0..offset {
+            self.answer()?;
+        }
+        (0..count).map(|_| self.answer()).collect()
+    }
+
+    fn get_db(&self) -> i64 {
+        self.database
+    }
+
+    fn check_connection(&mut self) -> bool {
+        redis::cmd("PING").exec(self).is_ok()
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open
+    }
+}

@@ -1,0 +1,65 @@
+//! What is under way while something is renamed: names that are not known for a moment, and directories that are not where the
+//! store has them.
+
+use std::sync::atomic::Ordering;
+
+use halocline_cluster::names::namespace::Failure;
+use halocline_model::namespace::{EntryName, Inode as Number};
+
+use crate::inodes::Node;
+use crate::places::{Places, RenameNotes};
+
+/// While this lives, an inode may have none of its names for a moment.
+pub(crate) struct Renaming(Option<Node>);
+
+impl Renaming {
+    pub(crate) fn of(node: Option<Node>) -> Self {
+        if let Some(node) = &node {
+            node.0.renames.fetch_add(1, Ordering::SeqCst);
+        }
+        Self(node)
+    }
+}
+
+impl Drop for Renaming {
+    fn drop(&mut self) {
+        if let Some(node) = &self.0 {
+            node.0.renames.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Notes on the shared disk where a directory may be while it is renamed.
+pub(crate) fn note(
+    places: &Places,
+    of: Number,
+    from: &EntryName,
+    to: &EntryName,
+) -> Option<RenameNotes> {
+    let [was, is] = [from, to].map(|name| (name.directory.0, &name.name));
+    let noted = places.begin_rename(of.0, was, is);
+    noted
+        .inspect_err(|error| tracing::warn!(%error, "rename: it is not noted on the shared disk"))
+        .ok()
+}
+
+/// The store has not renamed directories, or it is not known whether it has, or will: then they stay noted.
+pub(crate) fn not_made(places: &Places, failure: &Failure, noted: &[RenameNotes]) {
+    if !matches!(failure, Failure::Unknown(_)) {
+        return forget(places, noted);
+    }
+    for notes in noted {
+        if let Err(error) = places.settle_directory(notes.number()) {
+            tracing::debug!(%error, "a directory is put where the store has it later");
+        }
+    }
+}
+
+/// Takes notes away of what is where the store has it.
+pub(crate) fn forget(places: &Places, noted: &[RenameNotes]) {
+    for notes in noted {
+        if let Err(error) = places.end_rename(notes) {
+            tracing::warn!(%error, "rename: a note of it stays on the shared disk");
+        }
+    }
+}
