@@ -98,7 +98,8 @@ impl RedisServer {
         self.place.path()
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
         self.place.path().join("socket")
     }
 
