@@ -151,9 +151,9 @@ redis.call('HSET', KEYS[1], 'parts', ARGV[3], 'epoch', ARGV[4])
 return 1
 ";
 
-/// `KEYS[1]` is a session's list; the argument is a file. Messages that no session reads expire.
+/// `KEYS[1]` is a session's list; the argument is a file. Messages that no session reads expire; what is no list goes.
 const TELL: &str = r"
-redis.call('LREM', KEYS[1], 0, ARGV[1])
+if type(redis.pcall('LREM', KEYS[1], 0, ARGV[1])) == 'table' then redis.call('PEXPIRE', KEYS[1], -1) end
 redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('LTRIM', KEYS[1], -1024, -1)
 redis.call('PEXPIRE', KEYS[1], 60000)
