@@ -51,7 +51,7 @@ impl Permits {
                 return Ok((RwLockWriteGuard::downgrade(alone), forgotten));
             }
             looks = looks.wrapping_add(1);
-            if looks % PAGES_LOOKS == 0 && served_program::is_killed() {
+            if looks.is_multiple_of(PAGES_LOOKS) && served_program::is_killed() {
                 return Err(rustix::io::Errno::INTR.into());
             }
             if self.clock.elapsed(begun) >= PAGES_LIMIT {
