@@ -64,7 +64,7 @@ fn i14_keys_that_somebody_removes_or_overwrites_are_made_anew() {
 #[test]
 fn i13_a_node_is_recovered_once_however_many_try() {
     let Some(nodes) = Nodes::new(program!(), &[]) else { return };
-    fs::write(nodes.path("one/file"), [7; 300_000]).unwrap();
+    fs::write(nodes.path("one/file"), vec![7; 300_000]).unwrap();
     let living = nodes.cluster("forget", &["one"]);
     assert_eq!(living.status.code(), Some(2), "{}", said(&living));
     assert!(said(&living).contains("its lease runs"), "{}", said(&living));
@@ -91,7 +91,7 @@ fn i13_a_node_is_recovered_once_however_many_try() {
         assert!(again.status.success(), "{}", said(&again));
     }
     for node in ["one", "other"] {
-        assert!(fs::read(nodes.path(node).join("file")).unwrap() == [7; 300_000], "{node}");
+        assert!(fs::read(nodes.path(node).join("file")).unwrap() == vec![7; 300_000], "{node}");
     }
     assert_eq!(nodes.listed().len(), 2);
     assert!(nodes.cluster("fsck", &[]).status.success());
