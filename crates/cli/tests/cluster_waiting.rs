@@ -10,7 +10,7 @@ use halocline_testkit::nodes::Nodes;
 use halocline_testkit::program;
 use halocline_testkit::signals::by_default;
 use halocline_testkit::waiting::eventually;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Each transport has its own threads for requests.
 const TRANSPORTS: [&str; 2] = ["--io-uring=false", "--io-uring=true"];
@@ -31,6 +31,22 @@ fn programs(path: &PathBuf) -> [Child; 3] {
     [spawn("head", &["-c", "1"]), spawn("truncate", &["-s", "10"]), tee]
 }
 
+/// A process that stands still until this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn stop(pid: Pid) -> Self {
+        kill_process(pid, Signal::STOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
 /// Kills programs that wait on `other`, half of them as `Ctrl-C` does.
 fn end_those_that_wait(nodes: &Nodes, transport: &str) {
     let path = nodes.path("other/file");
@@ -42,7 +58,7 @@ fn end_those_that_wait(nodes: &Nodes, transport: &str) {
     let begun = Instant::now();
     for (number, child) in children.iter_mut().enumerate() {
         let signal = if number % 2 == 0 { Signal::KILL } else { Signal::INT };
-        let pid = rustix::process::Pid::from_child(child);
+        let pid = Pid::from_child(child);
         kill_process(pid, signal).unwrap();
     }
     for (number, child) in children.iter_mut().enumerate() {
@@ -62,10 +78,9 @@ fn a_program_that_is_killed_ends_though_it_waits_for_another_node() {
     for transport in TRANSPORTS.into_iter().take(1 + usize::from(is_ring_offered)) {
         let Some(nodes) = Nodes::new(program!(), &[transport]) else { return };
         fs::write(nodes.path("one/file"), [7; 10_000]).unwrap();
-        let node = nodes.pid("one");
-        kill_process(node, Signal::STOP).unwrap();
+        let stopped = Stopped::stop(nodes.pid("one"));
         end_those_that_wait(&nodes, transport);
-        kill_process(node, Signal::CONT).unwrap();
+        drop(stopped);
         // What they wanted was not done.
         assert!(fs::read(nodes.path("other/file")).unwrap() == [7; 10_000], "{transport}");
         fs::write(nodes.path("other/file"), "other").unwrap();
