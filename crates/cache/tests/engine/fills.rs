@@ -21,7 +21,7 @@ use crate::truth::{at, pattern};
 const KIB: u64 = 1 << 10;
 const BLOCK: u64 = 4 * KIB;
 /// What takes this long never happens.
-const FOR_EVER: Duration = Duration::from_mins(1);
+const FOR_EVER: Duration = Duration::from_mins(5);
 
 /// Like [`still`], but what is read again is filled.
 fn filling(size: u64, policy: &str) -> Config {
@@ -267,7 +267,8 @@ fn i5_evicting_for_several_fills_at_once_is_earned_by_all() {
     assert!(report.read.cache_bytes > ROOM / 2, "{:?}", report.read);
 }
 
-/// What is on the cache leaves for what programs read instead, although a loop that does not fit exchanges nothing.
+/// What is on the cache leaves for what programs read instead, although a loop that does not fit exchanges nothing. Once
+/// half of the limit is read every round, nothing leaves any more (0049): the rest of a set may then stay on the origin.
 #[test]
 fn other_bytes_take_over_after_a_few_passes() {
     // More than half of what the cache holds beside its records.
@@ -286,15 +287,14 @@ fn other_bytes_take_over_after_a_few_passes() {
     read("before", 20);
     read("now", 16);
     // The filler's thread may still be busy with what the last pass queued, and a full queue drops what the next offers.
-    let cached = || ["before", "now"].map(|name| cached_bytes(&fixture, name));
-    until("the bytes that are read now are on the cache", || {
-        let [before, now] = cached();
-        let taken_over = now == SET && before < SET;
+    until("most of what is read now is on the cache", || {
+        let taken_over = cached_bytes(&fixture, "now") * 2 > fixture.engine().status().limit_bytes;
         if !taken_over {
             read("now", 1);
         }
         taken_over
     });
+    assert!(cached_bytes(&fixture, "before") < SET, "nothing left for it");
 }
 
 /// Wishes waited until no program had used the origin for a while, which some never allow.

@@ -29,6 +29,9 @@ pub(super) struct Background {
     lease: Duration,
     clock: Clock,
     state: Mutex<State>,
+    /// Held while the others are told: the thread that renews the lease and `Agent::keep` may both tell, and what
+    /// the store got last must be what was noted last.
+    telling: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +74,7 @@ impl Background {
             lease: options.lease,
             clock: options.clock.clone(),
             state: Mutex::default(),
+            telling: Mutex::default(),
         }
     }
 
@@ -113,6 +117,7 @@ impl Background {
     /// Tells the others, so many `nodes` as far as is known, what this node does with the origin, and learns what they do.
     /// Called when the lease was renewed.
     pub(super) fn tell(&self, nodes: u64) {
+        let _in_order = self.telling.lock();
         let own = {
             let state = &mut *self.state.lock();
             state.nodes = state.nodes.max(nodes);
@@ -148,6 +153,7 @@ impl Background {
 
     /// Takes back what this node told, at its end; what is not taken back ends with the lease.
     pub(super) fn end(&self) {
+        let _in_order = self.telling.lock();
         let was_told = self.state.lock().was_told();
         if was_told {
             let _ = self.store.users(Some((self.session, Use::default(), 0)));
