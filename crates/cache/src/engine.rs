@@ -182,14 +182,14 @@ impl Engine for ExtentEngine {
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let range = ByteRange::at(offset, len);
-        let _held = self.components.permits.to_allocate(&handle.file, range)?;
+        let _held = self.components.permits.to_allocate(handle, range)?;
         self.components
             .degraded_mode
             .retry_after_giving_up(|| self.components.resizer.allocate(handle, range, how))
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
-        let _held = self.components.permits.to_read(&handle.file, tail(offset), false)?;
+        let _held = self.components.permits.to_read(handle, tail(offset), false)?;
         self.components.resizer.seek(handle, offset, what)
     }
 

@@ -41,6 +41,16 @@ pub(crate) struct OriginAccess {
     pages: RwLock<FxHashMap<u64, ClientPages>>,
 }
 
+/// Which pages of a file the kernel has dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forgotten {
+    All,
+    /// Some are being used by requests.
+    NotThoseInUse,
+    /// Nothing could be done, as this user may not open the file; once it may, the pages may still be there.
+    Unknown,
+}
+
 impl OriginAccess {
     /// An origin that was not used yet; `namespace` is its tree.
     pub(crate) fn new(namespace: Arc<Namespace>, data: Origin, dir: &Path, clock: Clock) -> Self {
@@ -95,15 +105,20 @@ impl OriginAccess {
         self.pages_of(node) > ClientPages::Coherent
     }
 
-    /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones. `false` if it still has some
-    /// of `range`.
-    pub(crate) fn forget_pages(&self, node: &Node, range: ByteRange) -> Result<bool> {
-        match self.open(node, libc::O_RDONLY) {
-            Ok(file) => Ok(file.forget_pages(range)?),
-            // What cannot be read has none.
-            Err(error) if error.errno() == libc::EACCES => Ok(true),
-            Err(error) => Err(error),
-        }
+    /// Drops what the kernel keeps of a file's bytes, where they may be others' old ones: by a file that is open already
+    /// where this user may not open it any more.
+    pub(crate) fn forget_pages(
+        &self,
+        node: &Node,
+        open: Option<&OriginFile>,
+        range: ByteRange,
+    ) -> Result<Forgotten> {
+        let opened = match self.open(node, libc::O_RDONLY) {
+            Err(error) if error.errno() == libc::EACCES => None,
+            opened => Some(opened?),
+        };
+        let Some(file) = opened.as_ref().or(open) else { return Ok(Forgotten::Unknown) };
+        Ok(if file.forget_pages(range)? { Forgotten::All } else { Forgotten::NotThoseInUse })
     }
 
     /// Runs a program's request on the origin, so that the rebuilder sees it is in use.

@@ -14,17 +14,18 @@
 //! takes that away first, as any other write does. (Else the nodes that begin parts of one file would take its end from
 //! each other again and again.)
 
+mod pages;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bon::Builder;
 use halocline_model::request::{ByteRange, Direction};
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::RwLockReadGuard;
 
 use super::mappings::Mappings;
-use super::origin_access::OriginAccess;
+use super::origin_access::{Forgotten, OriginAccess};
 use crate::coherence::{Coherence, FileTokens, LocalCache, Permit, SharedFile, Want};
 use crate::extent::file::{CachedFile, tail};
 use crate::extent::store::ExtentStore;
@@ -32,6 +33,7 @@ use crate::open_file::OpenFile;
 use halocline_os::client_pages::ClientPages;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+use halocline_storage::volume::origin::OriginFile;
 
 /// Asks the node's agent, if there are other nodes.
 #[derive(Debug, Builder)]
@@ -56,6 +58,25 @@ pub(crate) struct HeldPermit<'f> {
     /// From where on no other node can have or get any byte of the file, so that the size may be set to anything
     /// beyond; `None` if others may make the file longer now.
     pub(crate) alone_from: Option<u64>,
+}
+
+/// A file that a request uses, and how it is open on the origin, if the request came through an open file.
+#[derive(Debug, Clone, Copy)]
+struct UsedBy<'f> {
+    file: &'f CachedFile,
+    open: Option<&'f OriginFile>,
+}
+
+impl<'f> From<&'f CachedFile> for UsedBy<'f> {
+    fn from(file: &'f CachedFile) -> Self {
+        Self { file, open: None }
+    }
+}
+
+impl<'f> From<&'f OpenFile> for UsedBy<'f> {
+    fn from(handle: &'f OpenFile) -> Self {
+        Self { file: &handle.file, open: Some(&handle.origin) }
+    }
 }
 
 impl HeldPermit<'_> {
@@ -108,21 +129,22 @@ impl Permits {
     /// taken away before others change it, also where all use the origin directly.
     pub(crate) fn to_read<'f>(
         &self,
-        file: &'f CachedFile,
+        handle: &'f OpenFile,
         range: ByteRange,
         for_pages: bool,
     ) -> Result<HeldPermit<'f>> {
+        let file = &*handle.file;
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         let mut want = to_use(Direction::Read, range);
-        let mut held = self.wait(tokens, file, want)?;
+        let mut held = self.wait(tokens, handle, want)?;
         if !self.lies_within(file, range)? {
             drop(held);
             want.range = tail(range.start);
-            held = self.wait(tokens, file, want)?;
+            held = self.wait(tokens, handle, want)?;
         }
         if for_pages && !held.caches {
             drop(held);
-            held = self.wait(tokens, file, Want { alone: true, ..want })?;
+            held = self.wait(tokens, handle, Want { alone: true, ..want })?;
         }
         Ok(held)
     }
@@ -130,45 +152,47 @@ impl Permits {
     /// To write `range`, or as many bytes at the end if `appends`.
     pub(crate) fn to_write<'f>(
         &self,
-        file: &'f CachedFile,
+        handle: &'f OpenFile,
         range: ByteRange,
         appends: bool,
     ) -> Result<HeldPermit<'f>> {
+        let file = &*handle.file;
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         self.check_writable(file)?;
         if !appends {
-            let mut held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+            let mut held = self.wait(tokens, handle, to_use(Direction::Write, range))?;
             if self.lies_within(file, range)? {
                 return Ok(held);
             }
             // For the other permit pages may have to be dropped, which nobody may use then, this thread included.
             held.pages = None;
-            let Some(rest) = self.at_once(tokens, file, alone(range.start, range))? else {
+            let Some(rest) = self.at_once(tokens, handle, alone(range.start, range))? else {
                 return Ok(HeldPermit { pages: self.use_pages(file), ..held });
             };
             return Ok(HeldPermit { alone_from: Some(range.start), ..rest });
         }
         // Where an append writes is known only once no other node can change the file.
-        self.alone_from(tokens, file, u64::MAX, NOTHING)
+        self.alone_from(tokens, handle, u64::MAX, NOTHING)
     }
 
     /// To punch, reserve or zero `range`, which sets the size of a striped file.
     pub(crate) fn to_allocate<'f>(
         &self,
-        file: &'f CachedFile,
+        handle: &'f OpenFile,
         range: ByteRange,
     ) -> Result<HeldPermit<'f>> {
         if !self.origin.data.is_striped() {
-            return self.to_write(file, range, false);
+            return self.to_write(handle, range, false);
         }
+        let file = &*handle.file;
         let Some(tokens) = self.tokens(file)? else { return Ok(HeldPermit::ALONE) };
         self.check_writable(file)?;
-        let held = self.wait(tokens, file, to_use(Direction::Write, range))?;
+        let held = self.wait(tokens, handle, to_use(Direction::Write, range))?;
         if self.lies_within(file, range)? {
             return Ok(held);
         }
         drop(held);
-        self.alone_from(tokens, file, range.start, range)
+        self.alone_from(tokens, handle, range.start, range)
     }
 
     /// To change the size to `size`: exclusively from there or from the end on.
@@ -245,13 +269,15 @@ impl Permits {
     fn alone_from<'f>(
         &self,
         tokens: &'f dyn FileTokens,
-        file: &'f CachedFile,
+        by: impl Into<UsedBy<'f>>,
         start: u64,
         touches: ByteRange,
     ) -> Result<HeldPermit<'f>> {
+        let by = by.into();
+        let file = by.file;
         loop {
             let from = start.min(file.size());
-            let held = self.wait(tokens, file, alone(from, touches))?;
+            let held = self.wait(tokens, by, alone(from, touches))?;
             // Another node may have shortened it before it gave up its token.
             if start.min(file.size()) >= from {
                 return Ok(HeldPermit { alone_from: Some(from), ..held });
@@ -263,27 +289,27 @@ impl Permits {
     fn at_once<'f>(
         &self,
         tokens: &'f dyn FileTokens,
-        file: &'f CachedFile,
+        by: impl Into<UsedBy<'f>>,
         want: Want,
     ) -> Result<Option<HeldPermit<'f>>> {
         let permit = Permit::at_once(tokens, want);
-        permit.map(|permit| self.begun(permit, file, want)).transpose()
+        permit.map(|permit| self.begun(permit, by.into(), want)).transpose()
     }
 
     fn wait<'f>(
         &self,
         tokens: &'f dyn FileTokens,
-        file: &'f CachedFile,
+        by: impl Into<UsedBy<'f>>,
         want: Want,
     ) -> Result<HeldPermit<'f>> {
-        self.begun(Permit::wait(tokens, want)?, file, want)
+        self.begun(Permit::wait(tokens, want)?, by.into(), want)
     }
 
     /// Brings what this node knows of a file up to date under a permit that begins.
     fn begun<'f>(
         &self,
         mut permit: Permit<'f>,
-        file: &'f CachedFile,
+        UsedBy { file, open }: UsedBy<'f>,
         want: Want,
     ) -> Result<HeldPermit<'f>> {
         let grant = permit.grant();
@@ -298,46 +324,18 @@ impl Permits {
             self.refresh_size(file)?;
             self.drop_clean(file, unknown)?;
             // Pages outside are of tokens that this node has had all the time, or that it must get before it reads them.
-            pages = pages.map(|guard| self.forget_pages(file, unknown, guard)).transpose()?;
-            permit.looked();
+            let mut is_sure = true;
+            if let Some(guard) = pages {
+                let (guard, forgotten) = self.forget_pages(file, open, unknown, guard)?;
+                (pages, is_sure) = (Some(guard), forgotten == Forgotten::All);
+            }
+            // Whoever comes next under this token looks again: it may be able to drop them, and to read them.
+            if is_sure {
+                permit.looked();
+            }
         }
         let caches = grant.caches && !file.unlinked.load(Ordering::SeqCst);
         Ok(HeldPermit { _permit: Some(permit), pages, caches, alone_from: None })
-    }
-
-    /// Keeps the kernel's pages of a file from being dropped, where they may be old.
-    fn use_pages<'f>(&self, file: &'f CachedFile) -> Option<RwLockReadGuard<'f, ()>> {
-        self.origin.keeps_pages(&file.node.read()).then(|| file.pages.read())
-    }
-
-    /// Makes sure that nothing of a range is read from pages of before this call. A page that a request is using, or
-    /// that is being read ahead of one, cannot be dropped: then no further request begins before it is.
-    fn forget_pages<'f>(
-        &self,
-        file: &'f CachedFile,
-        range: ByteRange,
-        pages: RwLockReadGuard<'f, ()>,
-    ) -> Result<RwLockReadGuard<'f, ()>> {
-        let node = file.node.read().clone();
-        if self.origin.forget_pages(&node, range)? {
-            return Ok(pages);
-        }
-        drop(pages);
-        let alone = file.pages.write();
-        let begun = self.clock.instant();
-        while !self.origin.forget_pages(&node, range)? {
-            if self.clock.elapsed(begun) >= PAGES_LIMIT {
-                return Err(Error::Cluster {
-                    what: format!(
-                        "pages of the file of inode {} cannot be dropped, and may be older than what other nodes wrote",
-                        file.key.inode
-                    ),
-                    remedy: "see that no program has it open or mapped past the mount".to_owned(),
-                });
-            }
-            self.clock.sleep(PAGES_PAUSE);
-        }
-        Ok(RwLockWriteGuard::downgrade(alone))
     }
 
     /// Refuses to change a file below the origin whose client would write whole pages, as that of the origin itself is
@@ -427,11 +425,6 @@ impl Permits {
         self.mappings.unmap_clean(id, range)
     }
 }
-
-/// How long a request waits for pages that are in use: as long as for a token.
-const PAGES_LIMIT: Duration = Duration::from_mins(2);
-/// How long it pauses in between.
-const PAGES_PAUSE: Duration = Duration::from_micros(200);
 
 /// The smallest range that contains both, of which the second may be empty.
 fn hull(one: ByteRange, other: ByteRange) -> ByteRange {

@@ -93,7 +93,7 @@ impl Redirector {
         }
         let file = &handle.file;
         let asked = ByteRange::at(offset, data.len() as u64);
-        let held = self.permits.to_write(file, asked, handle.append)?;
+        let held = self.permits.to_write(handle, asked, handle.append)?;
         let (range, _guard) = if handle.append {
             let guard = file.range.exclusive(ByteRange::new(file.size().min(offset), u64::MAX));
             (ByteRange::at(file.size(), data.len() as u64), guard)
@@ -166,7 +166,7 @@ impl Redirector {
     ) -> Result<Read> {
         let file = &handle.file;
         let asked = ByteRange::at(offset, buf.len() as u64);
-        let held = self.permits.to_read(file, asked, for_pages)?;
+        let held = self.permits.to_read(handle, asked, for_pages)?;
         if may_ask
             && held.caches
             && let Some(window) = self.peers.due(file, asked)

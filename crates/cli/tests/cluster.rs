@@ -198,6 +198,9 @@ fn what_is_no_cluster_is_refused() {
     let mount = ["mount", "origin", "mnt", "--cache", "cache", "--cluster"];
     let tier = scratch.halocline(&["mount", "--tier", ".", "mnt", "--cluster", "redis://h"]);
     assert_eq!(tier.status.code(), Some(2), "{}", said(&tier));
+    let socket = "redis+unix:///nowhere/socket";
+    let away = said(&scratch.halocline(&[&mount[..], &[socket]].concat()));
+    assert!(away.contains("/nowhere/socket") && !away.contains("rediss"), "{away}");
     for url in ["redis://127.0.0.1:1", "nonsense", "http://"] {
         let output = scratch.halocline(&[&mount[..], &[url]].concat());
         assert_eq!(output.status.code(), Some(2), "{url}");

@@ -4,7 +4,7 @@
 //! - [`error`] the error of all layers, with its one conversion to an errno
 //! - [`catch_panic`] a panic fails one request, not the thread
 //! - [`clock`] time and waiting, handed in
-//! - [`timed_calls`] calls that may hang
+//! - [`timed_calls`] calls that may hang; [`served_program`] whether the program that waits for us was killed
 //!
 //! Files and directories:
 //! - [`private`] those that only this program may use, whoever prepared them
@@ -41,5 +41,6 @@ pub mod priority;
 pub mod private;
 pub mod rename_new;
 pub mod root_reserve;
+pub mod served_program;
 pub mod timed_calls;
 pub mod write_lease;

@@ -3,6 +3,7 @@
 
 pub mod commands;
 pub mod copying;
+pub mod cut_off_store;
 pub mod fuse_device;
 pub mod fuzz_target;
 pub mod gluster;

@@ -25,6 +25,11 @@ pub const CACHES: [&str; 2] = ["cache", "cache2"];
 pub trait TokenStore {
     /// Where clients find it.
     fn urls(&self) -> String;
+
+    /// Where one of the nodes finds it.
+    fn urls_of(&self, _node: &str) -> String {
+        self.urls()
+    }
 }
 
 impl TokenStore for RedisServer {
@@ -91,7 +96,7 @@ impl<S: TokenStore> Nodes<S> {
     pub fn mount_with(&self, node: &str, cache: &str, options: &[&str]) -> Output {
         let origin = &self.origins[usize::from(node == NODES[1])];
         let place = ["mount", origin, node, "--cache", cache, "--policy", "always"];
-        let url = self.store.urls();
+        let url = self.store.urls_of(node);
         let who = ["--cluster", &url, "--node", node];
         // Nothing is flushed before somebody wants it, unless a test says so.
         let is_said = options.iter().any(|option| option.starts_with("--rebuild"));

@@ -99,7 +99,8 @@ impl RedisServer {
         self.place.path()
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
         self.place.path().join("socket")
     }
 

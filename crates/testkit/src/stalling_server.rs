@@ -74,6 +74,11 @@ impl StallingServer {
         self.stall.state().what = Some(what);
     }
 
+    /// Whether files may be opened from now on; those that are open stay so.
+    pub fn refuse_to_open(&self, refused: bool) {
+        self.stall.state().refuses_to_open = refused;
+    }
+
     /// How many wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -104,6 +109,7 @@ struct Stall {
 #[derive(Debug, Default)]
 struct State {
     what: Option<Stalled>,
+    refuses_to_open: bool,
     waiting: usize,
 }
 
@@ -203,6 +209,9 @@ impl Filesystem for Files {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if self.stall.state().refuses_to_open {
+            return reply.error(fuser::Errno::EACCES);
+        }
         reply.opened(FileHandle(0), self.open);
     }
 

@@ -10,9 +10,11 @@ mod programs;
 
 use std::time::Duration;
 
+use halocline_testkit::cut_off_store::CutOffStore;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
 use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::waiting::eventually;
 use programs::{Faults, Rounds, pause};
 use rustix::process::Signal;
 
@@ -133,9 +135,55 @@ fn kill_a_node_and_restore_the_store(faults: &mut Faults<'_, RedisServer>, rando
     faults.revive(node);
 }
 
+/// Somebody removes some of the keys by hand, and the server goes on.
+fn remove_keys(faults: &Faults<'_, RedisServer>, name: &str) {
+    let script = format!(
+        "for _, key in ipairs(redis.call('KEYS', 'halocline:*:{name}')) do redis.call('DEL', key) end"
+    );
+    faults.nodes.store.command(&["EVAL", &script, "0"]);
+}
+
+fn remove_the_members(faults: &mut Faults<'_, RedisServer>, random: &mut Random) {
+    remove_keys(faults, "members");
+    pause(random, 0, 400);
+}
+
+fn remove_the_leases(faults: &mut Faults<'_, RedisServer>, random: &mut Random) {
+    remove_keys(faults, "leases");
+    pause(random, 0, 400);
+}
+
+fn remove_the_epoch(faults: &mut Faults<'_, RedisServer>, random: &mut Random) {
+    remove_keys(faults, "epoch");
+    pause(random, 0, 400);
+}
+
+/// The server answers and writes nothing: its memory is used up.
+fn fill_the_stores_memory(faults: &mut Faults<'_, RedisServer>, random: &mut Random) {
+    faults.nodes.store.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    pause(random, 10, 4000);
+    faults.nodes.store.command(&["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+/// The same as it cannot save what it has: something is in the way of its file.
+fn fail_the_stores_disk(faults: &mut Faults<'_, RedisServer>, random: &mut Random) {
+    let store = &faults.nodes.store;
+    store.forget();
+    let file = store.place().join("dump.rdb");
+    std::fs::create_dir_all(file.join("in the way")).unwrap();
+    store.command(&["CONFIG", "SET", "save", "3600 1000000"]);
+    store.command(&["BGSAVE"]);
+    eventually("it could not save", || {
+        store.command(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
+    });
+    pause(random, 10, 4000);
+    std::fs::remove_dir_all(file).unwrap();
+    store.command(&["CONFIG", "SET", "save", ""]);
+}
+
 #[test]
 fn i14_nodes_and_their_store_fail_and_lose_no_acknowledged_write() {
-    let kinds: [Fault<RedisServer>; 11] = [
+    let kinds: [Fault<RedisServer>; 16] = [
         ("kill -9 of a node", kill_a_node),
         ("the store restored", restore_the_store),
         ("a node stands still", stop_a_node),
@@ -147,6 +195,11 @@ fn i14_nodes_and_their_store_fail_and_lose_no_acknowledged_write() {
         ("a node killed, the store restored", kill_a_node_and_restore_the_store),
         ("the store stands still", stop_the_store),
         ("an older store restored", restore_an_older_store),
+        ("the members removed by hand", remove_the_members),
+        ("the leases removed by hand", remove_the_leases),
+        ("the epoch removed by hand", remove_the_epoch),
+        ("the store's memory used up", fill_the_stores_memory),
+        ("the store's disk fails", fail_the_stores_disk),
     ];
     let Some(store) = RedisServer::start(&[]) else { return };
     survive("one server", store, &kinds, rounds(kinds.len()));
@@ -171,6 +224,27 @@ fn i12_a_node_that_stands_still_longer_than_its_lease_does_no_harm() {
     let Some(store) = RedisServer::start(&[]) else { return };
     let count = rounds(0).div_ceil(30).max(kinds.len() as u64);
     survive("longer than leases", store, &kinds, count);
+}
+
+/// The store and the other node go on without it. What it sent before arrives when it is back.
+#[test]
+fn i12_a_node_that_is_cut_off_from_the_store_does_no_harm() {
+    let kinds: [Fault<CutOffStore>; 2] = [
+        ("a node is cut off", |faults, random| {
+            faults.nodes.store.cut();
+            pause(random, 10, 4000);
+            faults.nodes.store.mend();
+        }),
+        ("a node is cut off for longer than its lease", |faults, random| {
+            faults.allow_errors_beside(0);
+            faults.nodes.store.cut();
+            pause(random, 32_000, 36_000);
+            faults.nodes.store.mend();
+        }),
+    ];
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let count = rounds(0).div_ceil(30).max(kinds.len() as u64);
+    survive("cut off", CutOffStore::new(server), &kinds, count);
 }
 
 /// Which master has the leases; the id of the list of sessions is the key's tag.

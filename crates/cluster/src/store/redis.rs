@@ -281,7 +281,7 @@ fn renew<'a>(
 ) -> Result<ScriptInvocation<'a>> {
     check_lease(lease_ms)?;
     let mut script = script.prepare_invoke();
-    script.key(&keys.epoch).key(&keys.leases).arg(candidate());
+    script.key(&keys.epoch).key(&keys.members).key(&keys.leases).arg(candidate());
     script.arg(epoch.0).arg(session.0).arg(lease_ms);
     Ok(script)
 }

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
@@ -18,8 +19,8 @@ use halocline_testkit::fuse_device;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::stalling_server::{Stalled, StallingServer};
 use halocline_testkit::waiting::eventually;
-use halocline_vfs::Engine;
 use halocline_vfs::namespace::Node;
+use halocline_vfs::{Engine, SetAttr, SetTime};
 
 use super::{ME, without_rebuild};
 
@@ -196,4 +197,103 @@ fn i11_pages_of_bytes_that_others_may_have_changed_are_dropped_and_no_others() {
     assert_eq!(far.map(gone), [Some(false); 3], "nobody changed those");
     drop((handle, node));
     engine.close().unwrap();
+}
+
+/// A token of the whole file that is new until somebody has looked.
+#[derive(Debug, Default, Clone)]
+struct Held(Arc<AtomicBool>);
+
+impl Held {
+    /// Another node had the bytes meanwhile.
+    fn renew(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Coherence for Held {
+    fn attach(&self, _: Weak<dyn LocalCache>) {}
+
+    fn tokens(&self, _: SharedFile) -> Result<Arc<dyn FileTokens>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    fn leave(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn check_lease(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl FileTokens for Held {
+    fn begin(&self, want: Want) -> Result<Grant> {
+        let renewed = !self.0.load(Ordering::SeqCst);
+        let fresh = if renewed { ByteRange::new(0, u64::MAX) } else { ByteRange::new(0, 0) };
+        Ok(Grant { caches: true, renewed, fresh, ticket: want.range.start })
+    }
+
+    fn begin_at_once(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
+    }
+
+    fn try_begin(&self, want: Want) -> Option<Grant> {
+        self.begin(want).ok()
+    }
+
+    fn end(&self, grant: Grant) {
+        if grant.renewed {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Regression: of a file that this node's user may not open, the kernel was believed to have no pages. But programs that
+/// had it open before `chmod 0` read them, and so did all once it was readable again.
+#[test]
+fn i11_pages_of_a_file_that_cannot_be_opened_any_more_are_dropped_or_not_believed() {
+    if let Some(obstacle) = fuse_device::obstacle() {
+        return skip(obstacle);
+    }
+    for is_open in [true, false] {
+        let [place, cache] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (data, origin) = (place.path().join("data"), place.path().join("origin"));
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join("file"), [1; 8192]).unwrap();
+        let server = StallingServer::mount_with_pages(&data, &origin);
+        let tokens = Held::default();
+        let coherence: Arc<dyn Coherence> = Arc::new(tokens.clone());
+        let engine = super::engine(&origin, cache.path(), &coherence, &without_rebuild());
+        let (node, _) = engine.lookup(&engine.root(), OsStr::new("file")).unwrap();
+        let open = || engine.open(&node, libc::O_RDONLY, ME).unwrap();
+        let read = |handle: &_| {
+            let mut bytes = [0; 4096];
+            engine.read(handle, 0, &mut bytes, ME).unwrap();
+            bytes
+        };
+        let before = open();
+        assert_eq!(read(&before), [1; 4096]);
+        let before = is_open.then_some(before);
+        // Pages of it, whatever the engine has.
+        let beside = File::open(origin.join("file")).unwrap();
+        beside.read_exact_at(&mut [0; 8192], 0).unwrap();
+        drop(beside);
+        // Another node's.
+        server.refuse_to_open(true);
+        tokens.renew();
+        fs::write(data.join("file"), [2; 8192]).unwrap();
+        if let Some(before) = &before {
+            assert!(read(before) == [2; 4096], "old bytes by a file that is open");
+        }
+        // Takes a permit, and does not read; the server knows no times.
+        let times = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+        tokens.renew();
+        fs::write(data.join("file"), [3; 8192]).unwrap();
+        assert_eq!(engine.set_attr(&node, None, &times, ME).unwrap_err().errno(), libc::ENOSYS);
+        server.refuse_to_open(false);
+        let after = open();
+        assert!(read(&after) == [3; 4096], "old bytes, where it was open: {is_open}");
+        drop((before, after, node));
+        engine.close().unwrap();
+    }
 }

@@ -11,13 +11,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Generation, ReplyEntry, ReplyXattr, Request, TimeOrNow};
 use halocline_os::catch_panic::catch_panic;
+use halocline_os::served_program::{Serving, serving};
 use halocline_vfs::{Caller, Engine, Maker, SetTime};
 
 use crate::front::inodes::Entry;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
 use negotiation::Agreed;
-use parking::Parking;
+use parking::{Parking, Turn};
 
 /// A front end as the library's file system.
 #[derive(Debug)]
@@ -31,6 +32,11 @@ impl<E: Engine> Device<E> {
     /// Serves `front` with `threads` threads; what is negotiated with the kernel is noted in `agreed`.
     pub(crate) fn new(front: Arc<Front<E>>, threads: usize, agreed: Arc<Agreed>) -> Self {
         Self { front, parking: Parking::new(threads), agreed }
+    }
+
+    /// Begins a request on this thread.
+    fn begin(&self, request: &Request) -> (Serving, Turn<'_>) {
+        (serving(request.pid()), self.parking.begin())
     }
 }
 

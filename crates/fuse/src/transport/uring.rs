@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
+use halocline_os::served_program::serving;
 use halocline_vfs::Engine;
 
 use crate::front::Front;
@@ -182,9 +183,12 @@ fn work<E: Engine>(
 /// Serves a queue's requests until the mount is gone.
 fn serve<E: Engine>(exchange: &mut Exchange, queue: u16, start: &Start<E>) {
     let (front, device, stand_ins) = start;
-    let served = exchange.serve(device.as_fd(), |request, room| match request.header.opcode {
-        SETLKW => stand_ins.lock(front, request, (queue, || stand_in(queue, start))),
-        _ => answer::answer(front, request, room),
+    let served = exchange.serve(device.as_fd(), |request, room| {
+        let _program = serving(request.header.pid);
+        match request.header.opcode {
+            SETLKW => stand_ins.lock(front, request, (queue, || stand_in(queue, start))),
+            _ => answer::answer(front, request, room),
+        }
     });
     if let Err(error) = served {
         tracing::warn!(%error, queue, "a thread answers no more requests");

@@ -6,10 +6,16 @@ use std::time::Duration;
 use halocline_cache::coherence::{Copies, FileTokens, Grant, Want};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_os::error::{Error, Result};
+use halocline_os::served_program;
+use parking_lot::MutexGuard;
+use rustix::io::Errno;
 
 use super::copying;
 use super::{Attempt, FIRST_PAUSE, File, LastWait, State, filled};
 use crate::counters::add;
+
+/// How long a request waits for others of its node to finish with the file, before it looks around.
+const TURN_LIMIT: Duration = Duration::from_secs(1);
 
 impl File {
     /// Waits for a token, queued in the store meanwhile.
@@ -20,24 +26,27 @@ impl File {
 
     fn wait_actively(&self, want: Want) -> Result<Grant> {
         let clock = &self.shared.options.wait_clock;
+        let wait_limit = self.shared.options.wait_limit;
         let began = clock.instant();
         let mut pause = FIRST_PAUSE;
         let mut attempts = 0;
         let mut waited_for = None;
         let waits_for = loop {
             let seen = self.seen();
-            match self.attempt(want, attempts, began + self.shared.options.wait_limit)? {
+            // A thread that waits for this one's turn must see soon that its program was killed.
+            let deadline = clock.instant() + TURN_LIMIT;
+            match self.attempt(want, attempts, deadline.min(began + wait_limit))? {
                 Attempt::Granted(grant) => {
                     if attempts > 0 {
                         self.note_wait(clock.elapsed(began), waited_for);
                     }
                     return Ok(grant);
                 }
-                Attempt::Waits(what) if clock.elapsed(began) >= self.shared.options.wait_limit => {
+                Attempt::Waits(what) if clock.elapsed(began) >= wait_limit => {
                     break what;
                 }
                 Attempt::Waits(what) => waited_for = Some(what),
-                Attempt::Again if clock.elapsed(began) < self.shared.options.wait_limit => {
+                Attempt::Again if clock.elapsed(began) < wait_limit => {
                     attempts += 1;
                     continue;
                 }
@@ -46,6 +55,10 @@ impl File {
             if self.shared.is_stopped() {
                 break "this mount to end".to_owned();
             }
+            if served_program::is_killed() {
+                self.note_wait(clock.elapsed(began), waited_for);
+                return Err(Errno::INTR.into());
+            }
             attempts += 1;
             self.wait_for_change(want.range, seen, pause);
             pause = (pause * 2).min(self.shared.options.poll);
@@ -53,7 +66,7 @@ impl File {
         self.note_wait(clock.elapsed(began), Some(waits_for.clone()));
         // Its entry in the queue goes when a request behind it sends a message.
         Err(Error::Cluster {
-            what: format!("waited {} s for {waits_for}", self.shared.options.wait_limit.as_secs()),
+            what: format!("waited {} s for {waits_for}", wait_limit.as_secs()),
             remedy: "see `halocline cluster nodes`".to_owned(),
         })
     }
@@ -65,8 +78,8 @@ impl File {
     }
 
     /// Waits until a message has come or something was found in the store since `seen`, or until `range` is no longer
-    /// being given up, but at most until the next poll of the store is due, and at least `pause` then. Each permit that
-    /// ends wakes this thread too, because others wait for that.
+    /// being given up, but at most until the next poll of the store is due, and at least `pause` then, or until its program was
+    /// killed. Each permit that ends wakes this thread too, because others wait for that.
     fn wait_for_change(&self, range: ByteRange, seen: (u64, u64), pause: Duration) {
         let clock = &self.shared.options.wait_clock;
         let earliest = clock.instant() + pause;
@@ -82,6 +95,10 @@ impl File {
             let until = due.map_or(earliest, |due| due.max(earliest));
             let goes_on = |state: &mut State| is_unchanged(state) && state.polls.due == due;
             if clock.wait_while(&self.changed, &mut state, goes_on, until) {
+                return;
+            }
+            // Another request polled the store in place of this one, and may go on doing so.
+            if MutexGuard::unlocked(&mut state, served_program::is_killed) {
                 return;
             }
         }
@@ -131,7 +148,8 @@ impl FileTokens for File {
             return Ok(grant);
         }
         let granted = self.wait(want);
-        if granted.is_err() {
+        // A program that was killed was refused nothing.
+        if granted.as_ref().is_err_and(|error| error.errno() != Errno::INTR.raw_os_error()) {
             add(&self.shared.counters.refused);
         }
         granted

@@ -14,9 +14,14 @@ local info = redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
 local id = string.match(info, 'run_id:(%w+)') .. string.match(info, 'master_replid:(%w+)')
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-local marker = redis.call('HMGET', KEYS[1], 'id', 'epoch', 'since')
+local marker = redis.pcall('HMGET', KEYS[1], 'id', 'epoch', 'since')
+if marker.err then
+  redis.call('PEXPIRE', KEYS[1], -1)
+  marker = {}
+end
 local epoch, since = marker[2], marker[3]
-if marker[1] ~= id or not epoch then
+local function is_number(text) return text and string.find(text, '^%d+$') end
+if marker[1] ~= id or not is_number(epoch) or (since and not is_number(since)) then
   epoch, since = ARGV[1], string.format('%.0f', now)
   redis.call('HSET', KEYS[1], 'id', id, 'epoch', epoch, 'since', since)
 end
@@ -49,6 +54,26 @@ const BOUNDED: &str = r"
 local function field(key, name)
   if redis.call('HSTRLEN', key, name) > limit then return redis.error_reply('UNSOUND too large') end
   return redis.call('HGET', key, name) or ''
+end
+";
+
+/// `KEYS[2]` is the members, `KEYS[3]` the leases. The marker notes how both were after their last change: where one of
+/// them is missing, older or something else, by hand or whatever, the server has forgotten it though it was not
+/// restarted. A marker without that note is of an earlier version, or of a store without members.
+const WHOLE: &str = r"
+local function looks_of_members()
+  local version = redis.pcall('HGET', KEYS[2], 'v')
+  local count = redis.pcall('HLEN', KEYS[3])
+  if type(version) ~= 'string' or type(count) ~= 'number' then return '' end
+  return string.format('%s %.0f %.0f', version, redis.call('HSTRLEN', KEYS[2], 'm'), count)
+end
+local noted = redis.call('HGET', KEYS[1], 'members')
+if noted and noted ~= looks_of_members() then
+  epoch, since = ARGV[1], string.format('%.0f', now)
+  redis.call('HSET', KEYS[1], 'epoch', epoch, 'since', since)
+  redis.call('HDEL', KEYS[1], 'members')
+  redis.call('PEXPIRE', KEYS[2], -1)
+  redis.call('PEXPIRE', KEYS[3], -1)
 end
 ";
 
@@ -92,14 +117,15 @@ elseif ARGV[6] == 'ends' then
   redis.call('HDEL', KEYS[3], ARGV[7])
 end
 redis.call('HSET', KEYS[2], 'v', ARGV[4], 'm', ARGV[5])
+redis.call('HSET', KEYS[1], 'members', looks_of_members())
 return 1
 ";
 
-/// `KEYS[2]` is the leases. Arguments: epoch, session, duration.
+/// `KEYS[2]` is the members, `KEYS[3]` the leases. Arguments: epoch, session, duration.
 const RENEW: &str = r"
-local till = tonumber(redis.call('HGET', KEYS[2], ARGV[3]) or '0') or 0
+local till = tonumber(redis.call('HGET', KEYS[3], ARGV[3]) or '0') or 0
 if epoch ~= ARGV[2] or till <= now then return 0 end
-redis.call('HSET', KEYS[2], ARGV[3], string.format('%.0f', now + tonumber(ARGV[4])))
+redis.call('HSET', KEYS[3], ARGV[3], string.format('%.0f', now + tonumber(ARGV[4])))
 return 1
 ";
 
@@ -125,9 +151,9 @@ redis.call('HSET', KEYS[1], 'parts', ARGV[3], 'epoch', ARGV[4])
 return 1
 ";
 
-/// `KEYS[1]` is a session's list; the argument is a file. Messages that no session reads expire.
+/// `KEYS[1]` is a session's list; the argument is a file. Messages that no session reads expire; what is no list goes.
 const TELL: &str = r"
-redis.call('LREM', KEYS[1], 0, ARGV[1])
+if type(redis.pcall('LREM', KEYS[1], 0, ARGV[1])) == 'table' then redis.call('PEXPIRE', KEYS[1], -1) end
 redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('LTRIM', KEYS[1], -1024, -1)
 redis.call('PEXPIRE', KEYS[1], 60000)
@@ -211,9 +237,9 @@ impl MemberScripts {
     }
 
     fn with(first: &[&str]) -> Self {
-        let script = |body: &str| script(&[first, &[body]].concat());
+        let script = |body: &str| script(&[first, &[WHOLE, body]].concat());
         Self {
-            roll: self::script(&[ROLL]),
+            roll: self::script(&[WHOLE, ROLL]),
             swap_members: script(SWAP_MEMBERS),
             renew: script(RENEW),
             users: Script::new(USERS),

@@ -12,6 +12,8 @@ use super::{NAME_MAX, Result, StoreError};
 
 /// Limit for connecting, and for each answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
+/// How the system calls a time-out of a connection in the texts of other errors (`EAGAIN`).
+const UNAVAILABLE: &str = "Resource temporarily unavailable";
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
 
@@ -58,6 +60,7 @@ impl Server {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 format!("{host}:{port}")
             }
+            ConnectionAddr::Unix(path) => path.display().to_string(),
             _ => "a local socket".to_owned(),
         };
         let is_encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
@@ -114,13 +117,15 @@ impl Server {
 
     /// Converts an error to ours. The server's text is truncated, because it may contain anything.
     pub(super) fn error(&self, error: &RedisError) -> StoreError {
-        let said = if error.is_timeout() {
+        // A handshake that does not end says so in its own way.
+        let is_late = error.is_timeout() || error.to_string().contains(UNAVAILABLE);
+        let said = if is_late {
             format!("no answer in {} s", TIMEOUT.as_secs())
         } else {
             error.to_string()
         };
         let said: String = said.chars().filter(|c| !c.is_control()).take(200).collect();
-        let said = format!("{}: {said}{}", self.address, self.hint(error, &said));
+        let said = format!("{}: {said}{}", self.address, self.hint(error, &said, is_late));
         match (error.kind(), error.code()) {
             _ if said.contains("refused to switch database") => StoreError::Unusable(said),
             (ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig, _)
@@ -132,7 +137,7 @@ impl Server {
     }
 
     /// What to do, where the error does not say so.
-    fn hint(&self, error: &RedisError, said: &str) -> &'static str {
+    fn hint(&self, error: &RedisError, said: &str, is_late: bool) -> &'static str {
         if said.contains("not valid for name") {
             "; name the host as its certificate does"
         } else if said.contains("invalid peer certificate") {
@@ -145,7 +150,20 @@ impl Server {
             "; the environment variable HALOCLINE_CLUSTER_PASSWORD_FILE names a file with the password"
         } else if error.code() == Some("NOPERM") {
             "; docs/CLUSTER.md lists what the user needs"
-        } else if error.is_connection_dropped() && !self.is_encrypted {
+        } else if error.code() == Some("OOM") {
+            "; its memory is used up: raise its maxmemory"
+        } else if error.code() == Some("MISCONF") {
+            "; make room on its disk, or let it save nothing: tokens need no persistence"
+        } else if error.code() == Some("READONLY") {
+            "; it is a replica: name its master"
+        } else if error.code() == Some("NOREPLICAS") {
+            "; its replicas are away, and its min-replicas-to-write wants them"
+        } else if is_late && self.is_encrypted {
+            "; a server without TLS is named redis://"
+        } else if error.is_connection_dropped()
+            && !error.is_connection_refusal()
+            && !self.is_encrypted
+        {
             "; a server that wants TLS is named rediss://"
         } else {
             ""

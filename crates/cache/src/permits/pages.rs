@@ -1,0 +1,69 @@
+//! Pages that the kernel keeps of the origin's files, where these may be older than what other nodes wrote.
+
+use std::time::Duration;
+
+use halocline_model::request::ByteRange;
+use halocline_os::error::{Error, Result};
+use halocline_os::served_program;
+use halocline_storage::volume::origin::OriginFile;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+
+use super::Permits;
+use crate::extent::file::CachedFile;
+use crate::origin_access::Forgotten;
+
+/// How long a request waits for pages that are in use: as long as for a token.
+const PAGES_LIMIT: Duration = Duration::from_mins(2);
+/// How long it pauses in between.
+const PAGES_PAUSE: Duration = Duration::from_micros(200);
+/// After so many pauses it looks whether its program was killed.
+const PAGES_LOOKS: u32 = 1000;
+
+impl Permits {
+    /// Keeps the kernel's pages of a file from being dropped, where they may be old.
+    pub(super) fn use_pages<'f>(&self, file: &'f CachedFile) -> Option<RwLockReadGuard<'f, ()>> {
+        self.origin.keeps_pages(&file.node.read()).then(|| file.pages.read())
+    }
+
+    /// Makes sure that nothing of a range is read from pages of before this call, where that can be done. A page that a
+    /// request is using, or that is being read ahead of one, cannot be dropped: then no further request begins before
+    /// it is.
+    pub(super) fn forget_pages<'f>(
+        &self,
+        file: &'f CachedFile,
+        open: Option<&OriginFile>,
+        range: ByteRange,
+        pages: RwLockReadGuard<'f, ()>,
+    ) -> Result<(RwLockReadGuard<'f, ()>, Forgotten)> {
+        let node = file.node.read().clone();
+        let forget = || self.origin.forget_pages(&node, open, range);
+        let forgotten = forget()?;
+        if forgotten != Forgotten::NotThoseInUse {
+            return Ok((pages, forgotten));
+        }
+        drop(pages);
+        let alone = file.pages.write();
+        let begun = self.clock.instant();
+        let mut looks = 0_u32;
+        loop {
+            let forgotten = forget()?;
+            if forgotten != Forgotten::NotThoseInUse {
+                return Ok((RwLockWriteGuard::downgrade(alone), forgotten));
+            }
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(PAGES_LOOKS) && served_program::is_killed() {
+                return Err(rustix::io::Errno::INTR.into());
+            }
+            if self.clock.elapsed(begun) >= PAGES_LIMIT {
+                return Err(Error::Cluster {
+                    what: format!(
+                        "pages of the file of inode {} cannot be dropped, and may be older than what other nodes wrote",
+                        file.key.inode
+                    ),
+                    remedy: "see that no program has it open or mapped past the mount".to_owned(),
+                });
+            }
+            self.clock.sleep(PAGES_PAUSE);
+        }
+    }
+}
