@@ -14,14 +14,13 @@ const SCOPES: [&str; 5] = [
 ];
 /// Where this list stands.
 const LIST: &str = "xtask/src/tidy/clocks.rs";
-/// Wait for another process or for a server on the network, or measure a real device, which live in the machine's time.
-const EXEMPT: [&str; 6] = [
+/// Wait for another process or for a server on the network, which live in the machine's time.
+const EXEMPT: [&str; 5] = [
     "crates/cluster/src/store/redis.rs",
     "crates/cluster/src/store/redis/cluster.rs",
     "crates/cluster/src/store/redis/partitions.rs",
     "crates/cluster/src/store/redis/routes.rs",
     "crates/meta/src/owner.rs",
-    "crates/storage/src/calibrate.rs",
 ];
 
 /// Functions of the standard library, by the last two parts of their paths.
