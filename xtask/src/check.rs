@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::tidy;
+use crate::{test_binaries, tidy};
 
 struct Step {
     name: &'static str,
@@ -11,7 +11,7 @@ struct Step {
     environment: &'static [(&'static str, &'static str)],
 }
 
-const STEPS: [Step; 4] = [
+const STEPS: [Step; 3] = [
     Step { name: "fmt", arguments: &["fmt", "--all", "--check"], environment: &[] },
     Step {
         name: "clippy",
@@ -41,14 +41,9 @@ const STEPS: [Step; 4] = [
         // The pages are for people who read the code: a link to a private item is right there.
         environment: &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links")],
     },
-    Step {
-        name: "tests",
-        arguments: &["test", "--workspace", "--locked", "--no-fail-fast"],
-        environment: &[],
-    },
 ];
 
-/// Runs tidy, then each cargo step.
+/// Runs tidy, then each cargo step, then the tests.
 pub(crate) fn run() -> Result<(), String> {
     let mut failed = Vec::new();
     if let Err(findings) = tidy::run() {
@@ -56,19 +51,30 @@ pub(crate) fn run() -> Result<(), String> {
         failed.push("tidy");
     }
     for step in &STEPS {
-        let start = Instant::now();
-        eprintln!("check: {}", step.name);
-        let passed = Command::new(env!("CARGO"))
-            .args(step.arguments)
-            .envs(step.environment.iter().copied())
-            .current_dir(tidy::root())
-            .status()
-            .is_ok_and(|status| status.success());
-        let verdict = if passed { "ok" } else { "FAILED" };
-        eprintln!("check: {} {verdict} in {:.0} s", step.name, start.elapsed().as_secs_f64());
+        let passed = timed(step.name, || {
+            Command::new(env!("CARGO"))
+                .args(step.arguments)
+                .envs(step.environment.iter().copied())
+                .current_dir(tidy::root())
+                .status()
+                .is_ok_and(|status| status.success())
+        });
         if !passed {
             failed.push(step.name);
         }
     }
+    if !timed("tests", || test_binaries::run(&tidy::root())) {
+        failed.push("tests");
+    }
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// Says when a step begins, and how it ended.
+fn timed(name: &str, step: impl FnOnce() -> bool) -> bool {
+    let start = Instant::now();
+    eprintln!("check: {name}");
+    let passed = step();
+    let verdict = if passed { "ok" } else { "FAILED" };
+    eprintln!("check: {name} {verdict} in {:.0} s", start.elapsed().as_secs_f64());
+    passed
 }

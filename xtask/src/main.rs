@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 mod check;
 mod fuzz;
+mod test_binaries;
 mod tidy;
 
 const USAGE: &str = "usage: cargo x check          everything: tidy, fmt, clippy, docs, tests

@@ -11,7 +11,7 @@ use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
 use halocline_testkit::signals;
 use halocline_testkit::skipping::skip;
-use halocline_testkit::waiting::within;
+use halocline_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -276,7 +276,7 @@ fn interrupt(scratch: &Scratch, signal: Signal, status: i32) {
         .spawn()
         .unwrap();
     let made = || fs::read_dir(scratch.path("scratch")).unwrap().count() > 0;
-    within(Duration::from_secs(30), "the making of a scratch directory", made);
+    eventually("the making of a scratch directory", made);
     std::thread::sleep(Duration::from_millis(300));
     kill_process(Pid::from_child(&child), signal).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -108,10 +108,8 @@ fn a_detached_mount_in_use_says_who_uses_it_and_is_ended_by_force() {
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     assert!(said(&refused).contains(&program), "{}", said(&refused));
     let mut mount = asked(&scratch, &MOUNT);
-    let mut told = vec![0; 4096];
-    let len = mount.stderr.as_mut().unwrap().read(&mut told).unwrap();
-    let told = String::from_utf8_lossy(&told[..len]);
-    assert!(told.contains(&program) && told.contains("umount --force"), "{told}");
+    let told = told(&mut mount, "umount --force");
+    assert!(told.contains(&program), "{told}");
     let done = answered(asked(&scratch, &["umount", "--force", "cache"]));
     assert_eq!(done.status.code(), Some(0), "{}", said(&done));
     ends(pid);
@@ -141,26 +139,24 @@ fn interrupted_unmounts_do_not_keep_a_detached_mount_after_its_last_user() {
     scratch.succeed(&["umount", "mnt"]);
 }
 
-/// The process in the background that a child of ours started, once it waits.
+/// Reads what a command says until it contains `wanted`.
 #[track_caller]
-fn waiting_mount(scratch: &Scratch, user: Option<File>) -> (Child, Pid) {
-    let mut command = scratch.command(&MOUNT);
-    let mut mount = command.stderr(Stdio::piped()).stdout(Stdio::null());
-    if let Some(file) = user {
-        // Handed on beyond the standard streams, as a shell's `3<file` does.
-        let file = rustix::io::fcntl_dupfd_cloexec(&file, 10).unwrap();
-        // SAFETY: between fork and exec the closure makes one system call.
-        mount = unsafe {
-            mount.pre_exec(move || Ok(rustix::io::fcntl_setfd(&file, FdFlags::empty())?))
-        };
+fn told(by: &mut Child, wanted: &str) -> String {
+    let stderr = by.stderr.as_mut().unwrap();
+    let (mut all, mut part) = (String::new(), vec![0; 4096]);
+    while !all.contains(wanted) {
+        let len = stderr.read(&mut part).unwrap();
+        assert!(len > 0, "it ended without {wanted:?}: {all}");
+        all.push_str(&String::from_utf8_lossy(&part[..len]));
     }
-    let mut mount = mount.spawn().unwrap();
-    // What was handed on is ours no more.
-    drop(command);
-    let mut told = vec![0; 4096];
-    let len = mount.stderr.as_mut().unwrap().read(&mut told).unwrap();
-    let told = String::from_utf8_lossy(&told[..len]).into_owned();
-    assert!(told.contains("waiting for process"), "{told}");
+    all
+}
+
+/// A child of ours that waits for the end of another mount, and the process in the background that it started.
+#[track_caller]
+fn waiting_mount(scratch: &Scratch) -> (Child, Pid) {
+    let mut mount = asked(scratch, &MOUNT);
+    told(&mut mount, "waiting for process");
     let children = format!("/proc/{0}/task/{0}/children", mount.id());
     let children = fs::read_to_string(children).unwrap();
     let background = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
@@ -172,12 +168,12 @@ fn waiting_mount(scratch: &Scratch, user: Option<File>) -> (Child, Pid) {
 fn a_mount_that_waits_is_given_up_by_a_signal_and_with_who_asked_for_it() {
     let Some(scratch) = Scratch::new(program!()) else { return };
     let Detached { scratch, pid, mut user } = Detached::new(scratch);
-    let (mount, background) = waiting_mount(&scratch, None);
+    let (mount, background) = waiting_mount(&scratch);
     kill_process(background, Signal::TERM).unwrap();
     let refused = answered(mount);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     assert!(said(&refused).contains("nothing was mounted"), "{}", said(&refused));
-    let (mut mount, background) = waiting_mount(&scratch, None);
+    let (mut mount, background) = waiting_mount(&scratch);
     mount.kill().unwrap();
     mount.wait().unwrap();
     ends(background);
@@ -196,7 +192,16 @@ fn a_mount_that_waits_is_no_user_of_what_it_waits_for() {
     let pid = mounted(&scratch);
     let file = File::open(scratch.path("mnt/new")).unwrap();
     rustix::mount::unmount(scratch.path("mnt"), UnmountFlags::DETACH).unwrap();
-    let (mount, _) = waiting_mount(&scratch, Some(file));
+    let mut command = scratch.command(&MOUNT);
+    // Handed on beyond the standard streams, as a shell's `3<file` does.
+    let handed = rustix::io::fcntl_dupfd_cloexec(&file, 10).unwrap();
+    // SAFETY: between fork and exec the closure makes one system call.
+    unsafe {
+        command.pre_exec(move || Ok(rustix::io::fcntl_setfd(&handed, FdFlags::empty())?));
+    }
+    let mount = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    // What was handed on is ours no more.
+    drop((command, file));
     let mounted = answered(mount);
     assert!(mounted.status.success(), "{}", said(&mounted));
     ends(pid);

@@ -291,6 +291,10 @@ fn a_tier_whose_ssd_server_is_dead_is_told_of_and_detached_by_force() {
     fs::write(scratch.path("mnt/file"), "content").unwrap();
     kill_process(scratch.pid("tiers/ssd"), Signal::KILL).unwrap();
     eventually("its end", || fs::read_dir(scratch.path("tiers/ssd")).is_err());
+    // For a moment the kernel may still answer the mount from its caches.
+    eventually("the mount's notice of it", || {
+        !scratch.halocline(&["status", "mnt"]).status.success()
+    });
     for (args, code) in [
         (&["status", "mnt"][..], 1),
         (&["status", "tiers"], 1),

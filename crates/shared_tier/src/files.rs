@@ -16,6 +16,7 @@ use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::{Error, Result};
+use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::namespace::{reopen, stat_descriptor};
 use halocline_vfs::{Maker, Stat};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, ftruncate};
@@ -26,7 +27,7 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
 use crate::lookup::{Lookup, take_over, told_names};
-use crate::passthrough::{Closes, Passthrough, WhyOurs, is_unused};
+use crate::passthrough::{Closes, Passthrough, WhyOurs};
 use crate::places::Place;
 use crate::ssd::OwnSsd;
 
@@ -374,7 +375,7 @@ impl Files {
     /// now.
     fn end_unless_used(&self, inode: &Inode, noting: &mut Noting) -> bool {
         let Some(file) = noting.kept.take() else { return true };
-        if !is_unused(&file) || self.base.sessions.check().is_err() {
+        if !is_exclusive(&file) || self.base.sessions.check().is_err() {
             noting.kept = Some(file);
             return false;
         }

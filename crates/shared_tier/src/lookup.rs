@@ -11,6 +11,7 @@ use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure, Listed};
 use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::Result;
+use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::namespace::{stat_descriptor, statx};
 use halocline_vfs::{SetTime, Stat};
 use rustix::fs::OFlags;
@@ -21,7 +22,6 @@ use crate::directory::Directory;
 use crate::entry_names::entry_name;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node};
-use crate::passthrough::is_unused;
 use crate::places::marks;
 
 /// How often an inode is looked for again while a rename of it is under way, and how long apart.
@@ -349,5 +349,5 @@ fn is_unused_here(base: &Base, inode: &Inode, found: &namespace::Node) -> bool {
         return false;
     }
     let opened = base.places.open_file(place, inode.number.0, OFlags::RDONLY);
-    opened.is_ok_and(|fd| is_unused(&File::from(fd)))
+    opened.is_ok_and(|fd| is_exclusive(&File::from(fd)))
 }

@@ -11,8 +11,6 @@
 //! was handed over the kernel serves their mappings only. Files elsewhere are not handed over: another node's SSD may be
 //! away, and its answers are then ours to explain.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
@@ -20,9 +18,9 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_api::control::tier::PassthroughStatus;
+use halocline_api::file_tier::KernelServed;
 use halocline_cluster::names::attributes::Attributes;
 use halocline_os::kernel_passthrough;
-use halocline_os::write_lease::is_exclusive;
 use parking_lot::Mutex;
 
 use crate::inodes::{Inode, Node};
@@ -33,8 +31,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// How often it is looked when the mount ends.
 const LAST_LOOKS: usize = 20;
-/// The most open files that `status` names.
-const NAMED_MAX: usize = 100;
 
 /// Why the mount process serves a handle, if it must.
 pub(crate) type WhyOurs = Option<&'static str>;
@@ -50,21 +46,9 @@ pub(crate) trait Closes: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Passthrough {
     wanted: bool,
-    state: Mutex<State>,
+    served: KernelServed<Inode>,
     /// Files that were handed over and closed, and may still be mapped.
     closed: Mutex<Closed>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Whether the kernel accepts files; unknown before one was offered.
-    works: Option<bool>,
-    /// Why it does not.
-    reason: Option<String>,
-    /// Opens that were not handed over, by reason.
-    refused: BTreeMap<&'static str, u64>,
-    /// Files handed over, including some that have been closed since.
-    files: HashMap<u64, Weak<Inode>>,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +60,7 @@ struct Closed {
 impl Passthrough {
     /// `grants_leases` is whether the SSD's file system does.
     pub(crate) fn new(wanted: bool, grants_leases: bool) -> Self {
-        let reason = if !wanted {
+        let why_none = if !wanted {
             Some("switched off (--passthrough=false)")
         } else if !grants_leases {
             Some(
@@ -85,10 +69,11 @@ impl Passthrough {
         } else {
             None
         };
-        let reason = reason.map(str::to_owned);
-        let works = reason.is_some().then_some(false);
-        let state = Mutex::new(State { works, reason, ..State::default() });
-        Self { wanted: wanted && grants_leases, state, closed: Mutex::default() }
+        Self {
+            wanted: why_none.is_none(),
+            served: KernelServed::new(why_none),
+            closed: Mutex::default(),
+        }
     }
 
     /// Whether any file may be handed over.
@@ -101,8 +86,8 @@ impl Passthrough {
         let set_id = libc::S_ISUID | libc::S_ISGID;
         let is_own =
             |place: &crate::places::Place| place.tier == SSD && place.node.as_deref() == Some(node);
-        if self.state.lock().works == Some(false) {
-            Some("the kernel takes no files")
+        if let Some(why) = self.served.why_none() {
+            Some(why)
         } else if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
             Some("opened for writing")
         } else if !of.location.as_ref().is_some_and(is_own) {
@@ -127,29 +112,12 @@ impl Passthrough {
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
         if let Some(why) = why_ours {
-            *self.state.lock().refused.entry(why).or_default() += 1;
+            self.served.refused(why);
             if !must {
                 return false;
             }
         }
-        let registered = register(file);
-        let mut state = self.state.lock();
-        match registered {
-            Ok(()) => {
-                state.works = Some(true);
-                state.files.insert(inode.number.0, Arc::downgrade(inode));
-                true
-            }
-            Err(error) => {
-                if state.works.is_none() {
-                    tracing::info!(%error, "no kernel passthrough");
-                    state.works = Some(false);
-                    state.reason = Some(kernel_passthrough::explain(&error));
-                }
-                *state.refused.entry("the kernel takes no files").or_default() += 1;
-                false
-            }
-        }
+        self.served.answered(inode.number.0, inode, register(file))
     }
 
     /// A file that was handed over is closed, and may still be mapped: its close is noted when it is not.
@@ -184,33 +152,9 @@ impl Passthrough {
         }
     }
 
-    /// Files that the kernel serves now.
-    fn served(&self) -> Vec<Arc<Inode>> {
-        let mut live = Vec::new();
-        self.state.lock().files.retain(|_, inode| match inode.upgrade() {
-            Some(inode) => {
-                live.push(inode);
-                true
-            }
-            None => false,
-        });
-        live.retain(|inode| inode.is_served_by_kernel());
-        live
-    }
-
     /// For people to read; `shown` is a file's path.
     pub(crate) fn status(&self, shown: impl Fn(&Inode) -> String) -> PassthroughStatus {
-        let mut files: Vec<String> =
-            self.served().iter().take(NAMED_MAX).map(|inode| shown(inode)).collect();
-        files.sort();
-        let state = self.state.lock();
-        let refused = state.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
-        PassthroughStatus {
-            works: state.works,
-            reason: state.reason.clone(),
-            files,
-            refused: refused.collect(),
-        }
+        self.served.status(Inode::is_served_by_kernel, shown)
     }
 }
 
@@ -232,9 +176,4 @@ fn watch(files: &Weak<impl Closes>) {
         }
         pause = FIRST_PAUSE;
     }
-}
-
-/// Whether nobody but us has a file open or mapped; `file` is the only one that we have of it.
-pub(crate) fn is_unused(file: &File) -> bool {
-    is_exclusive(file)
 }

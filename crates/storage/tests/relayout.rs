@@ -92,7 +92,7 @@ fn to_move(dir: &Path) -> Result<Origin> {
         match Origin::open_to_move(dir) {
             Err(error)
                 if error.to_string().contains("in use by another process")
-                    && begun.elapsed() < Duration::from_secs(10) =>
+                    && begun.elapsed() < Duration::from_mins(5) =>
             {
                 thread::sleep(Duration::from_millis(5));
             }

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Longest time that anything may take; generous, for slow machines.
-pub const WAIT_LIMIT: Duration = Duration::from_mins(1);
+pub const WAIT_LIMIT: Duration = Duration::from_mins(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until something holds; panics where it does not within [`WAIT_LIMIT`].

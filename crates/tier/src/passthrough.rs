@@ -7,12 +7,10 @@
 //! serves only its mappings, while reads and writes come to us. With `passthrough_writes` it is passed through if it is
 //! not expected to make the file grow and the SSD has ample room. Mappings outlive handles: see [`super::mmap`].
 
-use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -23,7 +21,7 @@ use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::tiers::Tiers;
 use halocline_api::control::tier::PassthroughStatus;
-use halocline_os::bounded::PATH_BYTES_MAX;
+use halocline_api::file_tier::KernelServed;
 use halocline_os::clock::Clock;
 use halocline_os::kernel_passthrough;
 use halocline_vfs::Stat;
@@ -36,43 +34,27 @@ const AMPLE_BYTES: u64 = 8 << 30;
 /// How long the SSD's room is assumed unchanged after it was checked: a small part of the time for which the ample room
 /// lasts.
 const ROOM_IS_KNOWN: Duration = Duration::from_millis(100);
-/// The most open files that `status` names.
-const NAMED_MAX: usize = 100;
 
 /// Which files the kernel serves.
 #[derive(Debug)]
 pub(super) struct Passthrough {
-    /// Whether files may be handed to it.
-    wanted: bool,
-    /// Whether handles that write may be, too.
+    /// Whether handles that write may be handed over, too.
     writes: bool,
     clock: Clock,
-    state: Mutex<State>,
-}
-
-/// What is known of passthrough so far.
-#[derive(Debug, Default)]
-struct State {
-    /// Whether the kernel accepts files; unknown before one was offered.
-    works: Option<bool>,
-    /// Why it does not.
-    reason: Option<String>,
-    /// Opens that were not passed through, by reason.
-    refused: BTreeMap<&'static str, u64>,
-    /// Files handed over, including some whose last such handle has been closed.
-    files: HashMap<u64, Weak<Inode>>,
+    served: KernelServed<Inode>,
     /// When the room on the SSD was checked, and whether it was ample.
-    room: Option<(Instant, bool)>,
+    room: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Passthrough {
     /// Starts with nothing handed over.
     pub(super) fn new(options: &TierOptions, clock: &Clock) -> Self {
+        let why_none = (!options.passthrough).then_some("switched off (--passthrough=false)");
         Self {
-            wanted: options.passthrough,
             writes: options.passthrough_writes,
             clock: clock.clone(),
-            state: Mutex::default(),
+            served: KernelServed::new(why_none),
+            room: Mutex::default(),
         }
     }
 
@@ -90,14 +72,14 @@ impl Passthrough {
         // A mapping left from an earlier handle bypasses us, so this handle must, too.
         let must = must || mmap::may_be_mapped(&handle.inode, &file);
         let refused = |why| {
-            *self.state.lock().refused.entry(why).or_default() += 1;
+            self.served.refused(why);
             false
         };
         let Some(resident) = &place.resident else {
             return refused("on a lower tier");
         };
-        if self.state.lock().works == Some(false) && !must {
-            return refused("the kernel takes no files");
+        if !must && let Some(why) = self.served.why_none() {
+            return refused(why);
         }
         if !handle.writes() && !must && resident.bytes() < kernel_passthrough::SMALL_BYTES {
             return refused("small and opened for reading");
@@ -113,31 +95,15 @@ impl Passthrough {
         {
             return refused(why);
         }
-        match register(file.as_fd()) {
-            Ok(()) => {
-                if handle.passed.set(resident.clone()).is_ok() {
-                    handle.inode.passed.fetch_add(1, Ordering::AcqRel);
-                    handle.inode.was_passed.store(true, Ordering::Release);
-                    if handle.writes() {
-                        handle.inode.wrote_past.store(true, Ordering::Release);
-                    }
-                }
-                let mut state = self.state.lock();
-                state.works = Some(true);
-                state.files.insert(handle.inode.id, Arc::downgrade(&handle.inode));
-                true
-            }
-            Err(error) => {
-                let mut state = self.state.lock();
-                if state.works.is_none() {
-                    tracing::info!(%error, "no kernel passthrough");
-                    state.works = Some(false);
-                    state.reason = Some(kernel_passthrough::explain(&error));
-                }
-                drop(state);
-                refused("the kernel takes no files")
+        let answer = register(file.as_fd());
+        if answer.is_ok() && handle.passed.set(resident.clone()).is_ok() {
+            handle.inode.passed.fetch_add(1, Ordering::AcqRel);
+            handle.inode.was_passed.store(true, Ordering::Release);
+            if handle.writes() {
+                handle.inode.wrote_past.store(true, Ordering::Release);
             }
         }
+        self.served.answered(handle.inode.id, &handle.inode, answer)
     }
 
     /// Why reads and writes of a handle must come to us, if they must.
@@ -169,33 +135,20 @@ impl Passthrough {
     }
 
     fn has_room(&self, ample: u64, tiers: &Tiers) -> bool {
-        let known = self.state.lock().room;
+        let known = *self.room.lock();
         if let Some((_, room)) =
             known.filter(|(looked, _)| self.clock.elapsed(*looked) < ROOM_IS_KNOWN)
         {
             return room;
         }
         let room = tiers.ssd().room().is_ok_and(|room| room >= ample);
-        self.state.lock().room = Some((self.clock.instant(), room));
+        *self.room.lock() = Some((self.clock.instant(), room));
         room
-    }
-
-    /// Files that the kernel serves by itself now.
-    fn passed_through(&self) -> Vec<Arc<Inode>> {
-        let mut live = Vec::new();
-        self.state.lock().files.retain(|_, inode| {
-            let inode = inode.upgrade();
-            let passed = inode.filter(|inode| inode.passed.load(Ordering::Relaxed) > 0);
-            let keep = passed.is_some();
-            live.extend(passed);
-            keep
-        });
-        live
     }
 
     /// Counts the blocks of files that programs write without our help.
     pub(super) fn count(&self, tiers: &Tiers) {
-        for inode in self.passed_through() {
+        for inode in self.served.now(is_served) {
             let place = inode.place.read();
             if let Some(resident) = &place.resident
                 && let Ok(fd) = tiers.tree().descriptor(&place.entry)
@@ -207,31 +160,14 @@ impl Passthrough {
 
     /// For people to read.
     pub(super) fn status(&self, tiers: &Tiers) -> PassthroughStatus {
-        let mut files: Vec<String> = self
-            .passed_through()
-            .iter()
-            .take(NAMED_MAX)
-            .map(|inode| end_of(&tiers.tree().path_of(&inode.entry()).display().to_string()))
-            .collect();
-        files.sort();
-        let state = self.state.lock();
-        let reason = state
-            .reason
-            .clone()
-            .or_else(|| (!self.wanted).then(|| "switched off (--passthrough=false)".to_owned()));
-        let refused = state.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
-        PassthroughStatus { works: state.works, reason, files, refused: refused.collect() }
+        let path = |inode: &Inode| tiers.tree().path_of(&inode.entry()).display().to_string();
+        self.served.status(is_served, path)
     }
 }
 
-/// A path, or the end of one that is longer than system calls accept: otherwise very deep directories would make a
-/// status longer than clients read.
-fn end_of(path: &str) -> String {
-    let from = path.len().saturating_sub(PATH_BYTES_MAX);
-    match (from..path.len()).find(|at| path.is_char_boundary(*at)) {
-        Some(at) if at > 0 => format!("...{}", &path[at..]),
-        _ => path.to_owned(),
-    }
+/// Whether the kernel serves some handle of a file by itself.
+fn is_served(inode: &Inode) -> bool {
+    inode.passed.load(Ordering::Relaxed) > 0
 }
 
 /// Whether a program that opened a file in this way is expected to make it larger, at its end or in holes. A file that
@@ -252,21 +188,4 @@ fn has_privileges(file: &File) -> bool {
     let set_id = libc::S_ISUID | libc::S_ISGID;
     stat_descriptor(file).is_ok_and(|stat| stat.raw.st_mode & set_id != 0)
         || xattr::is_set(file, "security.capability".as_ref())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_of_any_length_is_told_in_short() {
-        assert_eq!(end_of("a/b"), "a/b");
-        assert_eq!(end_of(""), "");
-        // Two bytes a letter: whatever the end begins in.
-        for letters in [PATH_BYTES_MAX, PATH_BYTES_MAX + 1] {
-            let told = end_of(&format!("{}b", "\u{e4}".repeat(letters)));
-            assert!(told.starts_with("...\u{e4}") && told.ends_with('b'), "{told}");
-            assert!(told.len() <= PATH_BYTES_MAX + 3, "{}", told.len());
-        }
-    }
 }

@@ -12,7 +12,7 @@ use crate::fixture::{Fixture, still};
 use crate::truth::pattern;
 
 /// A rebuilder that has not done it by then never will.
-const WAIT_LIMIT: Duration = Duration::from_mins(1);
+const WAIT_LIMIT: Duration = Duration::from_mins(5);
 
 #[test]
 fn i3_dirty_bytes_reach_the_origin_at_their_age_whatever_programs_do() {

@@ -21,7 +21,7 @@ use crate::truth::{at, pattern};
 const KIB: u64 = 1 << 10;
 const BLOCK: u64 = 4 * KIB;
 /// What takes this long never happens.
-const FOR_EVER: Duration = Duration::from_mins(1);
+const FOR_EVER: Duration = Duration::from_mins(5);
 
 /// Like [`still`], but what is read again is filled.
 fn filling(size: u64, policy: &str) -> Config {

@@ -128,7 +128,7 @@ impl Fixture {
                 // own program, the lock of the engine that was just ended among them.
                 Err(error)
                     if error.to_string().contains("in use by process")
-                        && begun.elapsed() < Duration::from_secs(10) =>
+                        && begun.elapsed() < Duration::from_mins(5) =>
                 {
                     thread::sleep(Duration::from_millis(1));
                 }

@@ -22,7 +22,7 @@ use crate::truth::{at, pattern};
 
 const KIB: u64 = 1 << 10;
 /// A request that takes this long waits for the other one, or for ever.
-const FOR_EVER: Duration = Duration::from_secs(20);
+const FOR_EVER: Duration = Duration::from_mins(5);
 /// How long the second request gets while the first is held: it may have to wait for it.
 const HEAD_START: Duration = Duration::from_millis(4);
 

@@ -12,7 +12,7 @@ use halocline_testkit::nodes::{CACHES, NODES, Nodes, TokenStore};
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::waiting::SetOnDrop;
+use halocline_testkit::waiting::{SetOnDrop, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ledger::Ledger;
@@ -208,7 +208,7 @@ impl<S: TokenStore> Faults<'_, S> {
     fn wait_until_all_go_on(done: &[AtomicU64]) {
         let now = || -> Vec<u64> { done.iter().map(|done| done.load(Ordering::SeqCst)).collect() };
         let before = now();
-        halocline_testkit::waiting::within(Duration::from_mins(3), "all programs go on", || {
+        eventually("all programs go on", || {
             now().iter().zip(&before).all(|(now, before)| *now >= before + GOES_ON)
         });
     }

@@ -4,14 +4,13 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::mount::{self, Mount};
 use crate::programs;
 use crate::tier_limits::Tmpfs;
-use halocline_testkit::waiting::within;
+use halocline_testkit::waiting::eventually;
 
 fn told(args: &[&str], path: &Path) -> Value {
     let output = programs::run(programs::halocline().args(args).arg(path).arg("--json"));
@@ -20,7 +19,7 @@ fn told(args: &[&str], path: &Path) -> Value {
 
 fn archived(mount: &Mount) {
     let waiting = || mount.status()["tier"]["copies"]["waiting"]["files"].as_u64();
-    within(Duration::from_mins(1), "the last file to be archived", || waiting() == Some(0));
+    eventually("the last file to be archived", || waiting() == Some(0));
 }
 
 /// The whole story of a lost SSD: archived, lost, adopted.
@@ -42,9 +41,7 @@ fn what_was_archived_outlives_the_ssd() {
     fs::File::open(path("dir")).expect("open").sync_all().expect("a durable removal");
     fs::write(path("old"), b"new").expect("write");
     archived(&mount);
-    within(Duration::from_mins(1), "the copy of what was renamed", || {
-        mount.root().join("hdd/renamed").exists()
-    });
+    eventually("the copy of what was renamed", || mount.root().join("hdd/renamed").exists());
     let files = told(&["where"], &mount.path());
     let files = files.as_array().expect("a list");
     assert_eq!(files.len(), 20);

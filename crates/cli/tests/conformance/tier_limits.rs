@@ -4,9 +4,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use halocline_testkit::waiting::within;
+use halocline_testkit::waiting::eventually;
 
 use crate::mount::{self, Mount};
 use crate::programs;
@@ -88,7 +87,7 @@ fn files_can_be_removed_from_a_full_ssd() {
     fs::remove_file(mount.path().join("dir/slow")).expect("removing needs no room");
     // The kernel may hold the removed file for a moment.
     let again = || File::create(mount.path().join("one")).is_ok();
-    within(Duration::from_secs(10), "room", again);
+    eventually("room", again);
     fs::remove_file(mount.path().join("dir/other")).expect("removing needs no room");
     fs::remove_dir(mount.path().join("dir")).expect("it is empty");
     mount.unmount();

@@ -6,16 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use halocline_testkit::waiting::within;
+use halocline_testkit::waiting::eventually;
 
 use crate::mount::{self, Mount};
 use crate::programs;
 
 /// An hour takes the kernel's own expiry out of the tests.
 const KEPT: &str = "--tier-attr-timeout=1h";
-
-/// How long attributes that change unseen may take to be seen; a second is promised.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("stat").permissions().mode() & 0o7777
@@ -77,7 +74,7 @@ fn set_id_bits_are_not_kept_for_long() {
     assert_eq!(mode(&file), 0o4755);
     let below = mount.root().join("ssd/file");
     fs::set_permissions(&below, Permissions::from_mode(0o755)).expect("chmod below");
-    within(WAIT_LIMIT, "the end of a set-user-id bit", || mode(&file) == 0o755);
+    eventually("the end of a set-user-id bit", || mode(&file) == 0o755);
 }
 
 #[test]
@@ -95,7 +92,7 @@ fn a_store_through_a_mapping_is_seen_in_the_times() {
             if dir != mount.path() && !is_seen() {
                 return programs::skip("the file system does not note stores of mappings");
             }
-            within(WAIT_LIMIT, "the time of a store", is_seen);
+            eventually("the time of a store", is_seen);
         }
     }
 }

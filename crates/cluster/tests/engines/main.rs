@@ -28,7 +28,7 @@ use halocline_cluster::store::memory::MemoryStore;
 use halocline_cluster::store::redis::open;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
-use halocline_testkit::waiting::{SetOnDrop, eventually, within};
+use halocline_testkit::waiting::{SetOnDrop, eventually};
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker, SetAttr};
 use rustix::thread::CapabilitySet;
@@ -261,7 +261,7 @@ fn low_priority_flushes_rest_for_programs_of_other_nodes() {
         });
         let _ends = SetOnDrop(&is_over);
         // What truncated the file counts for a while, too.
-        within(Duration::from_mins(2), "it is told", || store.users(None).unwrap().serving == 1);
+        eventually("it is told", || store.users(None).unwrap().serving == 1);
         one.engine.write(&first, 0, &[1; 4096], ME).unwrap();
         one.engine.write(&first, 32 << 20, &[1; 4096], ME).unwrap();
         thread::sleep(Duration::from_secs(3));
@@ -312,7 +312,7 @@ fn a_flush_that_nobody_waits_for_gives_way_to_a_hand_over() {
             }
         });
         let _ends = SetOnDrop(&is_over);
-        within(Duration::from_mins(2), "the flush has begun", || writes() > before);
+        eventually("the flush has begun", || writes() > before);
         let mut read = [0; 100];
         other.engine.read(&second, (REGIONS - 1) * APART, &mut read, ME).unwrap();
         assert_eq!(read, [1; 100]);

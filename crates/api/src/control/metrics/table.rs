@@ -243,7 +243,7 @@ pub(super) const TIER: &[Metric] = &[
     metric(
         "passthrough.works",
         "true, false",
-        "Whether the kernel takes open files to serve them by itself; null until one was offered.",
+        "Whether the kernel takes open files to serve them by itself; null while that is unknown.",
     ),
     metric("passthrough.reason", "text", "Why not; null where it does."),
     metric("passthrough.files[]", "path", "Open files that the kernel serves by itself."),
