@@ -109,14 +109,14 @@ impl RangeMap {
         let last = last.filter(|(_, entry)| entry.end > range.start && !range.is_empty());
         // One descent suffices if nothing is mapped there, or if one extent begins at or before the range.
         let (one, several) = match last {
-            Some((start, _)) if *start > range.start => (None, Some(self.from_start_of(range))),
+            Some((start, _)) if *start > range.start => (None, Some(self.several_in(range))),
             one => (one, None),
         };
         one.into_iter().chain(several.into_iter().flatten()).map(|(&start, entry)| (start, entry))
     }
 
-    /// The same for a range that is not empty, by two more descents.
-    fn from_start_of(&self, range: ByteRange) -> btree_map::Range<'_, u64, Entry> {
+    /// The same by two descents, for a range that is not empty.
+    fn several_in(&self, range: ByteRange) -> btree_map::Range<'_, u64, Entry> {
         let before = self.extents.range(..=range.start).next_back();
         let before = before.filter(|(_, entry)| entry.end > range.start);
         self.extents.range(before.map_or(range.start, |(&start, _)| start)..range.end)
