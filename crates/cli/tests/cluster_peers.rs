@@ -11,8 +11,8 @@ use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::Nodes;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
+use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{SetOnDrop, WAIT_LIMIT, eventually};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const BLOCK: usize = 4096;
@@ -158,24 +158,6 @@ fn a_cache_that_was_moved_or_replaced_by_a_link_is_not_read() {
     }
 }
 
-/// A mount between the nodes, which lets the caches be reached, and is stopped until this is dropped.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn stop(pid: Pid) -> Self {
-        kill_process(pid, Signal::STOP).unwrap();
-        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
-        eventually("the stop", || fs::read_to_string(&stat).unwrap().contains(") T "));
-        Self(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::CONT);
-    }
-}
-
 #[test]
 fn a_file_system_between_the_nodes_that_hangs_costs_a_moment() {
     let Some(nodes) = Nodes::new(program!(), &[]) else { return };
@@ -197,7 +179,7 @@ fn a_file_system_between_the_nodes_that_hangs_costs_a_moment() {
         peer_bytes(&nodes, "one") > 0
     });
     {
-        let _stopped = Stopped::stop(nodes.pid("far"));
+        let _stopped = Standstill::of(nodes.pid("far"));
         // Far less than a wait for each request, and far more than a slow machine needs for all of them.
         let begun = Instant::now();
         for _ in 0..4 {

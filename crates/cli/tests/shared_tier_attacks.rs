@@ -14,9 +14,9 @@ use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::shared_tiers;
+use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{SetOnDrop, eventually, within};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
-use rustix::process::{Signal, kill_process};
 
 const NODES: [&str; 3] = ["one", "two", "three"];
 
@@ -247,7 +247,7 @@ fn i12_a_node_that_stood_still_for_longer_than_its_lease_writes_nothing_through_
     let refused = nodes.scratch.halocline(&["demote", "two/file"]);
     assert!(!refused.status.success(), "it is open: {}", said(&refused));
     let one = nodes.scratch.pid("one");
-    kill_process(one, Signal::STOP).unwrap();
+    let still = Standstill::of(one);
     // This write is on its way while the node stands still.
     writeln!(asked, "late").unwrap();
     within(Duration::from_mins(10), "its lease is over", || nodes.demotes("two", "file"));
@@ -255,7 +255,7 @@ fn i12_a_node_that_stood_still_for_longer_than_its_lease_writes_nothing_through_
     let mut more = File::options().append(true).open(nodes.at("two", "file")).unwrap();
     more.write_all(b", and more").unwrap();
     drop(more);
-    kill_process(one, Signal::CONT).unwrap();
+    drop(still);
     assert_eq!(says(), "refused", "the write that was late");
     writeln!(asked, "later").unwrap();
     assert_eq!(says(), "refused", "its handle is of before");

@@ -11,6 +11,7 @@ use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::stalling_server::{Stalled, StallingServer};
+use halocline_testkit::standstill;
 use halocline_testkit::waiting::eventually;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,15 +53,13 @@ impl Stopped {
 
     fn stop(&mut self, mountpoint: &str) {
         let pid = self.pid(mountpoint);
-        kill_process(pid, Signal::STOP).unwrap();
         self.stopped = Some(pid);
-        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
-        eventually("the stop", || fs::read_to_string(&stat).unwrap().contains(") T "));
+        standstill::stop(pid);
     }
 
     fn go_on(&mut self) {
         if let Some(pid) = self.stopped.take() {
-            kill_process(pid, Signal::CONT).unwrap();
+            standstill::go_on(pid);
         }
     }
 }

@@ -12,13 +12,13 @@ mod scratch;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
-use std::time::Instant;
 
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 use serde::Serialize;
 
 use crate::device::Device;
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 
 pub use remote::is_remote;
@@ -41,6 +41,8 @@ pub struct Effort {
     pub direct: bool,
     /// Measure the network path to the server separately, too, because the server is on another machine.
     pub network: bool,
+    /// The time that requests take is of this clock.
+    pub clock: Clock,
 }
 
 impl Default for Effort {
@@ -52,6 +54,7 @@ impl Default for Effort {
             sizes: [4, 16, 64, 256, 1024].map(|kib| kib << 10).to_vec(),
             direct: true,
             network: false,
+            clock: Clock::MACHINE,
         }
     }
 }
@@ -185,10 +188,10 @@ impl Run<'_> {
                 Pattern::Random => random.below(places),
                 Pattern::Same => 0,
             };
-            let start = Instant::now();
+            let start = self.effort.clock.instant();
             self.request(direction, place * size, size)?;
             if at > 0 {
-                times.push(start.elapsed());
+                times.push(self.effort.clock.elapsed(start));
             }
         }
         Ok(fit::median_ps(&mut times))

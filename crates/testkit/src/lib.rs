@@ -18,4 +18,5 @@ pub mod shared_tiers;
 pub mod signals;
 pub mod skipping;
 pub mod stalling_server;
+pub mod standstill;
 pub mod waiting;

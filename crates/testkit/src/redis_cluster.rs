@@ -9,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 use crate::skipping::skip;
+use crate::standstill::send;
 use crate::waiting::eventually;
 
 /// Masters at first: the first ones of the servers. Each one's replica is as many servers later.
@@ -163,7 +164,7 @@ impl RedisCluster {
     /// Sends the process of a server a signal.
     pub fn signal(&self, server: usize, signal: Signal) {
         let pid = i32::try_from(self.processes[server].id()).unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        send(Pid::from_raw(pid).unwrap(), signal);
     }
 
     /// Who serves a key: a master that runs.

@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 use crate::skipping::skip;
+use crate::standstill::send;
 use crate::waiting::eventually;
 
 /// The server, which listens on a socket: no port, which another test might get while it is restarted. Dropping it kills it.
@@ -90,7 +91,7 @@ impl RedisServer {
     /// Sends its process a signal.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
+        send(pid, signal);
     }
 
     /// Its directory, which goes with it.

@@ -12,6 +12,7 @@ use halocline_testkit::nodes::{CACHES, NODES, Nodes, TokenStore};
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{SetOnDrop, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -194,9 +195,8 @@ impl<S: TokenStore> Faults<'_, S> {
     /// Stops a node's process, and lets it go on.
     pub(crate) fn stand_still(&self, node: usize, time: Duration) {
         let pid = self.nodes.pid(NODES[node]);
-        kill_process(pid, Signal::STOP).unwrap();
+        let _still = Standstill::of(pid);
         thread::sleep(time);
-        kill_process(pid, Signal::CONT).unwrap();
     }
 
     /// In this round a node's lease may end while it has what others want: they may get errors.

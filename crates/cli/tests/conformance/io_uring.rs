@@ -9,9 +9,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::WAIT_LIMIT;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use rustix::thread::sched_getaffinity;
 
 use crate::mount::{self, IO_URING, Mount};
@@ -21,22 +22,6 @@ use crate::programs;
 const WAITING: usize = 8;
 /// How long those that wait have to reach the device, at least once.
 const BEGIN: Duration = Duration::from_millis(300);
-
-/// A process that stands still until this is dropped.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn new(pid: Pid) -> Self {
-        kill_process(pid, Signal::STOP).expect("stop");
-        Self(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _gone = kill_process(self.0, Signal::CONT);
-    }
-}
 
 /// Starts a program on the first processor alone, whose requests all meet in one queue.
 fn on_one_processor(program: &str, file: &Path) -> Child {
@@ -62,7 +47,7 @@ fn calls_that_sleep_hold_up_no_other_program_of_their_processor() {
     fs::write(slow.path().join("beside"), "bytes").expect("write");
 
     let pid = below.status()["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-    let stopped = Stopped::new(pid.and_then(Pid::from_raw).expect("a pid"));
+    let stopped = Standstill::of(pid.and_then(Pid::from_raw).expect("a pid"));
     let waiting: Vec<Child> = (0..WAITING)
         .map(|number| on_one_processor("cat", &slow.path().join(format!("below/{number}"))))
         .collect();

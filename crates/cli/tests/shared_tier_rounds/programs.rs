@@ -13,6 +13,7 @@ use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{SetOnDrop, eventually, within};
 use halocline_testkit::{program, shared_tiers};
 use rustix::process::{Signal, kill_process};
@@ -289,9 +290,8 @@ impl Faults<'_> {
     /// Stops a node's process, and lets it go on.
     pub(crate) fn stand_still(&self, node: usize, time: Duration) {
         let pid = self.scratch.pid(NODES[node]);
-        kill_process(pid, Signal::STOP).unwrap();
+        let _still = Standstill::of(pid);
         thread::sleep(time);
-        kill_process(pid, Signal::CONT).unwrap();
     }
 
     /// In this round a node's lease may end.
