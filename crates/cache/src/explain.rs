@@ -125,7 +125,7 @@ impl Explainer {
         if file.excluded.load(Ordering::Relaxed) {
             return Some("an exclude glob keeps the file off the cache".to_owned());
         }
-        if file.hint.read().cache == Some(false) {
+        if file.hint.get().is_some_and(|hint| hint.cache == Some(false)) {
             return Some("a program's hint keeps the file off the cache".to_owned());
         }
         if file.read_below.load(Ordering::Acquire) {

@@ -32,8 +32,10 @@ impl Hints {
     /// Applies the hint to a file that is being opened. Returns whether it asks for direct I/O.
     pub(crate) fn on_open(&self, path: &Path, _caller: Caller, file: &CachedFile) -> bool {
         let pending = self.pending.lock();
-        let Some(hint) = pending.get(path) else { return file.hint.read().direct };
-        *file.hint.write() = hint.clone();
+        let Some(hint) = pending.get(path) else {
+            return file.hint.get().is_some_and(|hint| hint.direct);
+        };
+        file.hint.give(hint.clone());
         hint.direct
     }
 }

@@ -69,11 +69,12 @@ impl Identifier {
             let continues = streams.continues_origin(striping, range, pattern, direction);
             (pattern, continues, streams.origin_serves_reads())
         };
-        let hint = file.hint.read();
+        let hint = file.hint.get();
+        let hint = hint.as_deref();
         let query = Query {
             direction,
             range,
-            processes: hint.processes.unwrap_or(pattern.processes).max(1),
+            processes: hint.and_then(|hint| hint.processes).unwrap_or(pattern.processes).max(1),
             owner: process.owner,
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
@@ -84,9 +85,10 @@ impl Identifier {
             origin_serves_reads,
             cache_pressure: pressure,
         };
-        let named = hint.policy.as_deref().and_then(|name| self.named(name));
+        let named = hint.and_then(|hint| hint.policy.as_deref()).and_then(|name| self.named(name));
         let mut verdict = named.as_ref().unwrap_or(&self.default).judge(&query);
-        verdict.critical &= hint.cache != Some(false) && !file.is_kept_out();
+        let wanted = hint.is_none_or(|hint| hint.cache != Some(false));
+        verdict.critical &= wanted && !file.is_kept_out();
         Identified {
             placement: self.setting.cache.geometry.place(verdict.layout, process.owner),
             sequential: pattern.distance == Some(0),

@@ -227,7 +227,7 @@ impl KnownFiles {
                 && !file.read_below.load(Ordering::Acquire)
                 && file.flush_handle.lock().is_none()
                 && file.held_mtime_ns().is_none()
-                && (file.unlinked.load(Ordering::Acquire) || file.hint.read().is_default())
+                && (file.unlinked.load(Ordering::Acquire) || file.hint.get().is_none())
         });
         if let Some(id) = file.id().filter(|id| self.store.dmt.is_empty(*id)) {
             self.store.note_emptied(id);

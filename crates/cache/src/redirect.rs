@@ -31,7 +31,7 @@ use crate::own_changes::OwnChanges;
 use crate::peers::Peers;
 use crate::permits::Permits;
 use crate::repair::Repair;
-use crate::request_split::{run, segments_of, slice, slice_mut, with_segments};
+use crate::request_split::{run, segments_of, slice, slice_mut, used_segments_of, with_segments};
 use crate::resize::Resizer;
 use crate::settings::Settings;
 use halocline_api::config::Mode;
@@ -126,9 +126,8 @@ impl Redirector {
         if self.permits.needs_sync(file, &held) {
             handle.origin.sync(true)?;
         }
-        let now_ns = self.clock.now_ns();
-        file.note_write(now_ns, cached > 0);
-        if cached > 0 {
+        let noted_ns = file.note_write(&self.clock, cached > 0);
+        if let Some(now_ns) = noted_ns.filter(|_| cached > 0) {
             self.pressure.note_write(now_ns);
         }
         self.counters.request(Direction::Write, range.len(), cached);
@@ -182,7 +181,7 @@ impl Redirector {
         let mut identified = self.identify(file, Direction::Read, range, tid);
         identified.verdict.critical &= held.caches;
         let Served { cached, peers, whole } = with_segments(|segments| {
-            segments_of(&self.store, file, range, segments);
+            used_segments_of(&self.store, file, range, segments);
             self.read_segments(handle, &identified, range, buf, segments)
         })?;
         // What another node has needs no second copy here.
@@ -490,9 +489,6 @@ impl Redirector {
                     cached += part.len();
                 }
             }
-        }
-        if cached > 0 {
-            self.store.dmt.touch(id, range);
         }
         Ok(Served { cached, peers, whole })
     }

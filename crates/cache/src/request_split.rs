@@ -6,7 +6,7 @@ use halocline_model::request::{ByteRange, index};
 
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
-use halocline_meta::Segment;
+use halocline_meta::{FileId, Segment};
 
 /// Missing parts of a read that are at most this far apart are read from the origin in one request: reading the cached
 /// bytes between them, too, costs less than another seek.
@@ -34,9 +34,28 @@ pub(super) fn segments_of(
     range: ByteRange,
     segments: &mut Vec<Segment>,
 ) {
+    look_up(file, range, segments, |id, segments| store.dmt.lookup(id, range, segments));
+}
+
+/// The same for a read: what is cached counts as just used.
+pub(super) fn used_segments_of(
+    store: &ExtentStore,
+    file: &CachedFile,
+    range: ByteRange,
+    segments: &mut Vec<Segment>,
+) {
+    look_up(file, range, segments, |id, segments| store.dmt.lookup_used(id, range, segments));
+}
+
+fn look_up(
+    file: &CachedFile,
+    range: ByteRange,
+    segments: &mut Vec<Segment>,
+    by_table: impl FnOnce(FileId, &mut Vec<Segment>),
+) {
     segments.clear();
     match file.id() {
-        Some(id) => store.dmt.lookup(id, range, segments),
+        Some(id) => by_table(id, segments),
         None => segments.push(Segment { range, extent: None }),
     }
     segments.dedup_by(|next, kept| {

@@ -55,7 +55,7 @@ impl Resizer {
         if shrunk && let Some(id) = file.id() {
             self.mappings.unmap_replaced(origin, id, tail(size))?;
         }
-        file.note_write(self.clock.now_ns(), false);
+        file.note_write(&self.clock, false);
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl Resizer {
         if grows.is_some() && range.end > file.size() {
             file.set_size(range.end);
         }
-        file.note_write(self.clock.now_ns(), false);
+        file.note_write(&self.clock, false);
         Ok(())
     }
 

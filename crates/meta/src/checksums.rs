@@ -253,9 +253,15 @@ impl Table {
         &self.shards[index(hash(stretch) >> 60)]
     }
 
-    /// The slot of a key.
-    fn find(&self, shard: &Shard, key: Key) -> Option<u32> {
-        shard.slots.find(hash(key), |&at| self.key_of(at) == Some(key)).copied()
+    /// The slot of a key, and its words.
+    fn find(&self, shard: &Shard, key: Key) -> Option<(u32, Words)> {
+        // The last one that was compared is the one that was found.
+        let mut words = Words::default();
+        let found = shard.slots.find(hash(key), |&at| {
+            words = self.arena.load(at);
+            Key::in_words(&words) == Some(key)
+        });
+        found.map(|&at| (at, words))
     }
 
     fn key_of(&self, at: u32) -> Option<Key> {
@@ -265,14 +271,14 @@ impl Table {
     /// What is known of a group.
     fn slot(&self, key: Key) -> Option<Slot> {
         let shard = self.shard(key).lock();
-        let at = self.find(&shard, key)?;
-        Slot::decode(&self.arena.load(at)).filter(|slot| slot.key() == key)
+        let (_, words) = self.find(&shard, key)?;
+        Slot::decode(&words)
     }
 
     /// Adds a slot that was found. If two slots have the same group, neither can be trusted.
     fn add(&self, at: u32, key: Key) {
         let mut shard = self.shard(key).lock();
-        if let Some(other) = self.find(&shard, key) {
+        if let Some((other, _)) = self.find(&shard, key) {
             self.arena.store(other, &Slot::new(key).encode());
             self.arena.store(at, &Words::default());
             self.arena.release(at);
@@ -289,8 +295,7 @@ impl Table {
     /// Forgets what is known of `part`; `dropped` means that nothing new is about to be noted.
     fn forget(&self, key: Key, part: ByteRange, dropped: bool) {
         let mut shard = self.shard(key).lock();
-        let Some(at) = self.find(&shard, key) else { return };
-        let words = self.arena.load(at);
+        let Some((at, words)) = self.find(&shard, key) else { return };
         let mut slot = Slot::decode(&words).unwrap_or_else(|| Slot::new(key));
         if slot.forget(part) {
             shard.forgotten += 1;
@@ -310,8 +315,8 @@ impl Table {
         let mut fresh = Slot::new(key);
         fresh.note(part, data);
         let mut shard = self.shard(key).lock();
-        if let Some(at) = self.find(&shard, key) {
-            let slot = Slot::decode(&self.arena.load(at)).unwrap_or_else(|| Slot::new(key));
+        if let Some((at, words)) = self.find(&shard, key) {
+            let slot = Slot::decode(&words).unwrap_or_else(|| Slot::new(key));
             self.arena.store(at, &slot.with(&fresh).encode());
         } else if let Some(at) = self.arena.allocate() {
             self.arena.store(at, &fresh.encode());

@@ -3,9 +3,13 @@
 //! Dirty and pinned extents that a search for victims finds are parked: they leave the queue until they can be evicted
 //! again, so that no search finds them twice.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use halocline_model::evict::{Eviction, Walk};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::FileId;
+use super::rangemap::Entry;
 
 /// The extent of a slot, in 16 bytes, because there is one for each extent.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +52,31 @@ pub(crate) struct LoadedUse {
     pub(crate) last_use_ms: u64,
     pub(crate) slot: u32,
     pub(crate) bytes: u64,
+}
+
+/// The uses of extents by one request.
+pub(crate) struct Uses<'q> {
+    now_ms: u64,
+    queue: &'q Mutex<EvictionQueue>,
+    locked: Option<MutexGuard<'q, EvictionQueue>>,
+}
+
+impl<'q> Uses<'q> {
+    /// Those at `now_ms`.
+    pub(crate) fn at(now_ms: u64, queue: &'q Mutex<EvictionQueue>) -> Self {
+        Self { now_ms, queue, locked: None }
+    }
+
+    /// Marks an extent as just used. The queue is a hint: a use within the same millisecond, or during a search for
+    /// victims, may not be noted there.
+    pub(crate) fn note(&mut self, entry: &Entry) {
+        if entry.last_use_ms.swap(self.now_ms, Relaxed) != self.now_ms {
+            self.locked = self.locked.take().or_else(|| self.queue.try_lock());
+            if let Some(queue) = &mut self.locked {
+                queue.touch(entry.slot);
+            }
+        }
+    }
 }
 
 /// The queue in which extents leave the cache.

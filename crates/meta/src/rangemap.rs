@@ -3,8 +3,7 @@
 //! What must hold here: extents do not overlap and are not empty; the set of dirty offsets and the ages show exactly
 //! which extents are dirty and how old the oldest is.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound::Excluded;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use halocline_model::layout::Placement;
@@ -106,13 +105,21 @@ impl RangeMap {
 
     /// Extents that share a byte with `range`, in order.
     pub(crate) fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (u64, &Entry)> {
+        let last = self.extents.range(..range.end).next_back();
+        let last = last.filter(|(_, entry)| entry.end > range.start && !range.is_empty());
+        // One descent suffices if nothing is mapped there, or if one extent begins at or before the range.
+        let (one, several) = match last {
+            Some((start, _)) if *start > range.start => (None, Some(self.several_in(range))),
+            one => (one, None),
+        };
+        one.into_iter().chain(several.into_iter().flatten()).map(|(&start, entry)| (start, entry))
+    }
+
+    /// The same by two descents, for a range that is not empty.
+    fn several_in(&self, range: ByteRange) -> btree_map::Range<'_, u64, Entry> {
         let before = self.extents.range(..=range.start).next_back();
-        let before = before.filter(|(_, entry)| entry.end > range.start && !range.is_empty());
-        // One descent suffices if one extent contains all of the range.
-        let reached = before.map_or(range.start, |(_, entry)| entry.end);
-        let rest = (reached < range.end)
-            .then(|| self.extents.range((Excluded(range.start), Excluded(range.end))));
-        before.into_iter().chain(rest.into_iter().flatten()).map(|(&start, entry)| (start, entry))
+        let before = before.filter(|(_, entry)| entry.end > range.start);
+        self.extents.range(before.map_or(range.start, |(&start, _)| start)..range.end)
     }
 
     /// The extent that starts at `start`.
@@ -166,8 +173,19 @@ impl RangeMap {
 
     /// Splits `range` into maximal segments by coverage, in order.
     pub(crate) fn split(&self, range: ByteRange, out: &mut Vec<Segment>) {
+        self.split_noting(range, out, |_| ());
+    }
+
+    /// The same; `note` is told each extent.
+    pub(crate) fn split_noting(
+        &self,
+        range: ByteRange,
+        out: &mut Vec<Segment>,
+        mut note: impl FnMut(&Entry),
+    ) {
         let mut at = range.start;
         for (start, entry) in self.overlapping(range) {
+            note(entry);
             if start > at {
                 out.push(Segment { range: ByteRange::new(at, start), extent: None });
             }

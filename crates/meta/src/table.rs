@@ -33,7 +33,7 @@ use super::batch::Batch;
 use super::block_accounting::Space;
 use super::cdt::Cdt;
 use super::checksums::Checksums;
-use super::eviction_queue::EvictionQueue;
+use super::eviction_queue::{EvictionQueue, Uses};
 use super::files::Busy;
 use super::identity::CacheIdentity;
 use super::invalidations::Invalidation;
@@ -299,8 +299,22 @@ impl ExtentTable {
     /// Splits `range` into maximal segments by coverage, in order, into `out` (cleared first).
     pub fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
         out.clear();
-        match self.files.state(file) {
+        match self.files.read().get(file) {
             Some(state) => state.mapped.read().extents.split(range, out),
+            None if range.is_empty() => {}
+            None => out.push(Segment { range, extent: None }),
+        }
+    }
+
+    /// As [`ExtentTable::lookup`] and [`ExtentTable::touch`] together, which takes one search instead of two.
+    pub fn lookup_used(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
+        out.clear();
+        match self.files.read().get(file) {
+            Some(state) => {
+                let mut uses = None;
+                let mut note = |entry: &_| uses.get_or_insert_with(|| self.uses()).note(entry);
+                state.mapped.read().extents.split_noting(range, out, &mut note);
+            }
             None if range.is_empty() => {}
             None => out.push(Segment { range, extent: None }),
         }
@@ -309,19 +323,13 @@ impl ExtentTable {
     /// Marks the extents under `range` as just used.
     pub fn touch(&self, file: FileId, range: ByteRange) {
         let Some(state) = self.files.state(file) else { return };
-        let now = self.now_ms();
         let mapped = state.mapped.read();
-        // The queue is a hint: a use within the same millisecond, or during a search for victims, may not be noted
-        // there.
-        let mut queue = None;
-        for (_, entry) in mapped.extents.overlapping(range) {
-            if entry.last_use_ms.swap(now, Relaxed) != now {
-                queue = queue.or_else(|| self.eviction_queue.try_lock());
-                if let Some(queue) = &mut queue {
-                    queue.touch(entry.slot);
-                }
-            }
-        }
+        let mut uses = self.uses();
+        mapped.extents.overlapping(range).for_each(|(_, entry)| uses.note(entry));
+    }
+
+    fn uses(&self) -> Uses<'_> {
+        Uses::at(self.now_ms(), &self.eviction_queue)
     }
 
     /// Dirty extents of `file` inside `range` in offset order, at most `limit`.

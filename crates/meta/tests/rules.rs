@@ -173,6 +173,9 @@ fn eviction_is_in_order_of_last_use_through_flushes_splits_and_restarts() {
         write(&dmt, A, blocks(block, 1), block % 2 == 0);
     }
     dmt.touch(A, blocks(1, 1));
+    let mut found = Vec::new();
+    dmt.lookup_used(A, blocks(3, 2), &mut found);
+    assert_eq!(found.len(), 2, "a block that is mapped, and one that is not: {found:?}");
     flush(&dmt, A);
     barrier(&dmt);
     assert_eq!(evict(&dmt, 1), [(A, 0, 1)]);

@@ -104,9 +104,9 @@ pub struct Verdict {
     pub critical: bool,
     /// The cache layout with the least predicted cost.
     pub layout: Layout,
-    /// Predicted time on the origin.
+    /// Predicted time on the origin; 0 from a policy that does not need it to judge.
     pub origin_ps: u64,
-    /// Predicted time on the cache in `layout`.
+    /// Predicted time on the cache in `layout`; 0 likewise.
     pub cache_ps: u64,
 }
 

@@ -84,13 +84,13 @@ pub struct Pattern {
 impl Streams {
     /// Notes a request; returns how it continues its process's stream.
     pub fn note(&mut self, striping: Striping, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
-        let pattern = self.peek(striping, pid, range);
+        let last = self.by_process.get(&pid).copied();
+        let at_an_end = self.ends.contains(&range.start);
+        let pattern = relate(last, at_an_end, range);
         self.detector.note(striping, range);
-        let last = self.by_process.get(&pid);
         self.active += u32::from(last.is_none());
         let Pattern { run_bytes, last_run_bytes, .. } = pattern;
-        let continues = u8::from(self.ends.contains(&range.start));
-        let in_order = last.map_or(u8::MAX, |stream| stream.in_order << 1 | continues);
+        let in_order = last.map_or(u8::MAX, |stream| stream.in_order << 1 | u8::from(at_an_end));
         let stream =
             Stream { end: range.end, run_bytes, last_run_bytes, in_order, seen_ms: now_ms };
         self.by_process.insert(pid, stream);
@@ -101,31 +101,19 @@ impl Streams {
         {
             self.recount(now_ms);
         }
-        let in_step = self.in_step(striping, range);
-        Pattern { in_step, processes: self.active.max(1), ..pattern }
+        self.among_processes(striping, range, pattern)
     }
 
     /// What [`Streams::note`] would return, without noting anything: for `explain`.
     pub fn peek(&self, striping: Striping, pid: u32, range: ByteRange) -> Pattern {
-        let last = self.by_process.get(&pid);
-        let orderly = last.is_none_or(|stream| stream.in_order.count_ones() >= IN_ORDER_MIN);
-        let at_an_end = self.ends.contains(&range.start);
-        let shared = orderly && at_an_end;
-        let distance = last.map(|stream| range.start.abs_diff(stream.end));
-        let carried = last.filter(|stream| stream.end == range.start || shared);
-        let run_bytes = carried.map_or(0, |stream| stream.run_bytes) + range.len();
-        let last_run_bytes = last.map_or(0, |stream| {
-            if carried.is_some() { stream.last_run_bytes } else { stream.run_bytes }
-        });
-        Pattern {
-            distance: if shared { distance.map(|_| 0) } else { distance },
-            run_bytes,
-            last_run_bytes,
-            orderly,
-            in_turn: shared && last.is_none_or(|stream| stream.end != range.start),
-            in_step: self.in_step(striping, range),
-            processes: self.active.max(1),
-        }
+        let last = self.by_process.get(&pid).copied();
+        let pattern = relate(last, self.ends.contains(&range.start), range);
+        self.among_processes(striping, range, pattern)
+    }
+
+    fn among_processes(&self, striping: Striping, range: ByteRange, pattern: Pattern) -> Pattern {
+        let in_step = self.in_step(striping, range);
+        Pattern { in_step, processes: self.active.max(1), ..pattern }
     }
 
     /// Whether processes are in step, and `range` would keep them so. On several servers that takes requests of whole
@@ -182,6 +170,32 @@ impl Streams {
         }
         self.active = u32::try_from(self.by_process.len()).unwrap_or(u32::MAX);
         self.counted_ms = now_ms;
+    }
+}
+
+/// A request after the `last` of its process; `at_an_end` if it begins where one of the latest requests ended. Of the
+/// other processes it says nothing.
+fn relate(last: Option<Stream>, at_an_end: bool, range: ByteRange) -> Pattern {
+    let orderly = last.is_none_or(|stream| stream.in_order.count_ones() >= IN_ORDER_MIN);
+    let shared = orderly && at_an_end;
+    let distance = last.map(|stream| range.start.abs_diff(stream.end));
+    let carried = last.filter(|stream| stream.end == range.start || shared);
+    let run_bytes = carried.map_or(0, |stream| stream.run_bytes) + range.len();
+    let last_run_bytes =
+        last.map_or(
+            0,
+            |stream| {
+                if carried.is_some() { stream.last_run_bytes } else { stream.run_bytes }
+            },
+        );
+    Pattern {
+        distance: if shared { distance.map(|_| 0) } else { distance },
+        run_bytes,
+        last_run_bytes,
+        orderly,
+        in_turn: shared && last.is_none_or(|stream| stream.end != range.start),
+        in_step: false,
+        processes: 1,
     }
 }
 

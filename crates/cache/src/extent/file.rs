@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use halocline_model::request::ByteRange;
 use halocline_model::streams::Streams;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::coherence::FileTokens;
 use crate::extent::flush_handle::FlushHandle;
@@ -22,6 +22,7 @@ use crate::extent::last_seen::LastSeen;
 use crate::peer_copies::PeerCopies;
 use crate::range_lock::RangeLock;
 use halocline_meta::{FileId, OriginKey, Stamp};
+use halocline_os::clock::Clock;
 use halocline_vfs::namespace::Node;
 
 /// All bytes from `start` on.
@@ -45,10 +46,24 @@ pub(crate) struct FileHint {
     pub(crate) direct: bool,
 }
 
-impl FileHint {
-    /// Whether nothing was asked for.
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
+/// What hints asked for, if they did: most files have none, and their requests take no lock for that.
+#[derive(Debug, Default)]
+pub(crate) struct GivenHint {
+    given: AtomicBool,
+    hint: RwLock<FileHint>,
+}
+
+impl GivenHint {
+    /// The hint, if one was given that asks for something.
+    pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, FileHint>> {
+        self.given.load(Ordering::Acquire).then(|| self.hint.read())
+    }
+
+    /// Replaces it.
+    pub(crate) fn give(&self, hint: FileHint) {
+        let mut kept = self.hint.write();
+        self.given.store(hint != FileHint::default(), Ordering::Release);
+        *kept = hint;
     }
 }
 
@@ -83,7 +98,7 @@ pub(crate) struct CachedFile {
     /// Those of them that can write.
     pub(crate) writers: AtomicU32,
     /// Hints of the programs that have it open.
-    pub(crate) hint: RwLock<FileHint>,
+    pub(crate) hint: GivenHint,
     /// Whether a glob keeps it from the cache.
     pub(crate) excluded: AtomicBool,
     /// Whether programs may read or map the origin's bytes without us: the cache then has nothing newer and admits
@@ -139,7 +154,7 @@ impl CachedFile {
             node: RwLock::new(node),
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),
-            hint: RwLock::default(),
+            hint: GivenHint::default(),
             excluded: AtomicBool::new(false),
             read_below: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
@@ -184,12 +199,13 @@ impl CachedFile {
         (held != NO_TIME).then_some(held)
     }
 
-    /// Notes a write at `now_ns`. A write that reached only the cache leaves the origin's time stale, so the time is
-    /// held; one that went to the origin advances a held time.
-    pub(crate) fn note_write(&self, now_ns: i64, on_cache: bool) {
-        if on_cache || self.held_mtime_ns().is_some() {
-            self.mtime_held_ns.store(now_ns, Ordering::Release);
-        }
+    /// Notes a write that ends now; returns the time if it was noted. A write that reached only the cache leaves the
+    /// origin's time stale, so the time is held; one that went to the origin advances a held time. For others the
+    /// finer clock is not read.
+    pub(crate) fn note_write(&self, clock: &Clock, on_cache: bool) -> Option<i64> {
+        let now_ns = (on_cache || self.held_mtime_ns().is_some()).then(|| clock.now_ns())?;
+        self.mtime_held_ns.store(now_ns, Ordering::Release);
+        Some(now_ns)
     }
 
     /// Holds `mtime_ns` unless a time is already held: called before a flush, whose writes would otherwise show as

@@ -7,7 +7,7 @@
 pub(crate) mod fuzzing;
 
 use halocline_model::layout::{Layout, Placement};
-use halocline_model::request::ByteRange;
+use halocline_model::request::{ByteRange, index};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::crc;
@@ -155,7 +155,7 @@ impl Slot {
     /// The sums, in order.
     pub(super) fn sums(&self) -> impl Iterator<Item = Sum> {
         let first = self.key.range().start;
-        (0..BLOCKS).filter_map(move |block| {
+        self.known_blocks().filter_map(move |block| {
             let (start, end) = self.known(block)?;
             let block_start = first + block as u64 * BLOCK;
             let (start, end) = (block_start + u64::from(start), block_start + u64::from(end));
@@ -193,9 +193,9 @@ impl Slot {
     /// The slot with the sums that `newer` has for the same group. This one has none for those bytes.
     pub(super) fn with(mut self, newer: &Self) -> Self {
         assert_eq!(self.key, newer.key, "of one group");
-        for (block, crc) in newer.sums.into_iter().enumerate() {
+        for block in newer.known_blocks() {
             if let Some(known) = newer.known(block) {
-                self.note_piece(block, known, crc);
+                self.note_piece(block, known, newer.sums[block]);
             }
         }
         self
@@ -233,6 +233,18 @@ impl Slot {
         self.sums[block] = crc;
     }
 
+    /// The blocks that have a sum, of all or of a part of them, in order.
+    fn known_blocks(&self) -> impl Iterator<Item = usize> + use<> {
+        let parts = self.parts.iter().flatten();
+        let mut left = parts.fold(self.whole, |blocks, part| blocks | 1 << part.block);
+        std::iter::from_fn(move || {
+            let block = left.trailing_zeros();
+            // Without the lowest one; there is none of zero.
+            left &= left.checked_sub(1)?;
+            Some(block as usize)
+        })
+    }
+
     /// The part of a block that its sum covers.
     fn known(&self, block: usize) -> Option<(u16, u16)> {
         if self.whole >> block & 1 == 1 {
@@ -246,7 +258,8 @@ impl Slot {
     fn pieces(&self, range: ByteRange) -> impl Iterator<Item = (usize, u16, u16)> + use<> {
         let first = self.key.range().start;
         assert!(self.key.range().contains(range), "a range beside its group");
-        (0..BLOCKS).filter_map(move |block| {
+        let blocks = (range.start - first) / BLOCK..(range.end - first).div_ceil(BLOCK);
+        (index(blocks.start)..index(blocks.end)).filter_map(move |block| {
             let whole = ByteRange::at(first + block as u64 * BLOCK, BLOCK);
             let piece = whole.intersect(range)?;
             let within = |offset: u64| u16::try_from(offset - whole.start).expect("in a block");
@@ -267,12 +280,9 @@ fn decode_part(part: u64) -> Option<Part> {
 
 /// A check value that distinguishes valid words from torn or damaged ones.
 fn check_of(words: &Words) -> u16 {
-    let mut bytes = [0; WORDS * 8];
-    for (at, (bytes, word)) in bytes.chunks_exact_mut(8).zip(words).enumerate() {
-        let word = if at == 2 { word & !0xffff_0000 } else { *word };
-        bytes.copy_from_slice(&word.to_le_bytes());
-    }
-    low16(xxh3_64(&bytes))
+    let mut words = *words;
+    words[2] &= !0xffff_0000;
+    low16(xxh3_64(words.map(u64::to_le_bytes).as_flattened()))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the low bits are asked for")]

@@ -147,13 +147,14 @@ impl ExtentTable {
     /// recorded.
     fn redirty(&self, state: &FileState, range: ByteRange) -> bool {
         let mapped = state.mapped.read();
-        if mapped.extents.overlapping(range).any(|(_, entry)| !entry.dirty()) {
-            return false;
-        }
-        for (_, entry) in mapped.extents.overlapping(range) {
-            entry.generation.store(self.next_generation(), Relaxed);
-        }
-        true
+        // In one descent of the tree: an extent before the first clean one gets another generation from
+        // `plan_dirty`, and it may change as often as it likes.
+        mapped.extents.overlapping(range).all(|(_, entry)| {
+            if entry.dirty() {
+                entry.generation.store(self.next_generation(), Relaxed);
+            }
+            entry.dirty()
+        })
     }
 
     /// Whether a barrier has covered a dirty extent under `range`: it survives a power loss, so what replaces it must

@@ -13,12 +13,12 @@ pub(crate) struct Unconditional {
 }
 
 impl Unconditional {
-    /// `always`. Only its predictions depend on `setting`.
+    /// `always`. Only what it explains depends on `setting`.
     pub(crate) fn always(setting: &Setting) -> Self {
         Self { setting: setting.clone(), admits: true }
     }
 
-    /// `never`. Only its predictions depend on `setting`.
+    /// `never`. Only what it explains depends on `setting`.
     pub(crate) fn never(setting: &Setting) -> Self {
         Self { setting: setting.clone(), admits: false }
     }
@@ -35,18 +35,17 @@ impl Admission for Unconditional {
     }
 
     fn judge(&self, query: &Query) -> Verdict {
-        let (origin, cache) = self.forecasts(query);
         Verdict {
             critical: self.admits && !query.range.is_empty(),
             layout: Layout::OneDh,
-            origin_ps: origin.total_ps(1.0),
-            cache_ps: cache.total_ps(1.0),
+            origin_ps: 0,
+            cache_ps: 0,
         }
     }
 
     fn explain(&self, query: &Query) -> Explanation {
         let (origin, cache) = self.forecasts(query);
-        let Verdict { critical, layout, origin_ps, cache_ps } = self.judge(query);
+        let Verdict { critical, layout, .. } = self.judge(query);
         let what = if self.admits { "everything" } else { "nothing" };
         Explanation {
             policy: self.name().to_owned(),
@@ -55,7 +54,7 @@ impl Admission for Unconditional {
             reason: format!("this policy admits {what}"),
             layout: Some(layout),
             costs: vec![origin.terms(None, 1.0), cache.terms(Some(layout), 1.0)],
-            benefit_ps: benefit_ps(origin_ps, cache_ps),
+            benefit_ps: benefit_ps(origin.total_ps(1.0), cache.total_ps(1.0)),
         }
     }
 }
