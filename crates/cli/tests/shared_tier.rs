@@ -2,15 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
-use std::path::PathBuf;
-use std::process::Output;
 
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers;
+use halocline_testkit::shared_tiers::SharedTiers;
 use halocline_testkit::waiting::eventually;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -18,35 +17,25 @@ use serde_json::Value;
 /// The nodes, which are called as their mount points; each has its tiers in `NAME-tiers`.
 const NODES: [&str; 3] = ["one", "two", "three"];
 
-struct Nodes {
-    scratch: Scratch,
-    store: RedisServer,
+struct Nodes(SharedTiers);
+
+impl Deref for Nodes {
+    type Target = SharedTiers;
+
+    fn deref(&self) -> &SharedTiers {
+        &self.0
+    }
 }
 
 impl Nodes {
     /// Mounts so many; `None`, with the reason, where that cannot be tried.
     fn new(count: usize) -> Option<Self> {
-        let nodes = Self::prepared()?;
-        for node in &NODES[..count] {
-            let mounted = nodes.mount(node);
-            assert!(mounted.status.success(), "{}", said(&mounted));
-        }
-        Some(nodes)
+        Some(Self(Self::prepared()?.0.mounted(&NODES[..count], &[])))
     }
 
     fn prepared() -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        let store = RedisServer::start(&[])?;
-        shared_tiers::make(&scratch, &NODES);
-        Some(Self { scratch, store })
-    }
-
-    fn mount(&self, node: &str) -> Output {
-        shared_tiers::mount(&self.scratch, &self.store.url(), node)
-    }
-
-    fn at(&self, node: &str, name: &str) -> PathBuf {
-        self.scratch.path(node).join(name)
+        Some(Self(SharedTiers::new(scratch, &NODES)?))
     }
 
     fn write(&self, node: &str, name: &str, text: &str) {
@@ -228,7 +217,7 @@ fn i13_a_node_that_was_killed_comes_back_with_all_that_it_wrote() {
     // Its SSD is still reached, and has what was written.
     assert_eq!(nodes.read("one", "before"), "kept and more");
     assert_eq!(fs::metadata(nodes.at("one", "before")).unwrap().len(), 13);
-    let again = nodes.mount("two");
+    let again = nodes.mount("two", &[]);
     assert!(again.status.success(), "{}", said(&again));
     assert_eq!(nodes.read("two", "before"), "kept and more");
     let held = nodes.open("two", "before");
@@ -263,11 +252,11 @@ fn a_tier_with_files_but_no_names_is_not_taken_for_a_new_one() {
     let Some(nodes) = Nodes::prepared() else { return };
     let file = nodes.scratch.path("disk/file");
     fs::write(&file, "somebody's").unwrap();
-    let refused = nodes.mount("one");
+    let refused = nodes.mount("one", &[]);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     assert!(said(&refused).contains("cluster fsck --repair"), "{}", said(&refused));
     fs::remove_file(&file).unwrap();
-    let mounted = nodes.mount("one");
+    let mounted = nodes.mount("one", &[]);
     assert!(mounted.status.success(), "{}", said(&mounted));
     nodes.write("one", "file", "ours");
     // Another SSD under the same name, and the same one twice.
@@ -288,7 +277,7 @@ fn a_tier_with_files_but_no_names_is_not_taken_for_a_new_one() {
     let refused = nodes.scratch.halocline(&empty);
     assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
     assert!(said(&refused).contains("this tier had names"), "{}", said(&refused));
-    let mounted = nodes.mount("one");
+    let mounted = nodes.mount("one", &[]);
     assert!(mounted.status.success(), "{}", said(&mounted));
     assert_eq!(nodes.read("one", "file"), "ours");
 }

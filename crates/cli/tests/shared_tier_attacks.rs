@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,36 +11,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use halocline_testkit::program;
-use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers;
+use halocline_testkit::shared_tiers::SharedTiers;
 use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{SetOnDrop, eventually, within};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
 
 const NODES: [&str; 3] = ["one", "two", "three"];
 
-struct Nodes {
-    scratch: Scratch,
-    store: RedisServer,
+struct Nodes(SharedTiers);
+
+impl Deref for Nodes {
+    type Target = SharedTiers;
+
+    fn deref(&self) -> &SharedTiers {
+        &self.0
+    }
 }
 
 impl Nodes {
     /// Mounts so many; `None`, with the reason, where that cannot be tried.
     fn new(count: usize) -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        let store = RedisServer::start(&[])?;
-        shared_tiers::make(&scratch, &NODES);
-        for node in &NODES[..count] {
-            let mounted = shared_tiers::mount(&scratch, &store.url(), node);
-            assert!(mounted.status.success(), "{}", said(&mounted));
-        }
-        Some(Self { scratch, store })
-    }
-
-    fn at(&self, node: &str, name: &str) -> PathBuf {
-        self.scratch.path(node).join(name)
+        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES[..count], &[])))
     }
 
     fn demotes(&self, node: &str, name: &str) -> bool {

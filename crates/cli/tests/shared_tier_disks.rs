@@ -1,39 +1,38 @@
 //! The disks of a shared tier by commands: files are moved, a node is drained, names are checked and built again (I15).
 
 use std::fs;
+use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Output;
 
 use halocline_testkit::program;
-use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers;
+use halocline_testkit::shared_tiers::{self, SharedTiers};
 use serde_json::Value;
 
 const NODES: [&str; 2] = ["one", "two"];
 
 /// Two nodes with a disk that both see.
-struct Nodes {
-    scratch: Scratch,
-    store: RedisServer,
+struct Nodes(SharedTiers);
+
+impl Deref for Nodes {
+    type Target = SharedTiers;
+
+    fn deref(&self) -> &SharedTiers {
+        &self.0
+    }
 }
 
 impl Nodes {
     fn new() -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        let store = RedisServer::start(&[])?;
-        shared_tiers::make(&scratch, &NODES);
-        let nodes = Self { scratch, store };
-        for node in NODES {
-            nodes.mount(node);
-        }
-        Some(nodes)
+        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[])))
     }
 
-    fn mount(&self, node: &str) {
-        let mounted = shared_tiers::mount(&self.scratch, &self.store.url(), node);
+    fn mount_again(&self, node: &str) {
+        let mounted = self.mount(node, &[]);
         assert!(mounted.status.success(), "{}", said(&mounted));
     }
 
@@ -53,10 +52,6 @@ impl Nodes {
         let done = self.fsck(&[&["--json"], more].concat());
         let report = serde_json::from_slice(&done.stdout);
         (done.status.success(), report.unwrap_or_else(|_| panic!("{}", said(&done))))
-    }
-
-    fn at(&self, node: &str, name: &str) -> PathBuf {
-        self.scratch.path(node).join(name)
     }
 
     fn tier_of(&self, name: &str) -> String {
@@ -156,7 +151,7 @@ fn i15_a_store_that_lost_everything_is_built_again_from_the_disks() {
     let (is_right, report) = nodes.report(&["--repair"]);
     assert!(is_right && report["told"].as_array().unwrap().is_empty(), "{report}");
     for node in NODES {
-        nodes.mount(node);
+        nodes.mount_again(node);
     }
     assert_eq!(nodes.shown("one"), before);
     assert_eq!(nodes.shown("two"), before);

@@ -2,18 +2,16 @@
 //! another node filled; and that what is seen of it is never old.
 
 use std::fs::{self, File};
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_testkit::program;
-use halocline_testkit::redis_server::RedisServer;
-use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers;
+use halocline_testkit::shared_tiers::SharedTiers;
 
 const NODES: [&str; 2] = ["one", "two"];
 const FILES: usize = 3000;
@@ -21,25 +19,20 @@ const THREADS: usize = 8;
 /// How long a node believes what it listed (`halocline_cluster::names::LEASE_MS`).
 const LEASE_MS: u128 = 80;
 
-struct Nodes {
-    scratch: Scratch,
-    _store: RedisServer,
+struct Nodes(SharedTiers);
+
+impl Deref for Nodes {
+    type Target = SharedTiers;
+
+    fn deref(&self) -> &SharedTiers {
+        &self.0
+    }
 }
 
 impl Nodes {
     fn new() -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        let store = RedisServer::start(&[])?;
-        shared_tiers::make(&scratch, &NODES);
-        for node in NODES {
-            let mounted = shared_tiers::mount(&scratch, &store.url(), node);
-            assert!(mounted.status.success(), "{}", said(&mounted));
-        }
-        Some(Self { scratch, _store: store })
-    }
-
-    fn at(&self, node: &str, name: &str) -> PathBuf {
-        self.scratch.path(node).join(name)
+        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, &[])))
     }
 
     /// How many requests a node has sent to the store of names.

@@ -1,15 +1,13 @@
 //! Files of a shared tier that the kernel of their node serves by itself, while other nodes write, move and remove them (I15).
 
 use std::fs::{self, File};
+use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
-use std::process::Output;
 
 use halocline_testkit::program;
-use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers;
+use halocline_testkit::shared_tiers::SharedTiers;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -19,9 +17,14 @@ use serde_json::Value;
 const NODES: [&str; 2] = ["one", "two"];
 const BYTES: usize = 256 << 10;
 
-struct Nodes {
-    scratch: Scratch,
-    store: RedisServer,
+struct Nodes(SharedTiers);
+
+impl Deref for Nodes {
+    type Target = SharedTiers;
+
+    fn deref(&self) -> &SharedTiers {
+        &self.0
+    }
 }
 
 impl Nodes {
@@ -40,22 +43,7 @@ impl Nodes {
 
     fn mounted(options: &[&str]) -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        let store = RedisServer::start(&[])?;
-        shared_tiers::make(&scratch, &NODES);
-        let nodes = Self { scratch, store };
-        for node in NODES {
-            let mounted = nodes.mount(node, options);
-            assert!(mounted.status.success(), "{}", said(&mounted));
-        }
-        Some(nodes)
-    }
-
-    fn mount(&self, node: &str, options: &[&str]) -> Output {
-        shared_tiers::mount_with(&self.scratch, &self.store.url(), node, options)
-    }
-
-    fn at(&self, node: &str, name: &str) -> PathBuf {
-        self.scratch.path(node).join(name)
+        Some(Self(SharedTiers::new(scratch, &NODES)?.mounted(&NODES, options)))
     }
 
     fn open(&self, node: &str, writes: bool) -> File {

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use halocline_testkit::program;
-use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::shared_tiers;
+use halocline_testkit::shared_tiers::{self, SharedTiers};
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::process::{Signal, kill_process};
@@ -21,29 +21,34 @@ const KIB: usize = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 struct Nodes {
-    scratch: Scratch,
-    store: RedisServer,
+    tiers: SharedTiers,
     /// File systems of their own below some directories.
     mounted: Vec<PathBuf>,
+}
+
+impl Deref for Nodes {
+    type Target = SharedTiers;
+
+    fn deref(&self) -> &SharedTiers {
+        &self.tiers
+    }
 }
 
 impl Nodes {
     /// Two nodes that are not mounted yet; `None`, with the reason, where that cannot be tried.
     fn new() -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
-        let store = RedisServer::start(&[])?;
-        shared_tiers::make(&scratch, &NODES);
-        Some(Self { scratch, store, mounted: Vec::new() })
+        Some(Self { tiers: SharedTiers::new(scratch, &NODES)?, mounted: Vec::new() })
     }
 
-    fn mount(&self, node: &str, options: &[&str]) {
-        let mounted = shared_tiers::mount_with(&self.scratch, &self.store.url(), node, options);
+    fn mounts(&self, node: &str, options: &[&str]) {
+        let mounted = self.mount(node, options);
         assert!(mounted.status.success(), "{}", said(&mounted));
     }
 
     fn mount_both(&self, options: &[&str]) {
         for node in NODES {
-            self.mount(node, options);
+            self.mounts(node, options);
         }
     }
 
@@ -51,10 +56,6 @@ impl Nodes {
         for node in NODES {
             drop(self.scratch.succeed(&["umount", node]));
         }
-    }
-
-    fn at(&self, node: &str, name: &str) -> PathBuf {
-        self.scratch.path(node).join(name)
     }
 
     fn json(&self, args: &[&str]) -> Value {
@@ -179,7 +180,7 @@ fn an_ssd_that_fills_gives_what_was_used_longest_ago_to_the_shared_disk() {
     let (is_right, told) = nodes.fsck(&[]);
     assert!(is_right, "{told}");
     // What is on the SSD is known again.
-    nodes.mount("one", &LRU);
+    nodes.mounts("one", &LRU);
     eventually("what is on the SSD is counted", || {
         let used = nodes.used("one");
         used > 0 && used <= high && nodes.tier("one")["ssd_files"].as_u64() > Some(0)
@@ -266,7 +267,7 @@ fn a_mount_that_is_killed_while_files_move_by_themselves_loses_nothing() {
     nodes.scratch.succeed(&["umount", "one"]);
     for round in 0..4_u64 {
         // Each time it is given less, so that files leave.
-        nodes.mount("one", &["--policy", "lru", "--ssd-limit", &format!("{}M", 6 - round)]);
+        nodes.mounts("one", &["--policy", "lru", "--ssd-limit", &format!("{}M", 6 - round)]);
         eventually("files leave", || nodes.tier("one")["demoted"]["files"].as_u64() > Some(round));
         kill_process(nodes.scratch.pid("one"), Signal::KILL).unwrap();
         let _ = nodes.scratch.halocline(&["umount", "--force", "one"]);
@@ -275,7 +276,7 @@ fn a_mount_that_is_killed_while_files_move_by_themselves_loses_nothing() {
             fs::read_dir(nodes.scratch.path("one")).is_ok_and(|mut names| names.next().is_none())
         });
     }
-    nodes.mount("one", &["--policy", "lru", "--ssd-limit", "2M"]);
+    nodes.mounts("one", &["--policy", "lru", "--ssd-limit", "2M"]);
     let high = nodes.tier("one")["high_bytes"].as_u64().unwrap();
     eventually("the SSD is counted and below its limit", || {
         let used = nodes.used("one");
