@@ -16,6 +16,9 @@ pub(crate) const DEFAULT_STRIPE: u64 = 64 << 10;
 /// applied.
 pub(crate) const STRIPE_BYTES_MIN: u64 = 512;
 
+/// Widest stripe in bytes, as of a volume: what writes a layout out for others may add to it and round it up.
+const WIDTH_BYTES_MAX: u64 = 1 << 40;
+
 /// A stretch of a file with the same stripes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,8 +69,13 @@ impl Layout {
             if part.end.is_none() != last || part.end.is_some_and(|end| end <= part.begin) {
                 return Err(format!("part {index} does not end where the next can begin"));
             }
+            if let Some(width) = part.widths.iter().find(|width| **width > WIDTH_BYTES_MAX) {
+                return Err(format!(
+                    "part {index} has a stripe of {width} bytes; at most {WIDTH_BYTES_MAX}"
+                ));
+            }
             let striping = VariedStriping::new(part.widths.clone())
-                .ok_or_else(|| format!("part {index} uses no server, or its widths overflow"))?;
+                .ok_or_else(|| format!("part {index} uses no server"))?;
             let before = base.clone();
             at = part.end.unwrap_or(u64::MAX);
             for (server, bytes) in base.iter_mut().enumerate() {
@@ -246,7 +254,7 @@ mod tests {
             (vec![part(1, None, &[1, 1])], "part 0 begins at 1, not at 0"),
             (vec![part(0, Some(5), &[1, 1])], "part 0 does not end"),
             (vec![part(0, None, &[1, 1]), part(5, None, &[1, 1])], "part 0 does not end"),
-            (vec![part(0, None, &[u64::MAX, 2])], "part 0 uses no server, or"),
+            (vec![part(0, None, &[WIDTH_BYTES_MAX + 1, 2])], "part 0 has a stripe of"),
         ] {
             let error = Layout::new(parts, 2).unwrap_err();
             assert!(error.starts_with(what), "{error}");

@@ -276,6 +276,8 @@ mod tests {
             ("chosen = \"ours\"", "chosen = \"best\"", "best"),
             ("widths = [16384, 4096]", "widths = [16384]", "1 widths for 2 servers"),
             ("widths = [65536, 0]", "widths = [0, 0]", "uses no server"),
+            // Written out for Lustre it overflowed.
+            ("widths = [65536, 0]", "widths = [18446744073709551615, 0]", "a stripe of"),
             ("begin = 40960", "begin = 40961", "begins at 40961"),
             ("name = \"ssd\"", "name = \"disk\"", "two servers"),
             ("path_hex = \"2f646174612fff\"", "path = \"/data/a\"", "twice"),
