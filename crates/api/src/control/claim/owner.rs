@@ -1,12 +1,17 @@
 //! Finds the owner of a mount without accessing the mount.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::super::client;
 use super::super::mount::MountLine;
 use super::super::mount_access::MountAccess;
 use super::super::{Client, Request, SOCKET_NAME};
+use super::Told;
 use super::claimant::{Claimant, Claimants, read_answer};
 use super::names::{self, Entry, Kind};
 
@@ -21,44 +26,99 @@ pub(in crate::control) struct Owner {
     pub(in crate::control) cache: Option<PathBuf>,
 }
 
+/// How many processes of one user are asked about one device. Of those that mount nobody's device is used by more than a
+/// few; a user who has more names hides own mounts only.
+const ASKED_MAX: usize = 64;
+
 /// The owner of the mount `line`, found without accessing it; `None` if no process claims it.
 ///
-/// A device number is reused by the next mount while the process of an earlier one, which is ending, still reports that
-/// it serves it: so a claim is trusted at once only if a single process names the mount point. Other processes are
+/// A device number is reused by the next mount while the process of an earlier one, which is ending or stands still,
+/// still claims it: so a claim is trusted at once only if a single process names the mount point. Other processes are
 /// asked whether they are ending: their sockets may be on something that hangs, by accident or because their user wants
 /// that, which `access` finds out first.
 pub(in crate::control) fn owner_of(line: &MountLine, access: &dyn MountAccess) -> Option<Owner> {
-    let entries = names::all().unwrap_or_default();
-    let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
-    let (mut silent, mut named) = (None, Vec::new());
-    let deadline = Instant::now() + OWNER_TIMEOUT;
-    let mut claimants = Claimants::of(entries.into_iter().filter(of_it).map(|entry| (entry, ())));
-    loop {
-        let nobody_yet = silent.is_none() && named.is_empty();
-        // A user who fills queues must not delay anyone once an owner was reported.
-        let next = if nobody_yet { claimants.next() } else { claimants.next_at_once() };
-        let Some((_, (), Claimant { peer, stream })) = next else { break };
-        // Anyone may claim this; the kernel knows who the mount's user is. Others are not waited for.
-        let uid = peer.uid.as_raw();
-        if line.user != Some(uid) {
-            continue;
-        }
-        let told = read_answer(stream, deadline);
-        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        match told {
-            None => silent = Some(Owner { pid, cache: None }),
-            Some(told) => named.push((told.dir != line.point, pid, uid, told.cache)),
-        }
-    }
-    named.sort_by_key(|(elsewhere, ..)| *elsewhere);
-    let is_certain = silent.is_none() && named.len() == 1 && !named[0].0;
-    let goes_on = |uid: u32, cache: &Path| {
-        let socket = cache.join(SOCKET_NAME);
+    let goes_on = |named: &Named| {
+        let socket = named.told.cache.join(SOCKET_NAME);
         // Answered at once or not at all: no second connection is made.
-        Client::over(access.connect(&socket), &socket, uid, client::connect)
+        Client::over(access.connect(&socket), &socket, named.uid, client::connect)
             .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
             .is_ok_and(|ends: bool| !ends)
     };
-    let found = named.into_iter().find(|(.., uid, cache)| is_certain || goes_on(*uid, cache));
-    found.map(|(_, pid, _, cache)| Owner { pid, cache: Some(cache) }).or(silent)
+    let mut silent = claimants_of(line);
+    let mut elsewhere = Vec::new();
+    let deadline = Instant::now() + OWNER_TIMEOUT;
+    let alone = silent.len() == 1;
+    while !silent.is_empty() && wait_for_one(&silent, deadline) {
+        for Asked { pid, uid, stream } in silent.extract_if(.., |asked| is_ready(&asked.stream)) {
+            // One that ended meanwhile says nothing.
+            let Some(told) = read_answer(stream, deadline) else { continue };
+            let named = Named { pid, uid, told };
+            if named.told.dir != line.point {
+                elsewhere.push(named);
+            } else if alone || goes_on(&named) {
+                return Some(named.owner());
+            }
+        }
+    }
+    let found = elsewhere.into_iter().find(goes_on).map(Named::owner);
+    found.or_else(|| silent.pop().map(|asked| Owner { pid: asked.pid, cache: None }))
+}
+
+/// A process that claims the mount, and where it answers.
+struct Asked {
+    pid: u32,
+    uid: u32,
+    stream: UnixStream,
+}
+
+/// A process that answered.
+struct Named {
+    pid: u32,
+    uid: u32,
+    told: Told,
+}
+
+impl Named {
+    fn owner(self) -> Owner {
+        Owner { pid: self.pid, cache: Some(self.told.cache) }
+    }
+}
+
+/// The processes that claim a mount. Anyone may claim one; the kernel knows who the mount's user is, and others are not
+/// waited for.
+fn claimants_of(line: &MountLine) -> Vec<Asked> {
+    let entries = names::all().unwrap_or_default();
+    let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
+    let mut claimants = Claimants::of(entries.into_iter().filter(of_it).map(|entry| (entry, ())));
+    let mut asked = Vec::new();
+    while asked.len() < ASKED_MAX {
+        // A user who fills queues must not delay anyone once another process was reached.
+        let next = if asked.is_empty() { claimants.next() } else { claimants.next_at_once() };
+        let Some((_, (), Claimant { peer, stream })) = next else { break };
+        let uid = peer.uid.as_raw();
+        if line.user == Some(uid) {
+            let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+            asked.push(Asked { pid, uid, stream });
+        }
+    }
+    asked
+}
+
+/// Waits until one of them has something to read, or has ended; `false` at the deadline.
+fn wait_for_one(asked: &[Asked], deadline: Instant) -> bool {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).expect("seconds");
+        let fds = asked.iter().map(|asked| PollFd::new(&asked.stream, PollFlags::IN));
+        match poll(&mut fds.collect::<Vec<_>>(), Some(&left)) {
+            Ok(ready) => return ready > 0,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn is_ready(stream: &UnixStream) -> bool {
+    let now = Timespec::default();
+    poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }

@@ -101,6 +101,43 @@ fn a_process_that_names_another_mount_point_is_not_believed() {
     assert_eq!(owner_of(&line("/mnt/new"), &Directly), None);
 }
 
+/// A mount that was healthy was said not to answer, after ten seconds: the process of an earlier one, whose device number it
+/// got, stood still.
+#[test]
+fn who_stands_still_does_not_use_up_the_time_of_who_serves_the_device_now() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = fs::canonicalize(scratch.path()).unwrap();
+    let [origin, cache] = ["origin", "cache"].map(|name| dir.join(name));
+    for made in [&origin, &cache] {
+        fs::create_dir(made).unwrap();
+    }
+    let (uid, device) = (rustix::process::geteuid().as_raw(), (u64::MAX, 80));
+    let still = |number: u32| {
+        let dir = dir.join(number.to_string());
+        fs::create_dir(&dir).unwrap();
+        let mut claim = wanted(&dir).unwrap();
+        claim.listen_on(Kind::Mount, device, Path::new("/mnt/x"), Path::new(""));
+        claim
+    };
+    let _still: Vec<_> = (0..9).map(still).collect();
+    let mut now = wanted(&origin).unwrap();
+    now.cache.clone_from(&cache);
+    now.listen_on(Kind::Mount, device, Path::new("/mnt/x"), Path::new(""));
+    now.answer();
+    let listener = UnixListener::bind(cache.join(SOCKET_NAME)).unwrap();
+    let server = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut asked = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(&client), &mut asked).unwrap();
+        client.write_all(b"{\"ok\":false}\n").unwrap();
+    });
+    let line = format!("40 22 0:77 / /mnt/x rw - fuse.halocline /o rw,user_id={uid}\n");
+    let mut line = MountLine::on(line.as_bytes(), Path::new("/mnt/x")).unwrap();
+    line.device = device;
+    assert_eq!(owner_of(&line, &Directly).unwrap().cache, Some(cache));
+    server.join().unwrap();
+}
+
 /// Hangs at everything.
 #[derive(Default)]
 struct Hangs {
