@@ -105,7 +105,10 @@ fn each_operation_in_a_directory_that_a_node_changes_alone_costs_what_it_changes
         let (took, requests) = (begun.elapsed(), nodes.requests("one") - before);
         // However slow the machine is: the way to the directory, its attributes, and what was made, for each lease that ended.
         let leases = took.as_millis() / LEASE_MS;
-        let most = each * COUNT + 20 + 8 * leases;
+        // A close that the kernel sends when the program has gone on is still under way when the next change begins: what it
+        // touches is asked for.
+        let beside = u128::from(each > 0);
+        let most = (each + beside) * COUNT + 20 + 8 * leases;
         assert!(requests <= most, "{operation}: {requests} requests, {most} at most");
         println!("{operation}: {requests} requests for {COUNT} in {took:?}");
     }
