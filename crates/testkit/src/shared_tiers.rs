@@ -29,12 +29,7 @@ pub fn peers(scratch: &Scratch) -> String {
     scratch.path("{node}-tiers/ssd").to_str().unwrap().to_owned()
 }
 
-/// Mounts a node's tiers with the names in a store.
-pub fn mount(scratch: &Scratch, store_url: &str, node: &str) -> Output {
-    mount_with(scratch, store_url, node, &[])
-}
-
-/// The same with more options.
+/// Mounts a node's tiers with the names in a store, and with these options.
 pub fn mount_with(scratch: &Scratch, store_url: &str, node: &str, more: &[&str]) -> Output {
     let (root, peers) = (format!("{node}-tiers"), peers(scratch));
     let cluster = ["--cluster", store_url, "--node", node, "--peers", &peers];

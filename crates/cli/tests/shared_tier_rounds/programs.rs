@@ -216,7 +216,7 @@ pub(crate) struct Faults<'a> {
 
 impl Faults<'_> {
     fn mount(&self, node: &str) {
-        let mounted = shared_tiers::mount(self.scratch, &self.url, node);
+        let mounted = shared_tiers::mount_with(self.scratch, &self.url, node, &[]);
         assert!(mounted.status.success(), "{}", said(&mounted));
     }
 

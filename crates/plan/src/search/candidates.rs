@@ -70,6 +70,11 @@ fn combinations(mut choices: Vec<u64>, classes: usize) -> Vec<Vec<u64>> {
     while choices.len() > 3 && choices.len().saturating_pow(exponent) > COMBINATIONS {
         choices.pop();
     }
+    every_combination(&choices, classes)
+}
+
+/// One of `choices` for each of so many classes, in every way.
+pub(super) fn every_combination(choices: &[u64], classes: usize) -> Vec<Vec<u64>> {
     let mut all = vec![Vec::new()];
     for _ in 0..classes {
         let longer = |widths: &Vec<u64>| {

@@ -3,6 +3,7 @@
 //! A search from good beginnings stops where every change of one or two widths makes it slower. With requests that few
 //! steps divide, much better widths may be beyond that, and no cost model tells where.
 
+use super::candidates::every_combination;
 use crate::servers::Servers;
 
 /// The step unless there are too many: what a page has, in bytes.
@@ -40,14 +41,7 @@ impl Grid {
         let choices = (CHOICES_MIN..=most).rev().find(even).unwrap_or(most);
         let step = widest.div_ceil(choices).next_multiple_of(STEP);
         let widths: Vec<u64> = (0..=choices).map(|number| number * step).collect();
-        let mut by_class = vec![Vec::new()];
-        for _ in 0..classes {
-            let longer = |some: &Vec<u64>| {
-                let with = |width: &u64| [some.as_slice(), &[*width]].concat();
-                widths.iter().map(with).collect::<Vec<_>>()
-            };
-            by_class = by_class.iter().flat_map(longer).collect();
-        }
+        let by_class = every_combination(&widths, servers.classes().len());
         let used = by_class.iter().filter(|widths| widths.iter().any(|width| *width > 0));
         let slowest = widths.iter().filter(|width| **width > 0);
         Some(Self {

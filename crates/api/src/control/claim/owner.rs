@@ -26,8 +26,8 @@ pub(in crate::control) struct Owner {
     pub(in crate::control) cache: Option<PathBuf>,
 }
 
-/// How many processes of one user are asked about one device. Of those that mount nobody's device is used by more than a
-/// few; a user who has more names hides own mounts only.
+/// The most processes that are asked about one mount: its owner, and earlier ones that are ending or stand still. Only
+/// processes of the mount's own user count, so one who makes more hides their own mount alone.
 const ASKED_MAX: usize = 64;
 
 /// The owner of the mount `line`, found without accessing it; `None` if no process claims it.
