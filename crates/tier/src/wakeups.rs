@@ -105,7 +105,7 @@ mod tests {
         thread::scope(|scope| {
             let calls = scope.spawn(|| {
                 let begun = Instant::now();
-                while !enough.load(Ordering::Relaxed) && begun.elapsed() < 20 * TICK {
+                while !enough.load(Ordering::Relaxed) && begun.elapsed() < 100 * TICK {
                     wakeups.set(|state| state.demote = true);
                     thread::sleep(TICK / 100);
                 }
