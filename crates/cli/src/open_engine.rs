@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_api::config::{Config, Mode};
-use halocline_api::control::joining::has_hung_up;
+use halocline_api::control::has_hung_up;
 use halocline_api::control::{
     AnyStatus, Claim, ClaimRequest, Client, Request, SOCKET_NAME, Taken, UseAs,
 };
