@@ -332,38 +332,6 @@ fn writes_are_cached_then_flushed_and_both_are_told() {
     scratch.succeed(&["fsck", "cache"]);
 }
 
-/// Each path of a list cost a process that looked where it lies, some 11 ms.
-#[test]
-fn a_long_list_is_fetched_without_a_process_for_each_path() {
-    let Some(scratch) = Scratch::new(program!()) else { return };
-    mount_here(&scratch);
-    let line = format!("{}\n", scratch.path("mnt/data").display());
-    let faults_of_list = |paths: usize| {
-        fs::write(scratch.path("list"), line.repeat(paths)).unwrap();
-        let warm = scratch.command(&["warm", "-f", "list"]).stdout(Stdio::null()).spawn().unwrap();
-        page_faults(&warm)
-    };
-    let (of_one, of_all) = (faults_of_list(1), faults_of_list(3000));
-    // Whatever else the machine does: the smallest process has some hundred.
-    assert!(of_all < of_one + 3000 * 20, "{of_one} page faults, and {of_all} for 3000 paths");
-    scratch.succeed(&["umount", "mnt"]);
-}
-
-/// Page faults of a process, which must succeed, and of all that it started.
-fn page_faults(process: &Child) -> i64 {
-    let pid = i32::try_from(process.id()).unwrap();
-    // SAFETY: all its fields are numbers.
-    let (mut status, mut usage) = (0, unsafe { std::mem::zeroed::<libc::rusage>() });
-    eventually("the end of the process", || {
-        // SAFETY: both places are ours, and nobody else waits for the process.
-        let ended = unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) };
-        assert!(ended >= 0, "{}", std::io::Error::last_os_error());
-        ended == pid
-    });
-    assert_eq!(status, 0);
-    usage.ru_minflt
-}
-
 #[test]
 fn dirty_data_that_is_kept_is_there_at_the_next_mount() {
     let Some(scratch) = Scratch::new(program!()) else { return };
