@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_testkit::gluster::Gluster;
 use halocline_testkit::hostile::Random;
@@ -195,10 +195,16 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
             thread::sleep(Duration::from_millis(300));
             gluster.kill_brick();
             let before = acknowledged();
+            let since = || -> u64 {
+                acknowledged().iter().zip(before).map(|(away, before)| away - before).sum()
+            };
             thread::sleep(Duration::from_millis(500 + 700 * round));
-            let away = acknowledged();
-            without_brick +=
-                away.iter().zip(before).map(|(away, before)| away - before).sum::<u64>();
+            // A slow machine may need longer for one write.
+            let begun = Instant::now();
+            while without_brick + since() == 0 && begun.elapsed() < Duration::from_mins(1) {
+                thread::sleep(Duration::from_millis(20));
+            }
+            without_brick += since();
             gluster.revive_brick();
             let back = acknowledged();
             eventually("both write on when the brick is back", || {

@@ -23,6 +23,8 @@ const STOPS: usize = 20;
 const STOPS_LAST: Duration = Duration::from_secs(1);
 /// Longer than an answer may take.
 const LONG: Duration = Duration::from_secs(4);
+/// Less than an answer may take.
+const LATER: Duration = Duration::from_millis(1500);
 
 /// The process of a node.
 struct Node(Child);
@@ -86,6 +88,7 @@ fn a_node_asks_its_store() {
     let store = RedisStore::connect(&url, None, "test").unwrap();
     assert_eq!(store.read(file(1)).unwrap().epoch.0, 7);
     assert_eq!(store.read(file(2)).unwrap().epoch.0, 7);
+    assert_eq!(store.read(file(3)).unwrap().epoch.0, 7);
 }
 
 /// Regression: a read of a socket with a time limit ends with `EINTR` when its process goes on after a stop, and that was taken for no
@@ -109,6 +112,11 @@ fn i13_an_answer_that_is_waited_for_over_stops_is_not_lost() {
         stream.write_all(ANSWER).unwrap();
         stopped.join().unwrap();
     });
+    // And one that comes later: the server may have stood still for as long, with all of the machine.
+    assert!(request(&mut stream).contains("EVALSHA"));
+    node.stop_for(LONG);
+    thread::sleep(LATER);
+    stream.write_all(ANSWER).unwrap();
     // Over the same connection.
     assert!(node.0.wait().unwrap().success());
 }
