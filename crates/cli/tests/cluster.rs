@@ -390,7 +390,8 @@ fn a_mount_that_fails_leaves_no_session() {
 #[test]
 fn a_redis_cluster_serves_mounts_and_its_silent_part_is_named() {
     let Some(scratch) = Scratch::with_mountpoints(program!(), &["one"]) else { return };
-    let settings = &["--cluster-require-full-coverage", "no"];
+    // Nobody takes the place of those that are killed, nor of others because the machine is slow.
+    let settings = &["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "15000"];
     let Some(mut store) = RedisCluster::start(settings) else { return };
     let url = store.urls();
     let ask = |what: &str, rest: &[&str]| {

@@ -9,7 +9,7 @@ use halocline_cluster::agent::Options;
 use halocline_cluster::store::redis::{ClusterStore, RedisStore, open};
 use halocline_cluster::store::{Lease, Store, StoreError, Swap};
 use halocline_model::token::{Session, Tokens};
-use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
+use halocline_testkit::redis_cluster::{MASTERS, RedisCluster, STEADY};
 use halocline_testkit::waiting::{WAIT_LIMIT, eventually};
 use rustix::process::Signal;
 
@@ -82,7 +82,7 @@ fn end(nodes: Vec<Node>, origin: &Origin) {
 
 #[test]
 fn it_keeps_what_a_store_promises() {
-    let Some(mut cluster) = RedisCluster::start(&[]) else { return };
+    let Some(mut cluster) = RedisCluster::start(STEADY) else { return };
     let store = store(&cluster);
     contract::holds(&*store);
     contract::refuses_long_leases(&*store);
@@ -192,7 +192,7 @@ fn move_slot(cluster: &RedisCluster, key: &str) {
 
 #[test]
 fn i14_slots_move_under_load() {
-    let Some(cluster) = RedisCluster::start(&[]) else { return };
+    let Some(cluster) = RedisCluster::start(STEADY) else { return };
     let origin = Arc::default();
     let nodes = nodes(&cluster, &origin, &["a", "b", "c"]);
     go_on(&nodes);
@@ -208,7 +208,9 @@ fn i14_slots_move_under_load() {
 /// What a master acknowledged that its replica had not: the other's table lacks it, and its epoch says so.
 #[test]
 fn i14_a_part_whose_master_was_replaced_has_another_epoch_and_others_have_not() {
-    let Some(mut cluster) = RedisCluster::start(&[]) else { return };
+    // So long that no other master is replaced because the machine is slow.
+    let settings = &["--cluster-node-timeout", "8000"];
+    let Some(mut cluster) = RedisCluster::start(settings) else { return };
     let store = store(&cluster);
     let before = store.roll().unwrap();
     let epoch = before.partitions[store.partition(file(0))];
@@ -278,9 +280,7 @@ fn i12_a_master_that_hears_no_majority_gives_no_lease() {
 /// A node that had just started asked each part of a silent master who its master is, before it renewed its lease.
 #[test]
 fn i12_a_silent_master_costs_no_lease_where_another_one_began_anew() {
-    let Some(mut cluster) = RedisCluster::start(&["--cluster-node-timeout", "15000"]) else {
-        return;
-    };
+    let Some(mut cluster) = RedisCluster::start(STEADY) else { return };
     let other = store(&cluster);
     let from = other.roll().unwrap();
     for number in 0..40 {
@@ -339,7 +339,16 @@ fn all_is_answered_or_fails_in_bounded_time() {
 
 #[test]
 fn a_password_is_needed_and_never_shown() {
-    let settings = &["--requirepass", "s3cret", "--masterauth", "s3cret", "--protected-mode", "no"];
+    let settings = &[
+        "--requirepass",
+        "s3cret",
+        "--masterauth",
+        "s3cret",
+        "--protected-mode",
+        "no",
+        "--cluster-node-timeout",
+        "15000",
+    ];
     let Some(cluster) = RedisCluster::start(settings) else { return };
     let right = open(&cluster.urls(), Some("s3cret"), "test").unwrap();
     right.roll().unwrap();
@@ -382,6 +391,8 @@ fn a_user_who_may_do_no_more_than_is_said_is_enough() {
         "+@sortedset",
         "+persist",
         "+pexpire",
+        "--cluster-node-timeout",
+        "15000",
     ];
     let Some(cluster) = RedisCluster::start(settings) else { return };
     let url = cluster.url(0).replace("redis://", "redis://halo:s3cret@");
@@ -390,7 +401,7 @@ fn a_user_who_may_do_no_more_than_is_said_is_enough() {
 
 #[test]
 fn a_cluster_is_found_by_some_of_its_servers_and_refused_where_a_master_forgets() {
-    let Some(cluster) = RedisCluster::start(&[]) else { return };
+    let Some(cluster) = RedisCluster::start(STEADY) else { return };
     let gone = "redis://127.0.0.1:1";
     open(&format!("{gone},{}", cluster.url(4)), None, "test").unwrap().roll().unwrap();
     let unusable = |urls: &str, why: &str| {
