@@ -391,7 +391,7 @@ fn a_mount_that_fails_leaves_no_session() {
 fn a_redis_cluster_serves_mounts_and_its_silent_part_is_named() {
     let Some(scratch) = Scratch::with_mountpoints(program!(), &["one"]) else { return };
     // Nobody takes the place of those that are killed, nor of others because the machine is slow.
-    let settings = &["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "15000"];
+    let settings = &["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "10000"];
     let Some(mut store) = RedisCluster::start(settings) else { return };
     let url = store.urls();
     let ask = |what: &str, rest: &[&str]| {

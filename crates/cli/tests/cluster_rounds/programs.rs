@@ -115,9 +115,10 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             self.ledger.settle(&slots, &records);
         }));
-        if checked.is_err() {
+        if let Err(panicked) = checked {
             self.tell(when);
-            panic!("{when}: see above");
+            let why = panicked.downcast_ref::<String>().map_or("see above", String::as_str);
+            panic!("{when}: {why}");
         }
     }
 
