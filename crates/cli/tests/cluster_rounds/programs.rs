@@ -10,7 +10,7 @@ use std::time::Duration;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::{CACHES, NODES, Nodes, TokenStore};
 use halocline_testkit::program;
-use halocline_testkit::sandbox::said;
+use halocline_testkit::sandbox::{last_lines, said};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::standstill::Standstill;
 use halocline_testkit::waiting::{SetOnDrop, WAIT_LIMIT, eventually};
@@ -230,15 +230,8 @@ impl<S: TokenStore> Faults<'_, S> {
 
 /// What the mounts said last.
 fn show_logs(root: &Path) {
-    const LINES: usize = 40;
     for cache in CACHES {
-        let log = std::fs::read_to_string(root.join(cache).join("halocline.log"));
-        let log = log.unwrap_or_else(|error| error.to_string());
-        let lines: Vec<&str> = log.lines().collect();
-        println!("{cache}, the last of {} lines of its log:", lines.len());
-        for line in &lines[lines.len().saturating_sub(LINES)..] {
-            println!("  {line}");
-        }
+        println!("{}", last_lines(&root.join(cache).join("halocline.log")));
     }
 }
 
