@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use halocline_api::control::tier::PRIVATE;
@@ -77,6 +76,8 @@ pub struct Joining<'a> {
     pub registry: Registry,
     /// How the space on the SSD is kept.
     pub space: SpaceOptions,
+    /// What all components ask for the time, and wait by.
+    pub clock: Clock,
 }
 
 impl Joining<'_> {
@@ -93,10 +94,10 @@ impl Joining<'_> {
         let id = ssd_id(&own)?;
         check_node_is_ours(&common, &node, &id)?;
         self.format_if_new(&common, (&ssd, &shared))?;
-        settle(&*self.store, &self.registry, (&ssd, &id))?;
-        let clock = Clock::MACHINE;
+        let clock = self.clock.clone();
+        settle(&*self.store, &self.registry, (&ssd, &id), &clock)?;
         let agent = Agent::begin(
-            Options::new(node.clone(), ssd, id),
+            Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },
             Arc::clone(&self.store),
             self.registry,
         )?;
@@ -105,7 +106,7 @@ impl Joining<'_> {
             let names = Arc::new(names.map_err(of_names)?);
             let table = Arc::new(Table::default());
             let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
-            let places = Places::open(self.root, &node, self.peers, paths.clone())?;
+            let places = Places::open(self.root, &node, self.peers, paths.clone(), &clock)?;
             places.drop_temporaries()?;
             Ok((names, table, paths, places))
         })();
@@ -118,7 +119,7 @@ impl Joining<'_> {
         };
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
-        let passthrough = Passthrough::new(self.passthrough, places.grants_leases());
+        let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), &clock);
         let base = Base { names, places, table, paths, sessions, passthrough, clock };
         let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));
@@ -162,7 +163,7 @@ impl Joining<'_> {
                 for (dir, ours) in [(ssd, &[PRIVATE][..]), (shared, &[PRIVATE, REGISTRY])] {
                     check_empty(dir, ours)?;
                 }
-                match Namespace::format(&*self.names, &root(shared)?) {
+                match Namespace::format(&*self.names, &root(shared, self.clock.now_ns())?) {
                     // Another node was faster.
                     Ok(()) | Err(Failure::Refused(Errno::EXIST)) => {}
                     Err(failure) => return Err(of_names(failure)),
@@ -265,9 +266,8 @@ fn check_empty(dir: &Path, ours: &[&str]) -> Result<()> {
 }
 
 /// Attributes of the root: those of the shared disk's directory.
-fn root(shared: &Path) -> Result<Attributes> {
+fn root(shared: &Path, now_ns: i64) -> Result<Attributes> {
     let found = stat(shared).map_err(|errno| Error::at(shared, "look at")(errno.into()))?;
-    let now_ns = Clock::MACHINE.now_ns();
     let mut root = Attributes::new(Kind::Directory, found.st_mode & 0o7777, now_ns);
     (root.uid, root.gid) = (found.st_uid, found.st_gid);
     root.mtime_ns = joined(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or_default());
@@ -275,7 +275,12 @@ fn root(shared: &Path) -> Result<Attributes> {
 }
 
 /// Ends what earlier sessions of this SSD left: their processes have ended, or their leases do.
-fn settle(store: &dyn Store, registry: &Registry, (ssd, id): (&Path, &str)) -> Result<()> {
+fn settle(
+    store: &dyn Store,
+    registry: &Registry,
+    (ssd, id): (&Path, &str),
+    clock: &Clock,
+) -> Result<()> {
     let boot = boot_id()?;
     let here = File::open(ssd).and_then(FileIdentity::of).map_err(Error::at(ssd, "look at"))?;
     for node in sessions::nodes(store, registry)? {
@@ -286,17 +291,22 @@ fn settle(store: &dyn Store, registry: &Registry, (ssd, id): (&Path, &str)) -> R
         if node.boot_id.as_ref() == Some(&boot) && node.cache_seen == Some(here) {
             sessions::end_own(store, registry, node.session)?;
         } else {
-            wait_for_its_end(store, registry, &node)?;
+            wait_for_its_end(store, registry, &node, clock)?;
             sessions::end(store, registry, node.session)?;
         }
     }
     Ok(())
 }
 
-fn wait_for_its_end(store: &dyn Store, registry: &Registry, node: &Node) -> Result<()> {
+fn wait_for_its_end(
+    store: &dyn Store,
+    registry: &Registry,
+    node: &Node,
+    clock: &Clock,
+) -> Result<()> {
     let mut left_ms = node.lease_ms;
     while left_ms > 0 {
-        thread::sleep(LOOK_AGAIN);
+        clock.sleep(LOOK_AGAIN);
         let now = sessions::nodes(store, registry)?;
         let now = now.iter().find(|now| now.session == node.session);
         let now_ms = now.map_or(0, |now| now.lease_ms);

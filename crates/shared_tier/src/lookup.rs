@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
@@ -220,7 +219,7 @@ impl Lookup {
                 break;
             }
             // Its name was changed or removed just now, and the disk follows.
-            thread::sleep(RENAME_PAUSE);
+            self.base.clock.sleep(RENAME_PAUSE);
         }
         Ok(None)
     }
@@ -242,7 +241,7 @@ impl Lookup {
             if !is_renamed && inode.name().is_none() {
                 break;
             }
-            thread::sleep(RENAME_PAUSE);
+            self.base.clock.sleep(RENAME_PAUSE);
         }
         Ok(None)
     }

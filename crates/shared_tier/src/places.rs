@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::{Name, ROOT};
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
@@ -70,8 +71,9 @@ impl Places {
         node: &str,
         peers: Option<&str>,
         directories: Arc<dyn Directories>,
+        clock: &Clock,
     ) -> Result<Self> {
-        Self::open_watched(root, node, peers, directories, None)
+        Self::open_watched(root, node, peers, directories, clock, None)
     }
 
     /// The same; `watcher` is told of each step, for tests.
@@ -83,6 +85,7 @@ impl Places {
         node: &str,
         peers: Option<&str>,
         directories: Arc<dyn Directories>,
+        clock: &Clock,
         watcher: Option<Arc<dyn Watcher>>,
     ) -> Result<Self> {
         peers::check_node(node)?;
@@ -95,7 +98,7 @@ impl Places {
         peers::claim(&ssd, node, &tier)?;
         peers::note(&shared.private, node)?;
         let peers = Peers::new(peers, tier, steps)?;
-        let shared = SharedDisk::new(shared, node, directories)?;
+        let shared = SharedDisk::new(shared, node, directories, clock)?;
         Ok(Self { node: node.to_owned(), ssd, shared, peers })
     }
 
