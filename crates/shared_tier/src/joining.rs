@@ -34,7 +34,7 @@ use crate::inodes::Table;
 use crate::lookup::{Lookup, joined};
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
-use crate::places::Places;
+use crate::places::{Places, peers};
 use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
 use crate::ssd::background::Background;
@@ -91,6 +91,8 @@ impl Joining<'_> {
         let common = PrivateDir::make(&shared.join(PRIVATE))?;
         let lock = lock(&own)?;
         let node = self.node_name(&own)?;
+        // Before files get that name.
+        peers::check_node(&node)?;
         let id = ssd_id(&own)?;
         check_node_is_ours(&common, &node, &id)?;
         self.format_if_new(&common, (&ssd, &shared))?;
@@ -214,12 +216,6 @@ fn ssd_id(own: &PrivateDir) -> Result<String> {
 
 /// Places of files name nodes, so no two SSDs may have one name.
 fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
-    if node.contains('/') || node.len() > 200 {
-        return Err(Error::invalid(
-            format!("{node:?} can be no node's name"),
-            "give another --node",
-        ));
-    }
     let name = format!("{NODE_NAME}{node}");
     match common.file(&name, Use::New) {
         Ok(mut file) => {

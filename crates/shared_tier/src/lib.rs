@@ -34,6 +34,8 @@ mod engine;
 mod entry_names;
 mod errors;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod inodes;
 mod job_places;
 mod joining;
@@ -42,12 +44,12 @@ mod move_commands;
 mod moves;
 mod name_changes;
 mod passthrough;
-pub mod places;
+mod places;
 mod renames;
 pub mod repair;
 mod sessions;
 mod ssd;
-pub mod store_directories;
+mod store_directories;
 mod tree;
 
 use std::fs::File;

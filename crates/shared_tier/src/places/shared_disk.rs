@@ -32,7 +32,9 @@ use super::{Directories, DirectoryStep, marks};
 use notes::{Noted, Notes};
 
 pub(crate) use notes::Position;
-pub use notes::RenameNotes;
+pub(crate) use notes::RenameNotes;
+#[cfg(any(test, fuzzing))]
+pub(crate) use notes::fuzzing;
 
 /// The most paths of directories that are remembered.
 const REMEMBERED_MAX: usize = 1 << 16;
