@@ -455,14 +455,18 @@ mod tests {
         let clock = Clock::simulated();
         let (told, change) = (Mutex::new(false), Condvar::new());
         let begun = clock.instant();
+        // Registered: or the time would run to the deadline while the thread waits for a processor.
+        let work = clock.work();
         thread::scope(|scope| {
             let mut guard = told.lock();
-            scope.spawn(|| {
+            let (told, change) = (&told, &change);
+            scope.spawn(move || {
+                let _working = work.begin();
                 *told.lock() = true;
                 change.notify_all();
             });
             let until = begun + HOUR * 1_000_000;
-            assert!(!clock.wait_while(&change, &mut guard, |told| !*told, until));
+            assert!(!clock.wait_while(change, &mut guard, |told| !*told, until));
         });
         let mut guard = told.lock();
         assert!(clock.wait_while(&change, &mut guard, |_| true, clock.instant() + HOUR));
