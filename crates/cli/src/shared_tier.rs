@@ -7,7 +7,6 @@ use halocline_api::config::Config;
 use halocline_api::control::{Claim, ClaimRequest, UseAs};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::registry::Registry;
-use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 use halocline_os::root_reserve::drop_resource_capability;
@@ -107,6 +106,5 @@ pub(crate) fn open(root: &Path, config: &Config, cluster: &ClusterArgs) -> Resul
     })?;
     let (node, peers) = (cluster.node(), cluster.peers());
     let (names, passthrough) = (Arc::new(names), config.passthrough && !config.direct);
-    Joining { root, node, peers, passthrough, store, names, registry, space, clock: Clock::MACHINE }
-        .open()
+    Joining { root, node, peers, passthrough, store, names, registry, space }.open()
 }
