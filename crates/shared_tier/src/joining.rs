@@ -31,7 +31,7 @@ use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
 use crate::files::Files;
 use crate::inodes::Table;
-use crate::lookup::{Lookup, joined};
+use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
 use crate::places::{Places, peers};
@@ -39,6 +39,7 @@ use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
 use crate::ssd::background::Background;
 use crate::ssd::options::SpaceOptions;
+use crate::stat_conversion::joined;
 use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
 
@@ -76,8 +77,6 @@ pub struct Joining<'a> {
     pub registry: Registry,
     /// How the space on the SSD is kept.
     pub space: SpaceOptions,
-    /// What all components ask for the time, and wait by.
-    pub clock: Clock,
 }
 
 impl Joining<'_> {
@@ -86,6 +85,11 @@ impl Joining<'_> {
     /// # Errors
     /// If the store cannot be used or has lost the names, if a directory is another tier's or node's, or in use.
     pub fn open(self) -> Result<SharedTier> {
+        self.open_by(&Clock::MACHINE)
+    }
+
+    /// The same; all components ask `clock` for the time, and wait by it.
+    pub(crate) fn open_by(self, clock: &Clock) -> Result<SharedTier> {
         let [ssd, shared] = ["ssd", "hdd"].map(|tier| self.root.join(tier));
         let own = PrivateDir::make(&ssd.join(PRIVATE))?;
         let common = PrivateDir::make(&shared.join(PRIVATE))?;
@@ -95,9 +99,8 @@ impl Joining<'_> {
         peers::check_node(&node)?;
         let id = ssd_id(&own)?;
         check_node_is_ours(&common, &node, &id)?;
-        self.format_if_new(&common, (&ssd, &shared))?;
-        let clock = self.clock.clone();
-        settle(&*self.store, &self.registry, (&ssd, &id), &clock)?;
+        self.format_if_new(&common, (&ssd, &shared), clock)?;
+        settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
         let agent = Agent::begin(
             Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },
             Arc::clone(&self.store),
@@ -108,7 +111,7 @@ impl Joining<'_> {
             let names = Arc::new(names.map_err(of_names)?);
             let table = Arc::new(Table::default());
             let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
-            let places = Places::open(self.root, &node, self.peers, paths.clone(), &clock)?;
+            let places = Places::open(self.root, &node, self.peers, paths.clone(), clock)?;
             places.drop_temporaries()?;
             Ok((names, table, paths, places))
         })();
@@ -121,8 +124,9 @@ impl Joining<'_> {
         };
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
-        let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), &clock);
-        let base = Base { names, places, table, paths, sessions, passthrough, clock };
+        let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), clock);
+        let base =
+            Base { names, places, table, paths, sessions, passthrough, clock: clock.clone() };
         let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));
         let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
@@ -153,7 +157,12 @@ impl Joining<'_> {
     }
 
     /// Makes the names of a tier that never had any.
-    fn format_if_new(&self, common: &PrivateDir, (ssd, shared): (&Path, &Path)) -> Result<()> {
+    fn format_if_new(
+        &self,
+        common: &PrivateDir,
+        (ssd, shared): (&Path, &Path),
+        clock: &Clock,
+    ) -> Result<()> {
         let is_marked = common.read(FORMATTED, BYTES_MAX)?.is_some();
         match self.names.refresh().map_err(|error| of_store(&error))? {
             State::Empty if is_marked => return Err(Error::Cluster {
@@ -165,7 +174,7 @@ impl Joining<'_> {
                 for (dir, ours) in [(ssd, &[PRIVATE][..]), (shared, &[PRIVATE, REGISTRY])] {
                     check_empty(dir, ours)?;
                 }
-                match Namespace::format(&*self.names, &root(shared, self.clock.now_ns())?) {
+                match Namespace::format(&*self.names, &root(shared, clock.now_ns())?) {
                     // Another node was faster.
                     Ok(()) | Err(Failure::Refused(Errno::EXIST)) => {}
                     Err(failure) => return Err(of_names(failure)),
