@@ -27,10 +27,11 @@ use crate::acl::inherit;
 use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
-use crate::lookup::{Lookup, take_over, told_names};
+use crate::lookup::{Lookup, told_names};
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
 use crate::places::Place;
 use crate::ssd::OwnSsd;
+use crate::stat_conversion::take_over;
 
 /// How often an open begins anew, because the file was renamed or moved.
 const TRIES: usize = 64;

@@ -24,6 +24,8 @@ const TIER: &str = "tier";
 const NODES: &str = "nodes";
 /// The most bytes of either.
 const BYTES_MAX: u64 = 1024;
+/// The longest name of a node: files have it with something before it.
+const NODE_BYTES_MAX: usize = 200;
 /// Where a pattern has the node's name.
 const PATTERN: &str = "{node}";
 
@@ -39,7 +41,7 @@ pub(crate) struct Peers {
 pub(crate) fn check_node(node: &str) -> Result<()> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let is_name = node.bytes().all(is_good) && !node.starts_with('.') && !node.is_empty();
-    if is_name && node.len() <= 255 {
+    if is_name && node.len() <= NODE_BYTES_MAX {
         return Ok(());
     }
     Err(Error::invalid(

@@ -2,7 +2,6 @@
 //!
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -27,6 +26,7 @@ use rustix::io::Errno;
 use super::DirectoryStep;
 use super::marks;
 use super::steps::Steps;
+use crate::entry_names::os;
 
 /// A directory that was found, and its path from the root; `None` for the root itself.
 pub(crate) type FoundDirectory = (OwnedFd, Option<RelativePath>);
@@ -57,10 +57,6 @@ pub(crate) fn candidates(name: &Name, number: u64) -> [Name; 2] {
     let name_bytes = name.as_bytes();
     let kept = &name_bytes[..name_bytes.len().min(NAME_BYTES_MAX - suffix.len())];
     [name.clone(), Name::from([kept, suffix.as_bytes()].concat().as_slice())]
-}
-
-pub(crate) fn os(name: &Name) -> &OsStr {
-    OsStr::from_bytes(name.as_bytes())
 }
 
 /// The path by which a descriptor can be opened again.
