@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::{Name, ROOT};
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
@@ -32,27 +33,27 @@ use halocline_vfs::{SetAttr, Stat};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-pub use directories::{Directories, DirectoryStep};
+pub(crate) use directories::{Directories, DirectoryStep};
 use listed_names::ListedNames;
 use peers::Peers;
-pub use shared_disk::RenameNotes;
+pub(crate) use shared_disk::RenameNotes;
 use shared_disk::SharedDisk;
 use steps::Steps;
-pub use steps::Watcher;
+pub(crate) use steps::Watcher;
 use tree::{FoundDirectory, Owner, Tree, proc_path};
 use users_xattrs::{remove_xattr, set_xattr};
 
 /// Where the bytes of a file are.
-pub type Place = Location;
+pub(crate) type Place = Location;
 
 /// The tier of SSDs.
-pub const SSD: u8 = 0;
+pub(crate) const SSD: u8 = 0;
 /// The tier of the shared disk.
-pub const SHARED: u8 = 1;
+pub(crate) const SHARED: u8 = 1;
 
 /// All disks, as one node sees them. Threads may share it.
 #[derive(Debug)]
-pub struct Places {
+pub(crate) struct Places {
     node: String,
     ssd: Tree,
     shared: SharedDisk,
@@ -65,24 +66,26 @@ impl Places {
     ///
     /// # Errors
     /// If a directory is missing, keeps no extended attributes, or is that of another node or tier.
-    pub fn open(
+    pub(crate) fn open(
         root: &Path,
         node: &str,
         peers: Option<&str>,
         directories: Arc<dyn Directories>,
+        clock: &Clock,
     ) -> Result<Self> {
-        Self::open_watched(root, node, peers, directories, None)
+        Self::open_watched(root, node, peers, directories, clock, None)
     }
 
     /// The same; `watcher` is told of each step, for tests.
     ///
     /// # Errors
     /// As [`Places::open`].
-    pub fn open_watched(
+    pub(crate) fn open_watched(
         root: &Path,
         node: &str,
         peers: Option<&str>,
         directories: Arc<dyn Directories>,
+        clock: &Clock,
         watcher: Option<Arc<dyn Watcher>>,
     ) -> Result<Self> {
         peers::check_node(node)?;
@@ -95,13 +98,13 @@ impl Places {
         peers::claim(&ssd, node, &tier)?;
         peers::note(&shared.private, node)?;
         let peers = Peers::new(peers, tier, steps)?;
-        let shared = SharedDisk::new(shared, node, directories)?;
+        let shared = SharedDisk::new(shared, node, directories, clock)?;
         Ok(Self { node: node.to_owned(), ssd, shared, peers })
     }
 
     /// This node's name.
     #[must_use]
-    pub fn node(&self) -> &str {
+    pub(crate) fn node(&self) -> &str {
         &self.node
     }
 
@@ -109,21 +112,17 @@ impl Places {
         &self.ssd
     }
 
-    const fn shared_tree(&self) -> &Tree {
-        &self.shared.tree
-    }
-
     /// Totals of the file system of the SSD or the shared disk.
     ///
     /// # Errors
     /// Those of `statfs(2)`.
-    pub fn totals(&self, tier: u8) -> Result<libc::statvfs64> {
+    pub(crate) fn totals(&self, tier: u8) -> Result<libc::statvfs64> {
         if tier == SSD { self.ssd.totals() } else { self.shared.tree.totals() }
     }
 
     /// Whether the file system of the own SSD tells by leases who else has a file open.
     #[must_use]
-    pub fn grants_leases(&self) -> bool {
+    pub(crate) fn grants_leases(&self) -> bool {
         self.ssd.grants_leases()
     }
 
@@ -174,7 +173,7 @@ impl Places {
     ///
     /// # Errors
     /// `ENOSPC` if both are full.
-    pub fn make_file(
+    pub(crate) fn make_file(
         &self,
         near: &[DirectoryStep],
         name: &Name,
@@ -227,7 +226,7 @@ impl Places {
     ///
     /// # Errors
     /// `ENOENT` if the file is not there (any more): its name is to be looked up again.
-    pub fn open_file(&self, place: &Place, inode: u64, flags: OFlags) -> Result<OwnedFd> {
+    pub(crate) fn open_file(&self, place: &Place, inode: u64, flags: OFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
         self.find(place, inode, |tree, fd, _| {
@@ -242,7 +241,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn stat(&self, place: &Place, inode: u64) -> Result<Stat> {
+    pub(crate) fn stat(&self, place: &Place, inode: u64) -> Result<Stat> {
         self.find(place, inode, |_, fd, _| stat_descriptor(&fd))
     }
 
@@ -251,7 +250,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn link(
+    pub(crate) fn link(
         &self,
         place: &Place,
         inode: u64,
@@ -265,7 +264,7 @@ impl Places {
             } else {
                 self.shared.find(directory, Some(to_near))?
             };
-            let path = tree.link(&fd, &above, name, inode)?;
+            let path = tree.link(&fd, &above, (directory, name), inode)?;
             let to = self.place(place.tier, directory, &path)?;
             Ok(Place { node: place.node.clone(), ..to })
         })
@@ -280,7 +279,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `unlink(2)`, and of a node that is not reached.
-    pub fn remove(&self, place: &Place, inode: u64) -> Result<()> {
+    pub(crate) fn remove(&self, place: &Place, inode: u64) -> Result<()> {
         match self.find(place, inode, |tree, _, path| tree.unlink(&path, AtFlags::empty())) {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             other => other,
@@ -291,7 +290,12 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn set_attributes(&self, place: &Place, inode: u64, change: &SetAttr) -> Result<Stat> {
+    pub(crate) fn set_attributes(
+        &self,
+        place: &Place,
+        inode: u64,
+        change: &SetAttr,
+    ) -> Result<Stat> {
         self.find(place, inode, |tree, fd, _| {
             if change.size.is_some() {
                 unmark(tree, &fd)?;
@@ -304,7 +308,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn set_xattr(
+    pub(crate) fn set_xattr(
         &self,
         place: &Place,
         inode: u64,
@@ -319,7 +323,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn remove_xattr(&self, place: &Place, inode: u64, name: &OsStr) -> Result<()> {
+    pub(crate) fn remove_xattr(&self, place: &Place, inode: u64, name: &OsStr) -> Result<()> {
         self.find(place, inode, |tree, fd, _| remove_xattr(tree, &fd, name))
     }
 
@@ -327,7 +331,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `mkdir(2)`.
-    pub fn make_directory(
+    pub(crate) fn make_directory(
         &self,
         near: &[DirectoryStep],
         name: &Name,
@@ -342,7 +346,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `rmdir(2)`, but not that something is left in it.
-    pub fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
+    pub(crate) fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
         let last = near.last().ok_or(Errno::BUSY)?;
         self.shared.remove(last.number, near)?;
         let Some((_, Some(path))) = self.ssd.find(near)? else { return Ok(()) };
@@ -376,7 +380,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `rename(2)`; `EBUSY` if others rename it again and again.
-    pub fn settle_directory(&self, directory: u64) -> Result<()> {
+    pub(crate) fn settle_directory(&self, directory: u64) -> Result<()> {
         self.shared.settle(directory)
     }
 
@@ -384,7 +388,7 @@ impl Places {
     ///
     /// # Errors
     /// The same.
-    pub fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    pub(crate) fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         self.shared.finish_renames(before)
     }
 
@@ -393,7 +397,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `rename(2)`. The directory is found all the same.
-    pub fn rename_directory(
+    pub(crate) fn rename_directory(
         &self,
         directory: u64,
         to_near: &[DirectoryStep],
@@ -407,7 +411,11 @@ impl Places {
     ///
     /// # Errors
     /// If it is not found.
-    pub fn set_directory_attributes(&self, directory: u64, change: &SetAttr) -> Result<Stat> {
+    pub(crate) fn set_directory_attributes(
+        &self,
+        directory: u64,
+        change: &SetAttr,
+    ) -> Result<Stat> {
         let fd = self.shared.descriptor(directory)?;
         self.shared.tree.step("setting a directory's attributes", || set_attr_on(&fd, change))
     }
@@ -416,7 +424,7 @@ impl Places {
     ///
     /// # Errors
     /// If it is not found.
-    pub fn set_directory_xattr(
+    pub(crate) fn set_directory_xattr(
         &self,
         directory: u64,
         name: &OsStr,
@@ -430,7 +438,7 @@ impl Places {
     ///
     /// # Errors
     /// If it is not found.
-    pub fn remove_directory_xattr(&self, directory: u64, name: &OsStr) -> Result<()> {
+    pub(crate) fn remove_directory_xattr(&self, directory: u64, name: &OsStr) -> Result<()> {
         remove_xattr(&self.shared.tree, &self.shared.descriptor(directory)?, name)
     }
 
@@ -438,7 +446,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `symlink(2)`.
-    pub fn make_link(
+    pub(crate) fn make_link(
         &self,
         near: &[DirectoryStep],
         name: &Name,
@@ -453,7 +461,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `mknod(2)`.
-    pub fn make_special(
+    pub(crate) fn make_special(
         &self,
         near: &[DirectoryStep],
         name: &Name,
@@ -467,7 +475,12 @@ impl Places {
     ///
     /// # Errors
     /// Those of `unlink(2)`.
-    pub fn remove_other(&self, near: &[DirectoryStep], name: &Name, inode: u64) -> Result<()> {
+    pub(crate) fn remove_other(
+        &self,
+        near: &[DirectoryStep],
+        name: &Name,
+        inode: u64,
+    ) -> Result<()> {
         self.shared.remove_other(near, (name, inode))
     }
 
@@ -475,7 +488,7 @@ impl Places {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn drop_temporaries(&self) -> Result<usize> {
+    pub(crate) fn drop_temporaries(&self) -> Result<usize> {
         self.ssd.drop_temporaries()
     }
 }
@@ -491,6 +504,17 @@ fn unmark(tree: &Tree, fd: &impl AsFd) -> Result<()> {
         marks::clear(fd, marks::LEAVING)?;
         marks::clear(fd, marks::ARRIVING)
     })
+}
+
+/// Parts of the crate's fuzz targets.
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    pub(crate) use super::marks::fuzzing::claims;
+    #[cfg(test)]
+    pub(crate) use super::marks::fuzzing::seeds as claim_seeds;
+    pub(crate) use super::shared_disk::fuzzing::note;
+    #[cfg(test)]
+    pub(crate) use super::shared_disk::fuzzing::seed as note_seed;
 }
 
 #[cfg(test)]

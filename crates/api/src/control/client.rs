@@ -3,7 +3,7 @@
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Client {
     /// # Errors
     /// As there.
     pub fn over(
-        stream: std::io::Result<UnixStream>,
+        stream: io::Result<UnixStream>,
         socket: &Path,
         user: u32,
         connect: Connect,
@@ -130,7 +130,7 @@ impl Client {
         loop {
             self.limit_to(deadline)?;
             let (used, ends) = match self.lines.fill_buf() {
-                Ok([]) => return Err(self.failed(ErrorKind::UnexpectedEof.into())),
+                Ok([]) => return Err(self.failed(io::Error::from_raw_os_error(libc::ECONNRESET))),
                 Ok(bytes) => {
                     let end = bytes.iter().position(|byte| *byte == b'\n');
                     let used = end.map_or(bytes.len(), |end| end + 1);
@@ -187,7 +187,7 @@ impl Client {
         self.stream().set_read_timeout(Some(left)).map_err(|error| self.failed(error))
     }
 
-    pub(super) fn failed(&self, error: std::io::Error) -> Error {
+    pub(super) fn failed(&self, error: io::Error) -> Error {
         match error.kind() {
             ErrorKind::WouldBlock => silent(&self.socket),
             _ => Error::at(&self.socket, "talk to the mount process")(error),
@@ -203,8 +203,7 @@ impl Client {
         let is_status = matches!(request, Request::Status {} | Request::Ending {});
         let Err(error) = self.send(request) else { return self.receive(is_status, progress) };
         // A rejected client is told why before it sends a request.
-        let left = [libc::EPIPE, libc::ECONNRESET].contains(&error.errno());
-        match left.then(|| self.receive::<T>(is_status, progress)) {
+        match has_hung_up(&error).then(|| self.receive::<T>(is_status, progress)) {
             Some(Err(told @ Error::Refused { .. })) => Err(told),
             _ => Err(error),
         }
@@ -215,7 +214,7 @@ impl Client {
     }
 
     pub(super) fn send(&mut self, request: &Request) -> Result<()> {
-        let mut line = serde_json::to_vec(request).map_err(std::io::Error::from)?;
+        let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
         line.push(b'\n');
         if line.len() > REQUEST_BYTES_MAX {
             return Err(Error::invalid(
@@ -254,20 +253,25 @@ impl Client {
     }
 }
 
+/// Whether the mount process ended the connection, as one that ends does with those who have just connected.
+pub fn has_hung_up(error: &Error) -> bool {
+    [libc::EPIPE, libc::ECONNRESET].contains(&error.errno())
+}
+
 /// Connects to a socket. The file system it is on may hang: an implementation with a time limit then returns
 /// [`ErrorKind::TimedOut`].
-pub(crate) type Connect = fn(&Path) -> std::io::Result<UnixStream>;
+pub(crate) type Connect = fn(&Path) -> io::Result<UnixStream>;
 
 /// Connects without a time limit.
 ///
 /// # Errors
 /// No process listens or accepts connections there, or this user may not reach it.
-pub fn connect(socket: &Path) -> std::io::Result<UnixStream> {
+pub fn connect(socket: &Path) -> io::Result<UnixStream> {
     connect_at_once(Address::of(socket)?.path())
 }
 
 /// Connects without waiting: a stopped process accepts no connections, and its queue may be full.
-fn connect_at_once(path: &Path) -> std::io::Result<UnixStream> {
+fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;

@@ -4,9 +4,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
 use halocline_os::error::Result;
@@ -24,6 +25,19 @@ pub fn send(socket: impl AsFd, descriptor: Option<BorrowedFd<'_>>) -> Result<()>
     }
     sendmsg(socket, &[IoSlice::new(&[BYTE])], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
+}
+
+/// Whether what comes next is from [`send`], and not a line.
+///
+/// # Errors
+/// `ECONNRESET` if the peer has ended the connection.
+pub(super) fn is_next(socket: impl AsFd) -> Result<bool> {
+    let mut next = [0_u8];
+    let (_, bytes) = recv(&socket, &mut next, RecvFlags::PEEK)?;
+    if bytes == 0 {
+        return Err(Errno::CONNRESET.into());
+    }
+    Ok(next == [BYTE])
 }
 
 /// The descriptor that was sent, if there was one.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::client::has_hung_up;
 use super::{Client, Report, Request, descriptors, wire};
 use halocline_os::error::{Error, Result};
 
@@ -96,16 +97,60 @@ impl Drop for Member {
 }
 
 /// Makes this process a user of the mount until `client` is dropped; `origin` as in [`Request::Join`].
+///
+/// # Errors
+/// `ESHUTDOWN` if the mount is ending and says so, [`has_hung_up`] if it ended instead of answering, and why it takes
+/// no user otherwise.
 pub fn join(client: &mut Client, origin: Option<(u64, u64)>) -> Result<(Joined, Option<OwnedFd>)> {
-    client.send(&Request::Join { origin })?;
-    let copy = descriptors::receive(client.stream())
-        .map_err(|error| client.failed(std::io::Error::from_raw_os_error(error.errno())))?;
+    match client.send(&Request::Join { origin }) {
+        // One that is sent away is told why before it sends a request.
+        Err(error) if !has_hung_up(&error) => return Err(error),
+        _ => {}
+    }
+    let failed = |error: Error| client.failed(std::io::Error::from_raw_os_error(error.errno()));
+    let is_taken = descriptors::is_next(client.stream()).map_err(failed)?;
+    let received = is_taken.then(|| descriptors::receive(client.stream()).map_err(failed));
+    let copy = received.transpose()?.flatten();
     Ok((client.receive(false, |_| {})?, copy))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
     use super::*;
+
+    /// What a join leads to if the mount process writes `answer` and hangs up without reading the request.
+    fn sent_away(answer: &[u8]) -> Error {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("control.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        thread::scope(|scope| {
+            // The request is written before or after the end of the connection.
+            let mut client = Client::connect(&socket).unwrap();
+            scope.spawn(move || listener.accept().unwrap().0.write_all(answer).unwrap());
+            join(&mut client, None).unwrap_err()
+        })
+    }
+
+    /// Regression: a run that found an engine in the moment in which that ended failed instead of starting its own.
+    #[test]
+    fn i8_one_who_joins_an_engine_that_ends_learns_that_it_is_gone() {
+        for _ in 0..50 {
+            let error = sent_away(b"");
+            assert!(has_hung_up(&error), "{error}");
+        }
+    }
+
+    #[test]
+    fn one_who_is_sent_away_is_told_why() {
+        for _ in 0..50 {
+            let error = sent_away(b"{\"error\":{\"message\":\"enough clients\",\"errno\":11}}\n");
+            assert_eq!((error.errno(), error.to_string().as_str()), (11, "enough clients"));
+        }
+    }
 
     #[test]
     fn members_keep_a_mount_open_and_a_closed_one_takes_none() {

@@ -10,7 +10,6 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
@@ -112,7 +111,9 @@ impl Places {
         })();
         let path = copied.inspect_err(|_| tree.drop_temporary(&fresh))?;
         let place = self.place(tier, directory, &path)?;
-        let synced = self.sync_name(tree, &to, &path);
+        // A second time: its list of names may have been set when it was named.
+        let synced =
+            tree.step("syncing a copy", || fsync(&to)).and_then(|()| tree.sync_above(&path));
         if let Err(error) = synced {
             self.remove(&place, inode)?;
             return Err(error);
@@ -120,16 +121,10 @@ impl Places {
         Ok(Arrived { file: to, place })
     }
 
-    /// A second sync of the file: its list of names may have been set when it was named.
-    fn sync_name(&self, tree: &Tree, to: &File, path: &RelativePath) -> Result<()> {
-        debug_assert!(!self.node.is_empty());
-        tree.step("syncing a copy", || fsync(to))?;
-        tree.sync_above(path)
-    }
-
     /// The store has the new place: the mark of the new copy goes, and then the old one.
     pub(crate) fn end_move(&self, from: &Place, to: &Arrived, inode: u64) -> Result<()> {
-        let tree = self.shared_tree();
+        // All trees have the same steps.
+        let tree = &self.shared.tree;
         tree.step("taking the mark of a move away", || marks::clear(&to.file, marks::ARRIVING))?;
         tree.step("syncing a copy", || fsync(&to.file))?;
         let removed = self.find(from, inode, |tree, _, path| {

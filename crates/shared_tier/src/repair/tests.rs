@@ -14,6 +14,7 @@ use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Namespace, WaitLimit};
 use halocline_model::namespace::{EntryName, Flags, Inode, Shards};
 use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
@@ -116,6 +117,7 @@ impl World {
             node,
             Some(&self.peers()),
             directories,
+            &Clock::MACHINE,
             Some(death.clone()),
         );
         let places = places.unwrap();

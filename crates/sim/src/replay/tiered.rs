@@ -248,7 +248,8 @@ impl Tier {
             self.used_file(now_ns, number, files);
         }
         let range = ByteRange::at(request.offset, request.length);
-        if let Some(until_ns) = self.wait_for(now_ns, number).or_else(|| self.grow(now_ns, request))
+        if let Some(until_ns) =
+            self.waits_until(now_ns, number).or_else(|| self.grow(now_ns, request))
         {
             self.waited.insert(request.process);
             return Served::Waits(until_ns);

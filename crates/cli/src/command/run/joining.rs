@@ -11,6 +11,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use halocline_api::control::has_hung_up;
 use halocline_api::control::joining::join;
 use halocline_api::control::{Client, Joined, MoveReport, Report, Request, SOCKET_NAME, Taken};
 use halocline_fuse::{private_namespace, show_over};
@@ -64,6 +65,8 @@ pub(super) fn find(plan: &Plan) -> Result<Found, Failure> {
     match join(&mut client, id) {
         Ok((joined, copy)) => Ok(Found::Engine(Box::new(Engine { client, joined, copy, is_seen }))),
         Err(error) if error.errno() == libc::ESHUTDOWN => Ok(Found::Ending),
+        // It has ended since it accepted the connection.
+        Err(error) if has_hung_up(&error) => Ok(Found::Nobody),
         Err(error) => Err(Failure::refused(error)),
     }
 }

@@ -43,7 +43,7 @@ impl Move {
 
 impl Tier {
     /// Performs the due steps of the move for which requests to `file` wait; returns until when they wait, if they do.
-    pub(super) fn wait_for(&mut self, now_ns: u64, file: u32) -> Option<u64> {
+    pub(super) fn waits_until(&mut self, now_ns: u64, file: u32) -> Option<u64> {
         let mut moving = self.files.get_mut(&file)?.moving.take()?;
         while moving.ready_ns <= now_ns && !moving.is_done() {
             self.step(&mut moving);
