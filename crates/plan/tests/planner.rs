@@ -399,10 +399,12 @@ fn of_a_long_trace_all_requests_decide() {
 fn requests_that_are_longer_than_any_stripe_are_planned() {
     let disk = DeviceProfile::hdd_7200();
     let ssd = DeviceProfile::ssd_generic();
-    let servers = servers(&[(1, disk, None), (1, ssd, Some(1 << 50))]);
-    let requests = requests(70, 2, (1 << 41) + K, Op::Read, |n| n / 2);
-    let workload = seen(&requests);
-    let outcome = plan(&servers, &workload, &mut Queues::new(&servers), 1.0).expect("a plan");
-    let widest = outcome.choice().layouts.of(0).parts().iter().flat_map(|part| &part.widths).max();
-    assert!(widest.is_some_and(|width| *width <= 1 << 40), "{widest:?}");
+    let servers = servers(&[(2, disk, Some(1 << 60)), (2, ssd, Some(1 << 60))]);
+    for size in [(1 << 41) + K, 1 << 61] {
+        let workload = seen(&requests(70, 2, size, Op::Read, |_| 0));
+        let outcome = plan(&servers, &workload, &mut Queues::new(&servers), 1.0).expect("a plan");
+        let layout = outcome.choice().layouts.of(0);
+        let widest = layout.parts().iter().flat_map(|part| &part.widths).max();
+        assert!(widest.is_some_and(|width| *width <= 1 << 40), "{widest:?}");
+    }
 }
