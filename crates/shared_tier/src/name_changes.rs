@@ -352,7 +352,7 @@ impl NameChanges {
                 .then(|| renames::note_two(&self.base.places, of.as_ref(), names, is_exchange))
                 .flatten()
         };
-        let noted = [
+        let marked = [
             note(&old, (&from, &to), is_exchange || renamed.replaced.is_some()),
             note(&other, (&to, &from), is_exchange),
         ];
@@ -369,7 +369,7 @@ impl NameChanges {
         if let (Flags::Exchange, Some(left)) = (flags, &left) {
             self.follow_rename(left, (&to, &from), None, &mut begun)?;
         }
-        renames::forget_two(noted.into_iter().flatten());
+        renames::forget_two(marked.into_iter().flatten());
         // Of what was replaced, and of what had the names before somebody else renamed it.
         renames::forget(&self.base.places, &begun);
         Ok(())
