@@ -38,7 +38,7 @@ use halocline_os::error::{Error, Result};
 
 pub use crate::globs::is_glob;
 pub use claim::{Claim, ClaimRequest, Taken, UseAs};
-pub use client::Client;
+pub use client::{Client, has_hung_up};
 pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;
 pub use mount_lookup::MountedPath;

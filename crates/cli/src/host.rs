@@ -69,7 +69,7 @@ pub(crate) struct Host<E: Hosted> {
     untold: Untold,
     recording: Option<Arc<Recording>>,
     /// No one else may use the origin until the engine is closed.
-    _claim: Claim,
+    claim: Claim,
 }
 
 /// Conflicts found by earlier flushes: the request that ends the mount reports all of them.
@@ -150,7 +150,7 @@ impl<E: Hosted> Host<E> {
             members,
             untold,
             recording,
-            _claim: claim,
+            claim,
         })
     }
 
@@ -277,9 +277,23 @@ impl<E: Hosted> Host<E> {
     /// Unmounts, flushes the last changes, closes the engine, and informs all who requested it. A busy mount is
     /// detached, and this waits for its last user.
     fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
+        self.ended(keep_dirty, progress).map(|(_, left)| left)
+    }
+
+    /// The same, and the report of the whole mount. The engine, and its lock on the cache with it, must be gone before
+    /// the claim: whoever has waited for that opens the cache.
+    fn ended(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<(Report, MoveReport)> {
         self.members.close();
         let Self {
-            engine, session, mut unmount_requests, server, members, untold, recording, ..
+            engine,
+            session,
+            mut unmount_requests,
+            server,
+            members,
+            untold,
+            recording,
+            claim,
+            ..
         } = self;
         let asking = (&members, &untold, &mut unmount_requests);
         let ended = finish(&engine, session, asking, keep_dirty, progress);
@@ -289,7 +303,10 @@ impl<E: Hosted> Host<E> {
         unmount_requests.tell(&ended);
         // Waits until the answers are sent.
         drop(server);
-        ended
+        let report = engine.report();
+        drop(engine);
+        drop(claim);
+        ended.map(|left| (report, left))
     }
 
     /// Flushes, unmounts and closes, and returns the report of the whole mount. If `told` stops a flush that makes no
@@ -298,16 +315,16 @@ impl<E: Hosted> Host<E> {
         self,
         mut told: impl FnMut(Flushing) -> ControlFlow<()> + Send,
     ) -> Result<(Report, MoveReport)> {
-        let engine = Arc::clone(&self.engine);
         self.members.close();
-        let Some(first) = forced_unmount::flushed_until(&engine, &mut told) else {
+        let Some(first) = forced_unmount::flushed_until(&self.engine, &mut told) else {
+            let engine = Arc::clone(&self.engine);
             let left = self.leave()?;
             return Ok((engine.report(), left));
         };
         let first = first?;
         let stopped = first.left_bytes > 0;
-        let last = self.end(stopped, &mut |now| told(Flushing::Now(now)))?;
-        Ok((engine.report(), joined(&first, last)))
+        let (report, last) = self.ended(stopped, &mut |now| told(Flushing::Now(now)))?;
+        Ok((report, joined(&first, last)))
     }
 }
 

@@ -7,7 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_api::config::{Config, Mode};
-use halocline_api::control::{AnyStatus, Claim, ClaimRequest, Request, SOCKET_NAME, Taken, UseAs};
+use halocline_api::control::has_hung_up;
+use halocline_api::control::{
+    AnyStatus, Claim, ClaimRequest, Client, Request, SOCKET_NAME, Taken, UseAs,
+};
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, REGISTRY};
@@ -109,7 +112,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long to wait for another user's process, which may claim forever that it is ending.
 const OTHER_USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often to check for the end of one whose control socket is already gone.
-const LAST_LOOKS: u32 = 100;
+const LAST_LOOKS: u32 = 300;
 
 /// Repeats `claim` until it succeeds, while the mount that blocks it is ending by itself (it was unmounted, and
 /// flushes), and until `given_up`.
@@ -131,26 +134,16 @@ pub(crate) fn when_free(
         if taken.uid != own && begun.elapsed() > OTHER_USER_TIMEOUT {
             return Err(taken.into());
         }
-        match mount_lookup::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
-            Ok(mut client) => {
-                if !matches!(client.call(&Request::Ending {}, |_| {}), Ok(true)) {
-                    return Err(taken.into());
-                }
-                if !told {
-                    let status = client.call::<AnyStatus>(&Request::Status {}, |_| {});
-                    let users = status.ok().and_then(|told| told.status.detached);
-                    tell_wait(&taken, users.as_deref());
-                    told = true;
-                }
+        match ending(&taken) {
+            Some(Ending::Answers(mut client)) if !told => {
+                let status = client.call::<AnyStatus>(&Request::Status {}, |_| {});
+                let users = status.ok().and_then(|told| told.status.detached);
+                tell_wait(&taken, users.as_deref());
+                told = true;
             }
-            // It reports this itself, and has closed its socket.
-            Err(error) if taken.answers && error.errno() == libc::EINVAL => {
-                last_looks += 1;
-                if last_looks > LAST_LOOKS {
-                    return Err(taken.into());
-                }
-            }
-            Err(_) => return Err(taken.into()),
+            Some(Ending::Answers(_)) => {}
+            Some(Ending::IsSilent) if last_looks < LAST_LOOKS => last_looks += 1,
+            _ => return Err(taken.into()),
         }
         if given_up() {
             let (dir, pid) = (text::path(&taken.wanted), taken.pid);
@@ -159,6 +152,28 @@ pub(crate) fn when_free(
             return Err(Error::Refused { message, errno: libc::EINTR });
         }
         thread::sleep(RETRY_AFTER);
+    }
+}
+
+/// A process that ends by itself.
+enum Ending {
+    /// It says so.
+    Answers(Client),
+    /// It has closed its control socket.
+    IsSilent,
+}
+
+/// What the process that uses a directory is still able to say; `None` if it does not end.
+fn ending(taken: &Taken) -> Option<Ending> {
+    match mount_lookup::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
+        Ok(mut client) => match client.call(&Request::Ending {}, |_| {}) {
+            Ok(true) => Some(Ending::Answers(client)),
+            Ok(false) => None,
+            // Closed since it took the connection.
+            Err(error) => has_hung_up(&error).then_some(Ending::IsSilent),
+        },
+        // It reports this itself, and has closed its socket.
+        Err(error) => (taken.answers && error.errno() == libc::EINVAL).then_some(Ending::IsSilent),
     }
 }
 

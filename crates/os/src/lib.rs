@@ -12,6 +12,7 @@
 //! - [`bounded`] reading of what others may have written
 //! - [`rename_new`] renames that replace nothing
 //! - [`birth_time`] when a file was created, which tells it from a later one with its inode number
+//! - [`locked_file`] locks that end with their owner
 //! - [`write_lease`] whether an open file is the only one of its inode
 //! - [`open_files`] the process's descriptors, divided among components
 //!
@@ -35,6 +36,7 @@ pub mod clock;
 pub mod counted;
 pub mod error;
 pub mod kernel_passthrough;
+pub mod locked_file;
 pub mod one_device;
 pub mod open_files;
 pub mod priority;

@@ -71,7 +71,7 @@ mod tests {
         thread::scope(|scope| {
             let calls = scope.spawn(|| {
                 let begun = Instant::now();
-                while !enough.load(Ordering::Relaxed) && begun.elapsed() < 20 * tick {
+                while !enough.load(Ordering::Relaxed) && begun.elapsed() < 100 * tick {
                     wakeups.wake(|due| *due = true);
                     thread::sleep(tick / 100);
                 }

@@ -239,19 +239,17 @@ pub(crate) fn mended(
     if gone.is_empty() {
         return found;
     }
-    let data = if gone.iter().any(|open| open.writes) {
-        let place = found.attributes.location.as_ref();
-        let data = place.and_then(|place| base.places.stat(place, inode.number.0).ok());
-        // Where the bytes are not reached, their size is not known: it stays noted that they may be others.
-        let Some(data) = data else { return found };
-        Some(data)
-    } else {
-        None
+    // As it is whenever the change is tried: others may write, and note more, meanwhile.
+    let data = |of: &Attributes| {
+        let place = of.location.as_ref()?;
+        base.places.stat(place, inode.number.0).ok()
     };
     let mended = base.names.update_of((name, inode.number), |attributes| {
         let is_its = |open: &Open| open.writes && gone.contains(open);
-        if let Some(data) = data.as_ref().filter(|_| attributes.opens.iter().any(is_its)) {
-            take_over(attributes, data);
+        if attributes.opens.iter().any(is_its) {
+            // Where the bytes are not reached, their size is not known: it stays noted that they may be others.
+            let data = data(attributes).ok_or(Failure::Refused(Errno::IO))?;
+            take_over(attributes, &data);
         }
         for open in &gone {
             attributes.note_close(open.session);

@@ -250,7 +250,7 @@ impl Places {
             } else {
                 self.shared.find(directory, Some(to_near))?
             };
-            let path = tree.link(&fd, &above, name, inode)?;
+            let path = tree.link(&fd, &above, (directory, name), inode)?;
             let to = self.place(place.tier, directory, &path)?;
             Ok(Place { node: place.node.clone(), ..to })
         })

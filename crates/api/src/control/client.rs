@@ -15,7 +15,6 @@ use serde::de::DeserializeOwned;
 
 use super::address::Address;
 use super::bounds::REQUEST_BYTES_MAX;
-use super::joining::has_hung_up;
 use super::{AnyStatus, Progress, Request, Status};
 use halocline_os::error::{Error, Result};
 
@@ -252,6 +251,11 @@ impl Client {
             }
         }
     }
+}
+
+/// Whether the mount process ended the connection, as one that ends does with those who have just connected.
+pub fn has_hung_up(error: &Error) -> bool {
+    [libc::EPIPE, libc::ECONNRESET].contains(&error.errno())
 }
 
 /// Connects to a socket. The file system it is on may hang: an implementation with a time limit then returns

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::client::has_hung_up;
 use super::{Client, Report, Request, descriptors, wire};
 use halocline_os::error::{Error, Result};
 
@@ -111,11 +112,6 @@ pub fn join(client: &mut Client, origin: Option<(u64, u64)>) -> Result<(Joined, 
     let received = is_taken.then(|| descriptors::receive(client.stream()).map_err(failed));
     let copy = received.transpose()?.flatten();
     Ok((client.receive(false, |_| {})?, copy))
-}
-
-/// Whether the mount process ended the connection, as one that ends does with those who have just connected.
-pub fn has_hung_up(error: &Error) -> bool {
-    [libc::EPIPE, libc::ECONNRESET].contains(&error.errno())
 }
 
 #[cfg(test)]

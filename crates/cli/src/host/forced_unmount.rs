@@ -87,6 +87,8 @@ pub(super) fn flushed_until<E: Hosted>(
             if heard { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         let ended = flushed(&*flushing, &mut now);
+        // Before the end of the flush is known: an engine that outlives the claim on the origin keeps the cache locked.
+        drop(flushing);
         let _gone = tell.send(Told::Ended(ended));
     };
     if let Err(error) = thread::Builder::new().name("flush".into()).spawn(flush) {
@@ -161,16 +163,7 @@ impl<E: Hosted> Host<E> {
     /// caller causes: threads that wait for the origin end with it.
     pub(super) fn leave(self) -> Result<MoveReport> {
         self.members.close();
-        let Self {
-            engine,
-            session,
-            server,
-            unmount_requests,
-            untold,
-            recording,
-            _claim: claim,
-            ..
-        } = self;
+        let Self { engine, session, server, unmount_requests, untold, recording, claim, .. } = self;
         let (detached, answer) = channel();
         // Requests of programs may wait for the origin, and the session's end for them.
         let detach = thread::Builder::new().name("detach".into()).spawn(move || {

@@ -130,7 +130,7 @@ fn other(path: &Path, found: &str, node: &str) -> Error {
     } else {
         format!("{}: this SSD is that of node {whose}, not of {node}", path.display())
     };
-    Error::Cluster { what, remedy: "give the right --node, --peers or ROOT".to_owned() }
+    Error::Unreached { what, remedy: "give the right --node, --peers or ROOT".to_owned() }
 }
 
 impl Peers {
@@ -151,17 +151,17 @@ impl Peers {
     /// The SSD of a node.
     ///
     /// # Errors
-    /// [`Error::Cluster`] if it is not reached, or is another one's.
+    /// [`Error::Unreached`] if it is not reached, or is another one's.
     pub(crate) fn tree(&self, node: &str) -> Result<Tree> {
         check_node(node)?;
         let Some(pattern) = &self.pattern else {
-            return Err(Error::Cluster {
+            return Err(Error::Unreached {
                 what: format!("the file lies on the SSD of node {node}, which is not reached here"),
                 remedy: "mount with --peers '/cluster/{node}/ssd'".to_owned(),
             });
         };
         let path = PathBuf::from(pattern.replace(PATTERN, node));
-        let unreached = |why: String| Error::Cluster {
+        let unreached = |why: String| Error::Unreached {
             what: format!("the SSD of node {node} is not reached at {}: {why}", path.display()),
             remedy: "start that node, or mount its SSD there; other nodes' files are not concerned"
                 .to_owned(),

@@ -102,7 +102,7 @@ impl SharedDisk {
                 return Ok(found);
             }
         }
-        Err(Error::Cluster {
+        Err(Error::Unreached {
             what: format!(
                 "{}: directory {number} of the store is not on the shared disk",
                 self.tree.path.display()

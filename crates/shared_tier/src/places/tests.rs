@@ -142,11 +142,12 @@ fn a_renamed_file_has_both_places_until_the_first_is_removed() {
     // By another node, through its peers' directory.
     let new = two.link(&place, 7, &to, &name("g")).unwrap();
     assert_eq!((new.node.as_deref(), new.path.as_bytes()), (Some("n1"), &b"b/g~7"[..]));
-    two.listed_names().set(&new, 7, &[(6, name("g"))]).unwrap();
+    let fd = one.open_file(&new, 7, OFlags::RDONLY).unwrap();
+    assert_eq!(marks::names(&fd), [(6, name("g"))], "before anybody lists it");
+    two.listed_names().change(&new, 7, (&[(6, name("g"))], &[(5, name("f"))])).unwrap();
     two.remove(&place, 7).unwrap();
     assert_eq!(read(&one, &new, 7).unwrap(), "f 7");
-    let fd = one.open_file(&new, 7, OFlags::RDONLY).unwrap();
-    assert_eq!(marks::names(&fd), [(6, name("g"))]);
+    assert_eq!(marks::names(&fd), [(6, name("g"))], "the name of its place is not its own");
     let again = one.link(&new, 7, &from, &name("f")).unwrap();
     one.listed_names().set(&again, 7, &[(5, name("f"))]).unwrap();
     assert_eq!(marks::names(&fd), [], "its place says it");

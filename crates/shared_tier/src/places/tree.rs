@@ -364,24 +364,30 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives an open file a second place.
+    /// Gives an open file a second place. Where that does not have the name, the name is listed first, as when a file is made: a
+    /// file of which none is listed has that of its place.
     pub(crate) fn link(
         &self,
         fd: &OwnedFd,
         above: &FoundDirectory,
-        name: &Name,
+        (directory, name): (u64, &Name),
         inode: u64,
     ) -> Result<RelativePath> {
-        for name in candidates(name, inode) {
-            let path = below(above.1.as_ref(), &name)?;
-            // By the descriptor: a name could lead to another file by now.
-            let link = || linkat(CWD, proc_path(fd), &above.0, os(&name), AtFlags::SYMLINK_FOLLOW);
-            match self.step("linking a file", link) {
-                Err(error) if error.errno() == libc::EEXIST => {}
-                linked => return linked.map(|()| path),
-            }
+        let [plain, numbered] = candidates(name, inode);
+        // By the descriptor: a name could lead to another file by now.
+        let link =
+            |name: &Name| linkat(CWD, proc_path(fd), &above.0, os(name), AtFlags::SYMLINK_FOLLOW);
+        let path = below(above.1.as_ref(), &plain)?;
+        match self.step("linking a file", || link(&plain)) {
+            Err(error) if error.errno() == libc::EEXIST => {}
+            linked => return linked.map(|()| path),
         }
-        Err(Errno::EXIST.into())
+        let path = below(above.1.as_ref(), &numbered)?;
+        self.step("listing a file's name", || {
+            if marks::names(fd).is_empty() { marks::add_name(fd, directory, name) } else { Ok(()) }
+        })?;
+        self.step("linking a file", || link(&numbered))?;
+        Ok(path)
     }
 
     /// Removes what is at a path.

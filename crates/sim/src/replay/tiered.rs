@@ -315,7 +315,7 @@ impl Tier {
         }
         coming.add(number, true, len);
         self.hold(len);
-        self.sums.promoted_bytes += len;
+        self.sums.promoted_bytes = self.sums.promoted_bytes.saturating_add(len);
         self.policy.moved(id, true);
         let file = self.files.get_mut(&number).expect("it is used");
         (file.on_ssd, file.moving) = (true, Some(coming));
@@ -327,7 +327,7 @@ impl Tier {
         file.on_ssd = false;
         let len = file.len;
         self.used -= len;
-        self.sums.demoted_bytes += len;
+        self.sums.demoted_bytes = self.sums.demoted_bytes.saturating_add(len);
         self.policy.moved(FileId::from(number), false);
         len
     }

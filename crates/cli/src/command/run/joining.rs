@@ -11,7 +11,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_api::control::joining::{has_hung_up, join};
+use halocline_api::control::has_hung_up;
+use halocline_api::control::joining::join;
 use halocline_api::control::{Client, Joined, MoveReport, Report, Request, SOCKET_NAME, Taken};
 use halocline_fuse::{private_namespace, show_over};
 use halocline_os::error::Error;
