@@ -19,6 +19,17 @@ fn two_nodes() -> Option<Nodes> {
     Nodes::new(program!(), &[])
 }
 
+/// Gives all sessions a lease that has just begun, however long ago they renewed it on a slow machine.
+fn prolong_leases(nodes: &Nodes) {
+    let script = "local now = redis.call('TIME')[1] * 1000
+        for _, key in ipairs(redis.call('KEYS', 'halocline:*:leases')) do
+          for _, session in ipairs(redis.call('HKEYS', key)) do
+            redis.call('HSET', key, session, string.format('%.0f', now + 30000))
+          end
+        end";
+    nodes.store.command(&["EVAL", script, "0"]);
+}
+
 #[test]
 fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
     let Some(nodes) = two_nodes() else { return };
@@ -26,6 +37,7 @@ fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
     file.write_all_at(&vec![7; 300_000], 0).unwrap();
     drop(file);
     nodes.kill("one");
+    prolong_leases(&nodes);
     let gone = nodes.cluster("recover", &["one"]);
     assert_eq!(gone.status.code(), Some(2), "{}", said(&gone));
     assert!(said(&gone).contains("its lease runs"), "{}", said(&gone));
@@ -332,9 +344,11 @@ fn what_a_node_had_to_do_with_others_is_seen() {
             file.write_all_at(&[2; 100], 0).unwrap();
         }
         let told = explain("one", "write").0;
-        told.contains("goes to the origin") && told.contains("node other")
+        // For some seconds.
+        told.contains("goes to the origin")
+            && told.contains("node other")
+            && count(&tokens("one"), "contended_files") == 1
     });
-    assert_eq!(count(&tokens("one"), "contended_files"), 1);
     drop((one, other));
     a_run_reports_it(&nodes);
 }
@@ -376,7 +390,8 @@ fn a_mount_that_fails_leaves_no_session() {
 #[test]
 fn a_redis_cluster_serves_mounts_and_its_silent_part_is_named() {
     let Some(scratch) = Scratch::with_mountpoints(program!(), &["one"]) else { return };
-    let settings = &["--cluster-require-full-coverage", "no"];
+    // Nobody takes the place of those that are killed, nor of others because the machine is slow.
+    let settings = &["--cluster-require-full-coverage", "no", "--cluster-node-timeout", "10000"];
     let Some(mut store) = RedisCluster::start(settings) else { return };
     let url = store.urls();
     let ask = |what: &str, rest: &[&str]| {

@@ -3,7 +3,7 @@
 //!
 //! - [`error`] the error of all layers, with its one conversion to an errno
 //! - [`catch_panic`] a panic fails one request, not the thread
-//! - [`clock`] time and waiting, handed in
+//! - [`clock`] time and waiting, handed in; [`wakeups`] what background threads wait by
 //! - [`timed_calls`] calls that may hang; [`served_program`] whether the program that waits for us was killed
 //!
 //! Files and directories:
@@ -45,4 +45,5 @@ pub mod rename_new;
 pub mod root_reserve;
 pub mod served_program;
 pub mod timed_calls;
+pub mod wakeups;
 pub mod write_lease;

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::skipping::skip;
 use crate::standstill::send;
-use crate::waiting::eventually;
+use crate::waiting::{WAIT_LIMIT, eventually};
 
 /// Masters at first: the first ones of the servers. Each one's replica is as many servers later.
 pub const MASTERS: usize = 3;
@@ -22,6 +22,11 @@ const SERVERS: usize = 2 * MASTERS;
 const SLOTS: usize = 16384;
 /// How long a server that is stopped is waited for.
 const ANSWER: Duration = Duration::from_secs(1);
+
+/// Settings for tests in which no replica is to take its master's place: by default that happens where a server does not
+/// answer for two seconds, which may be only a slow machine. With far more, masters hear so rarely from each other that
+/// they give no leases.
+pub const STEADY: &[&str] = &["--cluster-node-timeout", "10000"];
 
 /// The servers, which listen on ports of the loopback. Dropping it kills them.
 #[derive(Debug)]
@@ -188,14 +193,19 @@ impl RedisCluster {
 
     /// What a server answers to a command; an array's elements are lines.
     pub fn command(&self, server: usize, words: &[&str]) -> String {
-        let said = self.try_command(server, words).unwrap();
+        let said = self.ask(server, words, WAIT_LIMIT).unwrap();
         assert!(!said.starts_with('-'), "{words:?}: {said}");
         said
     }
 
+    /// The same of a server that may stand still, or be none.
     fn try_command(&self, server: usize, words: &[&str]) -> std::io::Result<String> {
+        self.ask(server, words, ANSWER)
+    }
+
+    fn ask(&self, server: usize, words: &[&str], limit: Duration) -> std::io::Result<String> {
         let connection = TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[server].0))?;
-        connection.set_read_timeout(Some(ANSWER))?;
+        connection.set_read_timeout(Some(limit))?;
         let mut from = BufReader::new(&connection);
         let mut ask = |words: &[&str]| {
             (&connection).write_all(request(words).as_bytes())?;

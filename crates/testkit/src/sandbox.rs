@@ -61,3 +61,12 @@ pub fn said(output: &Output) -> String {
 pub fn written(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
+
+/// The last lines of a file, for people: whatever follows a whole log is not found.
+pub fn last_lines(file: &Path) -> String {
+    const LINES: usize = 40;
+    let text = fs::read_to_string(file).unwrap_or_else(|error| error.to_string());
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    format!("{}, the last of {} lines:\n{}", file.display(), lines.len(), last.join("\n"))
+}

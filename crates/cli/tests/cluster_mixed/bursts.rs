@@ -48,6 +48,7 @@ pub(crate) fn fill_up(world: &mut World, random: &mut Random) {
         let found = world.expect(whole(&files[reader]));
         world.compare(&found, *of, (0, usize::MAX / 2));
     }
+    world.look_at_status();
 }
 
 /// Records are appended by all: each is there once, whole.

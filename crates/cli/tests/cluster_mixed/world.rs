@@ -9,7 +9,7 @@ use halocline_fuse::transport::uring;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::program;
 use halocline_testkit::redis_server::RedisServer;
-use halocline_testkit::sandbox::said;
+use halocline_testkit::sandbox::{last_lines, said};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::eventually;
 use rustix::process::{Signal, kill_process};
@@ -23,7 +23,7 @@ const SHOWN: usize = 60;
 
 /// Caches that fill up; whatever a user may choose differently on each node.
 const KINDS: [&[&str]; 7] = [
-    &["--size", "1M", "--max-dirty-age", "2s"],
+    &["--size", "1M", "--max-dirty-age", "30s"],
     &["--size", "8M", "--rebuild=false", "--peers", "{cache}"],
     &["--size", "1M", "--mode", "write-through", "--peers", "{cache}"],
     &["--size", "2M", "--checksums=false", "--max-dirty-age", "300ms", "--peers", "{cache}"],
@@ -123,8 +123,7 @@ impl World {
     pub(crate) fn fail(&self, what: &str) -> ! {
         let from = self.history.len().saturating_sub(SHOWN);
         for cache in CACHES {
-            let log = fs::read_to_string(self.scratch.path(cache).join("halocline.log"));
-            println!("{cache}: {}", log.unwrap_or_default());
+            println!("{}", last_lines(&self.scratch.path(cache).join("halocline.log")));
         }
         let before = self.history[from..].join("\n");
         panic!("seed {}, step {}: {what} after\n{before}", self.seed, self.step);

@@ -55,6 +55,7 @@ fn kill_a_node<S: halocline_testkit::nodes::TokenStore>(
     random: &mut Random,
 ) {
     let node = random.below(2);
+    faults.wait_for_dirty_bytes(node);
     faults.kill(node);
     pause(random, 0, 400);
     faults.revive(node);
@@ -64,6 +65,7 @@ fn kill_both_nodes<S: halocline_testkit::nodes::TokenStore>(
     faults: &mut Faults<'_, S>,
     random: &mut Random,
 ) {
+    faults.wait_for_dirty_bytes(0);
     faults.kill(0);
     pause(random, 0, 100);
     faults.kill(1);
@@ -116,6 +118,7 @@ fn stop_the_store(faults: &mut Faults<'_, RedisServer>, random: &mut Random) {
 /// A node dies, and the store forgets it before the node is back.
 fn kill_a_node_and_empty_the_store(faults: &mut Faults<'_, RedisServer>, random: &mut Random) {
     let node = random.below(2);
+    faults.wait_for_dirty_bytes(node);
     faults.kill(node);
     faults.nodes.store.forget();
     faults.nodes.store.restart();
@@ -128,6 +131,7 @@ fn kill_a_node_and_restore_the_store(faults: &mut Faults<'_, RedisServer>, rando
     faults.nodes.store.command(&["SAVE"]);
     pause(random, 20, 300);
     let node = random.below(2);
+    faults.wait_for_dirty_bytes(node);
     faults.nodes.store.kill();
     pause(random, 0, 200);
     faults.kill(node);
@@ -293,6 +297,7 @@ fn replace_by_one_that_heard_less(faults: &mut Faults<'_, RedisCluster>, random:
 
 fn kill_a_node_and_a_server(faults: &mut Faults<'_, RedisCluster>, random: &mut Random) {
     let (node, server) = (random.below(2), random.below(2 * MASTERS));
+    faults.wait_for_dirty_bytes(node);
     faults.nodes.store.kill(server);
     faults.kill(node);
     pause(random, 0, 3000);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::nodes::{CACHES, NODES, Nodes, TokenStore};
 use halocline_testkit::program;
-use halocline_testkit::sandbox::said;
+use halocline_testkit::sandbox::{last_lines, said};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::standstill::Standstill;
-use halocline_testkit::waiting::{SetOnDrop, eventually};
+use halocline_testkit::waiting::{SetOnDrop, WAIT_LIMIT, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ledger::Ledger;
@@ -40,7 +40,7 @@ pub(crate) struct Rounds<S> {
 #[derive(Debug, Default)]
 struct Ends {
     kills: AtomicU64,
-    /// The most bytes that were dirty when it was killed.
+    /// The most bytes that were dirty when it was killed, or shortly before.
     dirty: AtomicU64,
     is_down: AtomicBool,
     /// The other node may be taken for gone: what only it may have is answered `EIO`.
@@ -75,7 +75,7 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
     ) {
         let (mut random, begun) = (Random(seed), std::time::Instant::now());
         print!("round {seed} ({what}): ");
-        let is_over = AtomicBool::new(false);
+        let (is_over, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let done: Vec<AtomicU64> =
             (0..NODES.len() as u64 * PROGRAMS).map(|_| AtomicU64::new(0)).collect();
         let (ledger, ends) = (&self.ledger, &self.ends);
@@ -88,15 +88,15 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
                     let done = &done[usize::try_from(number).unwrap()];
                     let program = Program { ledger, end: &ends[node], place, number, done };
                     let mut random = Random(random.any());
-                    let is_over = &is_over;
-                    scope.spawn(move || program.run(&mut random, is_over));
+                    let (is_over, failed) = (&is_over, &failed);
+                    scope.spawn(move || program.run(&mut random, is_over, failed));
                 }
             }
             // Or the scope would wait for its threads for ever.
             let _over = SetOnDrop(&is_over);
             pause(&mut random, 10, 300);
             fails(&mut faults, &mut random);
-            Faults::<S>::wait_until_all_go_on(&done);
+            faults.wait_until_all_go_on(&done, &failed);
         });
         for end in ends {
             end.may_lack.store(false, Ordering::SeqCst);
@@ -108,26 +108,24 @@ impl<S: TokenStore + Send + Sync> Rounds<S> {
         }
     }
 
-    fn settle(&self, place: &std::path::Path, when: &str) {
+    fn settle(&self, place: &Path, when: &str) {
         let open =
             |name: &str| File::open(place.join(name)).unwrap_or_else(|e| panic!("{when}: {e}"));
         let (slots, records) = (open(SLOTS), open(RECORDS));
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             self.ledger.settle(&slots, &records);
         }));
-        if checked.is_err() {
+        if let Err(panicked) = checked {
             self.tell(when);
-            panic!("{when}: see above");
+            let why = panicked.downcast_ref::<String>().map_or("see above", String::as_str);
+            panic!("{when}: {why}");
         }
     }
 
     /// What helps to find out why: what the mounts said, and whether the origin has what a node does not.
     fn tell(&self, when: &str) {
         println!("{when}: {}", self.ledger.summary());
-        for cache in CACHES {
-            let log = std::fs::read_to_string(self.nodes.path(cache).join("halocline.log"));
-            println!("{cache}: {}", log.unwrap_or_default());
-        }
+        show_logs(self.nodes.root());
         for place in NODES.iter().chain(&["origin"]) {
             let slots = File::open(self.nodes.path(place).join(SLOTS));
             let lost = slots.map(|slots| self.ledger.lost(&slots));
@@ -166,12 +164,23 @@ pub(crate) struct Faults<'a, S> {
 }
 
 impl<S: TokenStore> Faults<'_, S> {
-    /// `kill -9` of a node's process.
-    pub(crate) fn kill(&self, node: usize) {
+    /// Waits until a node has bytes that are not on the origin, so that its end proves something: it often has none for a moment, as
+    /// it gives up what the other one wants. The store must answer meanwhile.
+    pub(crate) fn wait_for_dirty_bytes(&self, node: usize) {
+        eventually("the node has dirty bytes", || self.note_dirty_bytes(node).1 > 0);
+    }
+
+    /// The process of a node, and how many dirty bytes it has.
+    fn note_dirty_bytes(&self, node: usize) -> (Pid, u64) {
         let status = self.nodes.status(NODES[node]);
         let dirty = status["dirty_bytes"].as_u64().unwrap();
         self.ends[node].dirty.fetch_max(dirty, Ordering::SeqCst);
-        let pid = Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap();
+        (Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap(), dirty)
+    }
+
+    /// `kill -9` of a node's process.
+    pub(crate) fn kill(&self, node: usize) {
+        let (pid, _) = self.note_dirty_bytes(node);
         self.ends[node].is_down.store(true, Ordering::SeqCst);
         self.ends[node].kills.fetch_add(1, Ordering::SeqCst);
         kill_process(pid, Signal::KILL).unwrap();
@@ -204,13 +213,34 @@ impl<S: TokenStore> Faults<'_, S> {
         self.ends[1 - node].may_lack.store(true, Ordering::SeqCst);
     }
 
-    /// Each program has writes or appends acknowledged again.
-    fn wait_until_all_go_on(done: &[AtomicU64]) {
+    /// Each program has writes or appends acknowledged again, or one of them has failed.
+    fn wait_until_all_go_on(&self, done: &[AtomicU64], failed: &AtomicBool) {
         let now = || -> Vec<u64> { done.iter().map(|done| done.load(Ordering::SeqCst)).collect() };
-        let before = now();
-        eventually("all programs go on", || {
-            now().iter().zip(&before).all(|(now, before)| *now >= before + GOES_ON)
-        });
+        let (before, begun) = (now(), std::time::Instant::now());
+        while !now().iter().zip(&before).all(|(now, before)| *now >= before + GOES_ON) {
+            assert!(!failed.load(Ordering::SeqCst), "a program failed, as is said above");
+            if begun.elapsed() > WAIT_LIMIT {
+                show_logs(self.nodes.root());
+                panic!("not all programs go on: {before:?} are acknowledged, later {:?}", now());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// What the mounts said last.
+fn show_logs(root: &Path) {
+    for cache in CACHES {
+        println!("{}", last_lines(&root.join(cache).join("halocline.log")));
+    }
+}
+
+/// Sets a flag where its thread panics.
+struct SetOnPanic<'a>(&'a AtomicBool);
+
+impl Drop for SetOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(thread::panicking(), Ordering::SeqCst);
     }
 }
 
@@ -225,7 +255,8 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    fn run(&self, random: &mut Random, is_over: &AtomicBool) {
+    fn run(&self, random: &mut Random, is_over: &AtomicBool, failed: &AtomicBool) {
+        let _failed = SetOnPanic(failed);
         while !is_over.load(Ordering::SeqCst) {
             let kills = self.end.kills.load(Ordering::SeqCst);
             let Err(error) = self.work(random, is_over) else { return };
@@ -235,13 +266,7 @@ impl Program<'_> {
                 || self.end.may_lack.load(Ordering::SeqCst)
                     && error.raw_os_error() == Some(libc::EIO);
             if !is_expected {
-                let log = |cache| self.place.with_file_name(cache).join("halocline.log");
-                for cache in CACHES {
-                    println!(
-                        "{cache}: {}",
-                        std::fs::read_to_string(log(cache)).unwrap_or_default()
-                    );
-                }
+                show_logs(self.place.parent().expect("it is in the sandbox"));
                 panic!("{}: {error}", self.place.display());
             }
             thread::sleep(Duration::from_millis(10));

@@ -285,21 +285,24 @@ fn i14_a_node_that_is_gone_while_the_store_forgets_holds_up_all_until_it_was_end
     let wait_limit = |options: &mut Options| options.wait_limit = Duration::from_millis(100);
     let (one, other) = (world.node("dead-node"), world.node_with("b", wait_limit));
     one.request(0, Node::want(WRITE, 0, false)).unwrap();
-    other.request(1, Node::want(WRITE, 0, false)).unwrap();
+    eventually("it is granted", || other.request(1, Node::want(WRITE, 0, false)).is_ok());
     let (session, cache) = (one.agent.session(), Arc::clone(&one.cache));
     drop(one);
     world.store.restart(0, Kept::Nothing);
     other.agent.keep().unwrap();
-    other.request(1, Node::want(WRITE, 0, false)).unwrap();
-    let error = other.request(0, Node::want(WRITE, 0, false)).unwrap_err();
-    assert!(error.to_string().contains("node dead-node"), "{error}");
+    // On a slow machine each of its requests may wait for longer than its limit.
+    let writes = |number| other.request(number, Node::want(WRITE, 0, false));
+    eventually("it has what it said anew", || writes(1).is_ok());
+    eventually("its error names the other one", || {
+        writes(0).unwrap_err().to_string().contains("node dead-node")
+    });
     cache.bring_to_origin();
     // Its lease may run, for all that the store knows.
     sessions::end(&*world.store, &world.registry(), session).unwrap_err();
     world.store.advance(LEASE_MAX);
     sessions::end(&*world.store, &world.registry(), session).unwrap();
     other.agent.keep().unwrap();
-    other.request(0, Node::want(WRITE, 0, false)).unwrap();
+    eventually("nobody holds it up", || writes(0).is_ok());
     world.end(vec![other]);
 }
 
@@ -332,13 +335,16 @@ fn a_wait_for_a_node_that_does_not_answer_ends() {
     let one = world.node("a");
     let other = world.node_with("b", |options| options.wait_limit = Duration::from_millis(50));
     let permit = Permit::wait(one.tokens(0), Node::want(WRITE, 0, false)).unwrap();
-    let error = other.request(0, Node::want(WRITE, 0, false)).unwrap_err();
-    assert_eq!(error.errno(), 5);
-    assert!(error.to_string().contains("node a"), "{error}");
+    eventually("its error names the other one", || {
+        let error = other.request(0, Node::want(WRITE, 0, false)).unwrap_err();
+        assert_eq!(error.errno(), 5);
+        error.to_string().contains("node a")
+    });
     drop(permit);
     // It does not stand in the way of those behind it.
     one.request(0, Node::want(READ, 0, false)).unwrap();
-    other.request(0, Node::want(READ, 0, false)).unwrap();
+    // Within its limit, if the machine is not too slow for that just now.
+    eventually("it is given", || other.request(0, Node::want(READ, 0, false)).is_ok());
     world.end(vec![one, other]);
 }
 
@@ -392,10 +398,12 @@ fn nodes_share_what_one_alone_would_use_of_the_origin() {
     does(&third, false, false);
     does(&third, false, false);
     assert_eq!(does(&one, true, false), part(2, false));
-    // Whoever does nothing asks nothing but for the lease.
-    let asked = world.store.round_trips();
-    third.agent.keep().unwrap();
-    assert!(world.store.round_trips() - asked <= 2);
+    // Whoever does nothing asks nothing but for the lease, beside which another node may renew its own.
+    eventually("it asks for little", || {
+        let asked = world.store.round_trips();
+        third.agent.keep().unwrap();
+        world.store.round_trips() - asked <= 2
+    });
     // The share of a node that was killed comes back with its lease.
     drop(other);
     assert_eq!(does(&one, true, false), part(2, false));

@@ -12,7 +12,7 @@ use halocline_cluster::store::redis::RedisStore;
 use halocline_cluster::store::{Store, StoreError};
 use halocline_model::request::Direction;
 use halocline_testkit::redis_server::RedisServer;
-use halocline_testkit::waiting::eventually;
+use halocline_testkit::waiting::{WAIT_LIMIT, eventually};
 use rustix::process::Signal;
 
 use super::contract;
@@ -57,7 +57,7 @@ impl Server {
 fn nodes(server: &Server, origin: &Arc<Origin>, names: &[&str]) -> Vec<Node> {
     let registry = server.place().join("registry");
     let node = |name: &&str| {
-        let change = |options: &mut Options| options.wait_limit = Duration::from_mins(1);
+        let change = |options: &mut Options| options.wait_limit = WAIT_LIMIT;
         Node::new(name, server.store(), &registry, origin, change)
     };
     names.iter().map(node).collect()
@@ -106,7 +106,7 @@ fn a_node_says_anew_what_it_uses_and_not_all_that_it_ever_opened() {
     let opened: u64 = number("HALOCLINE_OPENED_FILES", 3000);
     let limit: u64 = number("HALOCLINE_HELD_FILES", 200);
     let change = |options: &mut Options| {
-        options.wait_limit = Duration::from_mins(1);
+        options.wait_limit = WAIT_LIMIT;
         options.files_max = usize::try_from(limit).unwrap();
     };
     let registry = server.place().join("registry");

@@ -14,7 +14,7 @@ use halocline_cluster::names::namespace::{Changes, Failure, Namespace, WaitLimit
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{EntryName, Flags, Inode, ROOT};
 use halocline_testkit::hostile::Random;
-use halocline_testkit::redis_cluster::RedisCluster;
+use halocline_testkit::redis_cluster::{RedisCluster, STEADY};
 use halocline_testkit::redis_server::RedisServer;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -293,7 +293,7 @@ fn names_on_a_server_are_those_of_a_directory() {
 
 #[test]
 fn names_on_a_cluster_are_those_of_a_directory() {
-    let Some(cluster) = RedisCluster::start(&[]) else { return };
+    let Some(cluster) = RedisCluster::start(STEADY) else { return };
     let store = || Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap());
     holds([store(), store()], 30, 300);
 }

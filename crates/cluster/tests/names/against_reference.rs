@@ -12,7 +12,7 @@ use halocline_model::namespace::{
 };
 use halocline_model::token::Session;
 use halocline_testkit::hostile::Random;
-use halocline_testkit::redis_cluster::RedisCluster;
+use halocline_testkit::redis_cluster::{RedisCluster, STEADY};
 use halocline_testkit::redis_server::RedisServer;
 
 /// Makes scripts of a small world, so that they meet.
@@ -237,7 +237,7 @@ fn a_server_answers_as_the_reference_does() {
 
 #[test]
 fn a_cluster_answers_as_the_reference_does() {
-    let Some(cluster) = RedisCluster::start(&[]) else { return };
+    let Some(cluster) = RedisCluster::start(STEADY) else { return };
     let store = Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap());
     for seed in 100..108 {
         compare(&*store, seed, (4, 300));

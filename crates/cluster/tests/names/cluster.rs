@@ -15,7 +15,9 @@ use super::world::{at, directory, file, node};
 /// those of other partitions are.
 #[test]
 fn i15_a_promoted_replica_is_not_believed() {
-    let Some(mut cluster) = RedisCluster::start(&[]) else { return };
+    // So long that no other master is replaced because the machine is slow.
+    let settings = &["--cluster-node-timeout", "8000"];
+    let Some(mut cluster) = RedisCluster::start(settings) else { return };
     let store = Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap());
     Namespace::format(&*store, &directory()).unwrap();
     let names = node(store, 1, WaitLimit::default());

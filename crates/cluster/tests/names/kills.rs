@@ -9,7 +9,7 @@ use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, check};
 use halocline_model::namespace::{Flags, Inode, ROOT};
-use halocline_testkit::redis_cluster::RedisCluster;
+use halocline_testkit::redis_cluster::{RedisCluster, STEADY};
 use halocline_testkit::redis_server::RedisServer;
 
 use super::world::{Fault, Faulty, HASTE, at, directory, file, node, paths, tree};
@@ -146,7 +146,7 @@ fn i15_nodes_die_at_every_step_on_a_server() {
 
 #[test]
 fn i15_nodes_die_at_every_step_on_a_cluster() {
-    let Some(cluster) = RedisCluster::start(&[]) else { return };
+    let Some(cluster) = RedisCluster::start(STEADY) else { return };
     let store = RedisNames::connect(&cluster.urls(), None, "test").unwrap();
     println!("{} cases", holds(&(Arc::new(store) as _), &[Fault::DiesAfter]));
 }

@@ -12,7 +12,7 @@ use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{Flags, Inode, ROOT};
 use halocline_testkit::hostile::Random;
-use halocline_testkit::redis_cluster::RedisCluster;
+use halocline_testkit::redis_cluster::{RedisCluster, STEADY};
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::waiting::SetOnDrop;
 use rustix::io::Errno;
@@ -96,7 +96,7 @@ fn i15_nodes_change_the_same_names_on_a_server() {
 
 #[test]
 fn i15_nodes_change_the_same_names_on_a_cluster() {
-    let Some(cluster) = RedisCluster::start(&[]) else { return };
+    let Some(cluster) = RedisCluster::start(STEADY) else { return };
     let store = |_| Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap()) as _;
     holds(&(0..NODES).map(store).collect::<Vec<_>>(), 9, ROUNDS);
 }

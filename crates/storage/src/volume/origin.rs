@@ -15,7 +15,7 @@ mod object_binding;
 mod orphans;
 pub mod relayout;
 mod server_marks;
-pub mod sparse_copy;
+pub(super) mod sparse_copy;
 pub(super) mod tree_walk;
 mod volume_directory;
 

@@ -1,8 +1,10 @@
 //! A socket to a server, on which a wait ends by what the server says or by the time limit, and by nothing else.
 //!
 //! A system call on a socket with a time limit fails with `EINTR` when its process was stopped and goes on (`signal(7)`), and when a
-//! handler ran. Neither says anything about the server: its answer is waited for for the rest of the time. Time in
-//! which the process stood still may have used all of it up; the answer is likely there by then, and gets a last moment.
+//! handler ran. Neither says anything about the server: its answer is waited for for the rest of the time.
+//!
+//! Nor does time in which this process stood still say anything, or all of the machine, as a virtual one does that its host
+//! pauses: the server may have stood still, too. So a wait consists of steps, and a step that took longer counts as one.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -12,8 +14,10 @@ use std::time::Duration;
 
 use halocline_os::clock::Clock;
 
-/// How long an answer is waited for after a process stood still for the rest of its time.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// How many steps a wait consists of.
+const STEPS: u32 = 6;
+/// A wait that ends by more than this after its limit was not all waiting.
+const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 enum Stream {
@@ -55,8 +59,8 @@ impl Stream {
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
-    /// How long each read and each write waits.
-    limit: Duration,
+    /// How long a step of each read and each write waits.
+    step: Duration,
 }
 
 impl Socket {
@@ -83,38 +87,35 @@ impl Socket {
     }
 
     fn new(stream: Stream, limit: Duration) -> io::Result<Self> {
-        stream.set_limit(limit)?;
-        Ok(Self { stream, limit })
+        let step = limit / STEPS;
+        stream.set_limit(step)?;
+        Ok(Self { stream, step })
     }
 
     fn patiently(
         &mut self,
         mut call: impl FnMut(&mut Stream) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let begun = Clock::MACHINE.instant();
-        match call(&mut self.stream) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            done => return done,
-        }
-        let (mut ends, mut is_last) = (begun + self.limit, false);
-        let done = loop {
-            let mut left = ends.saturating_duration_since(Clock::MACHINE.instant());
-            if left < LAST_MOMENT && !is_last {
-                (left, is_last) = (LAST_MOMENT, true);
-                ends = Clock::MACHINE.instant() + left;
-            }
-            // Signals that never end shall not keep it for ever.
+        let mut left = self.step * STEPS;
+        loop {
+            let begun = Clock::MACHINE.instant();
+            let error = match call(&mut self.stream) {
+                Err(error) => error,
+                done => return done,
+            };
+            left = match error.kind() {
+                // Signals that never end shall not keep it for ever.
+                ErrorKind::Interrupted => {
+                    left.saturating_sub(Clock::MACHINE.elapsed(begun).min(self.step))
+                }
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => left.saturating_sub(self.step),
+                _ => return Err(error),
+            };
             if left.is_zero() {
-                break Err(ErrorKind::TimedOut.into());
+                let is_interrupted = error.kind() == ErrorKind::Interrupted;
+                return Err(if is_interrupted { ErrorKind::TimedOut.into() } else { error });
             }
-            self.stream.set_limit(left)?;
-            match call(&mut self.stream) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                done => break done,
-            }
-        };
-        self.stream.set_limit(self.limit)?;
-        done
+        }
     }
 }
 
@@ -124,7 +125,7 @@ fn connect(address: &SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     match TcpStream::connect_timeout(address, limit) {
         Err(error)
             if error.kind() == ErrorKind::TimedOut
-                && Clock::MACHINE.elapsed(begun) > limit + LAST_MOMENT =>
+                && Clock::MACHINE.elapsed(begun) > limit + LATE =>
         {
             TcpStream::connect_timeout(address, limit)
         }
