@@ -167,6 +167,14 @@ impl Writer {
     }
 }
 
+/// Waits for something that need not happen, for a slow machine.
+fn wait_a_minute_at_most(happened: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !happened() && begun.elapsed() < Duration::from_mins(1) {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Nothing that was acknowledged goes with a brick: it is on a node's cache until the brick is back.
 #[test]
 fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
@@ -199,11 +207,7 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
                 acknowledged().iter().zip(before).map(|(away, before)| away - before).sum()
             };
             thread::sleep(Duration::from_millis(500 + 700 * round));
-            // A slow machine may need longer for one write.
-            let begun = Instant::now();
-            while without_brick + since() == 0 && begun.elapsed() < Duration::from_mins(1) {
-                thread::sleep(Duration::from_millis(20));
-            }
+            wait_a_minute_at_most(|| without_brick + since() > 0);
             without_brick += since();
             gluster.revive_brick();
             let back = acknowledged();
