@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use halocline_api::control::Progress;
+use halocline_os::counted::counted;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::print::tell;
@@ -17,6 +18,8 @@ const ESTIMATE_FROM: u64 = 20;
 /// Shows the progress of one operation on standard error.
 pub(crate) struct Meter {
     verb: &'static str,
+    /// How an amount of work is told.
+    amount: fn(u64) -> String,
     bar: Option<ProgressBar>,
     /// When the last line was written, and the number of bytes done then.
     last_line: Option<(Instant, u64)>,
@@ -25,16 +28,29 @@ pub(crate) struct Meter {
 impl Meter {
     /// A meter for an operation called `verb`, as in "flushing"; silent if `quiet`.
     pub(crate) fn new(verb: &'static str, quiet: bool) -> Self {
+        Self::with(verb, quiet, text::bytes, "{bytes}/{total_bytes} {bytes_per_sec}")
+    }
+
+    /// The same for an operation whose work is requests.
+    pub(crate) fn of_requests(verb: &'static str, quiet: bool) -> Self {
+        Self::with(verb, quiet, |done| counted(done, "request"), "{pos}/{len}")
+    }
+
+    fn with(
+        verb: &'static str,
+        quiet: bool,
+        amount: fn(u64) -> String,
+        shown: &'static str,
+    ) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
-            let style = ProgressStyle::with_template(
-                "{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} ETA {eta} {wide_msg}",
-            );
+            let template = ["{prefix} [{bar:30}] ", shown, " ETA {eta} {wide_msg}"].concat();
+            let style = ProgressStyle::with_template(&template);
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_prefix(verb)
         });
         // In a pipe, a short operation needs no line.
         let last_line = (!quiet).then(|| (Instant::now(), 0));
-        Self { verb, bar, last_line }
+        Self { verb, amount, bar, last_line }
     }
 
     /// Shows the progress.
@@ -47,7 +63,7 @@ impl Meter {
             self.last_line.filter(|(last, _)| last.elapsed() >= LINE_INTERVAL)
         {
             self.last_line = Some((Instant::now(), now.done_bytes));
-            tell!("{}: {}", self.verb, line(now, (last.elapsed(), bytes)));
+            tell!("{}: {}", self.verb, line(now, (last.elapsed(), bytes), self.amount));
         }
     }
 }
@@ -63,9 +79,12 @@ impl Drop for Meter {
 /// `1.00 GiB of 4.00 GiB, 25.0 %, 30.00 s left`, from the rate since the previous line, when that many bytes were done.
 /// The beginning is not representative of the rest: it waits for programs, and for the first file.
 #[expect(clippy::cast_precision_loss, reason = "an estimate for people")]
-fn line(now: &Progress, (passed, before): (Duration, u64)) -> String {
-    let done = text::bytes(now.done_bytes);
-    let total = text::bytes(now.total_bytes);
+fn line(
+    now: &Progress,
+    (passed, before): (Duration, u64),
+    amount: impl Fn(u64) -> String,
+) -> String {
+    let (done, total) = (amount(now.done_bytes), amount(now.total_bytes));
     if now.done_bytes == 0 {
         return format!("{done} of {total}");
     }
@@ -87,10 +106,14 @@ mod tests {
     #[test]
     fn a_line_tells_the_time_left() {
         let now = Progress { done_bytes: 1 << 20, total_bytes: 4 << 20, path: "f".into() };
-        let text = line(&now, (Duration::from_secs(10), 0));
+        let text = line(&now, (Duration::from_secs(10), 0), text::bytes);
         assert_eq!(text, "1.00 MiB of 4.00 MiB, 25.0 %, 30.00 s left");
         let none = Progress { done_bytes: 0, total_bytes: 0, path: "".into() };
-        assert_eq!(line(&none, (Duration::ZERO, 0)), "0 B of 0 B");
+        assert_eq!(line(&none, (Duration::ZERO, 0), text::bytes), "0 B of 0 B");
+        // Regression: the requests of a calibration were told as bytes.
+        let requests = Progress { done_bytes: 30, total_bytes: 120, path: "d".into() };
+        let text = line(&requests, (Duration::from_secs(1), 0), |count| counted(count, "request"));
+        assert_eq!(text, "30 requests of 120 requests, 25.0 %, 3.00 s left");
     }
 
     /// Regression: after a slow start, "61 min 15 s left" was reported for an operation that took seconds.
@@ -102,9 +125,9 @@ mod tests {
             path: "f".into(),
         };
         let ten = Duration::from_secs(10);
-        assert_eq!(line(&at(1), (ten, 0)), "1.00 MiB of 100 MiB, 1.0 %");
-        let told = line(&at(50), (ten, 1 << 20));
+        assert_eq!(line(&at(1), (ten, 0), text::bytes), "1.00 MiB of 100 MiB, 1.0 %");
+        let told = line(&at(50), (ten, 1 << 20), text::bytes);
         assert_eq!(told, "50.0 MiB of 100 MiB, 50.0 %, 10.20 s left");
-        assert_eq!(line(&at(50), (ten, 50 << 20)), "50.0 MiB of 100 MiB, 50.0 %");
+        assert_eq!(line(&at(50), (ten, 50 << 20), text::bytes), "50.0 MiB of 100 MiB, 50.0 %");
     }
 }

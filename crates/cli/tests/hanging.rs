@@ -102,13 +102,16 @@ fn a_tier_that_hangs_is_told_of_and_the_mount_is_ended_by_force() {
     let status = stack.bounded(&["status", "tiers"]);
     assert!(status.status.success(), "{}", said(&status));
     assert!(written(&status).contains(&silent), "{}", written(&status));
-    let json: serde_json::Value =
-        serde_json::from_str(&written(&stack.bounded(&["status", "tiers", "--json"]))).unwrap();
-    assert_eq!(json["health"]["state"], "silent", "{json}");
-    assert_eq!(json["tier"]["tiers"].as_array().unwrap().len(), 2, "{json}");
-    // The SSD answers, and is not said to hang with the disk.
-    assert!(json["tier"]["tiers"][0]["free_bytes"].is_u64(), "{json}");
-    assert!(json["tier"]["tiers"][1]["free_bytes"].is_null(), "{json}");
+    // The SSD answers, though perhaps not in time where the machine has much to do, and is not said to hang with the disk.
+    eventually("an answer of the SSD", || {
+        let status = stack.bounded(&["status", "tiers", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&written(&status)).unwrap();
+        assert_eq!(json["health"]["state"], "silent", "{json}");
+        let tiers = json["tier"]["tiers"].as_array().unwrap();
+        assert_eq!(tiers.len(), 2, "{json}");
+        assert!(tiers[1]["free_bytes"].is_null(), "{json}");
+        tiers[0]["free_bytes"].is_u64()
+    });
     let commands: [&[&str]; 3] =
         [&["where", "tiers"], &["where", "mnt/cold"], &["explain", "mnt/cold"]];
     for (args, output) in commands.iter().zip(stack.all_bounded(&commands)) {
@@ -198,7 +201,7 @@ fn a_cache_is_not_checked_while_its_origin_hangs() {
     let mount = ["mount", "below", "mnt", "--cache", "cache2", "--policy", "always"];
     stack.succeed(&[&mount[..], &["--rebuild=false"]].concat());
     fs::write(stack.path("mnt/new"), "dirty").unwrap();
-    let kept = stack.halocline(&["umount", "mnt", "--keep-dirty"]);
+    let kept = stack.once_unused(&["umount", "mnt", "--keep-dirty"]);
     assert_eq!(kept.status.code(), Some(3), "{}", said(&kept));
     fs::create_dir(stack.path("saved")).unwrap();
     stack.stop("below");

@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use halocline_testkit::closes;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
@@ -84,7 +85,7 @@ impl Late {
     fn check_nothing_is_lost(&self) {
         self.scratch.succeed(&MOUNT);
         assert!(fs::read(self.scratch.path("mnt/file")).unwrap() == self.written);
-        let ended = self.scratch.halocline(&["umount", "mnt"]);
+        let ended = self.scratch.once_unused(&["umount", "mnt"]);
         assert_eq!(ended.status.code(), Some(0), "{}", said(&ended));
         assert!(fs::read(self.scratch.path("data/file")).unwrap() == self.written);
         assert!(!self.scratch.path("cache/conflicts").exists());
@@ -124,7 +125,7 @@ fn i9_a_change_after_the_end_of_a_killed_process_is_one_of_others() {
     fs::write(late.scratch.path("data/file"), vec![3; 1 << 20]).unwrap();
     late.scratch.succeed(&MOUNT);
     assert!(fs::read(late.scratch.path("mnt/file")).unwrap() == vec![3; 1 << 20]);
-    let ended = late.scratch.halocline(&["umount", "mnt"]);
+    let ended = late.scratch.once_unused(&["umount", "mnt"]);
     assert_eq!(ended.status.code(), Some(4), "{}", said(&ended));
     assert!(late.scratch.path("cache/conflicts").exists());
 }
@@ -165,11 +166,11 @@ fn i9_who_keeps_dirty_data_is_told_of_conflicts() {
     let file = fs::File::options().write(true).open(scratch.path("mnt/file")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"ours", 4096).unwrap();
     drop(file);
-    // Its record says how it looked.
-    thread::sleep(Duration::from_secs(1));
+    // Its record says how it looked, once the close is told.
+    closes::all_are_told(&scratch.path("mnt"));
     fs::write(scratch.path("origin/file"), "theirs").unwrap();
     assert_eq!(fs::read(scratch.path("mnt/file")).unwrap(), b"theirs");
-    let ended = scratch.halocline(&["umount", "mnt", "--keep-dirty"]);
+    let ended = scratch.once_unused(&["umount", "mnt", "--keep-dirty"]);
     assert_eq!(ended.status.code(), Some(4), "{}", said(&ended));
     let told = written(&ended) + &said(&ended);
     assert!(told.contains("conflicts"), "{told}");

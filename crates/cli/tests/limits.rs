@@ -59,7 +59,7 @@ fn a_mount_of_short_files_goes_on_and_says_what_it_cannot_write() {
     }
     drop(long);
     // What the mount took goes to the origin; what it cannot bring to the origin stays and is told.
-    let umount = scratch.halocline(&["umount", "mnt"]);
+    let umount = scratch.once_unused(&["umount", "mnt"]);
     if !umount.status.success() {
         assert_eq!(umount.status.code(), Some(3), "{}", said(&umount));
         assert!(

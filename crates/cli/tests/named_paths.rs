@@ -1,13 +1,14 @@
 //! What a person names: paths that are not there, files where directories belong, roots of file tiers.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use halocline_testkit::commands::commands;
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{Sandbox, said};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::eventually;
 
 /// Expects a refusal whose message has `parts`.
 #[track_caller]
@@ -214,4 +215,36 @@ fn the_log_says_of_which_file_a_request_failed() {
     for part in ["d/big", "write", "No space left"] {
         assert!(line.contains(part), "{line}");
     }
+}
+
+/// Each path of a list cost a process that looked where it lies, some 11 ms.
+#[test]
+fn a_long_list_is_fetched_without_a_process_for_each_path() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    scratch.succeed(&["mount", "origin", "mnt", "--cache", "cache", "--size", "64M"]);
+    let line = format!("{}\n", scratch.path("mnt/data").display());
+    let faults_of_list = |paths: usize| {
+        fs::write(scratch.path("list"), line.repeat(paths)).unwrap();
+        let warm = scratch.command(&["warm", "-f", "list"]).stdout(Stdio::null()).spawn().unwrap();
+        page_faults(&warm)
+    };
+    let (of_one, of_all) = (faults_of_list(1), faults_of_list(3000));
+    // Whatever else the machine does: the smallest process has some hundred.
+    assert!(of_all < of_one + 3000 * 20, "{of_one} page faults, and {of_all} for 3000 paths");
+    scratch.succeed(&["umount", "mnt"]);
+}
+
+/// Page faults of a process, which must succeed, and of all that it started.
+fn page_faults(process: &Child) -> i64 {
+    let pid = i32::try_from(process.id()).unwrap();
+    // SAFETY: all its fields are numbers.
+    let (mut status, mut usage) = (0, unsafe { std::mem::zeroed::<libc::rusage>() });
+    eventually("the end of the process", || {
+        // SAFETY: both places are ours, and nobody else waits for the process.
+        let ended = unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) };
+        assert!(ended >= 0, "{}", std::io::Error::last_os_error());
+        ended == pid
+    });
+    assert_eq!(status, 0);
+    usage.ru_minflt
 }

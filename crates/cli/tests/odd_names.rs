@@ -48,7 +48,7 @@ fn a_check_tells_of_it() {
     let keep = ["--policy", "always", "--max-dirty-age", "1h", "--rebuild=false"];
     scratch.succeed(&[&["mount", "origin", "mnt", "--cache", "cache"][..], &keep].concat());
     fs::write(scratch.path("mnt").join(odd), vec![1; 65536]).unwrap();
-    let output = scratch.halocline(&["umount", "mnt", "--keep-dirty"]);
+    let output = scratch.once_unused(&["umount", "mnt", "--keep-dirty"]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     fs::remove_file(scratch.path("origin").join(odd)).unwrap();
     let output = scratch.halocline(&["fsck", "cache", "--json"]);

@@ -64,6 +64,30 @@ fn what_was_calibrated_is_planned_on() {
     assert_eq!(halocline(dir, &[&calibrate[..], &both].concat()).status.code(), Some(2));
 }
 
+/// Regression: a file in place of a directory failed with status 1 and no remedy, the second directory after the first was
+/// measured, and a file that cannot be written after all of them.
+#[test]
+fn what_cannot_be_calibrated_is_refused_before_anything_is_measured() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    fs::create_dir(dir.join("disk")).unwrap();
+    fs::write(dir.join("file"), "").unwrap();
+    for (args, what) in [
+        (["file", "s.toml"], "file: Not a directory (os error 20); correct the path"),
+        (["none", "s.toml"], "none: there is no such directory; create it"),
+        (["disk", "none/s.toml"], "none"),
+        (["disk", "disk"], "is a directory; name a file in it"),
+    ] {
+        let calibrate = ["calibrate", "disk", args[0], "--servers", args[1]];
+        // No test waits for as many requests.
+        let output = halocline(dir, &[&calibrate[..], &["--requests", "100000"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+        assert!(said(&output).contains(what), "{args:?}: {}", said(&output));
+        assert!(!said(&output).contains("measuring"), "{args:?}: {}", said(&output));
+        assert!(!dir.join("s.toml").exists());
+    }
+}
+
 /// What calibration finds of three equal disks and two equal SSDs differs a little: each was a kind of its own. Then a
 /// single disk was the disks of a cache and of the paper's layouts.
 #[test]

@@ -210,7 +210,8 @@ fn traces_of_the_largest_numbers_end_soon_and_without_a_panic() {
     fs::write(dir.join("t.csv"), text).unwrap();
     let output = halocline(dir, &["trace", "import", "t.csv", "-o", "huge.hct"]);
     assert!(output.status.success(), "{}", said(&output));
-    fs::write(dir.join("large.toml"), SERVERS.replace("1T", "15E").replace("1G", "15E")).unwrap();
+    let large = SERVERS.replace("1T", "4000000T").replace("1G", "4000000T");
+    fs::write(dir.join("large.toml"), large).unwrap();
     for reader in READERS {
         for servers in ["servers.toml", "large.toml"] {
             let args = reading(reader, "huge.hct");
@@ -221,6 +222,7 @@ fn traces_of_the_largest_numbers_end_soon_and_without_a_panic() {
             let output = halocline(dir, &args);
             let told = said(&output);
             assert!(matches!(output.status.code(), Some(0..=2)), "{args:?}: {told}");
+            assert!(!told.contains("toml"), "{args:?}: {told}");
             assert!(!told.contains("panicked"), "{args:?}: {told}");
         }
     }
@@ -228,6 +230,41 @@ fn traces_of_the_largest_numbers_end_soon_and_without_a_panic() {
     refused(dir, &reading(cached, "huge.hct"), 2, &["huge.hct: ", "at most"]);
     let planned = &READERS[2];
     refused(dir, &reading(planned, "huge.hct"), 2, &["huge.hct: ", "fit on no server", "capacity"]);
+}
+
+/// Files that fill exbibytes: their sums wrapped, and a file tier moved them in 10^12 steps.
+#[test]
+fn files_as_large_as_all_servers_end_soon_and_without_a_panic() {
+    let scratch = ground();
+    let dir = scratch.path();
+    let bytes = 3_u64 << 60;
+    let mut text = format!("{HEADER},duration_s\n");
+    // Read again and again, so that each comes to the SSD and leaves it for the next.
+    for number in 0..120 {
+        let (file, offset) = (number % 3, bytes - 4096 * (1 + number / 3));
+        writeln!(text, "{number},{file},f{file},read,{offset},4096,0.001").unwrap();
+        writeln!(text, "{number},{file},f{file},read,0,{bytes},0.001").unwrap();
+    }
+    fs::write(dir.join("t.csv"), text).unwrap();
+    let output = halocline(dir, &["trace", "import", "t.csv", "-o", "huge.hct"]);
+    assert!(output.status.success(), "{}", said(&output));
+    // Thirteen and more are shown as classes.
+    let servers: String = (0..16).fold(String::new(), |text, number| {
+        let kind = if number < 8 { "hdd" } else { "ssd" };
+        text + &format!(
+            "[[server]]\nname = \"s{number}\"\nprofile = \"{kind}\"\ncapacity = \"500000T\"\n"
+        )
+    });
+    fs::write(dir.join("large.toml"), servers).unwrap();
+    let advise = ["advise", "huge.hct", "--servers", "large.toml"];
+    let plan = ["plan", "huge.hct", "--servers", "large.toml", "--html", "new.html"];
+    let tier = ["simulate", "huge.hct", "--servers", "large.toml", "--tier-size", "4000000T"];
+    for args in [&advise[..], &plan, &tier] {
+        let output = halocline(dir, args);
+        let told = said(&output);
+        assert!(matches!(output.status.code(), Some(0..=2)), "{args:?}: {told}");
+        assert!(!told.contains("panicked"), "{args:?}: {told}");
+    }
 }
 
 #[test]
@@ -243,7 +280,7 @@ fn servers_that_cannot_be_are_refused_with_their_line() {
         writeln!(text, "[[server]]\nname = \"{number}\"\nprofile = \"hdd\"\ncapacity = 1").unwrap();
         text
     });
-    let cases: [(String, &str); 24] = [
+    let cases: [(String, &str); 25] = [
         (String::new(), "no server is described; write a [[server]] table for each"),
         ("[[server]]\n".into(), "line 1: missing field `name`"),
         ("{".into(), "line 1: "),
@@ -267,6 +304,7 @@ fn servers_that_cannot_be_are_refused_with_their_line() {
         (format!("{SERVERS}[network]\nns_per_byte = inf\n"), "ns_per_byte is inf"),
         (format!("{SERVERS}[network]\nns_per_byte = nan\n"), "ns_per_byte is NaN"),
         (format!("{SERVERS}[[disk]]\n"), "unknown field `disk`"),
+        (SERVERS.replace("1G", "8000000T").replace("1T", "900000T"), "8 EiB or more together"),
         (many, "more than 4096 servers"),
     ];
     for (text, what) in &cases {

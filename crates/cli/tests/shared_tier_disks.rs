@@ -102,10 +102,10 @@ fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
     nodes.fill();
     let before = nodes.shown("one");
     assert_eq!(nodes.tier_of("b/f"), "ssd of one");
-    nodes.scratch.succeed(&["demote", "one/b/f"]);
+    nodes.moves(&["demote", "one/b/f"]);
     assert_eq!(nodes.tier_of("b/f"), "hdd");
     assert_eq!(fs::read_to_string(nodes.scratch.path("disk/b/f")).unwrap(), "of one");
-    nodes.scratch.succeed(&["warm", "two/b/f"]);
+    nodes.moves(&["warm", "two/b/f"]);
     assert_eq!(nodes.tier_of("b/f"), "ssd of two");
     assert_eq!(nodes.shown("two"), before);
     // What is open stays.
@@ -115,11 +115,11 @@ fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
     assert!(!refused.status.success() && told.contains("has it open"), "{told}");
     drop(open);
     // The other node may have used it often enough to have it by now.
-    nodes.scratch.succeed(&["warm", "two/b/below/g"]);
-    let dry = nodes.scratch.succeed(&["cluster", "drain", "two", "one", "--dry-run", "--json"]);
+    nodes.moves(&["warm", "two/b/below/g"]);
+    let dry = nodes.moves(&["cluster", "drain", "two", "one", "--dry-run", "--json"]);
     let dry: Value = serde_json::from_str(&dry).unwrap();
     assert_eq!(dry["files"], 1, "{dry}");
-    nodes.scratch.succeed(&["cluster", "drain", "two", "one"]);
+    nodes.moves(&["cluster", "drain", "two", "one"]);
     let on = |node: &str| {
         let all = nodes.scratch.succeed(&["where", "one", "--json"]);
         let all: Value = serde_json::from_str(&all).unwrap();
@@ -136,7 +136,7 @@ fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
 fn i15_a_store_that_lost_everything_is_built_again_from_the_disks() {
     let Some(nodes) = Nodes::new() else { return };
     nodes.fill();
-    nodes.scratch.succeed(&["demote", "one/b/f"]);
+    nodes.moves(&["demote", "one/b/f"]);
     let before = nodes.shown("one");
     let refused = nodes.fsck(&["--repair"]);
     assert!(said(&refused).contains("uses the tier"), "{}", said(&refused));

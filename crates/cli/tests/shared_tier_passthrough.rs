@@ -32,6 +32,8 @@ impl Nodes {
     fn new() -> Option<Self> {
         let nodes = Self::mounted(&[])?;
         fs::write(nodes.at("one", "file"), vec![b'a'; BYTES]).unwrap();
+        // While its writer is not closed the kernel gets none of it.
+        nodes.until_closed("one", "file");
         drop(File::open(nodes.at("one", "file")).unwrap());
         let passthrough = nodes.passthrough("one");
         if passthrough["works"] != true {

@@ -64,24 +64,24 @@ fn without_a_library_for_logs_it_is_said_how_to_get_one() {
 fn what_reads_a_log_has_bounded_memory_and_time() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path();
-    let import = |script: &str| {
+    let import = |script: &str, seconds: &str| {
         let python = dir.join("python");
         fs::write(&python, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&python, Permissions::from_mode(0o755)).unwrap();
         let log = data("dxt.darshan");
         let (python, log) = (python.to_str().unwrap(), log.to_str().unwrap());
-        let limits = ["--convert-seconds", "2", "--convert-gib", "3"];
+        let limits = ["--convert-seconds", seconds, "--convert-gib", "3"];
         let args = ["import", "--python", python, "-o", "t.hct", log];
         let output = trace(dir, &[&args[..], &limits].concat());
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(!dir.join("t.hct").exists());
         said(&output)
     };
-    let told = import("echo has $(ulimit -v) $(ulimit -t) >&2; exit 3");
-    assert!(told.contains("has 3145728 2"), "{told}");
+    let told = import("echo has $(ulimit -v) $(ulimit -t) >&2; exit 3", "500");
+    assert!(told.contains("has 3145728 500"), "{told}");
     // It prints nothing, it prints no more, it closes its output and does not end.
     for hangs in ["sleep 1000", "echo '# DXT'; sleep 1000", "exec >&-; sleep 1000"] {
-        let told = import(hangs);
+        let told = import(hangs, "2");
         assert!(told.contains("too long") && told.contains("--convert-seconds"), "{told}");
     }
 }

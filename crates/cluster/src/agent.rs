@@ -19,6 +19,11 @@ mod pieces;
 mod roll;
 mod yielding;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use peer_queries::message::hostile as hostile_message;
+#[cfg(test)]
+pub(crate) use peer_queries::message::tests::seeds as message_seeds;
+
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};

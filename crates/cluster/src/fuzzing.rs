@@ -6,10 +6,16 @@ use std::path::Path;
 
 use halocline_model::token::Session;
 
+use crate::agent::hostile_message;
 use crate::registry::{Entry, Registry};
 
 pub use crate::names::redis::fuzzing::{answers as name_answers, value as name_value};
 pub use crate::store::redis::fuzzing::{answer, tokens};
+
+/// A message of another node about what its cache has.
+pub fn peer_message(bytes: &[u8]) {
+    hostile_message(bytes);
+}
 
 /// An entry of the list of sessions: what is believed is of its session, and can be shown.
 pub fn registry(bytes: &[u8]) {
@@ -44,12 +50,18 @@ mod tests {
     use halocline_testkit::fuzz_target::run;
 
     use super::*;
+    use crate::agent::message_seeds as messages;
     use crate::names::redis::fuzzing::seeds as names;
     use crate::store::redis::fuzzing::seeds;
 
     #[test]
     fn hostile_values_of_tokens() {
         run("cluster_tokens", &seeds::tokens(), 5_000, tokens);
+    }
+
+    #[test]
+    fn hostile_messages_of_peers() {
+        run("cluster_peer_message", &messages(), 20_000, peer_message);
     }
 
     #[test]

@@ -267,7 +267,7 @@ impl Registry {
     ///
     /// # Errors
     /// Names a node that sees a file otherwise.
-    pub fn check_views(&self, own: Session) -> Result<()> {
+    pub(crate) fn check_views(&self, own: Session) -> Result<()> {
         for session in self.sessions()?.into_iter().filter(|session| *session != own) {
             // One that cannot be read says nothing.
             let Some((entry, here)) = self.read_entry(session) else { continue };

@@ -51,7 +51,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const ENDING_MAX: Duration = Duration::from_secs(10);
 
 /// How long the kernel may take to report that a file was closed.
-const CLOSING: Duration = Duration::from_millis(500);
+const CLOSING: Duration = Duration::from_secs(2);
 
 /// Where and how to mount.
 #[derive(Debug, Clone)]

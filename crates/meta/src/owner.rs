@@ -20,6 +20,7 @@ use super::invalidations::{HEADER_BYTES, Invalidation, InvalidationList};
 use super::origin_mark::OriginMark;
 use halocline_os::bounded::SMALL_FILE_BYTES_MAX;
 use halocline_os::error::{Error, Result};
+use halocline_os::locked_file::LockedFile;
 use halocline_os::private::{PrivateDir, Use};
 
 use lock_holder::LockHolder;
@@ -37,7 +38,7 @@ const NO_BOOT: &str = "?";
 /// Ownership of a cache directory; released on drop.
 #[derive(Debug)]
 pub struct Owner {
-    lock: File,
+    lock: LockedFile,
     dir: PrivateDir,
     last_boot: Option<String>,
     invalidations: InvalidationList,
@@ -167,7 +168,7 @@ fn refuse_unknown_files(dir: &PrivateDir) -> Result<()> {
 
 /// The lock ends with its process, so a crashed owner's lock becomes void by itself (I8), as soon as its last thread
 /// has ended, for which this waits. `pause` is called between two tries.
-fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
+fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(LockedFile, Option<String>)> {
     let path = dir.path().join(LOCK_FILE);
     let file = dir.file(LOCK_FILE, Use::Write)?;
     for tried in 1.. {
@@ -192,7 +193,7 @@ fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<Strin
     let last_boot = before.split_whitespace().nth(3).map(str::to_owned);
     sign(&file, last_boot.as_deref().unwrap_or(NO_BOOT))
         .map_err(Error::at(&path, "write the lock"))?;
-    Ok((file, last_boot))
+    Ok((LockedFile::new(file), last_boot))
 }
 
 /// Writes who owns the lock, and on which boot the store was last opened: a header of fixed length, so that the lines

@@ -1,10 +1,11 @@
 //! The store's own files under attack (I5): very many changes on a store that may take little, and
 //! kills while snapshots replace its log (I4).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write, stdout};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -28,17 +29,25 @@ fn open(dir: &Path) -> (ExtentTable, Shutdown) {
     (dmt, recovery.last_shutdown)
 }
 
-/// What `du` would say.
-fn blocks(dir: &Path) -> u64 {
-    let mut bytes = 0;
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        bytes += match entry.path().symlink_metadata() {
-            Ok(found) if found.is_dir() => blocks(&entry.path()),
-            Ok(found) => found.blocks() * 512,
-            Err(_) => 0,
-        };
+/// What `du` would say of each file.
+fn blocks(dir: &Path) -> BTreeMap<PathBuf, u64> {
+    let mut bytes = BTreeMap::new();
+    for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        match path.symlink_metadata() {
+            Ok(found) if found.is_dir() => bytes.extend(blocks(&path)),
+            Ok(found) => drop(bytes.insert(path, found.blocks() * 512)),
+            Err(_) => (),
+        }
     }
     bytes
+}
+
+/// Bytes of the store, and those that are counted; `None` where a file was removed or renamed meanwhile: it need not
+/// have been there together with all others, and is not counted any more.
+fn measured(store: &Path, dmt: &ExtentTable) -> Option<(u64, u64)> {
+    let (found, counted) = (blocks(store), dmt.records_bytes());
+    let all_are_there = found.keys().all(|path| path.symlink_metadata().is_ok());
+    all_are_there.then(|| (found.values().sum(), counted))
 }
 
 fn range(number: u64) -> ByteRange {
@@ -72,11 +81,10 @@ fn i5_a_log_is_replaced_before_it_outgrows_its_share() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let before = dmt.records_bytes();
-                let found = blocks(&store);
-                let counted = before.max(dmt.records_bytes());
-                most.fetch_max(found, Ordering::Relaxed);
-                uncounted.fetch_max(found.saturating_sub(counted), Ordering::Relaxed);
+                if let Some((found, counted)) = measured(&store, &dmt) {
+                    most.fetch_max(found, Ordering::Relaxed);
+                    uncounted.fetch_max(found.saturating_sub(counted), Ordering::Relaxed);
+                }
                 thread::sleep(std::time::Duration::from_millis(1));
             }
         });

@@ -1,14 +1,14 @@
 //! What low-priority work on an origin (flushes that nobody waits for, fetches) may use of it, where several nodes
 //! have some: together as much as one node alone would.
 //!
-//! A node alone works without rest while no program uses the origin, and otherwise rests [`COURTESY`] times as long as
+//! A node alone works without rest while no program uses the origin, and otherwise rests `COURTESY` times as long as
 //! one of its workers works. Of several nodes with such work each takes an equal part of the time, and programs of any
 //! of them count as programs.
 
 use std::time::Duration;
 
 /// While programs use the origin, low-priority work rests this many times as long as it worked.
-pub const COURTESY: u32 = 3;
+const COURTESY: u32 = 3;
 
 /// The longest rest of a node that has the origin to itself.
 const REST_MAX: Duration = Duration::from_secs(2);

@@ -45,6 +45,14 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
+    /// A disk, or what should be on it, cannot be reached from here: another node's, or one that all nodes share.
+    #[error("{what}; {remedy}")]
+    Unreached {
+        /// What is not reached.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// The mount process refused a command; the message is its own.
     #[error("{message}")]
     Refused {
@@ -97,7 +105,7 @@ impl Error {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
             Self::Invalid { .. } => libc::EINVAL,
-            Self::Store { .. } | Self::Cluster { .. } => libc::EIO,
+            Self::Store { .. } | Self::Cluster { .. } | Self::Unreached { .. } => libc::EIO,
             Self::Refused { errno, .. } => *errno,
         }
     }

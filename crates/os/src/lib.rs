@@ -3,7 +3,7 @@
 //!
 //! - [`error`] the error of all layers, with its one conversion to an errno
 //! - [`catch_panic`] a panic fails one request, not the thread
-//! - [`clock`] time and waiting, handed in
+//! - [`clock`] time and waiting, handed in; [`wakeups`] what background threads wait by
 //! - [`timed_calls`] calls that may hang; [`served_program`] whether the program that waits for us was killed
 //!
 //! Files and directories:
@@ -12,6 +12,7 @@
 //! - [`bounded`] reading of what others may have written
 //! - [`rename_new`] renames that replace nothing
 //! - [`birth_time`] when a file was created, which tells it from a later one with its inode number
+//! - [`locked_file`] locks that end with their owner
 //! - [`write_lease`] whether an open file is the only one of its inode
 //! - [`open_files`] the process's descriptors, divided among components
 //!
@@ -35,6 +36,7 @@ pub mod clock;
 pub mod counted;
 pub mod error;
 pub mod kernel_passthrough;
+pub mod locked_file;
 pub mod one_device;
 pub mod open_files;
 pub mod priority;
@@ -43,4 +45,5 @@ pub mod rename_new;
 pub mod root_reserve;
 pub mod served_program;
 pub mod timed_calls;
+pub mod wakeups;
 pub mod write_lease;

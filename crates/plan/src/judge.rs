@@ -87,9 +87,9 @@ impl Judge for Queues<'_> {
                 let service = self.servers.all()[piece.server].profile.of(direction(request.op));
                 let sequential = queue.last == Some((request.file, piece.offset));
                 let device = service_ps(service, sequential, piece.length);
-                let way = network.per_byte_ps.saturating_mul(piece.length);
+                let transfer = network.per_byte_ps.saturating_mul(piece.length);
                 let arrives = now.saturating_add(network.connect_ps);
-                queue.free_ps = queue.free_ps.max(arrives).saturating_add(device.max(way));
+                queue.free_ps = queue.free_ps.max(arrives).saturating_add(device.max(transfer));
                 queue.last = Some((request.file, piece.offset + piece.length));
                 done = done.max(queue.free_ps);
             });

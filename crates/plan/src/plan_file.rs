@@ -1,6 +1,7 @@
 //! Plans on disk: the layout of each file, and the servers (docs/PLANNING.md).
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,31 @@ pub struct Expected {
     pub gain_over_def: f64,
     /// How much the gain differs between parts of the trace.
     pub spread: f64,
+}
+
+impl Expected {
+    fn check(&self) -> Result<(), String> {
+        let Self {
+            predicted_seconds,
+            simulated_seconds,
+            def_simulated_seconds,
+            gain_over_def,
+            spread,
+        } = *self;
+        // What is not a number compares with nothing.
+        for (key, value, least) in [
+            ("predicted_seconds", predicted_seconds, 0.0),
+            ("simulated_seconds", simulated_seconds, 0.0),
+            ("def_simulated_seconds", def_simulated_seconds, 0.0),
+            ("gain_over_def", gain_over_def, -1.0),
+            ("spread", spread, 0.0),
+        ] {
+            if value.partial_cmp(&least).is_none_or(Ordering::is_lt) {
+                return Err(format!("{key} is {value}, not a number from {least}"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A file of a plan. Its path is `path`, or `path_hex` if that is not UTF-8.
@@ -142,26 +168,13 @@ impl Plan {
         if self.server.len() > SERVERS_MAX {
             return Err(format!("it has {} servers; at most {SERVERS_MAX}", self.server.len()));
         }
-        let Expected {
-            predicted_seconds,
-            simulated_seconds,
-            def_simulated_seconds,
-            gain_over_def,
-            spread,
-        } = self.expected;
-        // What is not a number compares with nothing.
-        for (key, value, least) in [
-            ("predicted_seconds", predicted_seconds, 0.0),
-            ("simulated_seconds", simulated_seconds, 0.0),
-            ("def_simulated_seconds", def_simulated_seconds, 0.0),
-            ("gain_over_def", gain_over_def, -1.0),
-            ("spread", spread, 0.0),
-        ] {
-            if value.partial_cmp(&least).is_none_or(Ordering::is_lt) {
-                return Err(format!("{key} is {value}, not a number from {least}"));
-            }
-        }
-        let mut names = std::collections::BTreeSet::new();
+        self.expected.check()?;
+        self.check_own_servers()?;
+        self.check_files()
+    }
+
+    fn check_own_servers(&self) -> Result<(), String> {
+        let mut names = BTreeSet::new();
         for server in &self.server {
             if server.capacity == Some(0) {
                 return Err(format!("server {} has a capacity of 0 bytes", server.name));
@@ -171,7 +184,11 @@ impl Plan {
                 return Err(format!("two servers are called {}", server.name));
             }
         }
-        let mut paths = std::collections::BTreeSet::new();
+        Ok(())
+    }
+
+    fn check_files(&self) -> Result<(), String> {
+        let mut paths = BTreeSet::new();
         for (index, file) in self.file.iter().enumerate() {
             let path = file.path_bytes();
             let path =

@@ -126,27 +126,36 @@ pub fn plan(
             Err(why) => Err(why),
         });
     }
-    let starts = starts(&papers);
-    let found = Search::new(servers, workload).run(judge, &starts);
-    // By the sample, because replays of long traces take long.
-    let in_sample = found.best.into_iter().map(|it| (judge.seconds(&sample, &it), it));
-    let ours = in_sample.min_by(|a, b| a.0.total_cmp(&b.0));
-    let ours = ours.map(|(_, it)| measured(servers, workload, judge, &sample, it));
-    // Ours may choose the paper's layouts, too.
-    let all = ours.into_iter().chain(papers.iter().flatten().cloned());
-    let ours = all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds));
-    let ours = ours.ok_or_else(|| "nothing fits".to_owned());
-    let [def, pa, psa] = papers.try_into().expect("three schemes");
-    let layouts = [def, pa, psa, ours];
+    let found = Search::new(servers, workload).run(judge, &starts(&papers));
     let replays = found.replays;
-    let (def, best) = (layouts[0].as_ref(), best_of(&layouts));
-    let (Ok(def), Some((name, best))) = (def, best) else { return Err(Error::Empty) };
-    let best_gain = gain(def.simulated_seconds, best.simulated_seconds);
-    let spread = spread(judge, workload, &def.layouts, &best.layouts) / weight.max(1e-9);
-    let worth = name != Name::Def && best_gain > spread;
-    let (chosen, gain_over_def) = if worth { (name, best_gain) } else { (Name::Def, 0.0) };
-    let best = name;
+    let ours = ours(servers, workload, judge, &sample, found.best, &papers);
+    let [def, pa, psa] = papers.try_into().expect("three schemes");
+    let layouts = [def, pa, psa, ours.ok_or_else(|| "nothing fits".to_owned())];
+    let (Ok(def), Some((best, fastest))) = (&layouts[0], best_of(&layouts)) else {
+        return Err(Error::Empty);
+    };
+    let best_gain = gain(def.simulated_seconds, fastest.simulated_seconds);
+    let spread = spread(judge, workload, &def.layouts, &fastest.layouts) / weight.max(1e-9);
+    let is_worth_it = best != Name::Def && best_gain > spread;
+    let (chosen, gain_over_def) = if is_worth_it { (best, best_gain) } else { (Name::Def, 0.0) };
     Ok(Outcome { layouts, chosen, best, gain_over_def, spread, best_gain, ties, replays })
+}
+
+/// The best of what our search has found, or one of the paper's layouts if that is faster.
+fn ours(
+    servers: &Servers,
+    workload: &Workload,
+    judge: &mut dyn Judge,
+    sample: &[Request],
+    found: Vec<Layouts>,
+    papers: &[Result<Judged, String>],
+) -> Option<Judged> {
+    // By the sample, because replays of long traces take long.
+    let in_sample = found.into_iter().map(|layouts| (judge.seconds(sample, &layouts), layouts));
+    let fastest = in_sample.min_by(|a, b| a.0.total_cmp(&b.0));
+    let searched = fastest.map(|(_, it)| measured(servers, workload, judge, sample, it));
+    let all = searched.into_iter().chain(papers.iter().flatten().cloned());
+    all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds))
 }
 
 /// How much more throughput `seconds` means than `def_seconds`, as a share.
@@ -192,6 +201,7 @@ fn measured(
         cost.add(servers, layout, file.requests());
         processes = processes.max(file.processes);
         let bytes = layout.bytes(file.bytes);
+        debug_assert_eq!(bytes.iter().sum::<u64>(), file.bytes, "each byte is on one server");
         let on_ssds: u64 = servers.fast().map(|server| bytes[server]).sum();
         ssd_bytes = ssd_bytes.saturating_add(on_ssds);
     }

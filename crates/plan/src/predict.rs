@@ -34,10 +34,10 @@ impl Cost {
             layout.pieces(request.offset, request.offset + request.length, |piece| {
                 let service = servers.all()[piece.server].profile.of(direction(request.op));
                 let device = service_ps(service, request.sequential, piece.length);
-                let way = network.per_byte_ps.saturating_mul(piece.length);
-                slowest = slowest.max(device.saturating_add(way));
+                let transfer = network.per_byte_ps.saturating_mul(piece.length);
+                slowest = slowest.max(device.saturating_add(transfer));
                 let channels = f64::from(servers.all()[piece.server].channels.max(1));
-                let work = (device as f64 / channels).max(way as f64);
+                let work = (device as f64 / channels).max(transfer as f64);
                 self.load_ps[piece.server] += request.weight * work;
             });
             self.latency_ps += request.weight * (slowest.saturating_add(network.connect_ps)) as f64;

@@ -66,6 +66,35 @@ impl Choice {
         Hash::hash(self, &mut hasher);
         hasher.finish()
     }
+
+    /// The widths of each item where it has space on SSDs, or where it has none.
+    const fn widths(&mut self, of: Stretch) -> &mut Vec<Vec<u64>> {
+        match of {
+            Stretch::First => &mut self.first,
+            Stretch::Rest => &mut self.rest,
+        }
+    }
+}
+
+/// Which widths of an item are meant.
+#[derive(Debug, Clone, Copy)]
+enum Stretch {
+    /// Those with space on SSDs.
+    First,
+    /// Those without.
+    Rest,
+}
+
+/// A choice, and the seconds that its replay takes.
+#[derive(Debug, Clone)]
+struct Replayed {
+    seconds: f64,
+    choice: Choice,
+}
+
+/// The fastest first.
+fn rank(replayed: &mut [Replayed]) {
+    replayed.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
 }
 
 /// Searches for one workload.
@@ -134,57 +163,45 @@ impl<'a> Search<'a> {
             let disks = self.items.iter().map(|item| on_disks(self.servers, item.region.size));
             tried.push(Choice { first: all, rest: disks.collect() });
         }
-        let mut ranked: Vec<(f64, Choice)> = Vec::new();
+        let mut ranked: Vec<Replayed> = Vec::new();
         for choice in tried {
             let seconds = self.replay(judge, &choice);
-            ranked.push((seconds, choice));
+            ranked.push(Replayed { seconds, choice });
         }
-        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        rank(&mut ranked);
         let all_replays = self.replays_max;
         // From several starts, because a better choice may be separated by worse ones.
-        for (start, (mut seconds, mut best)) in
-            ranked.clone().into_iter().take(BEGINNINGS).enumerate()
-        {
+        for (start, mut best) in ranked.clone().into_iter().take(BEGINNINGS).enumerate() {
             self.replays_max = all_replays * (start + 1) / BEGINNINGS;
-            (seconds, best) = self.improve_until_none_is_better(judge, seconds, best);
-            ranked.push((seconds, best));
+            self.improve_until_none_is_better(judge, &mut best);
+            ranked.push(best);
         }
-        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (seconds, best) = ranked[0].clone();
+        rank(&mut ranked);
+        let mut on_grid = ranked[0].clone();
         self.replays_max = self.replays + GRID_WORK / self.requests.len().max(1);
-        let (mut on_grid, mut best) = self.best_on_grids(judge, seconds, best);
-        if on_grid < seconds {
+        self.try_grids(judge, &mut on_grid);
+        if on_grid.seconds < ranked[0].seconds {
             self.replays_max = self.replays + all_replays / BEGINNINGS;
-            (on_grid, best) = self.improve_until_none_is_better(judge, on_grid, best);
-            ranked.insert(0, (on_grid, best));
+            self.improve_until_none_is_better(judge, &mut on_grid);
+            ranked.insert(0, on_grid);
         }
-        let layouts = ranked.iter().take(3).filter_map(|(_, choice)| self.realise(choice));
+        let layouts = ranked.iter().take(3).filter_map(|best| self.realise(&best.choice));
         Found { best: layouts.collect(), replays: self.replays }
     }
 
-    fn improve_until_none_is_better(
-        &mut self,
-        judge: &mut dyn Judge,
-        mut seconds: f64,
-        mut best: Choice,
-    ) -> (f64, Choice) {
+    fn improve_until_none_is_better(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {
         loop {
-            let before = seconds;
-            (seconds, best) = self.improve(judge, seconds, best);
+            let before = best.seconds;
+            self.improve(judge, best);
             // Not better, even where no request takes any time.
-            if seconds >= before * 0.9999 || self.replays >= self.replays_max {
-                return (seconds, best);
+            if best.seconds >= before * 0.9999 || self.replays >= self.replays_max {
+                return;
             }
         }
     }
 
     /// Tries all widths in equal steps for the items with the most traffic, one after another, if replays are short enough.
-    fn best_on_grids(
-        &mut self,
-        judge: &mut dyn Judge,
-        mut seconds: f64,
-        mut best: Choice,
-    ) -> (f64, Choice) {
+    fn try_grids(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {
         let busiest = self.busiest();
         for (done, &index) in busiest.iter().enumerate() {
             let left = self.replays_max.saturating_sub(self.replays) / (busiest.len() - done);
@@ -192,12 +209,12 @@ impl<'a> Search<'a> {
             let Some(grid) = Grid::new(self.servers, size, left as u64) else { continue };
             if !grid.all_pairs {
                 for _ in 0..2 {
-                    self.best_of(judge, index, true, grid.first.clone(), &mut seconds, &mut best);
-                    self.best_of(judge, index, false, grid.rest.clone(), &mut seconds, &mut best);
+                    self.try_each(judge, best, (index, Stretch::First), grid.first.clone());
+                    self.try_each(judge, best, (index, Stretch::Rest), grid.rest.clone());
                 }
                 continue;
             }
-            let base = best.clone();
+            let base = best.choice.clone();
             for first in grid.first {
                 let mut last = None;
                 for rest in &grid.rest {
@@ -209,14 +226,10 @@ impl<'a> Search<'a> {
                         break;
                     }
                     last = layouts;
-                    let took = self.replay(judge, &choice);
-                    if took < seconds {
-                        (seconds, best) = (took, choice);
-                    }
+                    self.try_one(judge, best, choice);
                 }
             }
         }
-        (seconds, best)
     }
 
     /// The items that are improved by replays, those with the most traffic first.
@@ -284,39 +297,40 @@ impl<'a> Search<'a> {
     }
 
     /// Tries other widths for the items with the most traffic, one after another.
-    fn improve(&mut self, judge: &mut dyn Judge, seconds: f64, choice: Choice) -> (f64, Choice) {
-        let (mut seconds, mut best) = (seconds, choice);
+    fn improve(&mut self, judge: &mut dyn Judge, best: &mut Replayed) {
         for index in self.busiest() {
             let first = self.items[index].first.clone();
             let rest =
                 self.items[index].rest.iter().take((self.tried / 3).max(4)).cloned().collect();
-            self.best_of(judge, index, true, first, &mut seconds, &mut best);
-            let near = candidates::neighbours(self.servers, &best.first[index]);
-            self.best_of(judge, index, true, near, &mut seconds, &mut best);
-            self.best_of(judge, index, false, rest, &mut seconds, &mut best);
-            let near = candidates::neighbours(self.servers, &best.rest[index]);
-            self.best_of(judge, index, false, near, &mut seconds, &mut best);
+            for (stretch, widths) in [(Stretch::First, first), (Stretch::Rest, rest)] {
+                self.try_each(judge, best, (index, stretch), widths);
+                let near =
+                    candidates::neighbours(self.servers, &best.choice.widths(stretch)[index]);
+                self.try_each(judge, best, (index, stretch), near);
+            }
         }
-        (seconds, best)
     }
 
-    fn best_of(
+    /// Tries widths for one item, each instead of those of the best choice by then.
+    fn try_each(
         &mut self,
         judge: &mut dyn Judge,
-        index: usize,
-        in_first: bool,
+        best: &mut Replayed,
+        (index, stretch): (usize, Stretch),
         widths: Vec<Vec<u64>>,
-        seconds: &mut f64,
-        best: &mut Choice,
     ) {
         for widths in widths {
-            let mut choice = best.clone();
-            let place = if in_first { &mut choice.first } else { &mut choice.rest };
-            place[index] = widths;
-            let took = self.replay(judge, &choice);
-            if took < *seconds {
-                (*seconds, *best) = (took, choice);
-            }
+            let mut choice = best.choice.clone();
+            choice.widths(stretch)[index] = widths;
+            self.try_one(judge, best, choice);
+        }
+    }
+
+    /// Replays a choice, which is the best one from then on if it is faster.
+    fn try_one(&mut self, judge: &mut dyn Judge, best: &mut Replayed, choice: Choice) {
+        let seconds = self.replay(judge, &choice);
+        if seconds < best.seconds {
+            *best = Replayed { seconds, choice };
         }
     }
 

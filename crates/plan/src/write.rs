@@ -1,6 +1,10 @@
 //! Writes plans as commands for existing parallel file systems. Anything that a target cannot express is refused;
 //! anything that it can express only approximately is written with the error.
 
+mod lustre;
+mod orangefs;
+mod pooled;
+
 use crate::layout::Part;
 use crate::plan_file::Plan;
 
@@ -17,17 +21,6 @@ pub enum Target {
     BeeGfs,
 }
 
-/// The unit of Lustre's stripe sizes and component ends, in bytes.
-const LUSTRE_UNIT: u64 = 64 << 10;
-/// Limit of the objects of one component: what fits in the attributes of a file on every version.
-const LUSTRE_OBJECTS: u64 = 160;
-/// The unit of Ceph's stripes, and the smallest chunk of a file on `BeeGFS`, in bytes.
-const POOLED_UNIT: u64 = 64 << 10;
-/// Size of a Ceph object in bytes, unless a stripe is longer.
-const CEPH_OBJECT: u64 = 4 << 20;
-/// How many characters `varstrip_dist` keeps of its strips.
-const STRIPS_MAX: usize = 1024;
-
 /// Lines of a shell script that creates empty files of `plan` with their layouts. Servers are the targets of the file
 /// system in the order of the plan. The error says which file cannot be expressed, and why.
 pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
@@ -41,10 +34,10 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
         // Commands must not take it for an option.
         let path = &if path.starts_with('-') { format!("./{path}") } else { path.to_owned() };
         lines.extend(match target {
-            Target::Lustre => lustre(path, &file.part).map_err(refused)?,
-            Target::OrangeFs => orangefs(plan, path, &file.part).map_err(refused)?,
-            Target::CephFs => cephfs(plan, path, &file.part).map_err(refused)?,
-            Target::BeeGfs => beegfs(plan, path, &file.part).map_err(refused)?,
+            Target::Lustre => lustre::commands(path, &file.part).map_err(refused)?,
+            Target::OrangeFs => orangefs::commands(plan, path, &file.part).map_err(refused)?,
+            Target::CephFs => pooled::cephfs(plan, path, &file.part).map_err(refused)?,
+            Target::BeeGfs => pooled::beegfs(plan, path, &file.part).map_err(refused)?,
         });
     }
     Ok(lines)
@@ -57,114 +50,6 @@ fn quoted(text: &str) -> String {
         return text.to_owned();
     }
     format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-fn lustre(path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
-    let mut command = "lfs setstripe".to_owned();
-    let (mut lines, mut written) = (Vec::new(), 0);
-    for (index, part) in parts.iter().enumerate() {
-        let (stripe, objects, error) = overstriped(&part.widths);
-        if error > 0.0 {
-            let percent = error * 100.0;
-            lines.push(format!(
-                "# part {index}: shares of servers differ from the plan by up to {percent:.1} %"
-            ));
-        }
-        if parts.len() > 1 {
-            let end = match part.end {
-                None => "eof".to_owned(),
-                Some(end) => {
-                    let near = (end + LUSTRE_UNIT / 2) / LUSTRE_UNIT * LUSTRE_UNIT;
-                    if near <= written {
-                        return Err(format!("part {index} is shorter than {LUSTRE_UNIT} bytes"));
-                    }
-                    if near != end {
-                        lines.push(format!("# part {index}: ends at {near} instead of {end}"));
-                    }
-                    written = near;
-                    near.to_string()
-                }
-            };
-            command = format!("{command} -E {end}");
-        }
-        let list: Vec<String> = objects.iter().map(usize::to_string).collect();
-        let twice = objects.windows(2).any(|pair| pair[0] == pair[1]);
-        let count = if twice { "-C" } else { "-c" };
-        let (number, list) = (list.len(), list.join(","));
-        command = format!("{command} -S {stripe} {count} {number} -o {list}");
-    }
-    lines.push(format!("{command} {}", quoted(path)));
-    Ok(lines)
-}
-
-/// A stripe size, the server of each object of a round, and the largest difference between a server's share of the
-/// round and its share in the plan, relative to the latter.
-fn overstriped(widths: &[u64]) -> (u64, Vec<usize>, f64) {
-    let widest = widths.iter().copied().max().unwrap_or(0);
-    let smallest = widths.iter().copied().filter(|width| *width > 0).min().unwrap_or(widest);
-    let mut best: Option<(f64, u64, Vec<u64>)> = None;
-    for split in 1..=16 {
-        let stripe = (smallest / split).max(1).next_multiple_of(LUSTRE_UNIT);
-        let count = |width: &u64| match *width {
-            0 => 0,
-            width => ((width + stripe / 2) / stripe).max(1),
-        };
-        let counts: Vec<u64> = widths.iter().map(count).collect();
-        let fits = counts.iter().sum::<u64>() <= LUSTRE_OBJECTS;
-        let error = share_error(widths, &counts);
-        if fits && best.as_ref().is_none_or(|(least, ..)| error < *least - 1e-12) {
-            best = Some((error, stripe, counts));
-        }
-    }
-    // Too many objects: as many as fit, in proportion.
-    let (error, stripe, counts) = best.unwrap_or_else(|| {
-        let sum: u128 = widths.iter().map(|width| u128::from(*width)).sum();
-        let counts: Vec<u64> = widths
-            .iter()
-            .map(|&width| {
-                let share = u128::from(width) * u128::from(LUSTRE_OBJECTS) / sum.max(1);
-                u64::try_from(share).unwrap_or(0).max(u64::from(width > 0))
-            })
-            .collect();
-        let stripe = (widest / counts.iter().copied().max().unwrap_or(1).max(1))
-            .max(1)
-            .next_multiple_of(LUSTRE_UNIT);
-        (share_error(widths, &counts), stripe, counts)
-    });
-    let objects = counts.iter().enumerate();
-    let objects = objects.flat_map(|(server, &count)| (0..count).map(move |_| server)).collect();
-    (stripe, objects, error)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-fn share_error(widths: &[u64], counts: &[u64]) -> f64 {
-    let (bytes, objects) = (widths.iter().sum::<u64>() as f64, counts.iter().sum::<u64>() as f64);
-    let both = widths.iter().zip(counts).filter(|(width, _)| **width > 0);
-    let error = |(width, count): (&u64, &u64)| {
-        let planned = *width as f64 / bytes;
-        (*count as f64 / objects - planned).abs() / planned
-    };
-    both.map(error).fold(0.0, f64::max)
-}
-
-fn orangefs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
-    let part = only("OrangeFS", parts)?;
-    let used = || part.widths.iter().enumerate().filter(|(_, width)| **width > 0);
-    let strips = used().enumerate().map(|(place, (_, width))| format!("{place}:{width}"));
-    let strips = strips.collect::<Vec<_>>().join(";");
-    if strips.len() > STRIPS_MAX {
-        return Err(format!("its strips take more than {STRIPS_MAX} characters"));
-    }
-    let servers: Vec<&str> = used().map(|(server, _)| plan.server[server].name.as_str()).collect();
-    if let Some(name) = servers.iter().find(|name| name.contains(',')) {
-        return Err(format!("the server {name:?} has a comma in its name"));
-    }
-    let directory = directory_of(path);
-    Ok(vec![
-        format!("setfattr -n user.pvfs2.dist_name -v varstrip_dist {directory}"),
-        format!("setfattr -n user.pvfs2.dist_params -v 'strips:{strips}' {directory}"),
-        format!("pvfs2-touch -l {} {}", quoted(&servers.join(",")), quoted(path)),
-    ])
 }
 
 /// The only part of a layout, if it has just one.
@@ -183,96 +68,6 @@ fn directory_of(path: &str) -> String {
         Some(("", _)) => "/",
         Some((directory, _)) => directory,
     })
-}
-
-/// Layouts that can be expressed on a file system that itself chooses the servers of a file, within a pool.
-#[derive(Debug)]
-struct Pooled<'p> {
-    pool: &'p str,
-    stripe: u64,
-    servers: usize,
-}
-
-impl<'p> Pooled<'p> {
-    /// One part with equal stripes on servers of one pool. Servers are named by their pool and a number: `ssd.0`,
-    /// `ssd.1`.
-    fn of(system: &str, plan: &'p Plan, parts: &[Part]) -> Result<Self, String> {
-        let part = only(system, parts)?;
-        let mut found: Option<Self> = None;
-        let used = part.widths.iter().zip(&plan.server).filter(|(width, _)| **width > 0);
-        for (&stripe, server) in used {
-            let (pool, _) = server.name.rsplit_once('.').ok_or_else(|| {
-                format!(
-                    "the server {:?} has no pool in its name, as \"pool.0\" has; name it so in the \
-                     description of the servers",
-                    server.name
-                )
-            })?;
-            match &mut found {
-                None => found = Some(Self { pool, stripe, servers: 1 }),
-                Some(found) if found.pool != pool => {
-                    let other = found.pool;
-                    return Err(format!(
-                        "it lies on the pools {other:?} and {pool:?}; {system} has one for a file"
-                    ));
-                }
-                Some(found) if found.stripe != stripe => {
-                    let other = found.stripe;
-                    return Err(format!(
-                        "its stripes have {other} and {stripe} bytes; those of {system} are equal"
-                    ));
-                }
-                Some(found) => found.servers += 1,
-            }
-        }
-        let found = found.ok_or("it lies on no server")?;
-        if !found.stripe.is_multiple_of(POOLED_UNIT) {
-            let stripe = found.stripe;
-            return Err(format!("its stripe of {stripe} bytes is not a multiple of {POOLED_UNIT}"));
-        }
-        Ok(found)
-    }
-}
-
-fn cephfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
-    let Pooled { pool, stripe, servers } = Pooled::of("CephFS", plan, parts)?;
-    if !pool.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
-        return Err(format!("{pool:?} cannot be the name of a pool of CephFS"));
-    }
-    let object = CEPH_OBJECT.max(stripe).next_multiple_of(stripe);
-    let path = quoted(path);
-    let set = |field: &str, value: &str| {
-        format!("setfattr -n ceph.file.layout.{field} -v {value} {path}")
-    };
-    Ok(vec![
-        "# objects are placed by hash: on the planned servers' pool, each with as much on average"
-            .into(),
-        format!("touch {path}"),
-        set("pool", pool),
-        format!(
-            "setfattr -n ceph.file.layout -v 'stripe_unit={stripe} stripe_count={servers} object_size={object}' {path}"
-        ),
-    ])
-}
-
-fn beegfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
-    let Pooled { pool, stripe, servers } = Pooled::of("BeeGFS", plan, parts)?;
-    if pool.parse::<u16>().is_err() {
-        return Err(format!("{pool:?} is not the number of a storage pool of BeeGFS"));
-    }
-    if !stripe.is_power_of_two() {
-        return Err(format!(
-            "its stripe of {stripe} bytes is not a power of two, as chunks of BeeGFS are"
-        ));
-    }
-    let directory = directory_of(path);
-    Ok(vec![
-        "# the targets are chosen by BeeGFS, in the pool".into(),
-        format!(
-            "beegfs-ctl --setpattern --storagepoolid={pool} --numtargets={servers} --chunksize={stripe} {directory}"
-        ),
-        format!("touch {}", quoted(path)),
-    ])
 }
 
 #[cfg(test)]

@@ -182,23 +182,26 @@ mod tests {
         Acl(entries.iter().map(entry).collect())
     }
 
-    fn full() -> Acl {
-        acl(&[
-            (tag::OWNER, 7, u32::MAX),
-            (tag::USER, 6, 10),
-            (tag::OWNING_GROUP, 5, u32::MAX),
-            (tag::MASK, 7, u32::MAX),
-            (tag::OTHER, 1, u32::MAX),
-        ])
+    impl Acl {
+        /// One with a user of its own, and so with a mask.
+        pub(crate) fn sample() -> Self {
+            acl(&[
+                (tag::OWNER, 7, u32::MAX),
+                (tag::USER, 6, 10),
+                (tag::OWNING_GROUP, 5, u32::MAX),
+                (tag::MASK, 7, u32::MAX),
+                (tag::OTHER, 1, u32::MAX),
+            ])
+        }
     }
 
     #[test]
     fn values_are_read_as_they_are_written_and_others_refused() {
         let small = acl(&[(tag::OWNER, 7, 0), (tag::OWNING_GROUP, 5, 0), (tag::OTHER, 0, 0)]);
-        for acl in [full(), small.clone(), acl(&[])] {
+        for acl in [Acl::sample(), small.clone(), acl(&[])] {
             assert_eq!(Acl::parse(&acl.to_value()), Some(acl));
         }
-        let value = full().to_value();
+        let value = Acl::sample().to_value();
         for wrong in [&b""[..], &[3, 0, 0, 0], &value[..value.len() - 1], &value[..20]] {
             assert_eq!(Acl::parse(wrong), None, "{wrong:?}");
         }
@@ -209,10 +212,14 @@ mod tests {
             (tag::OTHER, 0, 0),
         ]);
         assert_eq!(Acl::parse(&no_mask.to_value()), None);
-        assert_eq!((full().mode(), small.mode()), (0o771, 0o750));
-        assert!(small.is_only_mode() && !full().is_only_mode());
-        assert_eq!(full().with_mode(0o640).mode(), 0o640);
-        assert_eq!(full().with_mode(0o640).0[2].bits, 5, "the group keeps what the mask hides");
+        assert_eq!((Acl::sample().mode(), small.mode()), (0o771, 0o750));
+        assert!(small.is_only_mode() && !Acl::sample().is_only_mode());
+        assert_eq!(Acl::sample().with_mode(0o640).mode(), 0o640);
+        assert_eq!(
+            Acl::sample().with_mode(0o640).0[2].bits,
+            5,
+            "the group keeps what the mask hides"
+        );
     }
 
     #[test]
@@ -227,7 +234,7 @@ mod tests {
         let program = inherit(&directory, (0o2755, 0), (7, 8), false);
         assert_eq!((program.mode, program.gid), (0o755, 50));
         assert_eq!(inherit(&directory, (0o2755, 0), (0, 8), false).mode, 0o2755);
-        directory.xattrs.insert(DEFAULT.to_vec(), full().to_value());
+        directory.xattrs.insert(DEFAULT.to_vec(), Acl::sample().to_value());
         let file = inherit(&directory, (0o666, 0o077), (7, 8), false);
         assert_eq!(file.mode, 0o660, "the umask does not count");
         let access = Acl::parse(&file.xattrs[ACCESS]).unwrap();

@@ -21,12 +21,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::lookup::file_type;
 use crate::places::marks;
 use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::{Tree, proc_path};
 use crate::repair::scan::{Item, scan, tell};
+use crate::stat_conversion::{file_type, split};
 
 /// On the SSD: all names are on the shared disk, and directories are being closed.
 const CLOSING: &str = "adopting";
@@ -315,12 +315,7 @@ impl Adoption {
         let make = || match kind {
             Kind::Symlink => symlinkat(std::ffi::OsStr::from_bytes(target), &dir, last(item)),
             kind => {
-                let kind = match kind {
-                    Kind::Fifo => FileType::Fifo,
-                    Kind::Socket => FileType::Socket,
-                    Kind::CharDevice => FileType::CharacterDevice,
-                    _ => FileType::BlockDevice,
-                };
+                let kind = FileType::from_raw_mode(file_type(kind));
                 mknodat(&dir, last(item), kind, Mode::from_raw_mode(mode), rdev)
             }
         };
@@ -357,10 +352,7 @@ impl Adoption {
     }
 
     fn liken(&self, fd: &OwnedFd, to: &Attributes) -> Result<()> {
-        let time = |ns: i64| {
-            let (seconds, nanos) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
-            Some(SetTime::At(system_time((seconds, nanos))))
-        };
+        let time = |ns| Some(SetTime::At(system_time(split(ns))));
         let change = SetAttr {
             mode: Some(to.mode),
             uid: Some(to.uid),

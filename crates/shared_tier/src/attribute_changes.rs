@@ -20,7 +20,8 @@ use crate::base::Base;
 use crate::errors::of_names;
 use crate::files::{Files, Handle, place_of};
 use crate::inodes::{Inode, Node};
-use crate::lookup::{Found, Lookup, time_ns};
+use crate::lookup::{Found, Lookup};
+use crate::stat_conversion::time_ns;
 
 const CAPABILITY: &[u8] = b"security.capability";
 

@@ -10,19 +10,17 @@ use halocline_api::control::{
     Status, TierStatus,
 };
 use halocline_cluster::names::attributes::Kind;
-use halocline_model::namespace::EntryName;
 use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::SharedTier;
-use crate::entry_names::os;
-use crate::errors::of_names;
 use crate::inodes::Inode;
 use crate::job_places;
 use crate::lookup::Found;
 use crate::move_commands::MoveCommands;
 use crate::places::{SHARED, SSD};
+use crate::tree_walk::walk;
 
 /// The most files that are listed.
 const LISTED_MAX: usize = 100_000;
@@ -71,42 +69,6 @@ impl SharedTier {
             clean_copy: None,
         })
     }
-
-    /// The files below a directory.
-    fn below(&self, path: &Path, found: &Found, files: &mut Vec<FileInfo>) -> Result<()> {
-        let mut todo = vec![(path.to_owned(), found.node.inode)];
-        while let Some((path, directory)) = todo.pop() {
-            let mut after = 0;
-            loop {
-                let listed = self.tree.base.names.list(directory, after, usize::MAX);
-                let (listed, is_last) = listed.map_err(of_names)?;
-                for one in &listed {
-                    after = one.cursor;
-                    let path = path.join(os(&one.name));
-                    if one.is_directory {
-                        todo.push((path, one.inode));
-                        continue;
-                    }
-                    let name = EntryName { directory, name: one.name.clone() };
-                    let node = self.tree.base.names.lookup(&name);
-                    // It may have been removed since.
-                    let Ok(node) = node else { continue };
-                    files.extend(self.describe(&path, &Found { name: Some(name), node }));
-                    if files.len() >= LISTED_MAX {
-                        return Err(Error::invalid(
-                            "there are more files than are listed at once",
-                            "name a directory with fewer",
-                        ));
-                    }
-                }
-                if is_last {
-                    break;
-                }
-            }
-        }
-        files.sort_by(|one, other| one.path.cmp(&other.path));
-        Ok(())
-    }
 }
 
 impl Controlled for SharedTier {
@@ -141,7 +103,7 @@ impl Controlled for SharedTier {
             mode: Mode::WriteBack,
             policy: self.ssd.policy().to_owned(),
             eviction: self.ssd.policy().to_owned(),
-            limit_bytes: executor.marks.limit(),
+            limit_bytes: executor.watermarks.limit(),
             used_bytes: used,
             records_bytes: 0,
             mapped_bytes: used,
@@ -177,8 +139,8 @@ impl Controlled for SharedTier {
         Some(TierStatus {
             tiers,
             ssd_files: executor.residents.len() as u64,
-            high_bytes: executor.marks.high(),
-            low_bytes: executor.marks.low(),
+            high_bytes: executor.watermarks.high(),
+            low_bytes: executor.watermarks.low(),
             waiting_bytes: executor.waiting_bytes(),
             promoted: executor.counters.promoted(),
             demoted: executor.counters.demoted(),
@@ -262,13 +224,18 @@ impl Controlled for SharedTier {
     }
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
-        let found = self.at(path)?;
         let mut files = Vec::new();
-        if found.node.attributes.kind == Kind::Directory {
-            self.below(path, &found, &mut files)?;
-        } else {
-            files.extend(self.describe(path, &found));
-        }
+        walk(&self.tree.base.names, path, self.at(path)?, &mut |path, name, node| {
+            if files.len() >= LISTED_MAX {
+                return Err(Error::invalid(
+                    format!("there are more than {LISTED_MAX} files"),
+                    "name a directory with fewer",
+                ));
+            }
+            files.extend(self.describe(&path, &Found { name: Some(name), node }));
+            Ok(())
+        })?;
+        files.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(files)
     }
 }

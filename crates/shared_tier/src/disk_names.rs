@@ -14,8 +14,8 @@ use halocline_os::error::Result;
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::lookup::file_type;
 use crate::places::{Directories, DirectoryStep, Places, RenameNotes};
+use crate::stat_conversion::file_type;
 
 /// How often it is done again, while others change the same name.
 const TRIES: usize = 64;

@@ -15,6 +15,7 @@ use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, Inode as Number};
+use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
 use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::namespace::{reopen, stat_descriptor};
@@ -26,10 +27,11 @@ use crate::acl::inherit;
 use crate::base::Base;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node, Noting};
-use crate::lookup::{Lookup, take_over, told_names};
+use crate::lookup::{Lookup, told_names};
 use crate::passthrough::{Closes, Passthrough, WhyOurs};
 use crate::places::Place;
 use crate::ssd::OwnSsd;
+use crate::stat_conversion::take_over;
 
 /// How often an open begins anew, because the file was renamed or moved.
 const TRIES: usize = 64;
@@ -302,7 +304,7 @@ impl Files {
         });
         let named = named.inspect_err(|_| {
             if !may_have_its_name {
-                self.remove_data(&place, number.0);
+                let _logged = self.remove_data(&place, number.0);
             }
         })?;
         let node = base.table.intern(number, false, Some(name.clone()));
@@ -333,13 +335,15 @@ impl Files {
         Ok(())
     }
 
-    /// Removes the bytes of a file that has no name any more. What cannot be removed is, by the next mount of the node that
-    /// has it.
-    pub(crate) fn remove_data(&self, place: &Place, number: u64) {
+    /// Removes the bytes of a file that has no name any more. What cannot be removed is found by a check.
+    ///
+    /// # Errors
+    /// As [`Places::remove_all`](crate::places::Places::remove_all); it is logged.
+    pub(crate) fn remove_data(&self, place: &Place, number: u64) -> Result<()> {
         self.ssd.removed(Number(number));
-        if let Err(error) = self.base.places.remove_all(place, number) {
-            tracing::warn!(%error, ?place, "the bytes of a removed file stay until their node is mounted again");
-        }
+        self.base.places.remove_all(place, number).inspect_err(|error| {
+            tracing::warn!(%error, ?place, "the bytes of a removed file stay until a check sets them aside");
+        })
     }
 
     /// A file has another name.
@@ -394,15 +398,7 @@ impl Files {
             // Others count it as closed, and may have moved it.
             return;
         }
-        let data = file.filter(|_| wrote).and_then(|file| stat_descriptor(file).ok());
-        let own = sessions.own();
-        let close = |attributes: &mut Attributes| {
-            if let Some(data) = &data {
-                take_over(attributes, data);
-            }
-            attributes.note_close(own);
-            Ok(())
-        };
+        let close = closing(sessions.own(), file.filter(|_| wrote));
         // What this node noted at the open, if it knows that.
         let mut last = inode.without_name.lock().last.clone();
         // Another node may have renamed it since, and lists its name with the bytes then.
@@ -410,8 +406,8 @@ impl Files {
         for name in inode.names().into_iter().chain(std::iter::once_with(told).flatten()) {
             let at = (&name, inode.number);
             let closed = match last.take() {
-                Some(last) => self.base.names.update_known(at, &last, close),
-                None => self.base.names.update_of(at, close),
+                Some(last) => self.base.names.update_known(at, &last, &close),
+                None => self.base.names.update_of(at, &close),
             };
             match closed {
                 Ok(_) => return,
@@ -423,6 +419,21 @@ impl Files {
                 }
             }
         }
+    }
+}
+
+/// Closes a file in its attributes. Size and times of what was written are those of the moment in which the change is made, or made
+/// again: another node may have written, and noted more, since the one before.
+fn closing(
+    own: Session,
+    written: Option<&File>,
+) -> impl Fn(&mut Attributes) -> namespace::Result<()> {
+    move |attributes| {
+        if let Some(data) = written.and_then(|file| stat_descriptor(file).ok()) {
+            take_over(attributes, &data);
+        }
+        attributes.note_close(own);
+        Ok(())
     }
 }
 
@@ -449,3 +460,6 @@ impl Closes for Files {
 pub(crate) fn place_of(attributes: &Attributes) -> Result<&Place> {
     attributes.location.as_ref().ok_or_else(|| Errno::IO.into())
 }
+
+#[cfg(test)]
+mod tests;

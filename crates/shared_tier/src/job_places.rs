@@ -17,8 +17,8 @@ use crate::errors::of_names;
 /// The most files of a job that are looked for.
 const FILES_MAX: usize = 100_000;
 
-/// The directories on the way to a path, the deepest last.
-type Way = Vec<(PathBuf, Inode)>;
+/// The directories above a path, the deepest last.
+type Ancestors = Vec<(PathBuf, Inode)>;
 
 /// Nodes by the bytes of a job's files, the one with the most first; those on the shared disk are no node's.
 ///
@@ -33,10 +33,10 @@ pub(crate) fn of(base: &Base, job: &str) -> Result<JobPlaces> {
         ));
     }
     let mut nodes: BTreeMap<Option<String>, (u64, u64)> = BTreeMap::new();
-    let (mut places, mut way) = (JobPlaces::default(), Vec::new());
+    let (mut places, mut ancestors) = (JobPlaces::default(), Vec::new());
     // In their order, files of one directory are beside each other.
     for file in &files {
-        let found = directory(base, &mut way, file.parent().unwrap_or(Path::new("")))?;
+        let found = directory(base, &mut ancestors, file.parent().unwrap_or(Path::new("")))?;
         let found = found.map(|directory| {
             let name = file.file_name().unwrap_or_default();
             let name = Name::from(name.as_encoded_bytes());
@@ -61,11 +61,11 @@ pub(crate) fn of(base: &Base, job: &str) -> Result<JobPlaces> {
 }
 
 /// The directory at a path; `None` if there is none. What was found for the path before is not asked for again.
-fn directory(base: &Base, way: &mut Way, path: &Path) -> Result<Option<Inode>> {
-    while way.last().is_some_and(|(known, _)| !path.starts_with(known)) {
-        way.pop();
+fn directory(base: &Base, ancestors: &mut Ancestors, path: &Path) -> Result<Option<Inode>> {
+    while ancestors.last().is_some_and(|(known, _)| !path.starts_with(known)) {
+        ancestors.pop();
     }
-    let (mut known, mut at) = way.last().cloned().unwrap_or((PathBuf::new(), ROOT));
+    let (mut known, mut at) = ancestors.last().cloned().unwrap_or((PathBuf::new(), ROOT));
     let rest = path.strip_prefix(&known).map_err(|_| Errno::INVAL)?.to_owned();
     for part in &rest {
         let name = Name::from(part.as_encoded_bytes());
@@ -78,7 +78,7 @@ fn directory(base: &Base, way: &mut Way, path: &Path) -> Result<Option<Inode>> {
         }
         at = found.inode;
         known.push(part);
-        way.push((known.clone(), at));
+        ancestors.push((known.clone(), at));
     }
     Ok(Some(at))
 }

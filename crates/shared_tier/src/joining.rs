@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use halocline_api::control::tier::PRIVATE;
@@ -32,14 +31,15 @@ use crate::entry_names::REGISTRY;
 use crate::errors::{of_names, of_store};
 use crate::files::Files;
 use crate::inodes::Table;
-use crate::lookup::{Lookup, joined};
+use crate::lookup::Lookup;
 use crate::name_changes::NameChanges;
 use crate::passthrough::Passthrough;
-use crate::places::Places;
+use crate::places::{Places, peers};
 use crate::sessions::Sessions;
 use crate::ssd::OwnSsd;
 use crate::ssd::background::Background;
 use crate::ssd::options::SpaceOptions;
+use crate::stat_conversion::joined;
 use crate::store_directories::StoreDirectories;
 use crate::tree::SharedTree;
 
@@ -85,18 +85,24 @@ impl Joining<'_> {
     /// # Errors
     /// If the store cannot be used or has lost the names, if a directory is another tier's or node's, or in use.
     pub fn open(self) -> Result<SharedTier> {
+        self.open_by(&Clock::MACHINE)
+    }
+
+    /// The same; all components ask `clock` for the time, and wait by it.
+    pub(crate) fn open_by(self, clock: &Clock) -> Result<SharedTier> {
         let [ssd, shared] = ["ssd", "hdd"].map(|tier| self.root.join(tier));
         let own = PrivateDir::make(&ssd.join(PRIVATE))?;
         let common = PrivateDir::make(&shared.join(PRIVATE))?;
         let lock = lock(&own)?;
         let node = self.node_name(&own)?;
+        // Before files get that name.
+        peers::check_node(&node)?;
         let id = ssd_id(&own)?;
         check_node_is_ours(&common, &node, &id)?;
-        self.format_if_new(&common, (&ssd, &shared))?;
-        settle(&*self.store, &self.registry, (&ssd, &id))?;
-        let clock = Clock::MACHINE;
+        self.format_if_new(&common, (&ssd, &shared), clock)?;
+        settle(&*self.store, &self.registry, (&ssd, &id), clock)?;
         let agent = Agent::begin(
-            Options::new(node.clone(), ssd, id),
+            Options { clock: clock.clone(), ..Options::new(node.clone(), ssd, id) },
             Arc::clone(&self.store),
             self.registry,
         )?;
@@ -105,7 +111,7 @@ impl Joining<'_> {
             let names = Arc::new(names.map_err(of_names)?);
             let table = Arc::new(Table::default());
             let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
-            let places = Places::open(self.root, &node, self.peers, paths.clone())?;
+            let places = Places::open(self.root, &node, self.peers, paths.clone(), clock, None)?;
             places.drop_temporaries()?;
             Ok((names, table, paths, places))
         })();
@@ -118,8 +124,9 @@ impl Joining<'_> {
         };
         let sessions = Sessions::new(agent, self.store, clock.clone());
         let begun = clock.instant();
-        let passthrough = Passthrough::new(self.passthrough, places.grants_leases());
-        let base = Base { names, places, table, paths, sessions, passthrough, clock };
+        let passthrough = Passthrough::new(self.passthrough, places.grants_leases(), clock);
+        let base =
+            Base { names, places, table, paths, sessions, passthrough, clock: clock.clone() };
         let base = Arc::new(base);
         let lookup = Arc::new(Lookup::new(&base));
         let ssd = OwnSsd::new(&base, self.root, self.space).inspect_err(|_| {
@@ -150,7 +157,12 @@ impl Joining<'_> {
     }
 
     /// Makes the names of a tier that never had any.
-    fn format_if_new(&self, common: &PrivateDir, (ssd, shared): (&Path, &Path)) -> Result<()> {
+    fn format_if_new(
+        &self,
+        common: &PrivateDir,
+        (ssd, shared): (&Path, &Path),
+        clock: &Clock,
+    ) -> Result<()> {
         let is_marked = common.read(FORMATTED, BYTES_MAX)?.is_some();
         match self.names.refresh().map_err(|error| of_store(&error))? {
             State::Empty if is_marked => return Err(Error::Cluster {
@@ -162,7 +174,7 @@ impl Joining<'_> {
                 for (dir, ours) in [(ssd, &[PRIVATE][..]), (shared, &[PRIVATE, REGISTRY])] {
                     check_empty(dir, ours)?;
                 }
-                match Namespace::format(&*self.names, &root(shared)?) {
+                match Namespace::format(&*self.names, &root(shared, clock.now_ns())?) {
                     // Another node was faster.
                     Ok(()) | Err(Failure::Refused(Errno::EXIST)) => {}
                     Err(failure) => return Err(of_names(failure)),
@@ -213,12 +225,6 @@ fn ssd_id(own: &PrivateDir) -> Result<String> {
 
 /// Places of files name nodes, so no two SSDs may have one name.
 fn check_node_is_ours(common: &PrivateDir, node: &str, id: &str) -> Result<()> {
-    if node.contains('/') || node.len() > 200 {
-        return Err(Error::invalid(
-            format!("{node:?} can be no node's name"),
-            "give another --node",
-        ));
-    }
     let name = format!("{NODE_NAME}{node}");
     match common.file(&name, Use::New) {
         Ok(mut file) => {
@@ -265,9 +271,8 @@ fn check_empty(dir: &Path, ours: &[&str]) -> Result<()> {
 }
 
 /// Attributes of the root: those of the shared disk's directory.
-fn root(shared: &Path) -> Result<Attributes> {
+fn root(shared: &Path, now_ns: i64) -> Result<Attributes> {
     let found = stat(shared).map_err(|errno| Error::at(shared, "look at")(errno.into()))?;
-    let now_ns = Clock::MACHINE.now_ns();
     let mut root = Attributes::new(Kind::Directory, found.st_mode & 0o7777, now_ns);
     (root.uid, root.gid) = (found.st_uid, found.st_gid);
     root.mtime_ns = joined(found.st_mtime, i64::try_from(found.st_mtime_nsec).unwrap_or_default());
@@ -275,7 +280,12 @@ fn root(shared: &Path) -> Result<Attributes> {
 }
 
 /// Ends what earlier sessions of this SSD left: their processes have ended, or their leases do.
-fn settle(store: &dyn Store, registry: &Registry, (ssd, id): (&Path, &str)) -> Result<()> {
+fn settle(
+    store: &dyn Store,
+    registry: &Registry,
+    (ssd, id): (&Path, &str),
+    clock: &Clock,
+) -> Result<()> {
     let boot = boot_id()?;
     let here = File::open(ssd).and_then(FileIdentity::of).map_err(Error::at(ssd, "look at"))?;
     for node in sessions::nodes(store, registry)? {
@@ -286,17 +296,22 @@ fn settle(store: &dyn Store, registry: &Registry, (ssd, id): (&Path, &str)) -> R
         if node.boot_id.as_ref() == Some(&boot) && node.cache_seen == Some(here) {
             sessions::end_own(store, registry, node.session)?;
         } else {
-            wait_for_its_end(store, registry, &node)?;
+            wait_for_its_end(store, registry, &node, clock)?;
             sessions::end(store, registry, node.session)?;
         }
     }
     Ok(())
 }
 
-fn wait_for_its_end(store: &dyn Store, registry: &Registry, node: &Node) -> Result<()> {
+fn wait_for_its_end(
+    store: &dyn Store,
+    registry: &Registry,
+    node: &Node,
+    clock: &Clock,
+) -> Result<()> {
     let mut left_ms = node.lease_ms;
     while left_ms > 0 {
-        thread::sleep(LOOK_AGAIN);
+        clock.sleep(LOOK_AGAIN);
         let now = sessions::nodes(store, registry)?;
         let now = now.iter().find(|now| now.session == node.session);
         let now_ms = now.map_or(0, |now| now.lease_ms);

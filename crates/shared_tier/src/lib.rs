@@ -6,7 +6,8 @@
 //! any, so nodes see each other's writes as the file systems below do. A component per subject, over one [`base`]:
 //!
 //! - [`engine`]: what a front end asks, passed on; [`tree`]: the names as its tree; [`control`]: what people ask;
-//! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`directory`]: listings;
+//! - [`lookup`]: what a name, or an inode that is in use ([`inodes`]), is now; [`stat_conversion`]: its attributes as programs see
+//!   them; [`directory`]: listings; [`tree_walk`]: all files below a path;
 //! - [`files`]: open files, and the noting of them in the store; [`name_changes`], [`attribute_changes`]: the rest, with
 //!   the disks following the store ([`disk_names`]); [`acl`]: what new inodes inherit;
 //! - [`passthrough`]: which open files the kernel serves by itself;
@@ -34,6 +35,8 @@ mod engine;
 mod entry_names;
 mod errors;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod inodes;
 mod job_places;
 mod joining;
@@ -42,13 +45,15 @@ mod move_commands;
 mod moves;
 mod name_changes;
 mod passthrough;
-pub mod places;
+mod places;
 mod renames;
 pub mod repair;
 mod sessions;
 mod ssd;
-pub mod store_directories;
+mod stat_conversion;
+mod store_directories;
 mod tree;
+mod tree_walk;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,9 @@
-//! Finds what a name, or an inode that programs refer to, is in the store now, and shows its attributes.
+//! Finds what a name, or an inode that programs refer to, is in the store now.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
@@ -12,8 +11,8 @@ use halocline_cluster::names::namespace::{self, Failure, Listed};
 use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::Result;
 use halocline_os::write_lease::is_exclusive;
-use halocline_vfs::namespace::{stat_descriptor, statx};
-use halocline_vfs::{SetTime, Stat};
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -23,14 +22,13 @@ use crate::entry_names::entry_name;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node};
 use crate::places::marks;
+use crate::stat_conversion::{overlay, stat, take_over};
 
 /// How often an inode is looked for again while a rename of it is under way, and how long apart.
 const RENAME_WAITS: usize = 20_000;
 const RENAME_PAUSE: Duration = Duration::from_millis(1);
 /// How often it is looked for the new name of an open file that another node has renamed, so far apart.
 const TOLD_WAITS: usize = 100;
-/// What programs may best read at once.
-const BLOCK_BYTES: i64 = 4096;
 
 /// Finds inodes.
 #[derive(Debug)]
@@ -43,85 +41,6 @@ pub(crate) struct Lookup {
 pub(crate) struct Found {
     pub(crate) name: Option<EntryName>,
     pub(crate) node: namespace::Node,
-}
-
-/// The type of an inode, one of `S_IF*`.
-pub(crate) const fn file_type(kind: Kind) -> u32 {
-    match kind {
-        Kind::File => libc::S_IFREG,
-        Kind::Directory => libc::S_IFDIR,
-        Kind::Symlink => libc::S_IFLNK,
-        Kind::Fifo => libc::S_IFIFO,
-        Kind::Socket => libc::S_IFSOCK,
-        Kind::CharDevice => libc::S_IFCHR,
-        Kind::BlockDevice => libc::S_IFBLK,
-    }
-}
-
-/// Nanoseconds since 1970 as seconds, and the rest.
-pub(crate) const fn split(ns: i64) -> (i64, i64) {
-    (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
-}
-
-/// The same put together.
-pub(crate) const fn joined(seconds: i64, ns: i64) -> i64 {
-    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
-}
-
-/// A time as attributes have it, in nanoseconds since 1970.
-pub(crate) fn time_ns(time: SetTime, now_ns: i64) -> i64 {
-    let SetTime::At(at) = time else { return now_ns };
-    match at.duration_since(std::time::UNIX_EPOCH) {
-        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
-    }
-}
-
-/// Attributes as programs see them; blocks as if there were no holes.
-fn stat(found: &namespace::Node) -> Stat {
-    let of = &found.attributes;
-    let mut stat = Stat::empty();
-    let raw = &mut stat.raw;
-    raw.st_ino = found.inode.0;
-    raw.st_mode = file_type(of.kind) | of.mode & 0o7777;
-    raw.st_nlink = u64::from(found.links);
-    (raw.st_uid, raw.st_gid, raw.st_rdev) = (of.uid, of.gid, of.rdev);
-    let size = match of.kind {
-        Kind::Symlink => of.target.len() as u64,
-        // As file systems have it: programs take one without bytes for empty.
-        Kind::Directory => BLOCK_BYTES.unsigned_abs(),
-        _ => of.size,
-    };
-    raw.st_size = i64::try_from(size).unwrap_or(i64::MAX);
-    raw.st_blksize = BLOCK_BYTES;
-    raw.st_blocks = if of.kind == Kind::File { blocks(size) } else { 0 };
-    (raw.st_atime, raw.st_atime_nsec) = split(of.atime_ns);
-    (raw.st_mtime, raw.st_mtime_nsec) = split(of.mtime_ns);
-    (raw.st_ctime, raw.st_ctime_nsec) = split(of.ctime_ns);
-    stat.born = Some(statx::system_time(split(of.birth_ns)));
-    stat
-}
-
-/// In units of 512 bytes, whole blocks.
-fn blocks(size: u64) -> i64 {
-    i64::try_from(size.div_ceil(BLOCK_BYTES.unsigned_abs())).map_or(i64::MAX, |blocks| blocks * 8)
-}
-
-/// What is new of a file whose bytes may be written, by the file with the bytes.
-fn overlay(stat: &mut Stat, data: &Stat) {
-    let (raw, data) = (&mut stat.raw, &data.raw);
-    (raw.st_size, raw.st_blocks) = (data.st_size, data.st_blocks);
-    (raw.st_mtime, raw.st_mtime_nsec) = (data.st_mtime, data.st_mtime_nsec);
-    let changed = (data.st_ctime, data.st_ctime_nsec);
-    (raw.st_ctime, raw.st_ctime_nsec) = changed.max((raw.st_ctime, raw.st_ctime_nsec));
-}
-
-/// Takes size and times over from the file with the bytes.
-pub(crate) fn take_over(attributes: &mut Attributes, data: &Stat) {
-    let raw = &data.raw;
-    attributes.size = raw.st_size.unsigned_abs();
-    attributes.mtime_ns = joined(raw.st_mtime, raw.st_mtime_nsec);
-    attributes.ctime_ns = attributes.ctime_ns.max(joined(raw.st_ctime, raw.st_ctime_nsec));
 }
 
 /// The names that are listed with the bytes of a file.
@@ -220,7 +139,7 @@ impl Lookup {
                 break;
             }
             // Its name was changed or removed just now, and the disk follows.
-            thread::sleep(RENAME_PAUSE);
+            self.base.clock.sleep(RENAME_PAUSE);
         }
         Ok(None)
     }
@@ -242,7 +161,7 @@ impl Lookup {
             if !is_renamed && inode.name().is_none() {
                 break;
             }
-            thread::sleep(RENAME_PAUSE);
+            self.base.clock.sleep(RENAME_PAUSE);
         }
         Ok(None)
     }
@@ -320,19 +239,17 @@ pub(crate) fn mended(
     if gone.is_empty() {
         return found;
     }
-    let data = if gone.iter().any(|open| open.writes) {
-        let place = found.attributes.location.as_ref();
-        let data = place.and_then(|place| base.places.stat(place, inode.number.0).ok());
-        // Where the bytes are not reached, their size is not known: it stays noted that they may be others.
-        let Some(data) = data else { return found };
-        Some(data)
-    } else {
-        None
+    // As it is whenever the change is tried: others may write, and note more, meanwhile.
+    let data = |of: &Attributes| {
+        let place = of.location.as_ref()?;
+        base.places.stat(place, inode.number.0).ok()
     };
     let mended = base.names.update_of((name, inode.number), |attributes| {
         let is_its = |open: &Open| open.writes && gone.contains(open);
-        if let Some(data) = data.as_ref().filter(|_| attributes.opens.iter().any(is_its)) {
-            take_over(attributes, data);
+        if attributes.opens.iter().any(is_its) {
+            // Where the bytes are not reached, their size is not known: it stays noted that they may be others.
+            let data = data(attributes).ok_or(Failure::Refused(Errno::IO))?;
+            take_over(attributes, &data);
         }
         for open in &gone {
             attributes.note_close(open.session);

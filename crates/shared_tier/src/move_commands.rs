@@ -7,20 +7,19 @@ use std::time::Duration;
 
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped, is_glob};
 use halocline_api::globs::{self, Globs};
-use halocline_cluster::names::attributes::{Kind, Open};
-use halocline_cluster::names::namespace::{Failure, Node};
+use halocline_cluster::names::attributes::Open;
+use halocline_cluster::names::namespace::Node;
 use halocline_model::namespace::{EntryName, Inode};
 use halocline_os::error::{Error, Result};
 use rustc_hash::FxHashSet;
 
 use crate::base::Base;
-use crate::entry_names::os;
-use crate::errors::of_names;
-use crate::lookup::mended;
+use crate::lookup::{Found, mended};
 use crate::moves::Moved;
 use crate::places::{Place, SHARED, SSD};
 use crate::ssd::executor::Executor;
 use crate::ssd::planner::Paths;
+use crate::tree_walk::walk;
 
 /// The most files of one command.
 const FILES_MAX: usize = 1 << 20;
@@ -239,14 +238,14 @@ impl MoveCommands<'_> {
     fn named(&self, path: &Path, files: &mut Vec<Named>) -> Result<()> {
         let text = path.to_string_lossy();
         match self.base.at(path) {
-            Ok((name, node)) => self.below(path, name, &node, files),
+            Ok((name, node)) => self.below(path, Found { name, node }, files),
             Err(error) if error.errno() == libc::ENOENT && is_glob(&text) => {
                 let mut globs = Globs::default();
                 globs.add_pin(&text)?;
                 let beginning = globs::beginning(&text);
                 let mut found = Vec::new();
                 match self.base.at(&beginning) {
-                    Ok((name, node)) => self.below(&beginning, name, &node, &mut found)?,
+                    Ok((name, node)) => self.below(&beginning, Found { name, node }, &mut found)?,
                     Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
                     Err(error) => return Err(error),
                 }
@@ -267,43 +266,10 @@ impl MoveCommands<'_> {
         }
     }
 
-    fn below(
-        &self,
-        path: &Path,
-        name: Option<EntryName>,
-        node: &Node,
-        files: &mut Vec<Named>,
-    ) -> Result<()> {
-        if let Some(name) = name.filter(|_| node.attributes.kind != Kind::Directory) {
-            return self.keep(path.to_owned(), name, node, files);
-        }
-        let mut todo = vec![(path.to_owned(), node.inode)];
-        while let Some((path, directory)) = todo.pop() {
-            let mut after = 0;
-            loop {
-                let listed = match self.base.names.list(directory, after, usize::MAX) {
-                    // It was removed meanwhile.
-                    Err(Failure::Refused(_)) => break,
-                    listed => listed.map_err(of_names)?,
-                };
-                for one in listed.0 {
-                    after = one.cursor;
-                    let path = path.join(os(&one.name));
-                    if one.is_directory {
-                        todo.push((path, one.inode));
-                        continue;
-                    }
-                    let name = EntryName { directory, name: one.name };
-                    if let Ok(node) = self.base.names.lookup(&name) {
-                        self.keep(path, name, &node, files)?;
-                    }
-                }
-                if listed.1 {
-                    break;
-                }
-            }
-        }
-        Ok(())
+    fn below(&self, path: &Path, found: Found, files: &mut Vec<Named>) -> Result<()> {
+        walk(&self.base.names, path, found, &mut |path, name, node| {
+            self.keep(path, name, &node, files)
+        })
     }
 
     fn keep(

@@ -15,8 +15,8 @@ use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::errors::of_names;
-use crate::lookup::take_over;
 use crate::places::{Directories, Place, Places, SHARED};
+use crate::stat_conversion::take_over;
 
 /// What became of a file that was to be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

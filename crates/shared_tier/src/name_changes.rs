@@ -7,7 +7,7 @@ use std::sync::Arc;
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{Entry, EntryName, Flags, Inode as Number};
-use halocline_os::error::Result;
+use halocline_os::error::{Error, Result};
 use halocline_vfs::{Make, Maker, Stat};
 use rustix::io::Errno;
 
@@ -35,12 +35,16 @@ pub(crate) struct NameChanges {
     files: Arc<Files>,
 }
 
-/// Logs that the disks did not follow a change.
-fn follow(what: &'static str, name: &EntryName, done: Result<()>) {
-    if let Err(error) = done {
-        let name = os(&name.name);
-        tracing::warn!(?name, %error, "{what}: the names are changed, but not those on the disks");
-    }
+/// Logs that the disks did not follow a change. What they refuse leaves the name as it is on the disks: it leads to what it should all
+/// the same. Where the store failed, the program gets no success: a store that has forgotten the change is filled from the disks.
+///
+/// # Errors
+/// That of the store.
+fn follow(what: &'static str, name: &EntryName, done: Result<()>) -> Result<()> {
+    let Err(error) = done else { return Ok(()) };
+    let name = os(&name.name);
+    tracing::warn!(?name, %error, "{what}: the names are changed, but not those on the disks");
+    if matches!(error, Error::Cluster { .. }) { Err(error) } else { Ok(()) }
 }
 
 impl NameChanges {
@@ -99,7 +103,7 @@ impl NameChanges {
             Make::Directory(_) => {}
         }
         let made = base.names.create(&name, &attributes).map_err(of_names)?;
-        follow("make", &name, self.disk().made(&name, made.inode, &attributes));
+        follow("make", &name, self.disk().made(&name, made.inode, &attributes))?;
         Ok(self.lookup.seen(&name, made))
     }
 
@@ -126,13 +130,13 @@ impl NameChanges {
             if !matches!(failure, Failure::Unknown(_)) {
                 let own = DirectoryStep { number: number.0, name: name.name.clone() };
                 let steps = [&near[..], &[own]].concat();
-                follow("mkdir", name, base.places.remove_directory(&steps));
+                let _logged = follow("mkdir", name, base.places.remove_directory(&steps));
             }
         });
         let seen = self.lookup.seen(name, done.map_err(of_names)?);
         for (xattr, value) in &attributes.xattrs {
             let xattr: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(xattr.as_slice());
-            follow("mkdir", name, base.places.set_directory_xattr(number.0, xattr, value, 0));
+            follow("mkdir", name, base.places.set_directory_xattr(number.0, xattr, value, 0))?;
         }
         Ok(seen)
     }
@@ -162,7 +166,7 @@ impl NameChanges {
             }
             _ => self.disk().made(&to, linked.inode, &linked.attributes),
         };
-        follow("link", &to, followed);
+        follow("link", &to, followed)?;
         Ok(self.lookup.shown(&node.0, &linked))
     }
 
@@ -232,11 +236,10 @@ impl NameChanges {
             Some(left) => self.lost_a_name(&name, &left),
             None => follow("unlink", &name, self.note_change(number)),
         }
-        Ok(())
     }
 
     /// Something has lost a name: its last one, or one of several.
-    fn lost_a_name(&self, name: &EntryName, left: &namespace::Node) {
+    fn lost_a_name(&self, name: &EntryName, left: &namespace::Node) -> Result<()> {
         if left.links == 0 {
             return self.remove(name, left);
         }
@@ -246,8 +249,8 @@ impl NameChanges {
             // Each name is one on the shared disk.
             _ => self.disk().lost(name, left.inode),
         };
-        follow("unlink", name, told);
-        follow("unlink", name, self.note_change(left.inode));
+        follow("unlink", name, told)?;
+        follow("unlink", name, self.note_change(left.inode))
     }
 
     /// Something lost or changed one of its names: its attributes tell when, if it is known here by another one.
@@ -273,16 +276,16 @@ impl NameChanges {
     }
 
     /// Removes from the disks what lost its last name. Programs of this node that have it open go on with it.
-    fn remove(&self, name: &EntryName, gone: &namespace::Node) {
+    fn remove(&self, name: &EntryName, gone: &namespace::Node) -> Result<()> {
         match gone.attributes.kind {
-            Kind::Directory => {}
+            Kind::Directory => Ok(()),
             Kind::File => {
                 if let Some(node) = self.base.table.find(gone.inode) {
                     node.0.without_name.lock().last = Some(gone.attributes.clone());
                 }
-                if let Some(place) = &gone.attributes.location {
-                    self.files.remove_data(place, gone.inode.0);
-                }
+                let place = gone.attributes.location.as_ref();
+                let removed = place.map(|place| self.files.remove_data(place, gone.inode.0));
+                follow("unlink", name, removed.unwrap_or(Ok(())))
             }
             _ => follow("unlink", name, self.disk().lost(name, gone.inode)),
         }
@@ -296,8 +299,8 @@ impl NameChanges {
         let name = entry_name_of_program(parent.number, name)?;
         let number = self.base.names.remove_directory(&name).map_err(of_names)?;
         let steps = self.steps(&name, number);
-        follow("rmdir", &name, steps.and_then(|steps| self.base.places.remove_directory(&steps)));
-        Ok(())
+        let done = steps.and_then(|steps| self.base.places.remove_directory(&steps));
+        follow("rmdir", &name, done)
     }
 
     /// The steps to a directory with a name.
@@ -328,7 +331,7 @@ impl NameChanges {
         let [(old, notes), (other, notes_of_other)] =
             [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
         let known = |number: Option<Number>| number.and_then(|number| self.base.table.find(number));
-        let renaming = [old, other].map(|number| Renaming::of(known(number)));
+        let renaming = [&old, &other].map(|of| Renaming::of(known(of.as_ref().map(|of| of.inode))));
         let mut begun: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
         let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
             renames::not_made(&self.base.places, &failure, &begun);
@@ -343,19 +346,30 @@ impl NameChanges {
         self.has_name(left.as_ref().filter(|_| flags == Flags::Exchange), (&to, &from));
         // What follows looks for them, and would wait for itself.
         drop(renaming);
+        let is_exchange = flags == Flags::Exchange;
+        let note = |of: &Option<_>, names, is_two: bool| {
+            is_two
+                .then(|| renames::note_two(&self.base.places, of.as_ref(), names, is_exchange))
+                .flatten()
+        };
+        let marked = [
+            note(&old, (&from, &to), is_exchange || renamed.replaced.is_some()),
+            note(&other, (&to, &from), is_exchange),
+        ];
         if let Some(replaced) = &renamed.replaced {
-            self.lost_a_name(&to, replaced);
+            self.lost_a_name(&to, replaced)?;
         }
         let replaced = match (&left, flags) {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
             _ => None,
         };
         if let Some(moved) = &moved {
-            self.follow_rename(moved, (&from, &to), replaced, &mut begun);
+            self.follow_rename(moved, (&from, &to), replaced, &mut begun)?;
         }
         if let (Flags::Exchange, Some(left)) = (flags, &left) {
-            self.follow_rename(left, (&to, &from), None, &mut begun);
+            self.follow_rename(left, (&to, &from), None, &mut begun)?;
         }
+        renames::forget_two(marked.into_iter().flatten());
         // Of what was replaced, and of what had the names before somebody else renamed it.
         renames::forget(&self.base.places, &begun);
         Ok(())
@@ -370,16 +384,16 @@ impl NameChanges {
         }
     }
 
-    /// Notes on the shared disk where what has a name may be, if that is a directory; answers its number, too.
+    /// Notes on the shared disk where what has a name may be, if that is a directory; answers what it is, too.
     fn begin_rename(
         &self,
         name: &EntryName,
         may_be: &EntryName,
-    ) -> (Option<Number>, Option<RenameNotes>) {
+    ) -> (Option<namespace::Node>, Option<RenameNotes>) {
         let Ok(found) = self.base.names.lookup(name) else { return (None, None) };
         let notes = (found.attributes.kind == Kind::Directory)
             .then(|| renames::note(&self.base.places, found.inode, name, may_be));
-        (Some(found.inode), notes.flatten())
+        (Some(found), notes.flatten())
     }
 
     /// Does on the disks what the store has done.
@@ -389,7 +403,7 @@ impl NameChanges {
         (from, to): (&EntryName, &EntryName),
         replaced: Option<Number>,
         begun: &mut Vec<RenameNotes>,
-    ) {
+    ) -> Result<()> {
         let number = moved.inode();
         self.files.renamed(number, to);
         let done = match moved {
@@ -406,7 +420,7 @@ impl NameChanges {
             }
             Entry::Single(..) | Entry::Linked(..) => self.move_data(number, from, to),
         };
-        follow("rename", to, done);
+        follow("rename", to, done)
     }
 
     /// Gives a renamed file's bytes the place of its name; until that is done they are at the old one.
@@ -449,8 +463,9 @@ impl NameChanges {
             Err(error) => {
                 // Without an answer the store may have it: then neither is removed.
                 if error.errno() != libc::EIO {
+                    // By the new place: the old one is gone if others renamed or moved it.
+                    self.tell_names(number, Ok(&new), (&[to], &[from]))?;
                     places.remove(&new, number.0)?;
-                    self.tell_names(number, Ok(&old), (&[], &[]))?;
                 }
                 Err(error)
             }
@@ -475,3 +490,6 @@ impl NameChanges {
         self.base.names.update_of((name, number), swap).map_err(of_names)
     }
 }
+
+#[cfg(test)]
+mod tests;

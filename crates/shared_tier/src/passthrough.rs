@@ -20,6 +20,7 @@ use std::time::Duration;
 use halocline_api::control::tier::PassthroughStatus;
 use halocline_api::file_tier::KernelServed;
 use halocline_cluster::names::attributes::Attributes;
+use halocline_os::clock::Clock;
 use halocline_os::kernel_passthrough;
 use parking_lot::Mutex;
 
@@ -45,6 +46,7 @@ pub(crate) trait Closes: Send + Sync + 'static {
 /// Which files the kernel serves.
 #[derive(Debug)]
 pub(crate) struct Passthrough {
+    clock: Clock,
     wanted: bool,
     served: KernelServed<Inode>,
     /// Files that were handed over and closed, and may still be mapped.
@@ -59,7 +61,7 @@ struct Closed {
 
 impl Passthrough {
     /// `grants_leases` is whether the SSD's file system does.
-    pub(crate) fn new(wanted: bool, grants_leases: bool) -> Self {
+    pub(crate) fn new(wanted: bool, grants_leases: bool, clock: &Clock) -> Self {
         let why_none = if !wanted {
             Some("switched off (--passthrough=false)")
         } else if !grants_leases {
@@ -70,6 +72,7 @@ impl Passthrough {
             None
         };
         Self {
+            clock: clock.clone(),
             wanted: why_none.is_none(),
             served: KernelServed::new(why_none),
             closed: Mutex::default(),
@@ -127,9 +130,9 @@ impl Passthrough {
         if closed.is_watched {
             return;
         }
-        let files = Arc::downgrade(files);
+        let (files, clock) = (Arc::downgrade(files), self.clock.clone());
         let named = thread::Builder::new().name("mappings".to_owned());
-        closed.is_watched = named.spawn(move || watch(&files)).is_ok();
+        closed.is_watched = named.spawn(move || watch(&files, &clock)).is_ok();
     }
 
     /// Looks once at all files that were closed; whether some are left.
@@ -148,7 +151,7 @@ impl Passthrough {
             if !self.look(files) {
                 return;
             }
-            thread::sleep(FIRST_PAUSE);
+            self.clock.sleep(FIRST_PAUSE);
         }
     }
 
@@ -159,10 +162,10 @@ impl Passthrough {
 }
 
 /// Looks again and again, until no file is left or the tier is closed.
-fn watch(files: &Weak<impl Closes>) {
+fn watch(files: &Weak<impl Closes>, clock: &Clock) {
     let mut pause = FIRST_PAUSE;
     loop {
-        thread::sleep(pause);
+        clock.sleep(pause);
         pause = (pause * 2).min(LAST_PAUSE);
         let Some(files) = files.upgrade() else { return };
         let passthrough = files.passthrough();

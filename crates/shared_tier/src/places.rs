@@ -12,7 +12,7 @@ mod listed_names;
 pub(crate) mod marks;
 mod moving;
 pub(crate) mod peers;
-mod shared_disk;
+pub(crate) mod shared_disk;
 pub(crate) mod steps;
 pub(crate) mod tree;
 mod users_xattrs;
@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use halocline_cluster::names::attributes::{Location, RelativePath};
 use halocline_model::namespace::{Name, ROOT};
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::set_attr_on;
@@ -32,27 +33,27 @@ use halocline_vfs::{SetAttr, Stat};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-pub use directories::{Directories, DirectoryStep};
+pub(crate) use directories::{Directories, DirectoryStep};
 use listed_names::ListedNames;
 use peers::Peers;
-pub use shared_disk::RenameNotes;
+pub(crate) use shared_disk::RenameNotes;
 use shared_disk::SharedDisk;
 use steps::Steps;
-pub use steps::Watcher;
+pub(crate) use steps::Watcher;
 use tree::{FoundDirectory, Owner, Tree, proc_path};
 use users_xattrs::{remove_xattr, set_xattr};
 
 /// Where the bytes of a file are.
-pub type Place = Location;
+pub(crate) type Place = Location;
 
 /// The tier of SSDs.
-pub const SSD: u8 = 0;
+pub(crate) const SSD: u8 = 0;
 /// The tier of the shared disk.
-pub const SHARED: u8 = 1;
+pub(crate) const SHARED: u8 = 1;
 
 /// All disks, as one node sees them. Threads may share it.
 #[derive(Debug)]
-pub struct Places {
+pub(crate) struct Places {
     node: String,
     ssd: Tree,
     shared: SharedDisk,
@@ -61,28 +62,16 @@ pub struct Places {
 
 impl Places {
     /// Opens the tiers of a node: `root/ssd` is its own, `root/hdd` the disk that all share. Other nodes' SSDs are reached at `peers`, a
-    /// path with `{node}` in place of their names.
+    /// path with `{node}` in place of their names. `watcher` is told of each step, for tests.
     ///
     /// # Errors
     /// If a directory is missing, keeps no extended attributes, or is that of another node or tier.
-    pub fn open(
+    pub(crate) fn open(
         root: &Path,
         node: &str,
         peers: Option<&str>,
         directories: Arc<dyn Directories>,
-    ) -> Result<Self> {
-        Self::open_watched(root, node, peers, directories, None)
-    }
-
-    /// The same; `watcher` is told of each step, for tests.
-    ///
-    /// # Errors
-    /// As [`Places::open`].
-    pub fn open_watched(
-        root: &Path,
-        node: &str,
-        peers: Option<&str>,
-        directories: Arc<dyn Directories>,
+        clock: &Clock,
         watcher: Option<Arc<dyn Watcher>>,
     ) -> Result<Self> {
         peers::check_node(node)?;
@@ -95,13 +84,13 @@ impl Places {
         peers::claim(&ssd, node, &tier)?;
         peers::note(&shared.private, node)?;
         let peers = Peers::new(peers, tier, steps)?;
-        let shared = SharedDisk::new(shared, node, directories)?;
+        let shared = SharedDisk::new(shared, node, directories, clock)?;
         Ok(Self { node: node.to_owned(), ssd, shared, peers })
     }
 
     /// This node's name.
     #[must_use]
-    pub fn node(&self) -> &str {
+    pub(crate) fn node(&self) -> &str {
         &self.node
     }
 
@@ -109,21 +98,17 @@ impl Places {
         &self.ssd
     }
 
-    const fn shared_tree(&self) -> &Tree {
-        &self.shared.tree
-    }
-
     /// Totals of the file system of the SSD or the shared disk.
     ///
     /// # Errors
     /// Those of `statfs(2)`.
-    pub fn totals(&self, tier: u8) -> Result<libc::statvfs64> {
+    pub(crate) fn totals(&self, tier: u8) -> Result<libc::statvfs64> {
         if tier == SSD { self.ssd.totals() } else { self.shared.tree.totals() }
     }
 
     /// Whether the file system of the own SSD tells by leases who else has a file open.
     #[must_use]
-    pub fn grants_leases(&self) -> bool {
+    pub(crate) fn grants_leases(&self) -> bool {
         self.ssd.grants_leases()
     }
 
@@ -174,7 +159,7 @@ impl Places {
     ///
     /// # Errors
     /// `ENOSPC` if both are full.
-    pub fn make_file(
+    pub(crate) fn make_file(
         &self,
         near: &[DirectoryStep],
         name: &Name,
@@ -227,7 +212,7 @@ impl Places {
     ///
     /// # Errors
     /// `ENOENT` if the file is not there (any more): its name is to be looked up again.
-    pub fn open_file(&self, place: &Place, inode: u64, flags: OFlags) -> Result<OwnedFd> {
+    pub(crate) fn open_file(&self, place: &Place, inode: u64, flags: OFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
         self.find(place, inode, |tree, fd, _| {
@@ -242,7 +227,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn stat(&self, place: &Place, inode: u64) -> Result<Stat> {
+    pub(crate) fn stat(&self, place: &Place, inode: u64) -> Result<Stat> {
         self.find(place, inode, |_, fd, _| stat_descriptor(&fd))
     }
 
@@ -251,7 +236,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn link(
+    pub(crate) fn link(
         &self,
         place: &Place,
         inode: u64,
@@ -265,7 +250,7 @@ impl Places {
             } else {
                 self.shared.find(directory, Some(to_near))?
             };
-            let path = tree.link(&fd, &above, name, inode)?;
+            let path = tree.link(&fd, &above, (directory, name), inode)?;
             let to = self.place(place.tier, directory, &path)?;
             Ok(Place { node: place.node.clone(), ..to })
         })
@@ -280,7 +265,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `unlink(2)`, and of a node that is not reached.
-    pub fn remove(&self, place: &Place, inode: u64) -> Result<()> {
+    pub(crate) fn remove(&self, place: &Place, inode: u64) -> Result<()> {
         match self.find(place, inode, |tree, _, path| tree.unlink(&path, AtFlags::empty())) {
             Err(error) if error.errno() == libc::ENOENT => Ok(()),
             other => other,
@@ -291,7 +276,12 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn set_attributes(&self, place: &Place, inode: u64, change: &SetAttr) -> Result<Stat> {
+    pub(crate) fn set_attributes(
+        &self,
+        place: &Place,
+        inode: u64,
+        change: &SetAttr,
+    ) -> Result<Stat> {
         self.find(place, inode, |tree, fd, _| {
             if change.size.is_some() {
                 unmark(tree, &fd)?;
@@ -304,7 +294,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn set_xattr(
+    pub(crate) fn set_xattr(
         &self,
         place: &Place,
         inode: u64,
@@ -319,7 +309,7 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::open_file`].
-    pub fn remove_xattr(&self, place: &Place, inode: u64, name: &OsStr) -> Result<()> {
+    pub(crate) fn remove_xattr(&self, place: &Place, inode: u64, name: &OsStr) -> Result<()> {
         self.find(place, inode, |tree, fd, _| remove_xattr(tree, &fd, name))
     }
 
@@ -327,7 +317,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `mkdir(2)`.
-    pub fn make_directory(
+    pub(crate) fn make_directory(
         &self,
         near: &[DirectoryStep],
         name: &Name,
@@ -342,7 +332,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `rmdir(2)`, but not that something is left in it.
-    pub fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
+    pub(crate) fn remove_directory(&self, near: &[DirectoryStep]) -> Result<()> {
         let last = near.last().ok_or(Errno::BUSY)?;
         self.shared.remove(last.number, near)?;
         let Some((_, Some(path))) = self.ssd.find(near)? else { return Ok(()) };
@@ -376,7 +366,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `rename(2)`; `EBUSY` if others rename it again and again.
-    pub fn settle_directory(&self, directory: u64) -> Result<()> {
+    pub(crate) fn settle_directory(&self, directory: u64) -> Result<()> {
         self.shared.settle(directory)
     }
 
@@ -384,7 +374,7 @@ impl Places {
     ///
     /// # Errors
     /// The same.
-    pub fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    pub(crate) fn finish_renames(&self, before: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         self.shared.finish_renames(before)
     }
 
@@ -393,7 +383,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `rename(2)`. The directory is found all the same.
-    pub fn rename_directory(
+    pub(crate) fn rename_directory(
         &self,
         directory: u64,
         to_near: &[DirectoryStep],
@@ -407,7 +397,11 @@ impl Places {
     ///
     /// # Errors
     /// If it is not found.
-    pub fn set_directory_attributes(&self, directory: u64, change: &SetAttr) -> Result<Stat> {
+    pub(crate) fn set_directory_attributes(
+        &self,
+        directory: u64,
+        change: &SetAttr,
+    ) -> Result<Stat> {
         let fd = self.shared.descriptor(directory)?;
         self.shared.tree.step("setting a directory's attributes", || set_attr_on(&fd, change))
     }
@@ -416,7 +410,7 @@ impl Places {
     ///
     /// # Errors
     /// If it is not found.
-    pub fn set_directory_xattr(
+    pub(crate) fn set_directory_xattr(
         &self,
         directory: u64,
         name: &OsStr,
@@ -430,7 +424,7 @@ impl Places {
     ///
     /// # Errors
     /// If it is not found.
-    pub fn remove_directory_xattr(&self, directory: u64, name: &OsStr) -> Result<()> {
+    pub(crate) fn remove_directory_xattr(&self, directory: u64, name: &OsStr) -> Result<()> {
         remove_xattr(&self.shared.tree, &self.shared.descriptor(directory)?, name)
     }
 
@@ -438,7 +432,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `symlink(2)`.
-    pub fn make_link(
+    pub(crate) fn make_link(
         &self,
         near: &[DirectoryStep],
         name: &Name,
@@ -453,7 +447,7 @@ impl Places {
     ///
     /// # Errors
     /// Those of `mknod(2)`.
-    pub fn make_special(
+    pub(crate) fn make_special(
         &self,
         near: &[DirectoryStep],
         name: &Name,
@@ -467,7 +461,12 @@ impl Places {
     ///
     /// # Errors
     /// Those of `unlink(2)`.
-    pub fn remove_other(&self, near: &[DirectoryStep], name: &Name, inode: u64) -> Result<()> {
+    pub(crate) fn remove_other(
+        &self,
+        near: &[DirectoryStep],
+        name: &Name,
+        inode: u64,
+    ) -> Result<()> {
         self.shared.remove_other(near, (name, inode))
     }
 
@@ -475,7 +474,7 @@ impl Places {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn drop_temporaries(&self) -> Result<usize> {
+    pub(crate) fn drop_temporaries(&self) -> Result<usize> {
         self.ssd.drop_temporaries()
     }
 }

@@ -33,7 +33,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::base::Base;
 use crate::places::{Place, SHARED, SSD};
-use background::Wakeups;
+use background::{SsdWakeups, wakeups};
 use executor::Executor;
 use options::SpaceOptions;
 use planner::{Paths, Planner};
@@ -50,7 +50,7 @@ pub(crate) struct OwnSsd {
     pub(crate) executor: Executor,
     /// Files on it that programs here have open for writing: they grow.
     written: Mutex<FxHashSet<u64>>,
-    pub(crate) wakeups: Wakeups,
+    pub(crate) wakeups: SsdWakeups,
     policy: String,
 }
 
@@ -61,15 +61,15 @@ impl OwnSsd {
         let [own, common] = ["ssd", "hdd"].map(|tier| root.join(tier).join(PRIVATE));
         let totals = base.places.totals(SSD)?;
         let limit = options.limit.bytes(totals.f_blocks.saturating_mul(totals.f_frsize));
-        let marks = Watermarks::new(limit, options.high, options.low);
+        let watermarks = Watermarks::new(limit, options.high, options.low);
         let rules = Rules::load(&common, options.pin, options.exclude)?;
         let jobs = Jobs::load_shared(&common, &own, base.places.node())?;
         let planner = Planner::new(&options.policy, limit, rules, jobs, &base.clock)?;
         Ok(Self {
             base: Arc::clone(base),
-            executor: Executor::new(base, planner, marks),
+            executor: Executor::new(base, planner, watermarks),
             written: Mutex::default(),
-            wakeups: Wakeups::new(&base.clock),
+            wakeups: wakeups(&base.clock),
             policy: options.policy,
         })
     }
@@ -93,7 +93,7 @@ impl OwnSsd {
 
     /// On which tier a new file is made, if there is room.
     pub(crate) fn tier_for_new(&self, name: &EntryName) -> u8 {
-        if self.executor.residents.used() > self.executor.marks.limit() {
+        if self.executor.residents.used() > self.executor.watermarks.limit() {
             return SHARED;
         }
         let is_excluded = self.planner().rules.has_excludes()
@@ -216,8 +216,8 @@ impl OwnSsd {
     }
 
     fn wake_if_crowded(&self) {
-        if self.executor.residents.used() > self.executor.marks.high() {
-            self.wakeups.wake();
+        if self.executor.residents.used() > self.executor.watermarks.high() {
+            self.wakeups.wake(|is_due| *is_due = true);
         }
     }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use halocline_cluster::names::PAGE_ENTRIES_MAX;
 use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_model::namespace::{Inode, ROOT};
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 use rustix::io::Errno;
 
+use crate::errors::of_names;
 use crate::places::{Directories, DirectoryStep};
 
 /// More directories above each other than a path has room for.
@@ -18,19 +19,7 @@ const TRIES: usize = 8;
 /// Asks the store: one round trip for each directory above, and its pages until the name is found. For what is not in
 /// memory.
 #[derive(Debug)]
-pub struct StoreDirectories(pub Arc<Namespace>);
-
-/// What a failure of the store is to a program.
-pub(crate) fn error(failure: Failure) -> Error {
-    match failure {
-        Failure::Refused(errno) => errno.into(),
-        Failure::Contended => Errno::BUSY.into(),
-        failure => Error::Cluster {
-            what: failure.to_string(),
-            remedy: "see that the store answers: halocline cluster fsck --tier".to_owned(),
-        },
-    }
-}
+pub(crate) struct StoreDirectories(pub(crate) Arc<Namespace>);
 
 impl StoreDirectories {
     /// The name of a directory in the one above; `None` if it is not there (any more).
@@ -39,7 +28,7 @@ impl StoreDirectories {
         loop {
             let page = match self.0.list(parent, cursor, PAGE_ENTRIES_MAX) {
                 Err(Failure::Refused(Errno::NOENT)) => return Ok(None),
-                page => page.map_err(error)?,
+                page => page.map_err(of_names)?,
             };
             let found = page.0.iter().find(|one| one.is_directory && one.inode == directory);
             if let Some(found) = found {
@@ -60,7 +49,7 @@ impl Directories for StoreDirectories {
             let mut steps = Vec::new();
             let mut at = Inode(directory);
             while at != ROOT {
-                let parent = self.0.parent(at).map_err(error)?;
+                let parent = self.0.parent(at).map_err(of_names)?;
                 let Some(step) = self.step(parent, at)? else { continue 'again };
                 steps.push(step);
                 at = parent;

@@ -16,6 +16,9 @@ use alike::alike;
 
 /// Limit of the servers in a file.
 pub const SERVERS_MAX: usize = 4096;
+/// Limit of the space of all servers together, in bytes: the end of the longest file. Sums of what lies on them, and of
+/// what leaves them for it, are below 2^64.
+const SPACE_MAX: u64 = (1 << 63) - 1;
 /// Longest connection time, a minute, and slowest network, about 1 MB per second: higher values are mistakes.
 const CONNECT_US_MAX: f64 = 60e6;
 const NS_PER_BYTE_MAX: f64 = 1e6;
@@ -191,7 +194,8 @@ impl ServerSet {
     /// A set of these servers.
     ///
     /// # Errors
-    /// There are none or more than [`SERVERS_MAX`], a name is empty or duplicated, or one has no space.
+    /// There are none or more than [`SERVERS_MAX`], a name is empty or duplicated, one has no space, or all together have
+    /// 8 EiB.
     pub fn new(servers: Vec<Server>) -> Result<Self, String> {
         if servers.is_empty() {
             return Err("no server is described; write a [[server]] table for each".into());
@@ -210,6 +214,10 @@ impl ServerSet {
             if server.capacity == 0 {
                 return Err(format!("server {:?} has no space: capacity is 0", server.name));
             }
+        }
+        let space = servers.iter().map(|server| server.capacity).fold(0, u64::saturating_add);
+        if space > SPACE_MAX {
+            return Err("the servers have 8 EiB or more together; correct their capacities".into());
         }
         Ok(Self { servers })
     }
@@ -437,6 +445,7 @@ write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }
     fn errors_name_file_line_and_remedy() {
         let server = "[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = \"1G\"\n";
         let twice = format!("{server}\n{server}");
+        let large = twice.replacen("\"a\"", "\"b\"", 1).replace("1G", "5000000T");
         for (text, line, what) in [
             ("", 1, "[[server]]"),
             ("[[server]]\nname = \"a\"\nprofile = \"tape\"\ncapacity = 1\n", 3, "generic-ssd"),
@@ -447,6 +456,7 @@ write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }
             ("[[server]]\nname = \"a\"\nprofile = \"hdd\"\n", 1, "capacity"),
             ("[[server]]\nname = \"a\"\nprofil = \"hdd\"\n", 3, "profil"),
             (twice.as_str(), 6, "two servers"),
+            (large.as_str(), 6, "8 EiB or more together"),
             ("\n[network]\nconnect_us = nan\n", 2, "NaN"),
             ("[profile.x]\nkind = \"hdd\"\nrpm = 0.0\n", 1, "rpm"),
             ("[profile.x]\nkind = \"hdd\"\nrpn = 0.0\n", 1, "rpn"),

@@ -11,6 +11,7 @@ use halocline_storage::device::meter::{Meter, MeteredDevice};
 use halocline_storage::device::piecewise::PiecewiseDevice;
 use halocline_storage::device::{Device, ServerFile};
 use halocline_storage::volume::{Volume, VolumeFile};
+use halocline_testkit::waiting::WAIT_LIMIT;
 
 struct Scratch {
     _dir: tempfile::TempDir,
@@ -105,8 +106,7 @@ fn an_operation_does_not_linger_for_a_fault_that_is_cleared_meanwhile() {
     }
     faults.clear();
     below.clear();
-    let wait_limit = std::time::Duration::from_secs(20);
-    done.recv_timeout(wait_limit).expect("it goes on").unwrap();
+    done.recv_timeout(WAIT_LIMIT).expect("it goes on").unwrap();
 }
 
 #[test]

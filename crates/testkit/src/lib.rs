@@ -1,6 +1,7 @@
 //! What the tests of several crates share. Nothing here uses Halocline's own crates, so that the tests of
 //! each of them may use it, and what it expects of the command it knows from the command alone.
 
+pub mod closes;
 pub mod commands;
 pub mod copying;
 pub mod cut_off_store;

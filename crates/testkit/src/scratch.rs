@@ -3,11 +3,14 @@
 use std::fs;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::process::Output;
+use std::time::Instant;
 
 use rustix::process::Pid;
 use serde_json::Value;
 
 use crate::sandbox::{Sandbox, said, written};
+use crate::waiting::WAIT_LIMIT;
 use crate::{fuse_device, skipping};
 
 /// A [`Sandbox`] with mount points. Dropping it ends the mounts that are left over.
@@ -59,9 +62,23 @@ impl Scratch {
     /// Runs the command, which must succeed; returns what it wrote to standard output.
     #[track_caller]
     pub fn succeed(&self, args: &[&str]) -> String {
-        let output = self.halocline(args);
+        let output = self.once_unused(args);
         assert!(output.status.success(), "{args:?}: {:?} {}", output.status, said(&output));
         written(&output)
+    }
+
+    /// What the command says, once no program uses the mount that it may be to end: a process that another test starts
+    /// has this one's open files until it executes its program.
+    pub fn once_unused(&self, args: &[&str]) -> Output {
+        let begun = Instant::now();
+        loop {
+            let output = self.halocline(args);
+            let in_use =
+                !output.status.success() && said(&output).contains("programs use the mount");
+            if !in_use || begun.elapsed() > WAIT_LIMIT {
+                return output;
+            }
+        }
     }
 
     /// `halocline status --json`.

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use crate::redis_server::RedisServer;
-use crate::sandbox::said;
+use crate::sandbox::{said, written};
 use crate::scratch::Scratch;
+use crate::waiting::eventually;
 
 /// Makes the directories of so many nodes.
 ///
@@ -71,6 +72,38 @@ impl SharedTiers {
     #[must_use]
     pub fn mount(&self, node: &str, options: &[&str]) -> Output {
         mount_with(&self.scratch, &self.store.url(), node, options)
+    }
+
+    /// Runs a command that moves files, which must succeed; returns what it wrote to standard output. A file that a program has just closed
+    /// is open until the kernel has told its mount of that, and until the store has it: then the command is run again.
+    ///
+    /// # Panics
+    /// If it fails for another reason, or something stays open.
+    #[track_caller]
+    pub fn moves(&self, args: &[&str]) -> String {
+        let mut moved = None;
+        eventually("that nothing is open any more", || {
+            let done = self.scratch.halocline(args);
+            let all = [written(&done), said(&done)].concat();
+            let is_open = all.contains("has it open");
+            assert!(done.status.success() || is_open, "{args:?}: {all}");
+            moved = (!is_open).then(|| written(&done));
+            moved.is_some()
+        });
+        moved.unwrap_or_default()
+    }
+
+    /// Waits until no program has a file open, or one below a directory, as far as the store knows.
+    ///
+    /// # Panics
+    /// If something stays open.
+    #[track_caller]
+    pub fn until_closed(&self, node: &str, name: &str) {
+        let path = format!("{node}/{name}");
+        eventually("that it is closed", || {
+            let done = self.scratch.halocline(&["demote", "--dry-run", &path]);
+            ![written(&done), said(&done)].concat().contains("has it open")
+        });
     }
 
     /// A name as a node shows it.

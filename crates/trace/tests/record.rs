@@ -96,8 +96,8 @@ fn requests_of_many_threads_are_all_there_in_order() {
         let offsets: Vec<u64> = of_file.map(|request| request.offset / 4096).collect();
         assert_eq!(offsets, (0..EACH).collect::<Vec<_>>());
     }
-    let slow = all.iter().filter(|request| request.duration_ns >= Some(30_000_000));
-    assert_eq!(slow.count() as u64, THREADS * EACH.div_ceil(100));
+    let mut slow = all.iter().filter(|request| request.offset / 4096 % 100 == 0);
+    assert!(slow.all(|request| request.duration_ns >= Some(30_000_000)));
     // After the end nothing is recorded, and nothing breaks.
     assert_eq!(recorder.request((None, Op::Read, 0, 1), || 5, |_| 1), 5);
     assert_eq!(recorder.finish().requests, THREADS * EACH);

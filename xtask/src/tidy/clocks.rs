@@ -1,26 +1,25 @@
-//! Time is handed in: in both engines, in what they stand on and in a node's agent nothing reads the machine's clock or
-//! waits for it, so that a simulated clock (`crates/os/src/clock.rs`) can stand in its place.
+//! Time is handed in: nothing reads the machine's clock or waits by it but what is listed here, so that a simulated clock
+//! (`crates/os/src/clock.rs`) can stand in its place. A crate that is new falls under the rule.
 
 use super::calls::{self, Calls};
-use super::{Finding, Source, needless_exceptions};
+use super::{Finding, Source};
 
-/// Where the rule holds.
-const SCOPES: [&str; 5] = [
-    "crates/cache/src/",
-    "crates/cluster/src/",
-    "crates/meta/src/",
-    "crates/storage/src/",
-    "crates/tier/src/",
-];
 /// Where this list stands.
 const LIST: &str = "xtask/src/tidy/clocks.rs";
-/// Wait for another process or for a server on the network, which live in the machine's time.
-const EXEMPT: [&str; 5] = [
-    "crates/cluster/src/store/redis.rs",
-    "crates/cluster/src/store/redis/cluster.rs",
-    "crates/cluster/src/store/redis/partitions.rs",
-    "crates/cluster/src/store/redis/routes.rs",
-    "crates/meta/src/owner.rs",
+/// Files and directories whose time is the machine's, and why no other clock could stand in its place.
+const IN_MACHINE_TIME: [(&str, &str); 12] = [
+    ("crates/api/src/control/", "waits for other processes: sockets, locks, claims"),
+    ("crates/cli/src/", "measures, shows progress, and waits for processes"),
+    ("crates/cluster/src/store/redis.rs", "waits for a server on the network"),
+    ("crates/cluster/src/store/redis/cluster.rs", "waits for a server on the network"),
+    ("crates/cluster/src/store/redis/partitions.rs", "waits for a server on the network"),
+    ("crates/cluster/src/store/redis/routes.rs", "waits for a server on the network"),
+    ("crates/fuse/src/", "waits for the kernel"),
+    ("crates/meta/src/owner.rs", "waits for the process that has the cache"),
+    ("crates/os/src/", "has the clock"),
+    ("crates/schedules/src/", "replaces the primitives of threads"),
+    ("crates/testkit/src/", "waits for processes that tests start"),
+    ("crates/trace/src/record", "records when real requests were made"),
 ];
 
 /// Functions of the standard library, by the last two parts of their paths.
@@ -36,15 +35,28 @@ const METHODS: [(&str, usize); 7] = [
     ("wait_while_until", 3),
 ];
 
-/// Finds uses of the machine's clock.
+/// Finds uses of the machine's clock, and exceptions for nothing.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
-    let in_scope = |source: &&Source| {
-        SCOPES.iter().any(|scope| source.path.starts_with(scope))
-            && !EXEMPT.contains(&source.path.as_str())
-            && !source.path.contains("/tests")
+    let is_product = |source: &&Source| {
+        let inner = source.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"));
+        inner.is_some_and(|(_, inner)| !format!("/{inner}").contains("/tests"))
     };
-    let mut findings: Vec<_> = sources.iter().filter(in_scope).flat_map(uses_in).collect();
-    findings.extend(needless_exceptions(sources, LIST, &EXEMPT, uses_in));
+    let mut findings = Vec::new();
+    let mut needed = [false; IN_MACHINE_TIME.len()];
+    for source in sources.iter().filter(is_product) {
+        let found = uses_in(source);
+        match IN_MACHINE_TIME.iter().position(|(path, _)| source.path.starts_with(path)) {
+            Some(exception) => needed[exception] |= !found.is_empty(),
+            None => findings.extend(found),
+        }
+    }
+    if let Some(list) = sources.iter().find(|source| source.path == LIST) {
+        let needless = IN_MACHINE_TIME.iter().zip(needed).filter(|(_, needed)| !needed);
+        findings.extend(needless.map(|((path, why), _)| {
+            let what = format!("{path} ({why}) uses no machine's time: take it off the list");
+            Finding::new(list, 1, what)
+        }));
+    }
     findings
 }
 
@@ -100,7 +112,9 @@ mod tests {
         assert_eq!(findings(path, "fn f() { if begun.elapsed() > LIMIT { } }"), 1);
         assert_eq!(findings(path, "fn f() { changed.wait_until(&mut b, deadline); }"), 1);
         assert_eq!(findings("crates/cluster/src/agent.rs", "fn f() { Instant::now(); }"), 1);
+        assert_eq!(findings("crates/new/src/a.rs", "fn f() { Instant::now(); }"), 1);
         assert_eq!(findings("crates/api/src/control/a.rs", "fn f() { Instant::now(); }"), 0);
+        assert_eq!(findings("crates/new/tests/a.rs", "fn f() { Instant::now(); }"), 0);
     }
 
     #[test]
@@ -112,5 +126,13 @@ mod tests {
         );
         let test = "#[cfg(test)] mod tests { fn f() { thread::sleep(a) } }";
         assert_eq!(findings(path, test), 0);
+    }
+
+    #[test]
+    fn an_exception_for_nothing_is_found() {
+        let of = |text| [Source::new(LIST, ""), Source::new("crates/fuse/src/a.rs", text)];
+        let all = IN_MACHINE_TIME.len();
+        assert_eq!(check(&of("")).len(), all);
+        assert_eq!(check(&of("fn f() { Instant::now(); }")).len(), all - 1);
     }
 }

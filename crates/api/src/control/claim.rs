@@ -47,6 +47,8 @@ pub(super) use owner::{Owner, owner_of};
 
 /// How often a claim is retried against one that does not answer: its process may also be trying, or ending.
 const TRIES: u32 = 4;
+/// When a claim that stays looks whether others have given way.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// How long a claimant may take to report what it claims.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -104,31 +106,60 @@ impl Claim {
     /// Claims directories, or reports which process uses one. Starts no thread: until [`Claim::answer`] is called,
     /// processes that ask wait for a second.
     pub fn take(request: &ClaimRequest<'_>) -> Result<Self, Taken> {
+        let (nonce, patience) = (nonce(), Instant::now() + TRIES * ANSWER_TIMEOUT);
         for tried in 1.. {
-            let mut claim = Self {
-                nonce: nonce(),
-                access: request.access(),
-                cache: request.cache.to_owned(),
-                listeners: Vec::new(),
-                answering: None,
+            let (claim, above) = Self::begin(request, nonce);
+            let taken = match claim.settle(request, &above, patience) {
+                Ok(claim) => return Ok(claim),
+                Err(other) => other.ask(),
             };
-            let above: Vec<_> = request.dirs.iter().map(|dir| ancestors::of(dir)).collect();
-            for (dir, above) in request.dirs.iter().zip(&above) {
-                claim.listen(dir, above);
-            }
-            let mut found = None;
-            for (dir, above) in request.dirs.iter().zip(&above) {
-                found = found.or_else(|| claim.find_other(dir, above));
-            }
-            let Some(taken) = found else { return Ok(claim) };
-            let pause = Duration::from_millis(20 + claim.nonce % 100);
-            drop(claim);
-            if taken.answers || tried == TRIES {
+            if taken.answers || tried == TRIES || Instant::now() >= patience {
                 return Err(taken);
             }
-            thread::sleep(pause);
+            thread::sleep(Duration::from_millis(20 + nonce % 100));
         }
         unreachable!("the loop ends by a return")
+    }
+
+    /// Listens on all names, as others will see.
+    fn begin(request: &ClaimRequest<'_>, nonce: u64) -> (Self, Vec<Vec<Ancestor>>) {
+        let mut claim = Self {
+            nonce,
+            access: request.access(),
+            cache: request.cache.to_owned(),
+            listeners: Vec::new(),
+            answering: None,
+        };
+        let above: Vec<_> = request.dirs.iter().map(|dir| ancestors::of(dir)).collect();
+        for (dir, above) in request.dirs.iter().zip(&above) {
+            claim.listen(dir, above);
+        }
+        (claim, above)
+    }
+
+    /// This claim, if no other excludes it; else the other, and this one is given up.
+    ///
+    /// Of claims that begin at the same moment, that with the lowest number stays, and looks again until the others have
+    /// given way: if all gave way, they might meet again each time that they try.
+    fn settle(
+        self,
+        request: &ClaimRequest<'_>,
+        above: &[Vec<Ancestor>],
+        patience: Instant,
+    ) -> Result<Self, Other> {
+        loop {
+            let mut about = request.dirs.iter().zip(above);
+            let found = about.find_map(|(dir, above)| self.find_other(dir, above));
+            let Some(other) = found else { return Ok(self) };
+            if !other.gives_way_to(self.nonce) || Instant::now() >= patience {
+                return Err(other);
+            }
+            let taken = other.ask();
+            if taken.answers {
+                return Err(Other::Known(taken));
+            }
+            thread::sleep(LOOK_AGAIN_AFTER);
+        }
     }
 
     /// Claims one more name for what is already claimed: the root of the mount, if the mount is over the origin.
@@ -195,7 +226,7 @@ impl Claim {
     }
 
     /// Another process that uses `dir`, or a directory above or below it.
-    fn find_other(&self, dir: &Path, above: &[Ancestor]) -> Option<Taken> {
+    fn find_other(&self, dir: &Path, above: &[Ancestor]) -> Option<Other> {
         let own = above.first()?;
         let entries = names::all().unwrap_or_else(|error| {
             tracing::warn!("cannot see whether others use {}: {error}", dir.display());
@@ -215,13 +246,43 @@ impl Claim {
         while let Some((entry, meets, Claimant { peer, stream })) = claimants.next() {
             let between = above.iter().take_while(|ancestor| *ancestor != meets);
             let way = between.chain([meets]).map(|ancestor| &*ancestor.path);
-            if write_permission::may_change(&peer, way) {
-                let told = read_answer(stream, Instant::now() + ANSWER_TIMEOUT);
-                return Some(taken((dir, &self.cache), &peer, told));
+            let claimant = Claimant { peer, stream };
+            if write_permission::may_change(&claimant.peer, way) {
+                let asked = (dir.to_owned(), self.cache.clone());
+                return Some(Other::Claimant { nonce: entry.nonce, asked, claimant });
             }
-            other_users.add(entry.kind, meets, Claimant { peer, stream });
+            other_users.add(entry.kind, meets, claimant);
         }
-        other_users.user_of_one_below(dir, &self.cache)
+        other_users.user_of_one_below(dir, &self.cache).map(Other::Known)
+    }
+}
+
+/// A claim that excludes another.
+enum Other {
+    /// Its process was not asked yet. The directory and the cache that were asked for are those of the other claim.
+    Claimant {
+        nonce: u64,
+        asked: (PathBuf, PathBuf),
+        claimant: Claimant,
+    },
+    Known(Taken),
+}
+
+impl Other {
+    /// Whether it does so to the claim `nonce` if it also begins just now.
+    fn gives_way_to(&self, nonce: u64) -> bool {
+        matches!(self, Self::Claimant { nonce: own, .. } if nonce < *own)
+    }
+
+    /// What its process reports, within [`ANSWER_TIMEOUT`]; at once if it gives the claim up.
+    fn ask(self) -> Taken {
+        match self {
+            Self::Known(taken) => taken,
+            Self::Claimant { asked: (dir, cache), claimant, .. } => {
+                let told = read_answer(claimant.stream, Instant::now() + ANSWER_TIMEOUT);
+                taken((&dir, &cache), &claimant.peer, told)
+            }
+        }
     }
 }
 

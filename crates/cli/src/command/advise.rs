@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_api::config::{format_bytes, parse_bytes};
+use halocline_api::config::parse_bytes;
 use halocline_os::counted::counted;
 use halocline_sim::ServerSet;
 use serde::Serialize;
@@ -131,7 +131,7 @@ fn tell(case: &Case<'_>, rows: &[(Use, Row)], advice: &Advice, variants: usize) 
     say!(
         "SIMULATED: {}, an SSD of {}",
         counted(case.requests, "request"),
-        format_bytes(case.size())
+        text::bytes(case.size())
     );
     say!("{:13} {:>12} {:>12} {:>9} {:>11}", "use", "time", "drained", "MB/s", "gain");
     for (what, row) in rows {

@@ -25,6 +25,7 @@ use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::{bytes_within, user_file};
 use crate::output::Replacement;
+use crate::preflight;
 use crate::print::{self, say, tell};
 use crate::progress::Meter;
 use crate::text;
@@ -94,8 +95,7 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
     let config = config.map_err(Failure::refused)?;
     let emulated = emulated(args, &config)?;
     let mut measured = Vec::new();
-    for dir in &args.dirs {
-        let dir = fs::canonicalize(dir).map_err(|error| Failure::unusable(dir, &error))?;
+    for dir in usable(args)? {
         let found = measure(args, &dir, emulated)?;
         if !found.direct && emulated.is_none() {
             tell!(
@@ -131,6 +131,18 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The directories, by canonical paths. Nothing is measured where one of them, or the file to be written, cannot be used.
+fn usable(args: &CalibrateArgs) -> Result<Vec<PathBuf>, Failure> {
+    if let Some(file) = args.servers.as_ref().filter(|_| !args.dry_run) {
+        preflight::report_file(file).map_err(Failure::refused)?;
+    }
+    let usable = |named: &PathBuf| {
+        let dir = fs::canonicalize(named).and_then(|dir| fs::read_dir(&dir).map(|_| dir));
+        dir.map_err(|error| Failure::unusable(named, &error))
+    };
+    args.dirs.iter().map(usable).collect()
+}
+
 fn emulated(args: &CalibrateArgs, config: &Config) -> Result<Option<EmulatedDevice>, Failure> {
     let Some(name) = &args.emulate_as else { return Ok(None) };
     EmulatedDevice::named(name, &config.profiles).map(Some).ok_or_else(|| {
@@ -157,7 +169,7 @@ fn measure(
         network: emulated.is_none() && is_remote(dir)?,
         ..Effort::default()
     };
-    let mut meter = Meter::new("measuring", args.json);
+    let mut meter = Meter::of_requests("measuring", args.json);
     let mut tell = |done_bytes, total_bytes| {
         meter.tell(&Progress { done_bytes, total_bytes, path: dir.to_owned() });
     };

@@ -23,7 +23,9 @@ use crate::progress::Meter;
 use crate::text;
 
 /// How long the mount process may take to end after the mount is gone.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_mins(1);
+/// The same where it may wait for what does not answer, or for programs.
+const END_TIMEOUT_FORCED: Duration = Duration::from_secs(10);
 
 /// Flush everything to the origin, then unmount
 #[derive(Debug, Args)]
@@ -75,7 +77,8 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     let mut meter = Meter::new("flushing", false);
     let done: MoveReport = client.call(&request, |now| meter.tell(&now))?;
     drop(meter);
-    let ended = process.map_or(Ok(()), |process| wait_for_end(&process, status.pid));
+    let timeout = if args.force || done.left_bytes > 0 { END_TIMEOUT_FORCED } else { END_TIMEOUT };
+    let ended = process.map_or(Ok(()), |process| wait_for_end(&process, status.pid, timeout));
     match tier {
         // Its files are where they belong: there is nothing to flush.
         Some(_) => print::lines(&format!("unmounted{}", text::skipped(&done))),
@@ -106,8 +109,8 @@ fn process(pid: u32) -> Option<OwnedFd> {
 
 /// Waits until the mount process has released the cache, so that it can be mounted again; otherwise returns why it has
 /// not.
-fn wait_for_end(process: &OwnedFd, pid: u32) -> Result<(), String> {
-    let timeout = Timespec::try_from(END_TIMEOUT).ok();
+fn wait_for_end(process: &OwnedFd, pid: u32, timeout: Duration) -> Result<(), String> {
+    let timeout = Timespec::try_from(timeout).ok();
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     match poll(&mut fds, timeout.as_ref()) {
         Ok(0) => Err(format!(

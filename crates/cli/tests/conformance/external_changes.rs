@@ -4,7 +4,10 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Output;
+use std::thread;
+use std::time::Duration;
 
+use halocline_testkit::closes;
 use halocline_testkit::waiting::eventually;
 
 use crate::mount::{self, IO_URING, Mount};
@@ -22,6 +25,7 @@ fn check(mount: &Mount) {
     fs::write(&ours, "by the mount").expect("write");
     assert_eq!(fs::read(&ours).expect("read"), b"by the mount");
 
+    settle(mount);
     let before = reads(mount);
     fs::set_permissions(&ours, Permissions::from_mode(0o600)).expect("chmod");
     let renamed = mount.path().join("renamed");
@@ -31,8 +35,8 @@ fn check(mount: &Mount) {
     fs::rename(&renamed, &ours).expect("rename");
 
     for theirs in ["behind it...", "behind it, and longer", "shorter"] {
+        settle(mount);
         fs::write(&origin_path, theirs).expect("write");
-        // A program's close may be told late.
         eventually("their bytes", || fs::read(&ours).is_ok_and(|bytes| bytes == theirs.as_bytes()));
     }
 }
@@ -48,6 +52,7 @@ fn i9_pages_of_a_file_that_changed_while_it_was_closed_are_read_anew() {
     let mount = Mount::new(&always);
     fs::write(mount.origin().join("file"), "older").expect("write");
     assert_eq!(fs::read(mount.path().join("file")).expect("read"), b"older");
+    settle(&mount);
     fs::write(mount.origin().join("file"), "newer").expect("write");
     assert_eq!(fs::read(mount.path().join("file")).expect("read"), b"newer", "at once");
     if mount::ring_obstacle().is_none() {
@@ -55,11 +60,19 @@ fn i9_pages_of_a_file_that_changed_while_it_was_closed_are_read_anew() {
     }
 }
 
-/// Runs the command on the mount.
+/// Runs the command on the mount; an unmount again while a process that another test starts has our open files.
 fn halocline(command: &str, mount: &Mount) -> (Output, String) {
-    let output = programs::halocline().arg(command).arg(mount.path()).output().expect("it starts");
-    let said = [&output.stdout[..], &output.stderr[..]].concat();
-    (output, String::from_utf8_lossy(&said).into_owned())
+    let mut done = None;
+    eventually("the end of its use", || {
+        let output = programs::halocline().arg(command).arg(mount.path()).output();
+        let output = output.expect("it starts");
+        let said = [&output.stdout[..], &output.stderr[..]].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let in_use = said.contains("programs use the mount");
+        done = Some((output, said));
+        !in_use
+    });
+    done.expect("it ran")
 }
 
 /// The bytes that were saved of the only conflict.
@@ -70,13 +83,11 @@ fn saved(mount: &Mount) -> Vec<u8> {
     fs::read(bytes).expect("read")
 }
 
-/// Waits until the mount has left a file alone for so long that a change of it is one of others.
-fn settle(mount: &Mount, name: &str) {
-    let is_settled = || {
-        let found = fs::metadata(mount.origin().join(name)).expect("stat");
-        found.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_millis() > 300))
-    };
-    eventually("the last close", is_settled);
+/// Waits until the mount knows that its programs have closed their files: from then on a change is one of others.
+/// Their clock is the origin's, which may stand still for some milliseconds.
+fn settle(mount: &Mount) {
+    closes::all_are_told(&mount.path());
+    thread::sleep(Duration::from_millis(20));
 }
 
 /// Writes a file through the mount, all of it dirty, closed, and known to be.
@@ -84,7 +95,7 @@ fn dirty(mount: &Mount) {
     fs::write(mount.path().join("file"), vec![1; 65536]).expect("write");
     let is_dirty = || mount.status()["dirty_bytes"].as_u64() == Some(65536);
     eventually("dirty bytes", is_dirty);
-    settle(mount, "file");
+    settle(mount);
 }
 
 /// What others wrote after a `kill -9`, or under a mount that lives, was overwritten without a word.
@@ -155,7 +166,7 @@ fn i5_conflicts_do_not_fill_the_ssd_and_an_unmount_tells_of_those_that_do_not_fi
     for round in 0..6 {
         let name = format!("file{round}");
         fs::write(mount.path().join(&name), vec![1; 6 << 20]).expect("write");
-        settle(&mount, &name);
+        settle(&mount);
         fs::write(mount.origin().join(&name), "theirs").expect("write");
         let (flush, said) = halocline("flush", &mount);
         let code = flush.status.code();

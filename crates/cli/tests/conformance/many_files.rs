@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use halocline_testkit::closes;
+
 use crate::mount::{self, Mount};
 use crate::programs;
 
@@ -61,6 +63,7 @@ fn one_user_leaves_others_files_to_open() {
         drop(child.stdin.take());
         child.wait().unwrap();
     }
+    closes::all_are_told(&mount.path());
     let (mut third, of_third) = hoard(60_003);
     assert!(of_third > of_second, "what was closed can be opened: {of_third}");
     drop(third.stdin.take());

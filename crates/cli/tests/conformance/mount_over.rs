@@ -56,7 +56,7 @@ fn a_covered_mount_that_is_told_to_stop_serves_on_until_it_can() {
     let halocline = programs::halocline();
     let script = format!(
         "set -e; h={}; \
-         eventually() {{ for i in $(seq 1200); do eval \"$1\" && return; sleep 0.05; done; \
+         eventually() {{ for i in $(seq 6000); do eval \"$1\" && return; sleep 0.05; done; \
            echo \"not true: $1\" >&2; exit 1; }}; \
          $h mount --foreground --policy always --rebuild=false origin mnt --cache cache 2> said & pid=$!; \
          eventually 'grep -q mounted said'; \

@@ -5,9 +5,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use halocline_api::control::Request;
+use halocline_testkit::waiting::WAIT_LIMIT;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -71,7 +72,7 @@ fn run_example(
 fn hints(lines: &Receiver<String>) -> Vec<Value> {
     let mut all: Vec<Value> = (0..2)
         .map(|_| {
-            let line = lines.recv_timeout(Duration::from_mins(1)).expect("a hint");
+            let line = lines.recv_timeout(WAIT_LIMIT).expect("a hint");
             let request: Request = serde_json::from_str(&line).expect("a control request");
             assert!(matches!(request, Request::Hint(_)), "{line}");
             serde_json::from_str::<Value>(&line).expect("JSON")["hint"].take()
@@ -155,7 +156,7 @@ fn a_silent_dead_or_absent_mount_does_no_harm() {
         return programs::skip("no MPICH");
     }
     // 0.2 s an open; the rest is for starting MPI on a machine that has other work.
-    assert!(start.elapsed() < Duration::from_mins(2), "the shim does not wait for ever");
+    assert!(start.elapsed() < WAIT_LIMIT, "the shim does not wait for ever");
     assert_eq!(hints(&lines).len(), 2);
 
     let dead = aside.path().join("dead.sock");
@@ -194,7 +195,7 @@ fn a_socket_of_another_user_is_told_nothing() {
         return programs::skip("no MPICH");
     }
     for _ in 0..2 {
-        let line = lines.recv_timeout(Duration::from_mins(1)).expect("a connection");
+        let line = lines.recv_timeout(WAIT_LIMIT).expect("a connection");
         assert_eq!(line, "", "told to a process of another user");
     }
 }

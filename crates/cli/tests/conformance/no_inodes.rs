@@ -8,7 +8,7 @@ use crate::{mount, programs};
 /// Takes every inode of the disk, and gives them back.
 const TAKE_AND_GIVE: &str = "take() { i=0; while touch disk/x$i 2> /dev/null; do i=$((i + 1)); done; }; \
      give() { rm -f disk/x*; }; \
-     healthy() { for i in $(seq 300); do $h status mnt | grep -q 'health *ok' && return; sleep 0.1; done; \
+     healthy() { for i in $(seq 3000); do $h status mnt | grep -q 'health *ok' && return; sleep 0.1; done; \
        $h status mnt >&2; return 1; }; ";
 
 fn check(script: &str) {
@@ -88,7 +88,8 @@ fn a_cache_on_a_full_disk_is_mounted_after_a_kill() {
          $h mount origin mnt $opts; head -c 3000000 /dev/urandom > whole; cp whole mnt/file; \
          dd if=/dev/zero of=disk/fill bs=4k 2> /dev/null || true; \
          for i in $(seq 30); do head -c 4096 /dev/urandom > mnt/piece$i; cp mnt/piece$i want$i; done; \
-         kill -9 $($h status --json mnt | awk -F '[:,]' '/\"pid\"/ { print $2; exit }'); sleep 0.2; \
+         kill -9 $($h status --json mnt | awk -F '[:,]' '/\"pid\"/ { print $2; exit }'); \
+         for i in $(seq 3000); do ls mnt > /dev/null 2>&1 || break; sleep 0.1; done; \
          $h umount mnt >&2 || test $? = 3; $h fsck disk/cache | grep -q clean; \
          $h mount origin mnt $opts; $h status mnt | grep -q 'health *FULL'; \
          cmp mnt/file whole; $h umount mnt >&2; cmp origin/file whole; \

@@ -73,8 +73,8 @@ fn runs_of_an_ordinary_user_share_an_engine() {
         let run = "./halocline run --origin origin --cache cache --policy always --rebuild=false";
         let user = format!(
             "({run} -- sh -c \"echo first > origin/a; touch up1; \
-                for i in \\$(seq 3000); do [ -e up2 ] && break; sleep 0.02; done; cat origin/b\" 2> said1) & \
-             for i in $(seq 3000); do [ -e up1 ] && break; sleep 0.02; done; \
+                for i in \\$(seq 15000); do [ -e up2 ] && break; sleep 0.02; done; cat origin/b\" 2> said1) & \
+             for i in $(seq 15000); do [ -e up1 ] && break; sleep 0.02; done; \
              {run} -- sh -c \"cat origin/a; echo second > origin/b; touch up2; sleep 0.2; \
                 cat origin/b\" 2> said2; wait"
         );
@@ -235,11 +235,11 @@ fn nobody_else_sees_an_ordinary_users_mount_and_nothing_of_it_stays() {
          env TMPDIR=$PWD/../tmp ../halocline run --origin . --cache ../cache --policy always \
          --size 8M -- sh -c 'echo $$ > pid; sync pid; touch in; exec sleep 100') & \
          run=$!; \
-         for i in $(seq 600); do [ -e origin/in ] && break; sleep 0.1; done; \
+         for i in $(seq 3000); do [ -e origin/in ] && break; sleep 0.1; done; \
          children=$(pgrep -P $run | wc -l); echo $children children; \
          grep \"$PWD.*fuse.halocline\" /proc/self/mountinfo; ls -A tmp; \
          keeper=$(pgrep -P $run -x halocline); command=$(pgrep -P $run -x sleep); kill -9 $run; \
-         for i in $(seq 600); do [ -e /proc/$keeper ] || break; sleep 0.1; done; \
+         for i in $(seq 3000); do [ -e /proc/$keeper ] || break; sleep 0.1; done; \
          [ -e /proc/$keeper ] && echo the keeper stays; kill -9 $command"
     );
     let output = programs::in_own_namespace(scratch.path(), &script);

@@ -18,7 +18,15 @@ prepare() {
   head -c 1048576 /dev/zero | tr '\0' A > m/f; sync m/f; $h flush m > /dev/null; sync -f hdd
   printf BBBBBBBB | dd of=m/f bs=4096 seek=8 conv=notrunc,fsync status=none
 }
-back() { cp --sparse=always image older; umount hdd; mv older image; check; }
+# Waits until the kernel has told the mount's process of all that programs have closed.
+told() {
+  mkdir -p connections; mountpoint -q connections || mount -t fusectl none connections
+  own=$(awk -v at=$PWD/m '$5 == at { split($3, device, ":"); print device[1] * 1048576 + device[2] }' /proc/self/mountinfo)
+  until test "$(cat connections/$own/waiting)" = 0; do sleep 0.05; done
+}
+# A process that was killed lets go of the disk a moment later.
+free() { for i in $(seq 3000); do ! umount hdd 2> /dev/null || return 0; sleep 0.1; done; umount hdd; }
+back() { cp --sparse=always image older; free; mv older image; check; }
 check() { e2fsck -fy image > /dev/null 2>&1 || test $? = 1; hdd; }
 boot() { cat /proc/sys/kernel/random/uuid > id; mount --bind id /proc/sys/kernel/random/boot_id; }
 again() { $h mount hdd/o m --cache cache $opts; }
@@ -71,9 +79,9 @@ back; again; served BBBBBBBB 0 truncate
 #[test]
 fn i4_what_was_fsynced_is_served_after_a_kill_and_the_origin_lost_its_last_changes() {
     run(r"
-prepare; touch -m -d 2020-01-01 m/f; sleep 0.5
+prepare; touch -m -d 2020-01-01 m/f; told
 kill -9 $($h status m --json | tr -d ' ' | sed -n 's/.*\x22pid\x22:\([0-9]*\).*/\1/p' | head -n 1)
-sleep 0.5; umount -l m
+umount -l m
 back; again; served BBBBBBBB 0 kill
 ");
 }
@@ -83,9 +91,9 @@ back; again; served BBBBBBBB 0 kill
 #[test]
 fn i9_dirty_bytes_past_the_end_that_the_origin_lost_are_saved() {
     run(r"
-prepare; head -c 4096 /dev/zero | tr '\0' D >> m/f; sleep 0.5
+prepare; head -c 4096 /dev/zero | tr '\0' D >> m/f; told
 kill -9 $($h status m --json | tr -d ' ' | sed -n 's/.*\x22pid\x22:\([0-9]*\).*/\1/p' | head -n 1)
-sleep 0.5; umount -l m
+umount -l m
 back; again; served BBBBBBBB 4 growth
 grep -q DDDD cache/conflicts/*
 ");

@@ -5,6 +5,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use halocline_testkit::waiting::WAIT_LIMIT;
+
 use crate::mount::{self, IO_URING, Mount};
 use crate::tier_migrations::Migrations;
 use crate::{differential, fsx, pjdfstest, programs};
@@ -93,7 +95,7 @@ fn exercise_beside(seed: &str, writes: bool, weights: &str) {
     let file = mount.path().join("file");
     fs::write(&file, vec![0; 1 << 20]).expect("write");
     // The kernel tells of the close above when it likes: until then the file is one that grows.
-    let deadline = Instant::now() + Duration::from_mins(1);
+    let deadline = Instant::now() + WAIT_LIMIT;
     let held = loop {
         let held = fs::File::options().read(true).write(writes).open(&file).expect("open");
         let status = mount.status();

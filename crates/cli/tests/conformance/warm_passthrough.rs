@@ -10,6 +10,7 @@ use std::slice;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use halocline_testkit::waiting::WAIT_LIMIT;
 use rustix::fs::{Advice, MemfdFlags, copy_file_range, fadvise, memfd_create, sendfile};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -270,7 +271,7 @@ fn i1_programs_see_one_file_of_a_tier_whoever_serves_it_seed_5() {
 /// A reader of a file that nobody else has open, which the kernel serves; `None` where it cannot.
 fn served_reader(mount: &Mount, path: &Path) -> Option<File> {
     // The kernel tells of earlier closes when it likes: until then the mount serves the file.
-    let deadline = Instant::now() + Duration::from_mins(1);
+    let deadline = Instant::now() + WAIT_LIMIT;
     loop {
         let before = mount.status()["warm_opens"].as_u64();
         let reader = File::open(path).expect("open");

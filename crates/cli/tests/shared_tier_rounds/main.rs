@@ -12,12 +12,14 @@ mod programs;
 mod seen;
 mod wrong;
 
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::Duration;
 
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_server::RedisServer;
-use programs::{Faults, NODES, Rounds, pause};
+use programs::{Faults, NODES, Rounds, pause, said_by};
 use rustix::process::Signal;
 
 fn number(variable: &str) -> Option<u64> {
@@ -43,14 +45,24 @@ fn survive(name: &str, kinds: &[Fault], count: u64) {
     }
     let Some(mut all) = Rounds::new() else { return };
     let first = number("HALOCLINE_CLUSTER_SEED").unwrap_or(0);
-    for number in first..first + count {
-        let (what, fault) = kinds[usize::try_from(number).unwrap() % kinds.len()];
-        if number > first && name == LOSES {
-            all.check();
+    let now = RefCell::new(String::new());
+    let survived = catch_unwind(AssertUnwindSafe(|| {
+        for number in first..first + count {
+            let (what, fault) = kinds[usize::try_from(number).unwrap() % kinds.len()];
+            now.replace(format!("round {number} ({what})"));
+            if number > first && name == LOSES {
+                all.check();
+            }
+            all.round(number, what, fault);
         }
-        all.round(number, what, fault);
+        now.replace("after the last round".to_owned());
+        all.end(name);
+    }));
+    if let Err(panic) = survived {
+        // Once more, at the end of what is shown.
+        println!("{}: {}", now.borrow(), said_by(&*panic));
+        resume_unwind(panic);
     }
-    all.end(name);
 }
 
 fn kill_a_node(faults: &Faults<'_>, _: &mut RedisServer, random: &mut Random) {

@@ -1,5 +1,6 @@
 //! Programs on both nodes, while something fails, and until it works again.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 use halocline_api::control::SOCKET_NAME;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_server::RedisServer;
-use halocline_testkit::sandbox::said;
+use halocline_testkit::sandbox::{said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::standstill::Standstill;
-use halocline_testkit::waiting::{SetOnDrop, eventually, within};
+use halocline_testkit::waiting::{SetOnDrop, WAIT_LIMIT, eventually};
 use halocline_testkit::{program, shared_tiers};
 use rustix::process::{Signal, kill_process};
 
@@ -30,10 +31,13 @@ const PROGRAMS: usize = 2;
 const GOES_ON: u64 = 5;
 /// How long a program waits that got an error.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The most lines of a log that are shown.
-const LINES_MAX: usize = 40;
-/// A node's lease may have to end first, on a slow machine.
-const LONGEST: Duration = Duration::from_mins(3);
+/// How long the time is with which a line of a log begins.
+const TIME_CHARS: usize = "2026-11-26T10:37:51.811195Z".len();
+/// The most lines of a log that are shown, and the longest.
+const LINES_MAX: usize = 12;
+const LINE_CHARS_MAX: usize = 300;
+/// How long apart it is asked whether the leases of the dead are over: each time it is another process.
+const BETWEEN_REPAIRS: Duration = Duration::from_millis(500);
 
 /// Two nodes and what programs on them did.
 #[derive(Debug)]
@@ -67,8 +71,14 @@ fn socket(scratch: &Scratch, node: &str) -> PathBuf {
 fn log(scratch: &Scratch, node: &str) -> String {
     let log = format!("{node}-tiers/ssd/.halocline/halocline.log");
     let log = fs::read_to_string(scratch.path(&log)).unwrap_or_default();
-    let lines: Vec<&str> = log.lines().collect();
-    lines[lines.len().saturating_sub(LINES_MAX)..].join("\n")
+    let mut seen = BTreeSet::new();
+    // What a node says again and again is shown once, when it was said last.
+    let of_message = |line: &&str| seen.insert(line.get(TIME_CHARS..).unwrap_or(line).to_owned());
+    let lines = log.lines().rev().filter(of_message).take(LINES_MAX);
+    let mut lines: Vec<String> =
+        lines.map(|line| line.chars().take(LINE_CHARS_MAX).collect()).collect();
+    lines.reverse();
+    lines.join("\n")
 }
 
 impl Rounds {
@@ -107,7 +117,7 @@ impl Rounds {
         let (scratch, ledger, ends) = (&self.scratch, &self.ledger, &self.ends);
         let faults = Faults { scratch, url: self.store.url(), ends };
         thread::scope(|scope| {
-            for (number, done) in done.iter().enumerate() {
+            let run = |(number, done)| {
                 let node = number / PROGRAMS;
                 let program =
                     Program { ledger, end: &ends[node], node: NODES[node], scratch, done };
@@ -118,13 +128,19 @@ impl Rounds {
                     let is_wrong = SetOnDrop(is_over);
                     program.run(&mut random, is_over);
                     std::mem::forget(is_wrong);
-                });
-            }
+                })
+            };
+            let programs: Vec<_> = done.iter().enumerate().map(run).collect();
             // Or the scope would wait for its threads for ever.
-            let _over = SetOnDrop(&is_over);
+            let over = SetOnDrop(&is_over);
             pause(&mut random, 10, 300);
             fails(&faults, &mut self.store, &mut random);
             wait_until_all_go_on(&done, &is_over);
+            drop(over);
+            for program in programs {
+                // With what it says: the scope would say only that some thread panicked.
+                program.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            }
         });
         for end in ends {
             end.may_fail.store(false, Ordering::SeqCst);
@@ -144,13 +160,13 @@ impl Rounds {
             assert_eq!(one.differences(&two), [""; 0], "both nodes show the same");
             self.ledger.settle(&one);
         }));
-        if settled.is_err() {
+        if let Err(panic) = settled {
             println!("{when}: {}", self.ledger.summary());
             for node in NODES {
                 println!("{node}: {}", log(&self.scratch, node));
             }
-            println!("{}", on_disks(&self.scratch));
-            panic!("{when}: see above");
+            println!("{}", on_disks(&self.scratch, &said_by(&*panic)));
+            std::panic::resume_unwind(panic);
         }
     }
 
@@ -186,21 +202,37 @@ impl Rounds {
     }
 }
 
-/// What the disks have, with the marks of files and directories, as far as the machine can show them.
-fn on_disks(scratch: &Scratch) -> String {
-    let tiers = NODES.map(|node| scratch.path(&format!("{node}-tiers")));
-    let shown = Command::new("getfattr").args(["-RPdm", "user.halocline"]).args(tiers).output();
-    shown.map_or_else(
-        |error| error.to_string(),
-        |shown| String::from_utf8_lossy(&shown.stdout).into_owned(),
-    )
+/// What a panic said.
+pub(crate) fn said_by(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
+}
+
+/// What the disks have of what is named in a message, with the marks of files and directories, as far as the machine can show them.
+fn on_disks(scratch: &Scratch, message: &str) -> String {
+    let shown = Command::new("getfattr")
+        .args(["-LRdm", "user.halocline"])
+        .args(NODES.map(|node| format!("{node}-tiers")))
+        .current_dir(scratch.root())
+        .output();
+    let shown = match shown {
+        Ok(shown) => String::from_utf8_lossy(&shown.stdout).into_owned(),
+        Err(error) => return error.to_string(),
+    };
+    // As in `f12.345`.
+    let named: Vec<&str> = message
+        .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.')
+        .filter(|word| word.contains('.'))
+        .collect();
+    let is_meant = |entry: &&str| named.iter().any(|name| entry.contains(name));
+    shown.split("\n\n").filter(is_meant).collect::<Vec<_>>().join("\n")
 }
 
 /// Each program has changes acknowledged again.
 fn wait_until_all_go_on(done: &[AtomicU64], is_over: &AtomicBool) {
     let now = || -> Vec<u64> { done.iter().map(|done| done.load(Ordering::SeqCst)).collect() };
     let before = now();
-    within(LONGEST, "all programs go on", || {
+    eventually("that all programs go on", || {
         is_over.load(Ordering::SeqCst)
             || now().iter().zip(&before).all(|(now, before)| *now >= before + GOES_ON)
     });
@@ -229,7 +261,7 @@ impl Faults<'_> {
             if unmounted.status.success() || said(&unmounted).contains("not on a halocline mount") {
                 return;
             }
-            assert!(begun.elapsed() < LONGEST, "{node}: {}", said(&unmounted));
+            assert!(begun.elapsed() < WAIT_LIMIT, "{node}: {}", said(&unmounted));
             thread::sleep(PAUSE);
         }
     }
@@ -242,24 +274,20 @@ impl Faults<'_> {
 
     /// Has the names checked and put in order, when the leases of the dead are over.
     fn repair(&self) {
-        within(LONGEST, "no node lives", || {
+        let begun = Instant::now();
+        let repaired = loop {
             let repaired = self.fsck(&["--repair"]);
-            assert!(
-                repaired.status.success() || said(&repaired).contains("uses the tier"),
-                "{}{}",
-                said(&repaired),
-                String::from_utf8_lossy(&repaired.stdout)
-            );
-            println!("repaired: {}", String::from_utf8_lossy(&repaired.stdout));
-            repaired.status.success()
-        });
+            if repaired.status.success() {
+                break repaired;
+            }
+            let is_used = said(&repaired).contains("uses the tier");
+            let all = [said(&repaired), written(&repaired)].concat();
+            assert!(is_used && begun.elapsed() < WAIT_LIMIT, "a repair: {all}");
+            thread::sleep(BETWEEN_REPAIRS);
+        };
+        println!("repaired: {}", written(&repaired));
         let again = self.fsck(&[]);
-        assert!(
-            again.status.success(),
-            "after a repair: {}{}",
-            said(&again),
-            String::from_utf8_lossy(&again.stdout)
-        );
+        assert!(again.status.success(), "after a repair: {}{}", said(&again), written(&again));
     }
 
     /// `kill -9` of a node's process.
@@ -346,7 +374,8 @@ impl Program<'_> {
                 for node in NODES {
                     println!("{node}: {}", log(self.scratch, node));
                 }
-                panic!("{}: {error}; {:#?}", self.node, self.ledger.errors());
+                println!("not answered: {:#?}", self.ledger.errors());
+                panic!("a program on node {}: {error}", self.node);
             }
             // What is tried in vain is not known afterwards, so nothing is until it works again.
             while !is_over.load(Ordering::SeqCst) && !self.works(&mount) {

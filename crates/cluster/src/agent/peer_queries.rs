@@ -1,64 +1,29 @@
 //! Messages between nodes about what their caches have: a question, and its answer.
 //!
 //! They go through the store, whose messages cannot be older than what they answer: an answer has the number of its
-//! question, which was made after this node had its token. What is read is bounded and checked before it is used.
+//! question, which was made after this node had its token. What is read is bounded and checked before it is used ([`message`]).
+
+pub(crate) mod message;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use halocline_api::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
-use halocline_cache::coherence::{
-    ANSWER_LIMIT, BLOCK, Blocks, Cached, PeerCache, SharedFile, Want,
-};
-use halocline_model::layout::{CacheGeometry, Layout, Placement};
+use halocline_cache::coherence::{ANSWER_LIMIT, Cached, PeerCache, SharedFile, Want};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{REGION, Session};
 use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
 
 use super::Shared;
 use super::file::end_unseen;
 use crate::registry::Entry;
+use message::{CachedText, Message, read};
 
-/// The most bytes of a message: a whole region in single blocks.
-const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// The most sessions whose caches are remembered.
 const PEERS_MAX: usize = 4096;
 /// How long a session that did not answer is not asked again.
 const SILENT_FOR: Duration = Duration::from_secs(10);
-
-/// What nodes write to each other.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-enum Message {
-    /// Which bytes of a file are clean on your cache?
-    Question { number: u64, from: Session, inode: u64, born_ns: i64, range: ByteRange },
-    /// These; some that I cannot state just now may be missing, unless `is_all` is set.
-    Answer { number: u64, cached: CachedText, is_all: bool },
-}
-
-/// The form in which [`Cached`] is sent.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CachedText {
-    servers: u32,
-    stripe: u64,
-    groups: u32,
-    blocks: Vec<BlocksText>,
-}
-
-/// The form in which [`Blocks`] are sent.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BlocksText {
-    file: u64,
-    layout: Layout,
-    group: u16,
-    first: u64,
-    sums: Vec<u32>,
-}
 
 /// The questions of this node, and the nodes that it asks.
 #[derive(Debug, Default)]
@@ -264,59 +229,6 @@ impl PeerQueries {
     }
 }
 
-fn read(bytes: &[u8]) -> Option<Message> {
-    if bytes.len() > MESSAGE_BYTES_MAX {
-        return None;
-    }
-    serde_json::from_slice(bytes).ok()
-}
-
-impl CachedText {
-    fn nothing() -> Self {
-        Self { servers: 1, stripe: 1, groups: 0, blocks: Vec::new() }
-    }
-
-    fn of(cached: &Cached) -> Self {
-        let Cached { geometry, blocks } = cached;
-        let text = |blocks: &Blocks| {
-            let Blocks { file, placement: Placement { layout, group }, first, sums } = blocks;
-            let (file, layout, group, first) = (*file, *layout, *group, *first);
-            BlocksText { file, layout, group, first, sums: sums.clone() }
-        };
-        Self {
-            servers: geometry.servers(),
-            stripe: geometry.stripe(),
-            groups: geometry.groups().unwrap_or(0),
-            blocks: blocks.iter().map(text).collect(),
-        }
-    }
-
-    /// The statement, if a cache can have this form.
-    fn checked(self) -> Option<Cached> {
-        let Self { servers, stripe, groups, blocks } = self;
-        if !(1..=SERVERS_MAX).contains(&servers) || !(1..=STRIPE_BYTES_MAX).contains(&stripe) {
-            return None;
-        }
-        let geometry = CacheGeometry::new(servers, stripe, groups);
-        let mut end = 0;
-        let mut all = Vec::with_capacity(blocks.len());
-        for BlocksText { file, layout, group, first, sums } in blocks {
-            let placement = Placement { layout, group };
-            let blocks_end = first.checked_add(sums.len() as u64)?;
-            let is_sound = first >= end
-                && !sums.is_empty()
-                && blocks_end <= u64::MAX / BLOCK
-                && geometry.has(placement);
-            if !is_sound {
-                return None;
-            }
-            end = blocks_end;
-            all.push(Blocks { file, placement, first, sums });
-        }
-        Some(Cached { geometry, blocks: all })
-    }
-}
-
 /// Where the cache of a session is reached according to a pattern.
 fn place(pattern: &str, entry: Entry) -> Option<PeerCache> {
     let Entry { node, cache, cache_id, .. } = entry;
@@ -354,36 +266,5 @@ mod tests {
         }
         assert_eq!(dir("{cache}", "n1", "ssd"), None);
         assert_eq!(dir("ssd", "n1", "/ssd"), None);
-    }
-
-    #[test]
-    fn messages_that_cannot_be_right_are_not_believed() {
-        let placement = Placement { layout: Layout::OneDh, group: 0 };
-        let blocks =
-            |first, count: usize| Blocks { file: 7, placement, first, sums: vec![1; count] };
-        let geometry = CacheGeometry::new(4, 65_536, 2);
-        let cached = Cached { geometry, blocks: vec![blocks(0, 3), blocks(3, 1)] };
-        assert_eq!(CachedText::of(&cached).checked(), Some(cached.clone()));
-        let with = |change: &dyn Fn(&mut CachedText)| {
-            let mut text = CachedText::of(&cached);
-            change(&mut text);
-            text.checked()
-        };
-        assert_eq!(with(&|text| text.servers = 0), None);
-        assert_eq!(with(&|text| text.servers = u32::MAX), None);
-        assert_eq!(with(&|text| text.stripe = 0), None);
-        assert_eq!(with(&|text| text.blocks[1].first = 2), None, "they overlap");
-        assert_eq!(with(&|text| text.blocks[1].first = u64::MAX), None);
-        assert_eq!(with(&|text| text.blocks[0].sums.clear()), None);
-        assert_eq!(
-            with(&|text| {
-                text.blocks[0].layout = Layout::OneDv;
-                text.blocks[0].group = 4;
-            }),
-            None,
-            "a server that it has not"
-        );
-        assert!(read(b"{\"Answer\":{}}").is_none());
-        assert!(read(&vec![b' '; MESSAGE_BYTES_MAX + 1]).is_none());
     }
 }

@@ -40,7 +40,7 @@ pub struct Location {
 }
 
 /// The most sessions of which it is known that they have a file open.
-pub const OPENS_MAX: usize = 16;
+pub(crate) const OPENS_MAX: usize = 16;
 
 /// A session that has a file open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -13,17 +13,17 @@ use super::attributes::{Attributes, Kind, Location, OPENS_MAX, Open, RelativePat
 use super::{NamesError, Result};
 
 /// The longest form of attributes: extended attributes of 64 KiB as Linux has them, and the rest.
-pub const ATTRIBUTES_BYTES_MAX: usize = (64 << 10) + (8 << 10);
+pub(crate) const ATTRIBUTES_BYTES_MAX: usize = (64 << 10) + (8 << 10);
 /// The longest form of an entry or of links.
 pub(super) const VALUE_BYTES_MAX: usize = ATTRIBUTES_BYTES_MAX + 64;
 /// The longest target of a symbolic link.
 pub const TARGET_BYTES_MAX: usize = 4095;
 /// The longest name of a node.
-pub const NODE_BYTES_MAX: usize = 255;
+pub(crate) const NODE_BYTES_MAX: usize = 255;
 /// The longest name of an extended attribute, as Linux has it.
-pub const XATTR_NAME_BYTES_MAX: usize = 255;
+pub(crate) const XATTR_NAME_BYTES_MAX: usize = 255;
 /// The longest value of an extended attribute, as Linux has it.
-pub const XATTR_BYTES_MAX: usize = 64 << 10;
+pub(crate) const XATTR_BYTES_MAX: usize = 64 << 10;
 /// The most shards that one operation locks.
 const LOCKED_MAX: usize = 8;
 /// The form of attributes. In the first one, bytes lay in a numbered object; no mount wrote it.

@@ -5,7 +5,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use halocline_api::config::Config;
 use halocline_cache::Decorations;
@@ -14,6 +13,7 @@ use halocline_fuse::transport::uring;
 use halocline_fuse::{MountOptions, Transport, mount};
 use halocline_model::request::ByteRange;
 use halocline_storage::device::{Device, ServerFile, Space};
+use halocline_testkit::waiting::WAIT_LIMIT;
 use halocline_vfs::Allocate;
 
 use crate::harness::{errno, reason_to_skip, skip};
@@ -89,7 +89,7 @@ fn panics_are_answered(transport: Transport) {
         file.read_exact_at(&mut bytes, 0).expect("read");
         let _ = told.send(bytes == [7; 4096]);
     });
-    let right = done.recv_timeout(Duration::from_mins(1));
+    let right = done.recv_timeout(WAIT_LIMIT);
     drop(session);
     assert_eq!(right, Ok(true), "a request was not answered");
 }

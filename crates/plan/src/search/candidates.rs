@@ -14,14 +14,15 @@ const WIDTH_MAX: u64 = 1 << 32;
 /// The narrowest, in bytes, unless requests are shorter: each change of server has a cost that replays do not include.
 const WIDTH_MIN: u64 = 4096;
 
-/// The narrowest for requests of `size` bytes.
-fn width_min(size: u64) -> u64 {
-    WIDTH_MIN.min(size).max(STRIPE_BYTES_MIN)
-}
 /// Limit of the similar widths: with hundreds of classes, there are millions of pairs that could change.
 const NEIGHBOURS: usize = 1024;
 /// Limit of the splits of a request.
 const SPLITS: u64 = 64;
+
+/// The narrowest for requests of `size` bytes.
+fn width_min(size: u64) -> u64 {
+    WIDTH_MIN.min(size).max(STRIPE_BYTES_MIN)
+}
 
 /// The unit by which requests of `size` bytes may be cut.
 fn unit(size: u64) -> u64 {

@@ -7,15 +7,15 @@ use halocline_os::error::Result;
 
 /// A directory on the way from the root to another one; the root itself is no step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirectoryStep {
+pub(crate) struct DirectoryStep {
     /// Its number.
-    pub number: u64,
+    pub(crate) number: u64,
     /// Its name in the directory before.
-    pub name: Name,
+    pub(crate) name: Name,
 }
 
 /// Says where directories are in the store.
-pub trait Directories: Debug + Send + Sync {
+pub(crate) trait Directories: Debug + Send + Sync {
     /// The steps from the root to the directory with a number, it included. They may be wrong by the time of the answer.
     ///
     /// # Errors

@@ -3,6 +3,9 @@
 //! Whoever owns a file may write there anything: what is read here is a claim. What must hold: a claim never opens,
 //! changes or removes something else than the file or directory that has it.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -27,11 +30,63 @@ pub(crate) const ARRIVING: &str = "user.halocline.arriving";
 /// Where the old copy is by which the new one came, until that is removed: `TIER/BASE/NODE/PATH`, without a node on the shared disk.
 const FROM: &str = "user.halocline.from";
 
+/// While a rename takes or exchanges the name of another file: which name becomes which, and what tells that it has.
+const RENAMING: &str = "user.halocline.renaming";
+
+/// A name of a file, in the directory with a number.
+pub(crate) type NameIn = (u64, Name);
+
+/// A rename that changes the names of two files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TwoNames {
+    /// Whether the other file gets the old name.
+    pub(crate) is_exchange: bool,
+    pub(crate) from: NameIn,
+    pub(crate) to: NameIn,
+}
+
+/// Notes a rename on one of its files.
+pub(crate) fn set_renaming(fd: &impl AsFd, renaming: &TwoNames) -> Result<()> {
+    let TwoNames { is_exchange, from, to } = renaming;
+    let kind = if *is_exchange { &b"exchange/"[..] } else { b"replace/" };
+    let [from, to] = [from, to].map(|(directory, name)| value(*directory, name));
+    xattr::set_on(fd, OsStr::new(RENAMING), &[kind, &from, b"/", &to].concat(), 0)
+}
+
+/// The rename that is noted on a file.
+pub(crate) fn renaming(fd: &impl AsFd) -> Option<TwoNames> {
+    let found = xattr::get_on(fd, OsStr::new(RENAMING)).ok()?;
+    let mut parts = found.split(|byte| *byte == b'/');
+    let is_exchange = match parts.next()? {
+        b"exchange" => true,
+        b"replace" => false,
+        _ => return None,
+    };
+    let (from, to) = (parse_name(parts.next()?)?, parse_name(parts.next()?)?);
+    parts.next().is_none().then_some(TwoNames { is_exchange, from, to })
+}
+
+/// The rename is over.
+pub(crate) fn clear_renaming(fd: &impl AsFd) -> Result<()> {
+    clear(fd, RENAMING)
+}
+
+/// A rename that was noted and is not the one that gives a file this name was not finished, and is over now.
+pub(crate) fn clear_other_renaming(fd: &impl AsFd, to: &[NameIn]) -> Result<()> {
+    match renaming(fd) {
+        Some(renaming) if !to.contains(&renaming.to) => clear_renaming(fd),
+        _ => Ok(()),
+    }
+}
+
 /// A number that something has, if it has one.
 pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
-    let value = xattr::get_on(fd, OsStr::new(what)).ok()?;
-    let text = std::str::from_utf8(&value).ok()?;
-    // One form for each number.
+    parse_number(&xattr::get_on(fd, OsStr::new(what)).ok()?)
+}
+
+/// A number as it is written, which has one form: two could not both be taken away by the same name.
+fn parse_number(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|_| is_plain)
 }
@@ -43,14 +98,20 @@ pub(crate) fn set_number(fd: &impl AsFd, what: &str, number: u64) -> Result<()> 
 
 /// Notes on the new copy of a file where its old one is.
 pub(crate) fn set_from(fd: &impl AsFd, from: &Location) -> Result<()> {
-    let Location { node, tier, base, path } = from;
+    xattr::set_on(fd, OsStr::new(FROM), &from_value(from), 0)
+}
+
+fn from_value(Location { node, tier, base, path }: &Location) -> Vec<u8> {
     let begin = format!("{tier}/{base}/{}/", node.as_deref().unwrap_or_default());
-    xattr::set_on(fd, OsStr::new(FROM), &[begin.as_bytes(), path.as_bytes()].concat(), 0)
+    [begin.as_bytes(), path.as_bytes()].concat()
 }
 
 /// Where the old copy of a file may be.
 pub(crate) fn from(fd: &impl AsFd) -> Option<Location> {
-    let value = xattr::get_on(fd, OsStr::new(FROM)).ok()?;
+    parse_from(&xattr::get_on(fd, OsStr::new(FROM)).ok()?)
+}
+
+fn parse_from(value: &[u8]) -> Option<Location> {
     let mut parts = value.splitn(4, |byte| *byte == b'/');
     let mut text = || std::str::from_utf8(parts.next()?).ok();
     let (tier, base, node) = (text()?.parse().ok()?, text()?.parse().ok()?, text()?);
@@ -119,7 +180,7 @@ pub(crate) fn names(fd: &impl AsFd) -> Vec<(u64, Name)> {
 
 fn parse_name(value: &[u8]) -> Option<(u64, Name)> {
     let colon = value.iter().position(|byte| *byte == b':')?;
-    let number = std::str::from_utf8(&value[..colon]).ok()?.parse().ok()?;
+    let number = parse_number(&value[..colon])?;
     let name = &value[colon + 1..];
     let is_name = !matches!(name, b"" | b"." | b"..")
         && name.len() <= NAME_BYTES_MAX
@@ -178,6 +239,27 @@ mod tests {
     }
 
     #[test]
+    fn a_rename_of_two_files_is_noted_until_one_of_them_is_renamed_otherwise() {
+        let scratch = tempfile::tempfile().unwrap();
+        assert_eq!(renaming(&scratch), None);
+        let [from, to] = [(7, Name::from(&b"a\xff:~"[..])), (1, Name::from("b"))];
+        for is_exchange in [false, true] {
+            let noted = TwoNames { is_exchange, from: from.clone(), to: to.clone() };
+            set_renaming(&scratch, &noted).unwrap();
+            clear_other_renaming(&scratch, std::slice::from_ref(&to)).unwrap();
+            assert_eq!(renaming(&scratch), Some(noted));
+        }
+        clear_other_renaming(&scratch, std::slice::from_ref(&from)).unwrap();
+        assert_eq!(renaming(&scratch), None);
+        for wrong in
+            ["", "exchange", "replace/1:a", "replace/1:a/b", "x/1:a/1:b", "replace/1:a/1:b/"]
+        {
+            xattr::set_on(&scratch, OsStr::new(RENAMING), wrong.as_bytes(), 0).unwrap();
+            assert_eq!(renaming(&scratch), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn what_others_wrote_is_no_number_and_no_name() {
         let scratch = tempfile::tempfile().unwrap();
         for wrong in ["", "0", "07", "+7", "7 ", "18446744073709551616", "x"] {
@@ -189,10 +271,13 @@ mod tests {
         let odd = Name::from(&b"a\xff\n:~"[..]);
         set_names(&scratch, &[(7, odd.clone()), (8, Name::from("b"))]).unwrap();
         assert_eq!(names(&scratch), [(7, odd), (8, Name::from("b"))]);
-        for wrong in ["", "7:../a", "7:", ":a", "a", "7:..", "7:a\0"] {
+        for wrong in ["", "7:../a", "7:", ":a", "a", "7:..", "7:a\0", "07:a", "+7:a"] {
             assert_eq!(parse_name(wrong.as_bytes()), None, "{wrong:?}");
         }
-        // One that stands elsewhere than where we look for it could not be taken away.
+        // One that stands elsewhere than where we look for it could not be taken away, nor one in another form.
+        for other in ["07:a", "+8:b"].map(str::as_bytes) {
+            xattr::set_on(&scratch, &attribute(other), other, 0).unwrap();
+        }
         let elsewhere = [NAME, b"0123456789abcdef"].concat();
         xattr::set_on(&scratch, OsStr::from_bytes(&elsewhere), b"9:c", 0).unwrap();
         assert_eq!(names(&scratch).len(), 2);

@@ -6,11 +6,11 @@
 //! file that was removed since, or is to be. It says where the old one is, for whoever removes the file before that is gone.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
@@ -112,7 +112,9 @@ impl Places {
         })();
         let path = copied.inspect_err(|_| tree.drop_temporary(&fresh))?;
         let place = self.place(tier, directory, &path)?;
-        let synced = self.sync_name(tree, &to, &path);
+        // A second time: its list of names may have been set when it was named.
+        let synced =
+            tree.step("syncing a copy", || fsync(&to)).and_then(|()| tree.sync_above(&path));
         if let Err(error) = synced {
             self.remove(&place, inode)?;
             return Err(error);
@@ -120,16 +122,10 @@ impl Places {
         Ok(Arrived { file: to, place })
     }
 
-    /// A second sync of the file: its list of names may have been set when it was named.
-    fn sync_name(&self, tree: &Tree, to: &File, path: &RelativePath) -> Result<()> {
-        debug_assert!(!self.node.is_empty());
-        tree.step("syncing a copy", || fsync(to))?;
-        tree.sync_above(path)
-    }
-
     /// The store has the new place: the mark of the new copy goes, and then the old one.
     pub(crate) fn end_move(&self, from: &Place, to: &Arrived, inode: u64) -> Result<()> {
-        let tree = self.shared_tree();
+        // All trees have the same steps.
+        let tree = &self.shared.tree;
         tree.step("taking the mark of a move away", || marks::clear(&to.file, marks::ARRIVING))?;
         tree.step("syncing a copy", || fsync(&to.file))?;
         let removed = self.find(from, inode, |tree, _, path| {
@@ -141,6 +137,20 @@ impl Places {
             other => other?,
         }
         tree.step("taking the mark of a move away", || marks::clear_from(&to.file))
+    }
+
+    /// Notes on a file, before the disks follow, that a rename of two files has given it another name: names that are built again then are
+    /// those of before or after it. Answered is the file, for [`marks::clear_renaming`].
+    pub(crate) fn note_renaming(
+        &self,
+        place: &Place,
+        inode: u64,
+        renaming: &marks::TwoNames,
+    ) -> Result<OwnedFd> {
+        self.find(place, inode, |tree, fd, _| {
+            tree.step("noting a rename of two files", || marks::set_renaming(&fd, renaming))?;
+            Ok(fd)
+        })
     }
 
     /// Removes a file that lost its last name, and the copy by which it came here, if whoever moved it left that. It is no error if it is

@@ -24,6 +24,8 @@ const TIER: &str = "tier";
 const NODES: &str = "nodes";
 /// The most bytes of either.
 const BYTES_MAX: u64 = 1024;
+/// The longest name of a node: files have it with something before it.
+const NODE_BYTES_MAX: usize = 200;
 /// Where a pattern has the node's name.
 const PATTERN: &str = "{node}";
 
@@ -39,7 +41,7 @@ pub(crate) struct Peers {
 pub(crate) fn check_node(node: &str) -> Result<()> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let is_name = node.bytes().all(is_good) && !node.starts_with('.') && !node.is_empty();
-    if is_name && node.len() <= 255 {
+    if is_name && node.len() <= NODE_BYTES_MAX {
         return Ok(());
     }
     Err(Error::invalid(
@@ -128,7 +130,7 @@ fn other(path: &Path, found: &str, node: &str) -> Error {
     } else {
         format!("{}: this SSD is that of node {whose}, not of {node}", path.display())
     };
-    Error::Cluster { what, remedy: "give the right --node, --peers or ROOT".to_owned() }
+    Error::Unreached { what, remedy: "give the right --node, --peers or ROOT".to_owned() }
 }
 
 impl Peers {
@@ -149,17 +151,17 @@ impl Peers {
     /// The SSD of a node.
     ///
     /// # Errors
-    /// [`Error::Cluster`] if it is not reached, or is another one's.
+    /// [`Error::Unreached`] if it is not reached, or is another one's.
     pub(crate) fn tree(&self, node: &str) -> Result<Tree> {
         check_node(node)?;
         let Some(pattern) = &self.pattern else {
-            return Err(Error::Cluster {
+            return Err(Error::Unreached {
                 what: format!("the file lies on the SSD of node {node}, which is not reached here"),
                 remedy: "mount with --peers '/cluster/{node}/ssd'".to_owned(),
             });
         };
         let path = PathBuf::from(pattern.replace(PATTERN, node));
-        let unreached = |why: String| Error::Cluster {
+        let unreached = |why: String| Error::Unreached {
             what: format!("the SSD of node {node} is not reached at {}: {why}", path.display()),
             remedy: "start that node, or mount its SSD there; other nodes' files are not concerned"
                 .to_owned(),

@@ -7,36 +7,34 @@
 //! - Notes are taken away by whoever made them, once the disk has had the directory where the store has it. Who changes the store after
 //!   that has noted what the store had before, which is where the directory is.
 
+mod links_and_devices;
 mod notes;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use halocline_cluster::names::attributes::RelativePath;
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::beneath;
+use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
-use halocline_os::private::PrivateDir;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, mknodat, openat, statat,
-    symlinkat, unlinkat,
-};
+use rustix::fs::{AtFlags, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::tree::{FoundDirectory, Tree, candidates, kind};
+use super::tree::{FoundDirectory, Owner, Tree, candidates};
 use super::{Directories, DirectoryStep, marks};
 use notes::{Noted, Notes};
 
 pub(crate) use notes::Position;
-pub use notes::RenameNotes;
+pub(crate) use notes::RenameNotes;
+#[cfg(any(test, fuzzing))]
+pub(crate) use notes::fuzzing;
 
 /// The most paths of directories that are remembered.
 const REMEMBERED_MAX: usize = 1 << 16;
@@ -58,14 +56,21 @@ pub(crate) struct SharedDisk {
     pub(crate) tree: Tree,
     notes: Notes,
     directories: Arc<dyn Directories>,
+    clock: Clock,
     /// Where directories were seen last. What is here may be wrong: the number is compared at each use.
     remembered: Mutex<FxHashMap<u64, RelativePath>>,
 }
 
 impl SharedDisk {
-    pub(crate) fn new(tree: Tree, node: &str, directories: Arc<dyn Directories>) -> Result<Self> {
+    pub(crate) fn new(
+        tree: Tree,
+        node: &str,
+        directories: Arc<dyn Directories>,
+        clock: &Clock,
+    ) -> Result<Self> {
         let notes = Notes::new(&tree, node)?;
-        Ok(Self { tree, notes, directories, remembered: Mutex::default() })
+        let (clock, remembered) = (clock.clone(), Mutex::default());
+        Ok(Self { tree, notes, directories, clock, remembered })
     }
 
     /// The directory with a number. `near` are the steps to it, if the caller knows some.
@@ -86,7 +91,7 @@ impl SharedDisk {
         // Others may rename it, or one above, again and again meanwhile.
         for again in 0..TRIES {
             if let Some(slow) = again.checked_sub(AT_ONCE) {
-                thread::sleep(PAUSE.saturating_mul(1 << slow.min(16)).min(PAUSE_MAX));
+                self.clock.sleep(PAUSE.saturating_mul(1 << slow.min(16)).min(PAUSE_MAX));
             }
             let steps = self.directories.steps(number)?;
             if let Some(found) = self.look(number, Some(&steps))? {
@@ -97,7 +102,7 @@ impl SharedDisk {
                 return Ok(found);
             }
         }
-        Err(Error::Cluster {
+        Err(Error::Unreached {
             what: format!(
                 "{}: directory {number} of the store is not on the shared disk",
                 self.tree.path.display()
@@ -204,7 +209,7 @@ impl SharedDisk {
         &self,
         near: &[DirectoryStep],
         step: &DirectoryStep,
-        owner: super::tree::Owner,
+        owner: Owner,
     ) -> Result<()> {
         let number = near.last().map_or(ROOT.0, |step| step.number);
         let above = self.find(number, Some(near))?;
@@ -397,86 +402,6 @@ impl SharedDisk {
         Ok(are_there)
     }
 
-    /// Makes a symbolic link.
-    pub(crate) fn make_link(
-        &self,
-        near: &[DirectoryStep],
-        name: (&Name, u64),
-        target: &OsStr,
-        owner: (u32, u32),
-    ) -> Result<()> {
-        self.make_other(near, name, |dir, fresh| {
-            symlinkat(target, dir, fresh)?;
-            own_other(dir, fresh, owner)
-        })
-    }
-
-    /// Makes a pipe, socket or device; `mode` has its kind.
-    pub(crate) fn make_special(
-        &self,
-        near: &[DirectoryStep],
-        name: (&Name, u64),
-        (mode, uid, gid, device): (u32, u32, u32, u64),
-    ) -> Result<()> {
-        self.make_other(near, name, |dir, fresh| {
-            let bits = Mode::from_raw_mode(mode & 0o7777);
-            mknodat(dir, fresh, FileType::from_raw_mode(mode), bits, device)?;
-            own_other(dir, fresh, (uid, gid))?;
-            // `mknod` leaves out what the umask says.
-            Ok(chmodat(dir, fresh, bits, AtFlags::empty())?)
-        })
-    }
-
-    /// Makes a symbolic link, pipe, socket or device by `make`, which gets the directory and name of a temporary file. What
-    /// has the name goes, unless it is a file or directory, which have numbers; then it gets the other name.
-    fn make_other(
-        &self,
-        near: &[DirectoryStep],
-        (name, inode): (&Name, u64),
-        make: impl FnOnce(&PrivateDir, &str) -> Result<()>,
-    ) -> Result<()> {
-        let number = near.last().map_or(ROOT.0, |step| step.number);
-        let above = self.find(number, Some(near))?;
-        let fresh = super::tree::fresh("o", inode);
-        self.tree.step("making a link or device", || make(&self.tree.tmp, &fresh))?;
-        let mut named = Err(Errno::EXIST.into());
-        for name in candidates(name, inode) {
-            self.remove_other_at(&above, &name)?;
-            named = self.tree.settle_other(&fresh, &above, &name);
-            if !named.as_ref().is_err_and(|error| error.errno() == libc::EEXIST) {
-                break;
-            }
-        }
-        named.inspect_err(|_| {
-            let _gone = unlinkat(&self.tree.tmp, &fresh, AtFlags::empty());
-        })
-    }
-
-    /// Removes a symbolic link, pipe, socket or device; nothing else, and it is no error if it is gone.
-    pub(crate) fn remove_other(
-        &self,
-        near: &[DirectoryStep],
-        (name, inode): (&Name, u64),
-    ) -> Result<()> {
-        let number = near.last().map_or(ROOT.0, |step| step.number);
-        let above = self.find(number, Some(near))?;
-        for name in candidates(name, inode) {
-            self.remove_other_at(&above, &name)?;
-        }
-        Ok(())
-    }
-
-    fn remove_other_at(&self, above: &FoundDirectory, name: &Name) -> Result<()> {
-        let path = super::tree::below(above.1.as_ref(), name)?;
-        match kind(above, name)? {
-            None | Some(libc::S_IFREG | libc::S_IFDIR) => Ok(()),
-            Some(_) => match self.tree.unlink(&path, AtFlags::empty()) {
-                Err(error) if error.errno() == libc::ENOENT => Ok(()),
-                other => other,
-            },
-        }
-    }
-
     /// A directory's descriptor and the number that it has on the disk.
     pub(crate) fn descriptor(&self, number: u64) -> Result<OwnedFd> {
         let (fd, _) = self.find(number, None)?;
@@ -487,13 +412,4 @@ impl SharedDisk {
 
 fn relative(path: &Path) -> Option<RelativePath> {
     RelativePath::new(path.as_os_str().as_bytes())
-}
-
-fn own_other(dir: &impl AsFd, name: &str, (uid, gid): (u32, u32)) -> Result<()> {
-    let now = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    if (now.st_uid, now.st_gid) == (uid, gid) {
-        return Ok(());
-    }
-    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-    Ok(chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use halocline_os::error::Result;
 
 /// Is told of each step. It may fail one, which is then not made, or unwind, as if the process had died there.
-pub trait Watcher: Debug + Send + Sync {
+pub(crate) trait Watcher: Debug + Send + Sync {
     /// Before a step.
     ///
     /// # Errors

@@ -58,7 +58,7 @@ impl Disks {
 
     fn try_node(&self, node: &str) -> Result<Places> {
         let peers = format!("{}/{{node}}/ssd", self.scratch.path().display());
-        Places::open(&self.at(node), node, Some(&peers), self.table.clone())
+        Places::open(&self.at(node), node, Some(&peers), self.table.clone(), &Clock::MACHINE, None)
     }
 
     fn node(&self, node: &str) -> Places {
@@ -142,11 +142,12 @@ fn a_renamed_file_has_both_places_until_the_first_is_removed() {
     // By another node, through its peers' directory.
     let new = two.link(&place, 7, &to, &name("g")).unwrap();
     assert_eq!((new.node.as_deref(), new.path.as_bytes()), (Some("n1"), &b"b/g~7"[..]));
-    two.listed_names().set(&new, 7, &[(6, name("g"))]).unwrap();
+    let fd = one.open_file(&new, 7, OFlags::RDONLY).unwrap();
+    assert_eq!(marks::names(&fd), [(6, name("g"))], "before anybody lists it");
+    two.listed_names().change(&new, 7, (&[(6, name("g"))], &[(5, name("f"))])).unwrap();
     two.remove(&place, 7).unwrap();
     assert_eq!(read(&one, &new, 7).unwrap(), "f 7");
-    let fd = one.open_file(&new, 7, OFlags::RDONLY).unwrap();
-    assert_eq!(marks::names(&fd), [(6, name("g"))]);
+    assert_eq!(marks::names(&fd), [(6, name("g"))], "the name of its place is not its own");
     let again = one.link(&new, 7, &from, &name("f")).unwrap();
     one.listed_names().set(&again, 7, &[(5, name("f"))]).unwrap();
     assert_eq!(marks::names(&fd), [], "its place says it");
@@ -268,11 +269,18 @@ fn only_the_right_ssd_is_used_and_a_node_that_is_away_is_named() {
     assert_eq!(two.stat(&place, 7).unwrap_err().errno(), libc::EIO);
     assert_eq!(fs::read_dir(disks.at("n1/ssd")).unwrap().count(), 0);
     fs::write(disks.at("n3/ssd/.halocline/node"), "n1\nanother\n").unwrap();
-    let error = Places::open(&disks.at("n3"), "n1", None, disks.table.clone()).unwrap_err();
+    let error =
+        Places::open(&disks.at("n3"), "n1", None, disks.table.clone(), &Clock::MACHINE, None)
+            .unwrap_err();
     assert!(error.to_string().contains("another tier"), "{error}");
-    let alone = Places::open(&disks.at("n2"), "n2", None, disks.table.clone()).unwrap();
+    let alone =
+        Places::open(&disks.at("n2"), "n2", None, disks.table.clone(), &Clock::MACHINE, None)
+            .unwrap();
     assert!(alone.stat(&place, 7).unwrap_err().to_string().contains("--peers"));
-    assert!(Places::open(&disks.at("n2"), "../n2", None, disks.table.clone()).is_err());
+    assert!(
+        Places::open(&disks.at("n2"), "../n2", None, disks.table.clone(), &Clock::MACHINE, None)
+            .is_err()
+    );
 }
 
 #[test]

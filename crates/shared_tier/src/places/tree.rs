@@ -2,7 +2,6 @@
 //!
 //! What must hold: nothing is found through a symbolic link, and no directory is taken for one with another number.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -27,6 +26,7 @@ use rustix::io::Errno;
 use super::DirectoryStep;
 use super::marks;
 use super::steps::Steps;
+use crate::entry_names::os;
 
 /// A directory that was found, and its path from the root; `None` for the root itself.
 pub(crate) type FoundDirectory = (OwnedFd, Option<RelativePath>);
@@ -57,10 +57,6 @@ pub(crate) fn candidates(name: &Name, number: u64) -> [Name; 2] {
     let name_bytes = name.as_bytes();
     let kept = &name_bytes[..name_bytes.len().min(NAME_BYTES_MAX - suffix.len())];
     [name.clone(), Name::from([kept, suffix.as_bytes()].concat().as_slice())]
-}
-
-pub(crate) fn os(name: &Name) -> &OsStr {
-    OsStr::from_bytes(name.as_bytes())
 }
 
 /// The path by which a descriptor can be opened again.
@@ -368,24 +364,31 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives an open file a second place.
+    /// Gives an open file a second place. Where that does not have the name, the name is listed first, as when a file is made: a
+    /// file of which none is listed has that of its place.
     pub(crate) fn link(
         &self,
         fd: &OwnedFd,
         above: &FoundDirectory,
-        name: &Name,
+        (directory, name): (u64, &Name),
         inode: u64,
     ) -> Result<RelativePath> {
-        for name in candidates(name, inode) {
-            let path = below(above.1.as_ref(), &name)?;
-            // By the descriptor: a name could lead to another file by now.
-            let link = || linkat(CWD, proc_path(fd), &above.0, os(&name), AtFlags::SYMLINK_FOLLOW);
-            match self.step("linking a file", link) {
-                Err(error) if error.errno() == libc::EEXIST => {}
-                linked => return linked.map(|()| path),
-            }
+        let [plain, numbered] = candidates(name, inode);
+        // By the descriptor: a name could lead to another file by now.
+        let link =
+            |name: &Name| linkat(CWD, proc_path(fd), &above.0, os(name), AtFlags::SYMLINK_FOLLOW);
+        marks::clear_other_renaming(fd, &[(directory, name.clone())])?;
+        let path = below(above.1.as_ref(), &plain)?;
+        match self.step("linking a file", || link(&plain)) {
+            Err(error) if error.errno() == libc::EEXIST => {}
+            linked => return linked.map(|()| path),
         }
-        Err(Errno::EXIST.into())
+        let path = below(above.1.as_ref(), &numbered)?;
+        self.step("listing a file's name", || {
+            if marks::names(fd).is_empty() { marks::add_name(fd, directory, name) } else { Ok(()) }
+        })?;
+        self.step("linking a file", || link(&numbered))?;
+        Ok(path)
     }
 
     /// Removes what is at a path.

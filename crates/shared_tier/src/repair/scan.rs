@@ -17,8 +17,9 @@ use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::entry_names::REGISTRY;
-use crate::places::marks;
+use crate::places::marks::{self, TwoNames};
 use crate::places::tree::Tree;
+use crate::stat_conversion::{joined, kind};
 
 /// The most lines of one kind that are kept to be shown.
 const TOLD_MAX: usize = 1000;
@@ -40,6 +41,8 @@ pub(crate) struct Item {
     pub(crate) arriving: Option<u64>,
     /// Where the copy is, as it claims, by which it arrives.
     pub(crate) from: Option<Location>,
+    /// A rename of it and another file, as it claims, that was not finished.
+    pub(crate) renaming: Option<TwoNames>,
 }
 
 /// Everything on a disk: directories come before what is in them.
@@ -122,30 +125,33 @@ fn item(tree: &Tree, path: &RelativePath, above: Option<usize>) -> Result<Option
     let names = if is_link { Vec::new() } else { marks::names(&fd) };
     let (leaving, arriving) = (claims(marks::LEAVING), claims(marks::ARRIVING));
     let from = if is_link { None } else { marks::from(&fd) };
+    let renaming = if is_link { None } else { marks::renaming(&fd) };
     let (attributes, stat) = describe(&fd)?;
     let (key, path) = (stat.key(), path.clone());
-    Ok(Some(Item { path, above, attributes, key, number, names, leaving, arriving, from }))
+    Ok(Some(Item {
+        path,
+        above,
+        attributes,
+        key,
+        number,
+        names,
+        leaving,
+        arriving,
+        from,
+        renaming,
+    }))
 }
 
 /// The attributes of something, as they stand in the store.
 fn describe(fd: &OwnedFd) -> Result<(Attributes, Stat)> {
     let stat = stat_descriptor(fd)?;
     let raw = &stat.raw;
-    let kind = match stat.kind() {
-        libc::S_IFREG => Kind::File,
-        libc::S_IFDIR => Kind::Directory,
-        libc::S_IFLNK => Kind::Symlink,
-        libc::S_IFIFO => Kind::Fifo,
-        libc::S_IFSOCK => Kind::Socket,
-        libc::S_IFCHR => Kind::CharDevice,
-        _ => Kind::BlockDevice,
-    };
-    let ns = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos);
+    let kind = kind(raw.st_mode);
     let mut attributes =
-        Attributes::new(kind, raw.st_mode & 0o7777, ns(raw.st_mtime, raw.st_mtime_nsec));
+        Attributes::new(kind, raw.st_mode & 0o7777, joined(raw.st_mtime, raw.st_mtime_nsec));
     (attributes.uid, attributes.gid, attributes.rdev) = (raw.st_uid, raw.st_gid, raw.st_rdev);
-    attributes.atime_ns = ns(raw.st_atime, raw.st_atime_nsec);
-    attributes.ctime_ns = ns(raw.st_ctime, raw.st_ctime_nsec);
+    attributes.atime_ns = joined(raw.st_atime, raw.st_atime_nsec);
+    attributes.ctime_ns = joined(raw.st_ctime, raw.st_ctime_nsec);
     if kind == Kind::File {
         attributes.size = raw.st_size.unsigned_abs();
     }

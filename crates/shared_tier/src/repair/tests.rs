@@ -14,6 +14,7 @@ use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Namespace, WaitLimit};
 use halocline_model::namespace::{EntryName, Flags, Inode, Shards};
 use halocline_model::token::Session;
+use halocline_os::clock::Clock;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
@@ -111,11 +112,12 @@ impl World {
         let names = Arc::new(names);
         let death = Arc::new(Death { left: AtomicI64::new(i64::MAX), told: Mutex::default() });
         let directories: Arc<dyn Directories> = Arc::new(StoreDirectories(names.clone()));
-        let places = Places::open_watched(
+        let places = Places::open(
             &self.at(node),
             node,
             Some(&self.peers()),
             directories,
+            &Clock::MACHINE,
             Some(death.clone()),
         );
         let places = places.unwrap();

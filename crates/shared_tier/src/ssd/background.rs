@@ -10,7 +10,8 @@ use halocline_os::catch_panic::caught;
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use halocline_os::priority::yield_to_programs;
-use parking_lot::{Condvar, Mutex};
+use halocline_os::wakeups::Wakeups;
+use parking_lot::Mutex;
 
 use super::OwnSsd;
 
@@ -23,46 +24,12 @@ const LOOK_SOON: Duration = Duration::from_secs(5);
 /// A look takes at most one part in so many of the time.
 const LOOK_SHARE: u32 = 20;
 
-/// What the thread is told.
-#[derive(Debug)]
-pub(crate) struct Wakeups {
-    clock: Clock,
-    state: Mutex<State>,
-    changed: Condvar,
-}
+/// Wakes the thread: the SSD may be fuller than it should be.
+pub(super) type SsdWakeups = Wakeups<bool>;
 
-#[derive(Debug, Default)]
-struct State {
-    stops: bool,
-    is_due: bool,
-}
-
-impl Wakeups {
-    pub(crate) fn new(clock: &Clock) -> Self {
-        Self { clock: clock.clone(), state: Mutex::default(), changed: Condvar::new() }
-    }
-
-    /// The SSD may be fuller than it should be.
-    pub(crate) fn wake(&self) {
-        self.state.lock().is_due = true;
-        self.changed.notify_all();
-    }
-
-    fn stop(&self) {
-        self.state.lock().stops = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits for a wakeup, or for the whole tick if the last round was in vain: each write to a full SSD wakes. `false`
-    /// when it is time to stop.
-    fn wait(&self, in_vain: bool) -> bool {
-        let mut state = self.state.lock();
-        let tick = self.clock.instant() + TICK;
-        let waits =
-            |state: &mut State| !state.stops && (in_vain || !std::mem::take(&mut state.is_due));
-        self.clock.wait_while(&self.changed, &mut state, waits, tick);
-        !state.stops
-    }
+/// Nothing is due yet.
+pub(super) fn wakeups(clock: &Clock) -> SsdWakeups {
+    Wakeups::new(clock, TICK)
 }
 
 /// When the SSD was looked at last, and how long that took.
@@ -121,7 +88,8 @@ impl OwnSsd {
                 *self.executor.trouble.lock() = Some(panicked.to_string());
                 true
             });
-            if !self.wakeups.wait(in_vain) {
+            // For the whole tick if it was in vain: each write to a full SSD wakes.
+            if !self.wakeups.wait(|is_due| !in_vain && std::mem::take(is_due)) {
                 break;
             }
         }

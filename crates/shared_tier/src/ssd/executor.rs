@@ -47,7 +47,7 @@ pub(crate) struct Executor {
     base: Arc<Base>,
     pub(crate) residents: Residents,
     pub(crate) planner: Planner,
-    pub(crate) marks: Watermarks,
+    pub(crate) watermarks: Watermarks,
     pub(crate) counters: Counters,
     pub(crate) active: ActiveMoves<PathBuf>,
     /// Why files could not leave lately.
@@ -58,12 +58,12 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(base: &Arc<Base>, planner: Planner, marks: Watermarks) -> Self {
+    pub(crate) fn new(base: &Arc<Base>, planner: Planner, watermarks: Watermarks) -> Self {
         Self {
             base: Arc::clone(base),
             residents: Residents::default(),
             planner,
-            marks,
+            watermarks,
             counters: Counters::default(),
             active: ActiveMoves::new(&base.clock),
             trouble: Mutex::default(),
@@ -147,12 +147,12 @@ impl Executor {
     /// never fits.
     pub(crate) fn room_for(&self, bytes: u64) -> Option<Room> {
         let need = bytes.saturating_add(COPY_SLACK);
-        if need > self.marks.high() {
+        if need > self.watermarks.high() {
             return None;
         }
-        let below = self.marks.high().saturating_sub(self.residents.used());
+        let below = self.watermarks.high().saturating_sub(self.residents.used());
         let on_disk = self.room_on_disk();
-        let on_disk = on_disk.map(|room| room.saturating_sub(self.marks.kept_free()));
+        let on_disk = on_disk.map(|room| room.saturating_sub(self.watermarks.kept_free()));
         let free = on_disk.map_or(below, |room| room.min(below));
         Some(Room { free, missing: need.saturating_sub(free) })
     }
@@ -160,18 +160,18 @@ impl Executor {
     /// Demotes files if the SSD is fuller than it should be; `false` if that was in vain.
     pub(crate) fn keep_below_watermarks(&self) -> bool {
         let used = self.residents.used();
-        let wanted = self.marks.wanted_room(used, || self.room_on_disk());
+        let wanted = self.watermarks.wanted_room(used, || self.room_on_disk());
         let Some(wanted) = wanted else {
             *self.trouble.lock() = None;
             return true;
         };
-        let missing = used.saturating_add(wanted).saturating_sub(self.marks.limit());
+        let missing = used.saturating_add(wanted).saturating_sub(self.watermarks.limit());
         self.free_up(missing, &|_| false)
     }
 
     /// How many bytes wait to be demoted.
     pub(crate) fn waiting_bytes(&self) -> u64 {
-        self.marks.waiting(self.residents.used())
+        self.watermarks.waiting(self.residents.used())
     }
 
     /// Demotes files in the policy's order until so many bytes have left; whether they have.

@@ -248,7 +248,8 @@ impl Tier {
             self.used_file(now_ns, number, files);
         }
         let range = ByteRange::at(request.offset, request.length);
-        if let Some(until_ns) = self.wait_for(now_ns, number).or_else(|| self.grow(now_ns, request))
+        if let Some(until_ns) =
+            self.waits_until(now_ns, number).or_else(|| self.grow(now_ns, request))
         {
             self.waited.insert(request.process);
             return Served::Waits(until_ns);
@@ -314,7 +315,7 @@ impl Tier {
         }
         coming.add(number, true, len);
         self.hold(len);
-        self.sums.promoted_bytes += len;
+        self.sums.promoted_bytes = self.sums.promoted_bytes.saturating_add(len);
         self.policy.moved(id, true);
         let file = self.files.get_mut(&number).expect("it is used");
         (file.on_ssd, file.moving) = (true, Some(coming));
@@ -326,7 +327,7 @@ impl Tier {
         file.on_ssd = false;
         let len = file.len;
         self.used -= len;
-        self.sums.demoted_bytes += len;
+        self.sums.demoted_bytes = self.sums.demoted_bytes.saturating_add(len);
         self.policy.moved(FileId::from(number), false);
         len
     }

@@ -15,7 +15,7 @@ mod object_binding;
 mod orphans;
 pub mod relayout;
 mod server_marks;
-pub mod sparse_copy;
+pub(super) mod sparse_copy;
 pub(super) mod tree_walk;
 mod volume_directory;
 
@@ -34,6 +34,7 @@ use super::{Decorate, Server, Volume};
 use crate::device::ServerFile;
 use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_os::error::{Error, Result};
+use halocline_os::locked_file::LockedFile;
 use halocline_os::private::PrivateDir;
 use halocline_vfs::Stat;
 
@@ -56,7 +57,7 @@ pub struct Origin {
     /// Whether the objects' names have the inode numbers of this tree.
     is_bound: bool,
     /// Lock on a striped volume in use: shared by mounts, exclusive for removing unnamed objects.
-    in_use: Option<File>,
+    in_use: Option<LockedFile>,
 }
 
 impl Origin {
@@ -188,7 +189,7 @@ impl Origin {
         Ok(Self { is_bound, ..opened })
     }
 
-    fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<File>) -> Self {
+    fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<LockedFile>) -> Self {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
         let (dir, striped) = (dir.to_owned(), in_use.is_some());
         Self { dir, volume, striping, striped, locks, is_bound: true, in_use }

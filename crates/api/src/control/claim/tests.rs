@@ -63,6 +63,27 @@ fn i8_a_claim_is_told_until_it_is_dropped() {
     wanted(&dir).unwrap();
 }
 
+/// Regression: those that began at the same moment all gave way, met again when they tried again, and in the end none of
+/// them got the directory.
+#[test]
+fn i8_of_claims_that_begin_at_the_same_moment_one_stays() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = fs::canonicalize(scratch.path()).unwrap();
+    let (dirs, cache) = ([&*dir], Path::new("cache"));
+    let request = ClaimRequest { dirs: &dirs, cache, use_as: UseAs::OnlyUser };
+    let patience = Instant::now() + Duration::from_mins(5);
+    let begun = [3, 1, 2].map(|nonce| Claim::begin(&request, nonce));
+    let settled = thread::scope(|scope| {
+        let settle = |(claim, above): (Claim, Vec<_>)| {
+            let request = &request;
+            scope.spawn(move || claim.settle(request, &above, patience))
+        };
+        let ended = begun.map(settle).map(|thread| thread.join().unwrap());
+        ended.map(|settled| settled.ok().map(|claim| claim.nonce))
+    });
+    assert_eq!(settled, [None, Some(1), None]);
+}
+
 #[test]
 fn i8_nodes_of_a_cluster_share_a_directory_but_no_cache_and_with_nobody_else() {
     let scratch = tempfile::tempdir().unwrap();
@@ -227,7 +248,8 @@ fn who_squats_names_keeps_nobody_waiting() {
     claim.answer();
     assert_eq!(owner_of(&line, &Directly).unwrap().pid, std::process::id());
     let taken = begun.elapsed();
-    assert!(taken < Duration::from_mins(1), "{taken:?} with 900 names");
+    // Were each waited for, an hour.
+    assert!(taken < Duration::from_mins(5), "{taken:?} with 900 names");
     drop(end);
     thread.join().unwrap();
 }

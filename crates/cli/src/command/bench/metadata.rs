@@ -3,7 +3,7 @@
 //! - [`load`]: clients and what they do; [`own_benchmark`]: what the server's own benchmark reaches;
 //! - [`row`]: what is measured of one phase; [`simulation`]: the same carried to thousands of nodes;
 //! - [`mounts`]: the same through mounts of several nodes;
-//! - [`record`]: the results; [`told`]: output for people.
+//! - [`record`]: the results; [`text`]: output for people.
 
 mod load;
 mod mounts;
@@ -11,7 +11,7 @@ mod own_benchmark;
 mod record;
 mod row;
 mod simulation;
-mod told;
+mod text;
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use self::load::{Clients, Phase};
 use self::own_benchmark::OwnBenchmark;
-use self::record::{Large, Results};
+use self::record::{Large, Results, Setup};
 use self::row::Row;
 use super::interrupted;
 use super::report_args::ReportArgs;
@@ -101,31 +101,37 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let ended = server.end();
     let (rows, large, why_no_native) = measured?;
     ended?;
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpus = cpus();
     let rows = row::medians(rows);
     let simulate = || simulation::simulate(&rows, cpus, args.network_us);
     let simulation = args.simulate.then(simulate).transpose()?;
-    let results = Results {
+    let results =
+        Results { setup: setup(args, own_store, cpus), why_no_native, rows, large, simulation };
+    let draw = |out: &mut String| text::draw(&results, out);
+    args.report.report(&results, draw, || {
+        say!("");
+        print::lines(&text::summary(&results));
+    })
+}
+
+fn files(args: &MetadataArgs) -> u32 {
+    args.files.unwrap_or(if args.report.quick { QUICK_FILES } else { FILES })
+}
+
+fn setup(args: &MetadataArgs, own_store: bool, cpus: usize) -> Setup {
+    Setup {
         benchmark: "metadata",
         version: env!("CARGO_PKG_VERSION"),
         own_store,
         cpus,
         files: files(args),
         repeat: args.report.repeat,
-        why_no_native,
-        rows,
-        large,
-        simulation,
-    };
-    let draw = |out: &mut String| told::draw(&results, out);
-    args.report.report(&results, draw, || {
-        say!("");
-        print::lines(&told::summary(&results));
-    })
+    }
 }
 
-fn files(args: &MetadataArgs) -> u32 {
-    args.files.unwrap_or(if args.report.quick { QUICK_FILES } else { FILES })
+/// Processors of this machine that the benchmark may use.
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 type Measured = (Vec<Row>, Option<Large>, Option<&'static str>);
@@ -137,7 +143,7 @@ fn measure(
 ) -> Result<Measured, Failure> {
     let tell = |text: &str| args.report.tell(text);
     let native = own_benchmark::find(server);
-    tell(&told::heading(server.is_own()));
+    tell(&text::heading(server.is_own()));
     if let Err(why) = native {
         tell(&format!("without the server's own benchmark: {why}"));
     }
@@ -146,7 +152,7 @@ fn measure(
         for &count in &args.clients {
             let names = formatted(server)?;
             let done = case(args, (server, count), native.as_ref().ok(), signals, &mut |row| {
-                tell(&told::row(&row));
+                tell(&text::row(&row));
                 rows.push(row);
             });
             names.erase().map_err(load::failed)?;

@@ -122,7 +122,7 @@ fn stations(page: &Page<'_>, load: &Load, most: usize) -> Vec<Station> {
             kind: kind(first),
             is_fast: fast.contains(&first),
             busy: of().map(share).sum::<f64>() / count,
-            bytes: of().map(bytes).sum(),
+            bytes: of().map(bytes).fold(0, u64::saturating_add),
         }
     };
     page.servers.classes().iter().map(class).collect()

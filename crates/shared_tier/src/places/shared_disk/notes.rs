@@ -4,6 +4,9 @@
 //! has notes that nobody else takes away; its target, `/DIRECTORY/NAME/DIRECTORY/NAME`, has directories by their numbers,
 //! because those are renamed, too.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
@@ -30,7 +33,7 @@ type InUse = Arc<Mutex<BTreeSet<String>>>;
 
 /// The notes of one rename. Dropped without [`Notes::end`], they stay on the disk as notes of something unfinished.
 #[derive(Debug)]
-pub struct RenameNotes {
+pub(crate) struct RenameNotes {
     number: u64,
     names: Vec<String>,
     in_use: InUse,
@@ -39,7 +42,7 @@ pub struct RenameNotes {
 impl RenameNotes {
     /// The number of the directory that is renamed.
     #[must_use]
-    pub const fn number(&self) -> u64 {
+    pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 }
@@ -78,10 +81,6 @@ impl Notes {
         positions: &[Position],
     ) -> Result<()> {
         debug_assert!(positions.len() <= POSITIONS_MAX);
-        let position = |(directory, name): &Position| {
-            [b"/", directory.to_string().as_bytes(), b"/", name.as_bytes()].concat()
-        };
-        let target: Vec<u8> = positions.iter().flat_map(position).collect();
         let name = format!(
             "{}.{:x}.{}",
             notes.number,
@@ -90,7 +89,7 @@ impl Notes {
         );
         self.in_use.lock().insert(name.clone());
         notes.names.push(name.clone());
-        tree.step("noting where a directory is", || symlinkat(target, &self.dir, &name))
+        tree.step("noting where a directory is", || symlinkat(target(positions), &self.dir, &name))
     }
 
     /// The disk has the directory where the store has it.
@@ -151,6 +150,14 @@ impl Noted<'_> {
         }
         Ok(positions)
     }
+}
+
+/// What the note of some positions says.
+fn target(positions: &[Position]) -> Vec<u8> {
+    let position = |(directory, name): &Position| {
+        [b"/", directory.to_string().as_bytes(), b"/", name.as_bytes()].concat()
+    };
+    positions.iter().flat_map(position).collect()
 }
 
 /// The positions of a note; those that nobody can have written are left out.

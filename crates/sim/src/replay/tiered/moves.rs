@@ -8,6 +8,9 @@ use super::Tier;
 
 /// Bytes read at a time, while the previous piece is written.
 const PIECE_BYTES: u64 = 8 << 20;
+/// Limit of the pieces of a file. Others' traces may have files of exbibytes, which would move for years; only files of
+/// more than 512 GiB move in pieces that are longer than a mount's.
+const PIECES_MAX: u64 = 1 << 16;
 
 /// Files that move one after another.
 #[derive(Debug, Default)]
@@ -40,7 +43,7 @@ impl Move {
 
 impl Tier {
     /// Performs the due steps of the move for which requests to `file` wait; returns until when they wait, if they do.
-    pub(super) fn wait_for(&mut self, now_ns: u64, file: u32) -> Option<u64> {
+    pub(super) fn waits_until(&mut self, now_ns: u64, file: u32) -> Option<u64> {
         let mut moving = self.files.get_mut(&file)?.moving.take()?;
         while moving.ready_ns <= now_ns && !moving.is_done() {
             self.step(&mut moving);
@@ -72,7 +75,8 @@ impl Tier {
             moving.copied = piece.end;
         }
         if moving.copied < len {
-            let piece = ByteRange::new(moving.copied, len.min(moving.copied + PIECE_BYTES));
+            let bytes = PIECE_BYTES.max(len.div_ceil(PIECES_MAX));
+            let piece = ByteRange::new(moving.copied, len.min(moving.copied.saturating_add(bytes)));
             let read_ns = self.transfer(at_ns, file, piece, !to_ssd, Direction::Read);
             moving.ready_ns = moving.ready_ns.max(read_ns);
             moving.read = Some(piece);

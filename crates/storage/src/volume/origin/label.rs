@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use halocline_api::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use halocline_os::error::{Error, Result};
+use halocline_os::locked_file::LockedFile;
 use halocline_os::private::{self, PrivateDir};
 
 use super::volume_directory::VolumeDir;
@@ -58,7 +59,7 @@ pub(super) enum Use {
 }
 
 /// Marks the volume in `volume_dir` as in use until the result is dropped; `first` is its first server.
-pub(super) fn lock(volume_dir: &VolumeDir, first: &PrivateDir, how: Use) -> Result<File> {
+pub(super) fn lock(volume_dir: &VolumeDir, first: &PrivateDir, how: Use) -> Result<LockedFile> {
     let using = if how == Use::Look { private::Use::Read } else { private::Use::Write };
     let file = match first.file(LOCK, using) {
         // Nothing can be changed there, or nobody has ever used it: the lock hardly matters.
@@ -72,7 +73,7 @@ pub(super) fn lock(volume_dir: &VolumeDir, first: &PrivateDir, how: Use) -> Resu
         file => file?,
     };
     relock(volume_dir, &file, how)?;
-    Ok(file)
+    Ok(LockedFile::new(file))
 }
 
 /// Changes how an already locked volume is used.

@@ -11,7 +11,7 @@ use super::OriginFile;
 const CHUNK: usize = 4 << 20;
 
 /// Called after each step of a copy with the bytes just passed, including holes.
-pub type Progress<'a> = &'a mut dyn FnMut(u64);
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64);
 
 /// Copies the data in the first `len` bytes, each piece to its own offset, into a target that is one hole.
 pub(in crate::volume) fn copy_data(

@@ -19,7 +19,7 @@ use super::super::mount_processes::MountProcess;
 use super::super::scratch_dir::{ScratchDir, clear_away_in};
 use super::super::store_server::Server;
 use super::record::{MountResults, MountRow};
-use super::{MetadataArgs, files, told};
+use super::{MetadataArgs, cpus, files, setup, text};
 use crate::child::Signals;
 use crate::command::bench::interrupted;
 use crate::command::umount::detach;
@@ -87,20 +87,12 @@ pub(super) fn execute(args: &MetadataArgs) -> Outcome {
     let removed = scratch.remove();
     let mounts = measured?;
     removed?;
-    let results = MountResults {
-        benchmark: "metadata",
-        version: env!("CARGO_PKG_VERSION"),
-        own_store: true,
-        cpus: thread::available_parallelism().map_or(1, usize::from),
-        files: files(args),
-        repeat: args.report.repeat,
-        mounts: compared(mounts),
-    };
+    let results = MountResults { setup: setup(args, true, cpus()), mounts: compared(mounts) };
     args.report.report(
         &results,
-        |out| told::draw_mounts(&results, out),
+        |out| text::draw_mounts(&results, out),
         || {
-            print::lines(&told::mounts(&results));
+            print::lines(&text::mounts(&results));
         },
     )
 }

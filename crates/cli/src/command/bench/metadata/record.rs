@@ -13,15 +13,22 @@ pub(super) const LARGE_TARGET: f64 = 0.5;
 /// What creates through the mounts of a shared tier are to reach of those on a tier of one node.
 pub(super) const TIER_TARGET: f64 = 0.5;
 
-/// Everything.
+/// How it was measured.
 #[derive(Debug, Serialize)]
-pub(super) struct Results {
+pub(super) struct Setup {
     pub(super) benchmark: &'static str,
     pub(super) version: &'static str,
     pub(super) own_store: bool,
     pub(super) cpus: usize,
     pub(super) files: u32,
     pub(super) repeat: u32,
+}
+
+/// Everything.
+#[derive(Debug, Serialize)]
+pub(super) struct Results {
+    #[serde(flatten)]
+    pub(super) setup: Setup,
     pub(super) why_no_native: Option<&'static str>,
     pub(super) rows: Vec<Row>,
     pub(super) large: Option<Large>,
@@ -46,12 +53,8 @@ pub(super) struct Large {
 /// What is measured through mounts.
 #[derive(Debug, Serialize)]
 pub(super) struct MountResults {
-    pub(super) benchmark: &'static str,
-    pub(super) version: &'static str,
-    pub(super) own_store: bool,
-    pub(super) cpus: usize,
-    pub(super) files: u32,
-    pub(super) repeat: u32,
+    #[serde(flatten)]
+    pub(super) setup: Setup,
     pub(super) mounts: Vec<MountRow>,
 }
 

@@ -118,7 +118,8 @@ fn bottleneck(page: &Page<'_>, load: &Load) -> String {
 }
 
 fn space(page: &Page<'_>, judged: &Judged) -> String {
-    let all: u64 = page.seen.workload.files.iter().map(|file| file.bytes).sum();
+    let sizes = page.seen.workload.files.iter().map(|file| file.bytes);
+    let all = sizes.fold(0, u64::saturating_add);
     let full = judged.full_after_seconds.map_or_else(
         || "the SSDs do not run full".to_owned(),
         |seconds| format!("they are full after {} of simulated time", text::seconds(seconds)),

@@ -43,8 +43,8 @@ pub(super) fn row(row: &Row) -> String {
 /// What the targets say, and the large directory.
 pub(super) fn summary(results: &Results) -> String {
     let mut out = String::new();
-    if results.repeat > 1 {
-        let _ = writeln!(out, "medians of {}:", results.repeat);
+    if results.setup.repeat > 1 {
+        let _ = writeln!(out, "medians of {}:", results.setup.repeat);
         results.rows.iter().for_each(|one| {
             let _ = writeln!(out, "{}", row(one));
         });
@@ -88,7 +88,7 @@ pub(super) fn summary(results: &Results) -> String {
 pub(super) fn mounts(results: &MountResults) -> String {
     let mut out = format!(
         "names through mounts; programs, mounts and store share {} processors\n{:>7}  {:<8}{:<8}{:<12}{:>12}{:>9}\n",
-        results.cpus, "threads", "system", "what", "directories", "a second", "of tier"
+        results.setup.cpus, "threads", "system", "what", "directories", "a second", "of tier"
     );
     for row in &results.mounts {
         let of_tier = row.of_tier.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
@@ -125,7 +125,7 @@ pub(super) fn draw_mounts(results: &MountResults, out: &mut String) -> Drawn {
     };
     let shared = format!(
         "{} files a thread; nodes: mounts of a shared tier, tier: of one node, disk: the shared directory itself",
-        results.files
+        results.setup.files
     );
     chart(results.mounts.iter().map(bar).collect(), ("threads", &shared), out)
 }
@@ -141,9 +141,9 @@ pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
             series: if row.directories == "own" { 1 } else { 2 },
         }
     };
-    let cpus = results.cpus;
+    let cpus = results.setup.cpus;
     let shared =
-        format!("{} files a client; load and server share {cpus} processors", results.files);
+        format!("{} files a client; load and server share {cpus} processors", results.setup.files);
     chart(results.rows.iter().map(bar).collect(), ("clients", &shared), out)
 }
 

@@ -1,0 +1,96 @@
+//! Composite layouts of Lustre. Unequal stripes are several objects on one target, as near to the plan as they get.
+
+use super::quoted;
+use crate::layout::Part;
+
+/// The unit of Lustre's stripe sizes and component ends, in bytes.
+const LUSTRE_UNIT: u64 = 64 << 10;
+/// Limit of the objects of one component: what fits in the attributes of a file on every version.
+const LUSTRE_OBJECTS: u64 = 160;
+pub(super) fn commands(path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
+    let mut command = "lfs setstripe".to_owned();
+    let (mut lines, mut written) = (Vec::new(), 0);
+    for (index, part) in parts.iter().enumerate() {
+        let (stripe, objects, error) = overstriped(&part.widths);
+        if error > 0.0 {
+            let percent = error * 100.0;
+            lines.push(format!(
+                "# part {index}: shares of servers differ from the plan by up to {percent:.1} %"
+            ));
+        }
+        if parts.len() > 1 {
+            let end = match part.end {
+                None => "eof".to_owned(),
+                Some(end) => {
+                    let near = (end + LUSTRE_UNIT / 2) / LUSTRE_UNIT * LUSTRE_UNIT;
+                    if near <= written {
+                        return Err(format!("part {index} is shorter than {LUSTRE_UNIT} bytes"));
+                    }
+                    if near != end {
+                        lines.push(format!("# part {index}: ends at {near} instead of {end}"));
+                    }
+                    written = near;
+                    near.to_string()
+                }
+            };
+            command = format!("{command} -E {end}");
+        }
+        let list: Vec<String> = objects.iter().map(usize::to_string).collect();
+        let twice = objects.windows(2).any(|pair| pair[0] == pair[1]);
+        let count = if twice { "-C" } else { "-c" };
+        let (number, list) = (list.len(), list.join(","));
+        command = format!("{command} -S {stripe} {count} {number} -o {list}");
+    }
+    lines.push(format!("{command} {}", quoted(path)));
+    Ok(lines)
+}
+
+/// A stripe size, the server of each object of a round, and the largest difference between a server's share of the
+/// round and its share in the plan, relative to the latter.
+fn overstriped(widths: &[u64]) -> (u64, Vec<usize>, f64) {
+    let widest = widths.iter().copied().max().unwrap_or(0);
+    let smallest = widths.iter().copied().filter(|width| *width > 0).min().unwrap_or(widest);
+    let mut best: Option<(f64, u64, Vec<u64>)> = None;
+    for split in 1..=16 {
+        let stripe = (smallest / split).max(1).next_multiple_of(LUSTRE_UNIT);
+        let count = |width: &u64| match *width {
+            0 => 0,
+            width => ((width + stripe / 2) / stripe).max(1),
+        };
+        let counts: Vec<u64> = widths.iter().map(count).collect();
+        let fits = counts.iter().sum::<u64>() <= LUSTRE_OBJECTS;
+        let error = share_error(widths, &counts);
+        if fits && best.as_ref().is_none_or(|(least, ..)| error < *least - 1e-12) {
+            best = Some((error, stripe, counts));
+        }
+    }
+    // Too many objects: as many as fit, in proportion.
+    let (error, stripe, counts) = best.unwrap_or_else(|| {
+        let sum: u128 = widths.iter().map(|width| u128::from(*width)).sum();
+        let counts: Vec<u64> = widths
+            .iter()
+            .map(|&width| {
+                let share = u128::from(width) * u128::from(LUSTRE_OBJECTS) / sum.max(1);
+                u64::try_from(share).unwrap_or(0).max(u64::from(width > 0))
+            })
+            .collect();
+        let stripe = (widest / counts.iter().copied().max().unwrap_or(1).max(1))
+            .max(1)
+            .next_multiple_of(LUSTRE_UNIT);
+        (share_error(widths, &counts), stripe, counts)
+    });
+    let objects = counts.iter().enumerate();
+    let objects = objects.flat_map(|(server, &count)| (0..count).map(move |_| server)).collect();
+    (stripe, objects, error)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn share_error(widths: &[u64], counts: &[u64]) -> f64 {
+    let (bytes, objects) = (widths.iter().sum::<u64>() as f64, counts.iter().sum::<u64>() as f64);
+    let both = widths.iter().zip(counts).filter(|(width, _)| **width > 0);
+    let error = |(width, count): (&u64, &u64)| {
+        let planned = *width as f64 / bytes;
+        (*count as f64 / objects - planned).abs() / planned
+    };
+    both.map(error).fold(0.0, f64::max)
+}

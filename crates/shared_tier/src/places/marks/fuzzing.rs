@@ -1,0 +1,28 @@
+//! What the extended attributes of files and directories claim: part of a fuzz target (`crate::fuzzing`).
+
+use super::{Location, Name, from_value, parse_from, parse_name, parse_number, value};
+
+/// A claim of each kind: what is believed has one form, or is the same when it is written again.
+pub(crate) fn claims(bytes: &[u8]) {
+    if let Some(number) = parse_number(bytes) {
+        assert_eq!(number.to_string().as_bytes(), bytes);
+    }
+    if let Some((directory, name)) = parse_name(bytes) {
+        // In another form it would be kept where nobody takes it away.
+        assert_eq!(value(directory, &name), bytes);
+    }
+    if let Some(from) = parse_from(bytes) {
+        assert!(!from.path.as_path().is_absolute());
+        assert_eq!(parse_from(&from_value(&from)), Some(from));
+    }
+}
+
+/// What is written of a file with a name, whose copy came from a place.
+pub(crate) fn seeds(from: &Location) -> [(&'static str, Vec<u8>); 3] {
+    let name = Name::from(&b"a name\xff"[..]);
+    [
+        ("number", 4711.to_string().into_bytes()),
+        ("name", value(4711, &name)),
+        ("from", from_value(from)),
+    ]
+}

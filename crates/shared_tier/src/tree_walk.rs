@@ -1,0 +1,59 @@
+//! The files below a path, as the store has them.
+
+use std::path::{Path, PathBuf};
+
+use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::namespace::{Failure, Namespace, Node};
+use halocline_model::namespace::EntryName;
+use halocline_os::error::Result;
+
+use crate::entry_names::os;
+use crate::errors::of_names;
+use crate::lookup::Found;
+
+/// Tells `each` of what is at a path; of a directory, of all below it that is none. What others remove meanwhile is passed
+/// over.
+///
+/// # Errors
+/// If the store does not answer; those of `each`.
+pub(crate) fn walk(
+    names: &Namespace,
+    path: &Path,
+    found: Found,
+    each: &mut dyn FnMut(PathBuf, EntryName, Node) -> Result<()>,
+) -> Result<()> {
+    if let Some(name) = found.name.filter(|_| found.node.attributes.kind != Kind::Directory) {
+        return each(path.to_owned(), name, found.node);
+    }
+    let mut todo = vec![(path.to_owned(), found.node.inode)];
+    while let Some((path, directory)) = todo.pop() {
+        let mut after = 0;
+        while let Some((listed, is_last)) = unless_gone(names.list(directory, after, usize::MAX))? {
+            for one in listed {
+                after = one.cursor;
+                let path = path.join(os(&one.name));
+                if one.is_directory {
+                    todo.push((path, one.inode));
+                    continue;
+                }
+                let name = EntryName { directory, name: one.name };
+                if let Some(node) = unless_gone(names.lookup(&name))? {
+                    each(path, name, node)?;
+                }
+            }
+            if is_last {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `None` if the store has it no more.
+fn unless_gone<T>(answer: std::result::Result<T, Failure>) -> Result<Option<T>> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(Failure::Refused(_)) => Ok(None),
+        Err(failure) => Err(of_names(failure)),
+    }
+}
