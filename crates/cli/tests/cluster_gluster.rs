@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -167,6 +168,17 @@ impl Writer {
     }
 }
 
+fn bytes_once_readable(path: &Path) -> Vec<u8> {
+    let mut all = Vec::new();
+    eventually("the file can be read", || {
+        fs::read(path).is_ok_and(|found| {
+            all = found;
+            true
+        })
+    });
+    all
+}
+
 /// Nothing that was acknowledged goes with a brick: it is on a node's cache until the brick is back.
 #[test]
 fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
@@ -212,13 +224,7 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
             });
         });
         for node in NODES {
-            let mut all = Vec::new();
-            eventually("the file can be read", || {
-                fs::read(nodes.path(node).join("file")).is_ok_and(|found| {
-                    all = found;
-                    true
-                })
-            });
+            let all = bytes_once_readable(&nodes.path(node).join("file"));
             for writer in &writers {
                 writer.check(&all, &format!("round {round}, on {node}"));
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use halocline_cluster::names::attributes::{Kind, Open};
+use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure, Listed};
 use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::Result;
