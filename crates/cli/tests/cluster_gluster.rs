@@ -168,6 +168,14 @@ impl Writer {
     }
 }
 
+/// Waits for something that need not happen, for a slow machine.
+fn wait_a_minute_at_most(happened: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !happened() && begun.elapsed() < Duration::from_mins(1) {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn bytes_once_readable(path: &Path) -> Vec<u8> {
     let mut all = Vec::new();
     eventually("the file can be read", || {
@@ -211,11 +219,7 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
                 acknowledged().iter().zip(before).map(|(away, before)| away - before).sum()
             };
             thread::sleep(Duration::from_millis(500 + 700 * round));
-            // A slow machine may need longer for one write.
-            let begun = Instant::now();
-            while without_brick + since() == 0 && begun.elapsed() < Duration::from_mins(1) {
-                thread::sleep(Duration::from_millis(20));
-            }
+            wait_a_minute_at_most(|| without_brick + since() > 0);
             without_brick += since();
             gluster.revive_brick();
             let back = acknowledged();

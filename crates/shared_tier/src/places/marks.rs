@@ -47,16 +47,23 @@ pub(crate) struct TwoNames {
 
 /// Notes a rename on one of its files.
 pub(crate) fn set_renaming(fd: &impl AsFd, renaming: &TwoNames) -> Result<()> {
+    xattr::set_on(fd, OsStr::new(RENAMING), &renaming_value(renaming), 0)
+}
+
+fn renaming_value(renaming: &TwoNames) -> Vec<u8> {
     let TwoNames { is_exchange, from, to } = renaming;
     let kind = if *is_exchange { &b"exchange/"[..] } else { b"replace/" };
     let [from, to] = [from, to].map(|(directory, name)| value(*directory, name));
-    xattr::set_on(fd, OsStr::new(RENAMING), &[kind, &from, b"/", &to].concat(), 0)
+    [kind, &from, b"/", &to].concat()
 }
 
 /// The rename that is noted on a file.
 pub(crate) fn renaming(fd: &impl AsFd) -> Option<TwoNames> {
-    let found = xattr::get_on(fd, OsStr::new(RENAMING)).ok()?;
-    let mut parts = found.split(|byte| *byte == b'/');
+    parse_renaming(&xattr::get_on(fd, OsStr::new(RENAMING)).ok()?)
+}
+
+fn parse_renaming(value: &[u8]) -> Option<TwoNames> {
+    let mut parts = value.split(|byte| *byte == b'/');
     let is_exchange = match parts.next()? {
         b"exchange" => true,
         b"replace" => false,
