@@ -17,7 +17,7 @@ pub(crate) const DEFAULT_STRIPE: u64 = 64 << 10;
 pub(crate) const STRIPE_BYTES_MIN: u64 = 512;
 
 /// Widest stripe in bytes, as of a volume: what writes a layout out for others may add to it and round it up.
-const WIDTH_BYTES_MAX: u64 = 1 << 40;
+pub(crate) const WIDTH_BYTES_MAX: u64 = 1 << 40;
 
 /// A stretch of a file with the same stripes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

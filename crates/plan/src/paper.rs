@@ -11,7 +11,7 @@ use halocline_trace::Op;
 
 use crate::Error;
 use crate::judge::Layouts;
-use crate::layout::{DEFAULT_STRIPE, Layout, Placer, STRIPE_BYTES_MIN, assemble};
+use crate::layout::{DEFAULT_STRIPE, Layout, Placer, STRIPE_BYTES_MIN, WIDTH_BYTES_MAX, assemble};
 use crate::servers::Servers;
 use crate::workload::{File, Workload};
 
@@ -57,7 +57,8 @@ pub fn widths(servers: &Servers, (h, s): Pair) -> Vec<u64> {
 pub fn on_disks(servers: &Servers, size: u64) -> Vec<u64> {
     let m = servers.classes()[0].members.len() as u64;
     let even = size > 0 && size.is_multiple_of(m);
-    let width = if even { (size / m).max(STRIPE_BYTES_MIN) } else { DEFAULT_STRIPE };
+    let width =
+        if even { (size / m).clamp(STRIPE_BYTES_MIN, WIDTH_BYTES_MAX) } else { DEFAULT_STRIPE };
     widths(servers, (width, 0))
 }
 

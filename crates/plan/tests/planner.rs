@@ -393,3 +393,16 @@ fn of_a_long_trace_all_requests_decide() {
     assert!((seconds - 7.0).abs() < 1e-9, "{seconds}");
     assert!(judge.replays_of_all <= 4, "{} replays of a long trace", judge.replays_of_all);
 }
+
+/// Regression: others' traces may have requests that are longer than any stripe may be; then planning ended with a panic.
+#[test]
+fn requests_that_are_longer_than_any_stripe_are_planned() {
+    let disk = DeviceProfile::hdd_7200();
+    let ssd = DeviceProfile::ssd_generic();
+    let servers = servers(&[(1, disk, None), (1, ssd, Some(1 << 50))]);
+    let requests = requests(70, 2, (1 << 41) + K, Op::Read, |n| n / 2);
+    let workload = seen(&requests);
+    let outcome = plan(&servers, &workload, &mut Queues::new(&servers), 1.0).expect("a plan");
+    let widest = outcome.choice().layouts.of(0).parts().iter().flat_map(|part| &part.widths).max();
+    assert!(widest.is_some_and(|width| *width <= 1 << 40), "{widest:?}");
+}

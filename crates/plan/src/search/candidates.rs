@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::layout::STRIPE_BYTES_MIN;
+use crate::layout::{STRIPE_BYTES_MIN, WIDTH_BYTES_MAX};
 use crate::servers::Servers;
 
 /// Limit of the combinations of widths.
@@ -59,8 +59,9 @@ pub(super) fn widths(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
     };
     let mut all: BTreeSet<Vec<u64>> =
         by_class.iter().map(|widths| servers.widths(widths)).collect();
-    let narrow = |widths: &Vec<u64>| widths.iter().any(|w| (1..STRIPE_BYTES_MIN).contains(w));
-    all.extend(splits(servers, size).into_iter().filter(|widths| !narrow(widths)));
+    let possible =
+        |width: &u64| *width == 0 || (STRIPE_BYTES_MIN..=WIDTH_BYTES_MAX).contains(width);
+    all.extend(splits(servers, size).into_iter().filter(|widths| widths.iter().all(possible)));
     all.retain(|widths| widths.iter().any(|width| *width > 0));
     all.into_iter().collect()
 }

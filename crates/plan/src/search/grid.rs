@@ -4,6 +4,7 @@
 //! steps divide, much better widths may be beyond that, and no cost model tells where.
 
 use super::candidates::every_combination;
+use crate::layout::WIDTH_BYTES_MAX;
 use crate::servers::Servers;
 
 /// The step unless there are too many: what a page has, in bytes.
@@ -30,7 +31,8 @@ impl Grid {
         let classes = u32::try_from(servers.classes().len()).ok()?;
         let first = |choices: u64| (choices + 1).saturating_pow(classes);
         let pairs = |choices: u64| first(choices).saturating_mul(choices);
-        let widest = size.max(WIDEST_MIN);
+        // Others' traces may have requests of exbibytes.
+        let widest = size.clamp(WIDEST_MIN, WIDTH_BYTES_MAX);
         let wanted = widest.div_ceil(STEP);
         let all_pairs = pairs(wanted) <= replays;
         // Twice one after the other, because the best of one depends on the other.
@@ -40,7 +42,8 @@ impl Grid {
         let even = |choices: &u64| widest.is_multiple_of(choices * STEP);
         let choices = (CHOICES_MIN..=most).rev().find(even).unwrap_or(most);
         let step = widest.div_ceil(choices).next_multiple_of(STEP);
-        let widths: Vec<u64> = (0..=choices).map(|number| number * step).collect();
+        let widths: Vec<u64> =
+            (0..=choices).map(|number| (number * step).min(WIDTH_BYTES_MAX)).collect();
         let by_class = every_combination(&widths, servers.classes().len());
         let used = by_class.iter().filter(|widths| widths.iter().any(|width| *width > 0));
         let slowest = widths.iter().filter(|width| **width > 0);

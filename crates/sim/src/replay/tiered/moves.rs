@@ -9,8 +9,8 @@ use super::Tier;
 /// Bytes read at a time, while the previous piece is written.
 const PIECE_BYTES: u64 = 8 << 20;
 /// Limit of the pieces of a file. Others' traces may have files of exbibytes, which would move for years; only files of
-/// more than 512 GiB move in pieces that are longer than a mount's.
-const PIECES_MAX: u64 = 1 << 16;
+/// more than 64 GiB move in pieces that are longer than a mount's.
+const PIECES_MAX: u64 = 1 << 13;
 
 /// Files that move one after another.
 #[derive(Debug, Default)]
