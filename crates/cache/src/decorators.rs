@@ -43,7 +43,7 @@ struct Decorator {
 
 /// From the inside out. Meters are outside, so that they count what the engine asks for and how long it takes; what a
 /// test injects is directly inside them, so that its errors are counted.
-const DECORATORS: [Decorator; 4] = [
+const DECORATORS: &[Decorator] = &[
     Decorator { around: &[Whose::Cache], put: in_pieces },
     Decorator { around: &[Whose::Origin, Whose::Cache, Whose::Peer], put: emulated },
     Decorator { around: &[Whose::Origin, Whose::Cache], put: injected },
@@ -53,7 +53,7 @@ const DECORATORS: [Decorator; 4] = [
 impl Decorated<'_> {
     /// Puts the decorators of the table around the server's device.
     pub(crate) fn decorate(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
-        self.by(&DECORATORS, device)
+        self.by(DECORATORS, device)
     }
 
     fn by(&self, table: &[Decorator], device: Arc<dyn Device>) -> Arc<dyn Device> {

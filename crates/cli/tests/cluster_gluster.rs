@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -167,6 +168,25 @@ impl Writer {
     }
 }
 
+/// Waits for something that need not happen, for a slow machine.
+fn wait_a_minute_at_most(happened: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !happened() && begun.elapsed() < Duration::from_mins(1) {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn bytes_once_readable(path: &Path) -> Vec<u8> {
+    let mut all = Vec::new();
+    eventually("the file can be read", || {
+        fs::read(path).is_ok_and(|found| {
+            all = found;
+            true
+        })
+    });
+    all
+}
+
 /// Nothing that was acknowledged goes with a brick: it is on a node's cache until the brick is back.
 #[test]
 fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
@@ -199,11 +219,7 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
                 acknowledged().iter().zip(before).map(|(away, before)| away - before).sum()
             };
             thread::sleep(Duration::from_millis(500 + 700 * round));
-            // A slow machine may need longer for one write.
-            let begun = Instant::now();
-            while without_brick + since() == 0 && begun.elapsed() < Duration::from_mins(1) {
-                thread::sleep(Duration::from_millis(20));
-            }
+            wait_a_minute_at_most(|| without_brick + since() > 0);
             without_brick += since();
             gluster.revive_brick();
             let back = acknowledged();
@@ -212,13 +228,7 @@ fn i4_a_brick_that_dies_loses_no_acknowledged_write() {
             });
         });
         for node in NODES {
-            let mut all = Vec::new();
-            eventually("the file can be read", || {
-                fs::read(nodes.path(node).join("file")).is_ok_and(|found| {
-                    all = found;
-                    true
-                })
-            });
+            let all = bytes_once_readable(&nodes.path(node).join("file"));
             for writer in &writers {
                 writer.check(&all, &format!("round {round}, on {node}"));
             }

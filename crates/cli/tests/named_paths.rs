@@ -225,6 +225,7 @@ fn a_long_list_is_fetched_without_a_process_for_each_path() {
     let line = format!("{}\n", scratch.path("mnt/data").display());
     let faults_of_list = |paths: usize| {
         fs::write(scratch.path("list"), line.repeat(paths)).unwrap();
+        #[expect(clippy::zombie_processes, reason = "wait4 waits for it, and counts its faults")]
         let warm = scratch.command(&["warm", "-f", "list"]).stdout(Stdio::null()).spawn().unwrap();
         page_faults(&warm)
     };

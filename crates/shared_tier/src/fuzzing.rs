@@ -2,7 +2,8 @@
 //! are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
 use crate::acl::Acl;
-use crate::places::fuzzing::{claims, note};
+use crate::places::marks::fuzzing::claims;
+use crate::places::shared_disk::fuzzing::note;
 
 /// An extended attribute, or the target of a note of a rename.
 pub fn attribute(bytes: &[u8]) {
@@ -25,7 +26,8 @@ mod tests {
 
     use super::*;
     use crate::places::Place;
-    use crate::places::fuzzing::{claim_seeds, note_seed};
+    use crate::places::marks::fuzzing::seeds as claim_seeds;
+    use crate::places::shared_disk::fuzzing::seed as note_seed;
 
     #[test]
     fn hostile_attributes() {

@@ -111,7 +111,7 @@ impl Joining<'_> {
             let names = Arc::new(names.map_err(of_names)?);
             let table = Arc::new(Table::default());
             let paths = Arc::new(DirectoryPaths::new(&table, StoreDirectories(Arc::clone(&names))));
-            let places = Places::open(self.root, &node, self.peers, paths.clone(), clock)?;
+            let places = Places::open(self.root, &node, self.peers, paths.clone(), clock, None)?;
             places.drop_temporaries()?;
             Ok((names, table, paths, places))
         })();

@@ -331,7 +331,7 @@ impl NameChanges {
         let [(old, notes), (other, notes_of_other)] =
             [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
         let known = |number: Option<Number>| number.and_then(|number| self.base.table.find(number));
-        let renaming = [old, other].map(|number| Renaming::of(known(number)));
+        let renaming = [&old, &other].map(|of| Renaming::of(known(of.as_ref().map(|of| of.inode))));
         let mut begun: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
         let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
             renames::not_made(&self.base.places, &failure, &begun);
@@ -346,6 +346,16 @@ impl NameChanges {
         self.has_name(left.as_ref().filter(|_| flags == Flags::Exchange), (&to, &from));
         // What follows looks for them, and would wait for itself.
         drop(renaming);
+        let is_exchange = flags == Flags::Exchange;
+        let note = |of: &Option<_>, names, is_two: bool| {
+            is_two
+                .then(|| renames::note_two(&self.base.places, of.as_ref(), names, is_exchange))
+                .flatten()
+        };
+        let marked = [
+            note(&old, (&from, &to), is_exchange || renamed.replaced.is_some()),
+            note(&other, (&to, &from), is_exchange),
+        ];
         if let Some(replaced) = &renamed.replaced {
             self.lost_a_name(&to, replaced)?;
         }
@@ -359,6 +369,7 @@ impl NameChanges {
         if let (Flags::Exchange, Some(left)) = (flags, &left) {
             self.follow_rename(left, (&to, &from), None, &mut begun)?;
         }
+        renames::forget_two(marked.into_iter().flatten());
         // Of what was replaced, and of what had the names before somebody else renamed it.
         renames::forget(&self.base.places, &begun);
         Ok(())
@@ -373,16 +384,16 @@ impl NameChanges {
         }
     }
 
-    /// Notes on the shared disk where what has a name may be, if that is a directory; answers its number, too.
+    /// Notes on the shared disk where what has a name may be, if that is a directory; answers what it is, too.
     fn begin_rename(
         &self,
         name: &EntryName,
         may_be: &EntryName,
-    ) -> (Option<Number>, Option<RenameNotes>) {
+    ) -> (Option<namespace::Node>, Option<RenameNotes>) {
         let Ok(found) = self.base.names.lookup(name) else { return (None, None) };
         let notes = (found.attributes.kind == Kind::Directory)
             .then(|| renames::note(&self.base.places, found.inode, name, may_be));
-        (Some(found.inode), notes.flatten())
+        (Some(found), notes.flatten())
     }
 
     /// Does on the disks what the store has done.

@@ -12,7 +12,7 @@ mod listed_names;
 pub(crate) mod marks;
 mod moving;
 pub(crate) mod peers;
-mod shared_disk;
+pub(crate) mod shared_disk;
 pub(crate) mod steps;
 pub(crate) mod tree;
 mod users_xattrs;
@@ -62,25 +62,11 @@ pub(crate) struct Places {
 
 impl Places {
     /// Opens the tiers of a node: `root/ssd` is its own, `root/hdd` the disk that all share. Other nodes' SSDs are reached at `peers`, a
-    /// path with `{node}` in place of their names.
+    /// path with `{node}` in place of their names. `watcher` is told of each step, for tests.
     ///
     /// # Errors
     /// If a directory is missing, keeps no extended attributes, or is that of another node or tier.
     pub(crate) fn open(
-        root: &Path,
-        node: &str,
-        peers: Option<&str>,
-        directories: Arc<dyn Directories>,
-        clock: &Clock,
-    ) -> Result<Self> {
-        Self::open_watched(root, node, peers, directories, clock, None)
-    }
-
-    /// The same; `watcher` is told of each step, for tests.
-    ///
-    /// # Errors
-    /// As [`Places::open`].
-    pub(crate) fn open_watched(
         root: &Path,
         node: &str,
         peers: Option<&str>,
@@ -504,17 +490,6 @@ fn unmark(tree: &Tree, fd: &impl AsFd) -> Result<()> {
         marks::clear(fd, marks::LEAVING)?;
         marks::clear(fd, marks::ARRIVING)
     })
-}
-
-/// Parts of the crate's fuzz targets.
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzing {
-    pub(crate) use super::marks::fuzzing::claims;
-    #[cfg(test)]
-    pub(crate) use super::marks::fuzzing::seeds as claim_seeds;
-    pub(crate) use super::shared_disk::fuzzing::note;
-    #[cfg(test)]
-    pub(crate) use super::shared_disk::fuzzing::seed as note_seed;
 }
 
 #[cfg(test)]

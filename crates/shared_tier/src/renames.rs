@@ -1,12 +1,15 @@
 //! What is under way while something is renamed: names that are not known for a moment, and directories that are not where the
 //! store has them.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use halocline_cluster::names::namespace::Failure;
+use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, Inode as Number};
 
 use crate::inodes::Node;
+use crate::places::marks::{self, TwoNames};
 use crate::places::{Places, RenameNotes};
 
 /// While this lives, an inode may have none of its names for a moment.
@@ -25,6 +28,30 @@ impl Drop for Renaming {
     fn drop(&mut self) {
         if let Some(node) = &self.0 {
             node.0.renames.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Notes on a file, with its attributes from before, that the store has renamed it over another one or exchanged both. That it cannot be
+/// noted is no error: then the names would be between those of before and after, if they were built again in this moment.
+pub(crate) fn note_two(
+    places: &Places,
+    of: Option<&namespace::Node>,
+    (from, to): (&EntryName, &EntryName),
+    is_exchange: bool,
+) -> Option<OwnedFd> {
+    let of = of.filter(|of| of.attributes.kind == Kind::File)?;
+    let [from, to] = [from, to].map(|name| (name.directory.0, name.name.clone()));
+    let renaming = TwoNames { is_exchange, from, to };
+    let noted = places.note_renaming(of.attributes.location.as_ref()?, of.inode.0, &renaming);
+    noted.inspect_err(|error| tracing::debug!(%error, "rename: it is not noted on a file")).ok()
+}
+
+/// Both files have their names on the disks.
+pub(crate) fn forget_two(noted: impl Iterator<Item = OwnedFd>) {
+    for file in noted {
+        if let Err(error) = marks::clear_renaming(&file) {
+            tracing::debug!(%error, "rename: a note of it stays on a file");
         }
     }
 }

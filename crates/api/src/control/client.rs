@@ -20,7 +20,7 @@ use halocline_os::error::{Error, Result};
 
 /// How long a mount process may be silent until it is asked whether it still works, and how long it may take to answer
 /// that.
-const SILENCE: Duration = Duration::from_secs(10);
+const SILENCE: Duration = if cfg!(test) { Duration::from_mins(5) } else { Duration::from_secs(10) };
 
 /// Longest answer in bytes: some millions of files with their places. The peer is not always trusted, because root asks
 /// everyone's mounts.

@@ -103,7 +103,7 @@ fn an_ordinary_user_measures_a_tier_and_nothing_is_left() {
         return programs::skip(&reason);
     }
     let scratch = scratch();
-    let bench = "$h bench tier --size 4M --files 20 --repetitions 1 --dir cache";
+    let bench = "$h bench tier --size 4M --files 20 --small-files 20 --repetitions 1 --dir cache";
     let script = format!(
         "set -e; {bench} --part metadata,moves --json > measured.json; \
          ls -A cache; ! grep \" $PWD/cache\" /proc/self/mountinfo"

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use halocline_testkit::closes;
 use halocline_testkit::waiting::eventually;
 use serde_json::Value;
 
@@ -84,6 +85,8 @@ fn content(file: u64, snapshot: u64) -> Vec<u8> {
 }
 
 fn moved(mount: &Mount, command: &str) -> Value {
+    // What the kernel still has open does not move.
+    closes::all_are_told(&mount.path());
     let mut halocline = programs::halocline();
     let output = programs::run(halocline.arg(command).arg(mount.path()).arg("--json"));
     serde_json::from_slice(&output.stdout).expect("JSON")

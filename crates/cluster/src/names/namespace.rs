@@ -441,6 +441,7 @@ impl Namespace {
     /// `ENOENT` if it is gone.
     pub fn list(&self, directory: Inode, cursor: u64, limit: usize) -> Result<(Vec<Listed>, bool)> {
         let list = Script::List(cursor, limit.clamp(1, PAGE_ENTRIES_MAX));
+        let before = self.driver.listings.changes(directory);
         let (entries, is_last, version) = match self.driver.read(directory, &list)? {
             Answer::Entries { entries, is_last, version } => (entries, is_last, version),
             Answer::Differs => return refused(Errno::NOTDIR),
@@ -452,7 +453,7 @@ impl Namespace {
             return Err(NamesError::Unsound("a page that leads nowhere".into()).into());
         }
         let page = (cursor, &*entries, is_last);
-        self.driver.listings.add((directory, version), page, self.driver.now());
+        self.driver.listings.add((directory, version), page, before, self.driver.now());
         let listed = |(cursor, name, entry): (u64, Name, Entry)| {
             let attributes = match &entry {
                 Entry::Single(_, attributes) => Some(decode_attributes(attributes)?),

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::{
-    Admission, CacheSide, Explanation, Observation, POLICIES, Query, Setting, Side, by_name,
+    Admission, CacheSide, Explanation, Observation, POLICIES, Query, Setting, Side, Verdict,
+    by_name,
 };
 use crate::layout::{CacheGeometry, Layout};
 use crate::profile::DeviceProfile;
@@ -68,6 +69,12 @@ fn admitted_of_stream(
         .sum()
 }
 
+/// Whether a policy predicts how long a request takes; then it does so for each.
+fn predicts(policy: &dyn Admission) -> bool {
+    let Verdict { origin_ps, cache_ps, .. } = policy.judge(&random(64 * KB));
+    (origin_ps, cache_ps) != (0, 0)
+}
+
 fn any_query() -> impl Strategy<Value = Query> {
     (
         any::<bool>(),
@@ -96,6 +103,13 @@ fn any_query() -> impl Strategy<Value = Query> {
         )
 }
 
+#[test]
+fn policies_that_judge_by_cost_predict_it() {
+    let names = POLICIES.iter().filter(|row| predicts(&*(row.make)(&setting(6, 2))));
+    let names: Vec<_> = names.map(|row| row.name).collect();
+    assert!(["adaptive", "sla", "s4d"].iter().all(|name| names.contains(name)), "{names:?}");
+}
+
 proptest! {
     #[test]
     fn every_policy_explains_what_it_judges(query in any_query(), m in 1..9u32, n in 1..9u32) {
@@ -109,8 +123,7 @@ proptest! {
             let cost = |layout| said.costs.iter().find(|cost| cost.layout == layout);
             let origin_ps = cost(None).expect("the origin").total_ps;
             let cache_ps = cost(Some(verdict.layout)).expect("the layout chosen").total_ps;
-            let predicts = !["always", "never"].contains(&row.name);
-            let predicted = if predicts { (origin_ps, cache_ps) } else { (0, 0) };
+            let predicted = if predicts(&*policy) { (origin_ps, cache_ps) } else { (0, 0) };
             prop_assert_eq!((verdict.origin_ps, verdict.cache_ps), predicted, "{}", row.name);
             if verdict.layout == Layout::TwoD {
                 prop_assert!(setting.cache.geometry.groups().is_some());

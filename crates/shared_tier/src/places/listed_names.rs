@@ -57,6 +57,9 @@ impl ListedNames<'_> {
         (add, remove): Changes<'_>,
     ) -> Result<()> {
         self.0.find(place, inode, |tree, fd, path| {
+            if !add.is_empty() {
+                marks::clear_other_renaming(&fd, add)?;
+            }
             let mut add = add.to_vec();
             if marks::names(&fd).is_empty() {
                 let of_place = listed_names(tree, &fd, &path)?;

@@ -30,6 +30,62 @@ pub(crate) const ARRIVING: &str = "user.halocline.arriving";
 /// Where the old copy is by which the new one came, until that is removed: `TIER/BASE/NODE/PATH`, without a node on the shared disk.
 const FROM: &str = "user.halocline.from";
 
+/// While a rename takes or exchanges the name of another file: which name becomes which, and what tells that it has.
+const RENAMING: &str = "user.halocline.renaming";
+
+/// A name of a file, in the directory with a number.
+pub(crate) type NameIn = (u64, Name);
+
+/// A rename that changes the names of two files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TwoNames {
+    /// Whether the other file gets the old name.
+    pub(crate) is_exchange: bool,
+    pub(crate) from: NameIn,
+    pub(crate) to: NameIn,
+}
+
+/// Notes a rename on one of its files.
+pub(crate) fn set_renaming(fd: &impl AsFd, renaming: &TwoNames) -> Result<()> {
+    xattr::set_on(fd, OsStr::new(RENAMING), &renaming_value(renaming), 0)
+}
+
+fn renaming_value(renaming: &TwoNames) -> Vec<u8> {
+    let TwoNames { is_exchange, from, to } = renaming;
+    let kind = if *is_exchange { &b"exchange/"[..] } else { b"replace/" };
+    let [from, to] = [from, to].map(|(directory, name)| value(*directory, name));
+    [kind, &from, b"/", &to].concat()
+}
+
+/// The rename that is noted on a file.
+pub(crate) fn renaming(fd: &impl AsFd) -> Option<TwoNames> {
+    parse_renaming(&xattr::get_on(fd, OsStr::new(RENAMING)).ok()?)
+}
+
+fn parse_renaming(value: &[u8]) -> Option<TwoNames> {
+    let mut parts = value.split(|byte| *byte == b'/');
+    let is_exchange = match parts.next()? {
+        b"exchange" => true,
+        b"replace" => false,
+        _ => return None,
+    };
+    let (from, to) = (parse_name(parts.next()?)?, parse_name(parts.next()?)?);
+    parts.next().is_none().then_some(TwoNames { is_exchange, from, to })
+}
+
+/// The rename is over.
+pub(crate) fn clear_renaming(fd: &impl AsFd) -> Result<()> {
+    clear(fd, RENAMING)
+}
+
+/// A rename that was noted and is not the one that gives a file this name was not finished, and is over now.
+pub(crate) fn clear_other_renaming(fd: &impl AsFd, to: &[NameIn]) -> Result<()> {
+    match renaming(fd) {
+        Some(renaming) if !to.contains(&renaming.to) => clear_renaming(fd),
+        _ => Ok(()),
+    }
+}
+
 /// A number that something has, if it has one.
 pub(crate) fn number(fd: &impl AsFd, what: &str) -> Option<u64> {
     parse_number(&xattr::get_on(fd, OsStr::new(what)).ok()?)
@@ -187,6 +243,27 @@ mod tests {
         }
         clear_from(&scratch).unwrap();
         clear_from(&scratch).unwrap();
+    }
+
+    #[test]
+    fn a_rename_of_two_files_is_noted_until_one_of_them_is_renamed_otherwise() {
+        let scratch = tempfile::tempfile().unwrap();
+        assert_eq!(renaming(&scratch), None);
+        let [from, to] = [(7, Name::from(&b"a\xff:~"[..])), (1, Name::from("b"))];
+        for is_exchange in [false, true] {
+            let noted = TwoNames { is_exchange, from: from.clone(), to: to.clone() };
+            set_renaming(&scratch, &noted).unwrap();
+            clear_other_renaming(&scratch, std::slice::from_ref(&to)).unwrap();
+            assert_eq!(renaming(&scratch), Some(noted));
+        }
+        clear_other_renaming(&scratch, std::slice::from_ref(&from)).unwrap();
+        assert_eq!(renaming(&scratch), None);
+        for wrong in
+            ["", "exchange", "replace/1:a", "replace/1:a/b", "x/1:a/1:b", "replace/1:a/1:b/"]
+        {
+            xattr::set_on(&scratch, OsStr::new(RENAMING), wrong.as_bytes(), 0).unwrap();
+            assert_eq!(renaming(&scratch), None, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! file that was removed since, or is to be. It says where the old one is, for whoever removes the file before that is gone.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -136,6 +137,20 @@ impl Places {
             other => other?,
         }
         tree.step("taking the mark of a move away", || marks::clear_from(&to.file))
+    }
+
+    /// Notes on a file, before the disks follow, that a rename of two files has given it another name: names that are built again then are
+    /// those of before or after it. Answered is the file, for [`marks::clear_renaming`].
+    pub(crate) fn note_renaming(
+        &self,
+        place: &Place,
+        inode: u64,
+        renaming: &marks::TwoNames,
+    ) -> Result<OwnedFd> {
+        self.find(place, inode, |tree, fd, _| {
+            tree.step("noting a rename of two files", || marks::set_renaming(&fd, renaming))?;
+            Ok(fd)
+        })
     }
 
     /// Removes a file that lost its last name, and the copy by which it came here, if whoever moved it left that. It is no error if it is

@@ -58,7 +58,7 @@ impl Disks {
 
     fn try_node(&self, node: &str) -> Result<Places> {
         let peers = format!("{}/{{node}}/ssd", self.scratch.path().display());
-        Places::open(&self.at(node), node, Some(&peers), self.table.clone(), &Clock::MACHINE)
+        Places::open(&self.at(node), node, Some(&peers), self.table.clone(), &Clock::MACHINE, None)
     }
 
     fn node(&self, node: &str) -> Places {
@@ -269,14 +269,17 @@ fn only_the_right_ssd_is_used_and_a_node_that_is_away_is_named() {
     assert_eq!(two.stat(&place, 7).unwrap_err().errno(), libc::EIO);
     assert_eq!(fs::read_dir(disks.at("n1/ssd")).unwrap().count(), 0);
     fs::write(disks.at("n3/ssd/.halocline/node"), "n1\nanother\n").unwrap();
-    let error = Places::open(&disks.at("n3"), "n1", None, disks.table.clone(), &Clock::MACHINE)
-        .unwrap_err();
+    let error =
+        Places::open(&disks.at("n3"), "n1", None, disks.table.clone(), &Clock::MACHINE, None)
+            .unwrap_err();
     assert!(error.to_string().contains("another tier"), "{error}");
     let alone =
-        Places::open(&disks.at("n2"), "n2", None, disks.table.clone(), &Clock::MACHINE).unwrap();
+        Places::open(&disks.at("n2"), "n2", None, disks.table.clone(), &Clock::MACHINE, None)
+            .unwrap();
     assert!(alone.stat(&place, 7).unwrap_err().to_string().contains("--peers"));
     assert!(
-        Places::open(&disks.at("n2"), "../n2", None, disks.table.clone(), &Clock::MACHINE).is_err()
+        Places::open(&disks.at("n2"), "../n2", None, disks.table.clone(), &Clock::MACHINE, None)
+            .is_err()
     );
 }
 

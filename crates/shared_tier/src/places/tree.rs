@@ -377,6 +377,7 @@ impl Tree {
         // By the descriptor: a name could lead to another file by now.
         let link =
             |name: &Name| linkat(CWD, proc_path(fd), &above.0, os(name), AtFlags::SYMLINK_FOLLOW);
+        marks::clear_other_renaming(fd, &[(directory, name.clone())])?;
         let path = below(above.1.as_ref(), &plain)?;
         match self.step("linking a file", || link(&plain)) {
             Err(error) if error.errno() == libc::EEXIST => {}

@@ -5,6 +5,9 @@
 //! a sound store has it, with its number, is that file or directory, whoever else claims the number: copies made by
 //! `cp -a` past the mounts do.
 
+mod half_made;
+mod owner;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Location, RelativePath};
@@ -17,6 +20,8 @@ use super::scan::{Item, tell};
 use super::view::View;
 use crate::places::tree::candidates;
 use crate::places::{SHARED, SSD};
+use half_made::Claim;
+use owner::Owner;
 
 /// What a mode lets others than the owner do.
 const NOT_OWNER: u32 = 0o077;
@@ -84,27 +89,6 @@ pub(crate) trait Numbers {
     fn fresh(&mut self) -> Result<u64>;
 }
 
-/// Whose a directory is, and who else may make names in it.
-#[derive(Debug, Clone, Copy)]
-struct Owner {
-    uid: u32,
-    gid: u32,
-    mode: u32,
-}
-
-impl Owner {
-    const fn of(attributes: &Attributes) -> Self {
-        Self { uid: attributes.uid, gid: attributes.gid, mode: attributes.mode }
-    }
-
-    /// Whether all who may write a file, and so its attributes, may make names in this directory.
-    const fn admits_writers_of(&self, file: &Attributes) -> bool {
-        let is_open = self.mode & 0o002 != 0;
-        let admits_group = is_open || self.mode & 0o020 != 0 && self.gid == file.gid;
-        (file.mode & 0o002 == 0 || is_open) && (file.mode & 0o020 == 0 || admits_group)
-    }
-}
-
 /// Puts it together.
 struct Builder<'a> {
     disks: &'a [Disk],
@@ -119,6 +103,8 @@ struct Builder<'a> {
     owners: BTreeMap<u64, Owner>,
     /// Numbers of files.
     used: BTreeSet<u64>,
+    /// Files, with the names that they claim.
+    claims: Vec<Claim>,
 }
 
 /// The names that disks have together; the first one is the shared disk. `view` is what the store says, if it is sound.
@@ -132,6 +118,7 @@ pub(crate) fn found(disks: &[Disk], view: &View, numbers: &mut dyn Numbers) -> R
         directory_of: BTreeMap::new(),
         owners: BTreeMap::new(),
         used: BTreeSet::new(),
+        claims: Vec::new(),
     };
     if let Some(root) = disks.first().and_then(|shared| shared.scanned.root.as_ref()) {
         builder.owners.insert(ROOT.0, Owner::of(root));
@@ -348,6 +335,7 @@ impl<'a> Builder<'a> {
             }
             self.file(None, &paths)?;
         }
+        self.name_files();
         Ok(())
     }
 
@@ -410,32 +398,41 @@ impl<'a> Builder<'a> {
     }
 
     fn file(&mut self, number: Option<u64>, paths: &[At]) -> Result<()> {
-        let at = paths[0];
-        let item = self.item(at);
-        let believed = self.believed_names(number, paths);
+        let names = self.believed_names(number, paths);
+        let renaming = self.item(paths[0]).renaming.clone();
+        let renaming =
+            renaming.filter(|renaming| number.is_some() && self.is_believed(paths, renaming.to.0));
         let is_numbered = number.is_some();
         let number = match number {
             Some(number) => number,
             None => self.numbers.fresh()?,
         };
-        let mut free_names = Vec::new();
-        for (directory, name) in believed {
-            let [plain, numbered] = candidates(&name, number);
-            let is_free = |name: &Name| !self.taken.contains_key(&(directory, name.clone()));
-            let name = if is_free(&plain) {
-                plain
-            } else {
-                self.told(at, "something else has its name; its number is put behind it");
-                numbered
-            };
-            self.taken.insert((directory, name.clone()), None);
-            free_names.push((directory, name));
-        }
-        let mut attributes = item.attributes.clone();
-        attributes.location = self.place(at);
-        let (names, paths) = (free_names, paths.to_vec());
-        self.found.files.push(FoundFile { number, names, attributes, at, paths, is_numbered });
+        let mut attributes = self.item(paths[0]).attributes.clone();
+        attributes.location = self.place(paths[0]);
+        let (at, paths) = (paths[0], paths.to_vec());
+        let file = FoundFile { number, names, attributes, at, paths, is_numbered };
+        self.claims.push(Claim { file, renaming });
         Ok(())
+    }
+
+    /// Files get the names that they claim, or others where these are taken.
+    fn name_files(&mut self) {
+        let mut claims = std::mem::take(&mut self.claims);
+        half_made::settle(&mut claims);
+        for Claim { mut file, .. } in claims {
+            for (directory, name) in &mut file.names {
+                let [plain, numbered] = candidates(name, file.number);
+                let is_free = !self.taken.contains_key(&(*directory, plain.clone()));
+                *name = if is_free {
+                    plain
+                } else {
+                    self.told(file.at, "something else has its name; its number is put behind it");
+                    numbered
+                };
+                self.taken.insert((*directory, name.clone()), None);
+            }
+            self.found.files.push(file);
+        }
     }
 
     /// The names of a file that are believed: those of its attribute, or else of its places.
@@ -448,20 +445,8 @@ impl<'a> Builder<'a> {
         if number.is_none() || item.names.is_empty() {
             return of_places;
         }
-        let disk = &self.disks[paths[0].0];
-        let is_root_closed =
-            disk.scanned.root.as_ref().is_some_and(|root| root.mode & NOT_OWNER == 0);
-        let is_closed = disk.node.is_some() && (is_root_closed || item.above.is_some());
-        let file = &item.attributes;
-        let own_places: BTreeSet<u64> = paths.iter().map(|at| self.above(*at)).collect();
-        let is_believed = |directory: &u64| match self.owners.get(directory) {
-            None => false,
-            // Directories on SSDs are closed, but for the root, which is the operator's: only we listed these.
-            Some(_) if is_closed || own_places.contains(directory) => true,
-            Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
-        };
         let (believed, others): (Vec<_>, Vec<_>) =
-            item.names.iter().cloned().partition(|(directory, _)| is_believed(directory));
+            item.names.iter().cloned().partition(|name| self.is_believed(paths, name.0));
         if !others.is_empty() {
             self.told(
                 paths[0],
@@ -469,6 +454,21 @@ impl<'a> Builder<'a> {
             );
         }
         if believed.is_empty() { of_places } else { believed }
+    }
+
+    /// Whether a file with these paths may claim a name in a directory.
+    fn is_believed(&self, paths: &[At], directory: u64) -> bool {
+        let (disk, item) = (&self.disks[paths[0].0], self.item(paths[0]));
+        let is_root_closed =
+            disk.scanned.root.as_ref().is_some_and(|root| root.mode & NOT_OWNER == 0);
+        let is_closed = disk.node.is_some() && (is_root_closed || item.above.is_some());
+        let file = &item.attributes;
+        match self.owners.get(&directory) {
+            None => false,
+            // Directories on SSDs are closed, but for the root, which is the operator's: only we listed these.
+            Some(_) if is_closed || paths.iter().any(|at| self.above(*at) == directory) => true,
+            Some(of) => (of.uid == file.uid || file.uid == own_uid()) && of.admits_writers_of(file),
+        }
     }
 
     fn others(&mut self) {

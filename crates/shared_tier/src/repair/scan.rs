@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::entry_names::REGISTRY;
-use crate::places::marks;
+use crate::places::marks::{self, TwoNames};
 use crate::places::tree::Tree;
 use crate::stat_conversion::{joined, kind};
 
@@ -41,6 +41,8 @@ pub(crate) struct Item {
     pub(crate) arriving: Option<u64>,
     /// Where the copy is, as it claims, by which it arrives.
     pub(crate) from: Option<Location>,
+    /// A rename of it and another file, as it claims, that was not finished.
+    pub(crate) renaming: Option<TwoNames>,
 }
 
 /// Everything on a disk: directories come before what is in them.
@@ -123,9 +125,21 @@ fn item(tree: &Tree, path: &RelativePath, above: Option<usize>) -> Result<Option
     let names = if is_link { Vec::new() } else { marks::names(&fd) };
     let (leaving, arriving) = (claims(marks::LEAVING), claims(marks::ARRIVING));
     let from = if is_link { None } else { marks::from(&fd) };
+    let renaming = if is_link { None } else { marks::renaming(&fd) };
     let (attributes, stat) = describe(&fd)?;
     let (key, path) = (stat.key(), path.clone());
-    Ok(Some(Item { path, above, attributes, key, number, names, leaving, arriving, from }))
+    Ok(Some(Item {
+        path,
+        above,
+        attributes,
+        key,
+        number,
+        names,
+        leaving,
+        arriving,
+        from,
+        renaming,
+    }))
 }
 
 /// The attributes of something, as they stand in the store.

@@ -62,17 +62,18 @@ pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -
     Ok(())
 }
 
-/// Takes the marks of moves off the copies that stay: nobody moves them any more, and they are alone from now on.
+/// Takes the marks of moves and renames off the copies that stay: nobody moves or renames them any more, and they are alone from now on.
 pub(super) fn marks(disks: &[Disk], found: &Found) -> Result<()> {
     for file in &found.files {
         let disk = &disks[file.at.0];
         let item = &disk.scanned.items[file.at.1];
-        if item.leaving.is_none() && item.arriving.is_none() {
+        if item.leaving.is_none() && item.arriving.is_none() && item.renaming.is_none() {
             continue;
         }
         let fd = disk.tree.look(Some(&item.path))?;
         if stat_descriptor(&fd)?.key() == item.key {
             disk.tree.step("taking the marks of a move away", || {
+                marks::clear_renaming(&fd)?;
                 marks::clear(&fd, marks::LEAVING)?;
                 marks::clear(&fd, marks::ARRIVING)?;
                 marks::clear_from(&fd)

@@ -112,7 +112,7 @@ impl World {
         let names = Arc::new(names);
         let death = Arc::new(Death { left: AtomicI64::new(i64::MAX), told: Mutex::default() });
         let directories: Arc<dyn Directories> = Arc::new(StoreDirectories(names.clone()));
-        let places = Places::open_watched(
+        let places = Places::open(
             &self.at(node),
             node,
             Some(&self.peers()),

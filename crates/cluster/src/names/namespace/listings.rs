@@ -161,10 +161,12 @@ impl Listings {
     }
 
     /// Keeps a page of a version of a directory, with the names behind a place; what is known of another version goes.
+    /// `before` was counted before the page was asked for.
     pub(super) fn add(
         &self,
         (directory, version): (Inode, u64),
         (after, page, is_last): (u64, &[(u64, Name, Entry)], bool),
+        before: Changes,
         now: Instant,
     ) {
         if version == 0 {
@@ -172,6 +174,12 @@ impl Listings {
         }
         let known = &mut *self.known.lock();
         known.drop_idle(now);
+        // A change of this node may have made a later version already, and a lease of the page's version, which kept
+        // that change back from nothing, may be on its way here.
+        let is_still = before.is_quiet() && self.changes(directory) == before;
+        if !is_still && known.get(directory).is_none_or(|listing| listing.version != version) {
+            return;
+        }
         known.of(directory, version, now);
         let mut are_kept = true;
         for (_, name, entry) in page {

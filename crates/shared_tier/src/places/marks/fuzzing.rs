@@ -1,6 +1,9 @@
 //! What the extended attributes of files and directories claim: part of a fuzz target (`crate::fuzzing`).
 
-use super::{Location, Name, from_value, parse_from, parse_name, parse_number, value};
+use super::{
+    Location, Name, TwoNames, from_value, parse_from, parse_name, parse_number, parse_renaming,
+    renaming_value, value,
+};
 
 /// A claim of each kind: what is believed has one form, or is the same when it is written again.
 pub(crate) fn claims(bytes: &[u8]) {
@@ -11,6 +14,9 @@ pub(crate) fn claims(bytes: &[u8]) {
         // In another form it would be kept where nobody takes it away.
         assert_eq!(value(directory, &name), bytes);
     }
+    if let Some(renaming) = parse_renaming(bytes) {
+        assert_eq!(renaming_value(&renaming), bytes);
+    }
     if let Some(from) = parse_from(bytes) {
         assert!(!from.path.as_path().is_absolute());
         assert_eq!(parse_from(&from_value(&from)), Some(from));
@@ -18,9 +24,11 @@ pub(crate) fn claims(bytes: &[u8]) {
 }
 
 /// What is written of a file with a name, whose copy came from a place.
-pub(crate) fn seeds(from: &Location) -> [(&'static str, Vec<u8>); 3] {
+pub(crate) fn seeds(from: &Location) -> [(&'static str, Vec<u8>); 4] {
     let name = Name::from(&b"a name\xff"[..]);
+    let (old, new) = ((4711, name.clone()), (1, Name::from("new")));
     [
+        ("renaming", renaming_value(&TwoNames { is_exchange: true, from: old, to: new })),
         ("number", 4711.to_string().into_bytes()),
         ("name", value(4711, &name)),
         ("from", from_value(from)),

@@ -278,7 +278,7 @@ impl Explorer {
                 listings.end_change(&changing, &End::Made(&script, followed, until), now);
             }
             (_, Answered::Page(version, page)) => {
-                listings.add((D, version), (0, &page, true), now);
+                listings.add((D, version), (0, &page, true), before, now);
             }
             (Ask::Read(at), Answered::Read(answer, lease)) => {
                 let lease = lease.map(|version| (version, until));

@@ -15,7 +15,7 @@ fn page(names: &[&str]) -> Vec<(u64, Name, Entry)> {
 
 /// All names of a version.
 fn list(listings: &Listings, version: u64, names: &[&str], now: Instant) {
-    listings.add((D, version), (0, &page(names), true), now);
+    listings.add((D, version), (0, &page(names), true), listings.changes(D), now);
 }
 
 fn leased(listings: &Listings, version: u64, until: Instant, now: Instant) -> bool {
@@ -42,19 +42,25 @@ fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
     let (listings, now) = (Listings::default(), Instant::now());
     let until = now + Duration::from_millis(40);
     assert_eq!(listings.find(&at("a"), now), Known::Nothing);
-    listings.add((D, 5), (0, &page(&["a"]), false), now);
+    let before = listings.changes(D);
+    listings.add((D, 5), (0, &page(&["a"]), false), before, now);
     assert_eq!(listings.find(&at("a"), now), Known::Then(5, there(0)));
     assert!(leased(&listings, 5, until, now));
     assert_eq!(listings.find(&at("a"), now), Known::Now(there(0)));
     assert_eq!(listings.find(&at("c"), now), Known::Nothing, "it may be on the next page");
     assert_eq!(listings.find(&at("a"), until), Known::Then(5, there(0)));
     // Another page of it: all are known now, and what is free.
-    listings.add((D, 5), (1, &[(2, Name::from("b"), Entry::Directory(Inode(0)))], true), now);
+    listings.add(
+        (D, 5),
+        (1, &[(2, Name::from("b"), Entry::Directory(Inode(0)))], true),
+        before,
+        now,
+    );
     assert!(matches!(listings.find(&at("a"), now), Known::Now(_)));
     assert_eq!(listings.find(&at("c"), now), Known::Now(There::Nothing));
     assert_eq!(listings.find(&at("c"), until), Known::Then(5, There::Nothing));
     // One of another version, behind what was not listed of that.
-    listings.add((D, 6), (7, &page(&["b"]), true), now);
+    listings.add((D, 6), (7, &page(&["b"]), true), before, now);
     assert_eq!(listings.find(&at("a"), now), Known::Nothing);
     assert_eq!(listings.find(&at("b"), now), Known::Then(6, there(0)));
     assert!(!leased(&listings, 5, until, now));
@@ -129,6 +135,30 @@ fn answers_that_come_in_another_order_than_their_changes_were_made_in_wait_for_e
     assert_eq!(listings.find(&at("e"), now), Known::Then(11, There::Nothing));
 }
 
+/// Regression: a page that came late made an old version known again, and a lease of that, which came later still, had it
+/// believed: threads of one node read what was before its own change.
+#[test]
+fn i15_a_late_page_and_a_late_lease_do_not_bring_back_what_a_change_of_this_node_replaced() {
+    let (listings, now) = (Listings::default(), Instant::now());
+    let until = now + Duration::from_millis(40);
+    list(&listings, 5, &["a", "b"], now);
+    let before = listings.changes(D);
+    let script = renamed("a", "c");
+    let change = listings.begin_change(D, &script);
+    let during = listings.changes(D);
+    listings.end_change(&change, &End::Made(&script, followed(5, 6, false), until), now);
+    for asked in [before, during] {
+        listings.add((D, 5), (0, &page(&["a", "b"]), true), asked, now);
+        // The store gave it before that change, which did not wait for it.
+        assert!(!leased(&listings, 5, until, now));
+        assert_ne!(listings.find(&at("a"), now), Known::Now(there(0)));
+    }
+    // Of the version that is known, all counts.
+    listings.add((D, 6), (0, &page(&["c", "b"]), true), before, now);
+    listings.lease((D, 6), Leased::Yes, until);
+    assert_eq!(listings.find(&at("c"), now), Known::Now(there(0)));
+}
+
 #[test]
 fn a_directory_that_this_node_made_is_known_as_a_whole() {
     let (listings, now) = (Listings::default(), Instant::now());
@@ -198,7 +228,8 @@ fn what_is_kept_is_bounded() {
         (from..to).map(|at| (at + 1, name(at), Entry::Directory(Inode(at)))).collect()
     };
     for directory in 0..20 {
-        listings.add((Inode(directory), 1), (0, &names(0, 10_000), true), now);
+        let before = listings.changes(Inode(directory));
+        listings.add((Inode(directory), 1), (0, &names(0, 10_000), true), before, now);
     }
     assert_eq!(listings.known.lock().counted().0, NAMES_MAX);
     // Others take the place of those that nobody uses.
@@ -210,7 +241,8 @@ fn what_is_kept_is_bounded() {
     let missing = |known: &Listings, name: &str| known.find(&at(name), later);
     for page in 0..10 {
         let (from, is_last) = (page * 10_000, page == 9);
-        listings.add((D, 2), (from, &names(from, from + 10_000), is_last), later);
+        let before = listings.changes(D);
+        listings.add((D, 2), (from, &names(from, from + 10_000), is_last), before, later);
         assert!(listings.known.lock().is_bounded());
     }
     assert!(matches!(missing(&listings, "99999"), Known::Then(..)));
