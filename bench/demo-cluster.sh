@@ -22,8 +22,20 @@ finish() {
     trap '' INT TERM
     local node
     for node in "${!process[@]}"; do unmount "$node" || true; done
-    if [ -s "$scratch/redis/pid" ]; then kill "$(cat "$scratch/redis/pid")" 2>/dev/null || true; fi
+    stop_store
     rm -rf "$scratch"
+}
+
+# It removes files of its own while it ends.
+stop_store() {
+    local pid
+    pid=$(cat "$scratch/redis/pid" 2>/dev/null) || return 0
+    kill "$pid" 2>/dev/null || return 0
+    for _ in $(seq 600); do
+        if ! kill -0 "$pid" 2>/dev/null; then return 0; fi
+        sleep 0.1
+    done
+    kill -9 "$pid" 2>/dev/null || true
 }
 trap finish EXIT
 trap 'exit 130' INT
@@ -35,7 +47,7 @@ mount() {
     setsid "$halocline" mount "$scratch/origin" "$scratch/$1" --cache "$scratch/cache-$1" --cluster "$url" --node "$1" \
         --emulate 8xhdd+1xssd --policy "$2" --direct --foreground 2>"$scratch/$1.log" &
     process[$1]=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         if mountpoint -q "$scratch/$1"; then return; fi
         if ! kill -0 "${process[$1]}" 2>/dev/null; then break; fi
         sleep 0.1
