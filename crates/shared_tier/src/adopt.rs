@@ -4,13 +4,13 @@
 //! What must hold: whoever is killed in the midst of it leaves what a second run completes; each file keeps its bytes and at least one
 //! name at each step, and nothing that is not understood is changed.
 
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use halocline_cluster::names::attributes::{Attributes, Kind, RelativePath};
 use halocline_os::error::{Error, Result};
+use halocline_os::locked_file::LockedFile;
 use halocline_os::private::{PrivateDir, own_uid};
 use halocline_vfs::namespace::stat_descriptor;
 use halocline_vfs::namespace::statx::{set_attr_on, system_time};
@@ -107,11 +107,11 @@ pub(crate) fn run_watched(
 }
 
 /// Nobody else mounts it meanwhile, as one node's tier or as a shared one.
-fn lock(own: &PrivateDir) -> Result<[File; 2]> {
+fn lock(own: &PrivateDir) -> Result<[LockedFile; 2]> {
     let lock = |name: &str| {
         let file = own.file(name, halocline_os::private::Use::Write)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(file),
+            Ok(()) => Ok(LockedFile::new(file)),
             Err(_) => Err(Error::invalid(
                 format!("{} is in use", own.path().display()),
                 "unmount the tier first",

@@ -19,6 +19,7 @@ use halocline_cluster::store::Store;
 use halocline_os::boot_id::boot_id;
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
+use halocline_os::locked_file::LockedFile;
 use halocline_os::private::{PrivateDir, Use};
 use rustix::fs::{FlockOperation, flock, stat};
 use rustix::io::Errno;
@@ -199,10 +200,10 @@ pub fn is_shared(root: &Path) -> bool {
 }
 
 /// Holds an SSD for this process: whoever held it before has ended.
-fn lock(own: &PrivateDir) -> Result<File> {
+fn lock(own: &PrivateDir) -> Result<LockedFile> {
     let file = own.file(LOCK, Use::Write)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(LockedFile::new(file)),
         Err(Errno::WOULDBLOCK) => Err(Error::invalid(
             format!("{} is in use by another mount", own.path().display()),
             "unmount that first, or give this node an SSD of its own",

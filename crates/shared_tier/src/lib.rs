@@ -55,7 +55,6 @@ mod store_directories;
 mod tree;
 mod tree_walk;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,6 +62,7 @@ use std::time::Instant;
 use halocline_api::control::SOCKET_NAME;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
+use halocline_os::locked_file::LockedFile;
 
 pub use directory::Directory;
 pub use entry_names::REGISTRY;
@@ -87,7 +87,7 @@ pub struct SharedTier {
     root: PathBuf,
     begun: Instant,
     /// No other process uses the SSD.
-    _lock: File,
+    _lock: LockedFile,
 }
 
 impl SharedTier {

@@ -1,6 +1,6 @@
 //! Tiers of one node, as decision 0001 has them, become shared ones; also by runs that die.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 

@@ -66,6 +66,9 @@ pub(crate) fn proc_path(fd: &impl AsFd) -> String {
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
+/// Puts a file at a name of the directory that it is for.
+type PutAt<'a> = &'a dyn Fn(&Name) -> rustix::io::Result<()>;
+
 impl Tree {
     /// Opens the tier at `path`, and makes its private directories if they are missing.
     ///
@@ -313,22 +316,31 @@ impl Tree {
         (directory, name): (u64, &Name),
         inode: u64,
     ) -> Result<RelativePath> {
-        let [plain, numbered] = candidates(name, inode);
         let rename = |name: &Name| rename_new(&self.tmp, fresh, &above.0, os(name));
+        self.place_beside(fd, above, (directory, name), inode, ("naming a file", &rename))
+    }
+
+    /// Puts a file where its name says, or where that is taken, beside it: then the name is listed first. A copy that was moved here
+    /// may have several, which are listed already.
+    fn place_beside(
+        &self,
+        fd: &impl AsFd,
+        above: &FoundDirectory,
+        (directory, name): (u64, &Name),
+        inode: u64,
+        (step, put): (&'static str, PutAt<'_>),
+    ) -> Result<RelativePath> {
+        let [plain, numbered] = candidates(name, inode);
         let path = below(above.1.as_ref(), &plain)?;
-        match self.step("naming a file", || rename(&plain)) {
+        match self.step(step, || put(&plain)) {
             Err(error) if error.errno() == libc::EEXIST => {}
-            named => return named.map(|()| path),
+            placed => return placed.map(|()| path),
         }
         let path = below(above.1.as_ref(), &numbered)?;
         self.step("listing a file's name", || {
-            // A copy that was moved here may have several, which are listed already.
-            if marks::names(fd).is_empty() {
-                marks::set_names(fd, &[(directory, name.clone())])?;
-            }
-            Ok::<_, Error>(())
+            if marks::names(fd).is_empty() { marks::add_name(fd, directory, name) } else { Ok(()) }
         })?;
-        self.step("naming a file", || rename(&numbered)).map(|()| path)
+        self.step(step, || put(&numbered)).map(|()| path)
     }
 
     /// Removes what was made here and never got a name.
@@ -373,22 +385,11 @@ impl Tree {
         (directory, name): (u64, &Name),
         inode: u64,
     ) -> Result<RelativePath> {
-        let [plain, numbered] = candidates(name, inode);
         // By the descriptor: a name could lead to another file by now.
         let link =
             |name: &Name| linkat(CWD, proc_path(fd), &above.0, os(name), AtFlags::SYMLINK_FOLLOW);
         marks::clear_other_renaming(fd, &[(directory, name.clone())])?;
-        let path = below(above.1.as_ref(), &plain)?;
-        match self.step("linking a file", || link(&plain)) {
-            Err(error) if error.errno() == libc::EEXIST => {}
-            linked => return linked.map(|()| path),
-        }
-        let path = below(above.1.as_ref(), &numbered)?;
-        self.step("listing a file's name", || {
-            if marks::names(fd).is_empty() { marks::add_name(fd, directory, name) } else { Ok(()) }
-        })?;
-        self.step("linking a file", || link(&numbered))?;
-        Ok(path)
+        self.place_beside(fd, above, (directory, name), inode, ("linking a file", &link))
     }
 
     /// Removes what is at a path.

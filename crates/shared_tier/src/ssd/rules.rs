@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use halocline_api::control::{RuleChange, Rules as Told};
 use halocline_api::globs::Globs;
 use halocline_os::error::Result;
+use halocline_os::locked_file::LockedFile;
 use halocline_os::private::{PrivateDir, Use};
 use parking_lot::RwLock;
 use rustix::fs::{FlockOperation, flock};
@@ -67,6 +68,7 @@ impl Rules {
         let lock = PrivateDir::open(&self.common)?.file(LOCK, Use::Write)?;
         // Another node may be changing them.
         flock(&lock, FlockOperation::LockExclusive)?;
+        let _lock = LockedFile::new(lock);
         // Without those that this mount was given, which are its own.
         let mut globs = Globs::load(&self.common, &[], &[])?;
         match change {
