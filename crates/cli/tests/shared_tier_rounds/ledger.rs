@@ -38,6 +38,20 @@ pub(crate) struct Version {
 }
 
 impl Version {
+    /// The same with one more name.
+    pub(crate) fn with(&self, name: &Name) -> Self {
+        let mut more = self.clone();
+        more.names.insert(name.clone());
+        more
+    }
+
+    /// The same without a name; nothing, if that was its last one.
+    pub(crate) fn without(&self, name: &Name) -> Self {
+        let mut less = self.clone();
+        less.names.remove(name);
+        if less.names.is_empty() { Self::default() } else { less }
+    }
+
     fn may_be(&self, names: &BTreeSet<Name>, words: &[u64]) -> bool {
         let (start, write, end) = self.unanswered.unwrap_or_default();
         let may_be = |(at, word): (usize, &u64)| {

@@ -39,10 +39,6 @@ fn words(item: usize, (start, write, end): (usize, u64, usize)) -> Vec<u8> {
     (start..end).flat_map(|at| word(item, at, write).to_le_bytes()).collect()
 }
 
-fn one(name: &Name) -> BTreeSet<Name> {
-    BTreeSet::from([name.clone()])
-}
-
 fn pick(names: &BTreeSet<Name>, random: &mut Random) -> Option<Name> {
     names.iter().nth(random.below(names.len())).cloned()
 }
@@ -124,20 +120,20 @@ impl Operations<'_> {
             return Ok(false);
         };
         let Some((to, name)) = self.fresh_name(held.item, random)? else { return Ok(false) };
-        let new = Version { names: one(&name), ..Version::default() };
         let make = || Ok(mkdirat(&to, &name.1, Mode::from_raw_mode(0o755))?);
         let Some(old) = pick(&held.version().names, random) else {
-            let change = (vec![new], vec![]);
+            let change = (vec![held.version().with(&name)], vec![]);
             return self.ledger.change("mkdirs", vec![held], change, make).map(|()| true);
         };
         let Some(from) = self.folder(old.0)? else { return Ok(false) };
-        let gone = Version::default();
-        let both = Version { names: [old.clone(), name.clone()].into(), ..Version::default() };
+        // There are two of it where a rename over a directory failed between its two changes.
+        let (both, gone) = (held.version().with(&name), held.version().without(&old));
+        let renamed = gone.with(&name);
         let (what, after, between) = match random.below(3) {
             0 => ("rmdirs", gone, vec![]),
-            1 => ("renames of directories", new, vec![]),
+            1 => ("renames of directories", renamed, vec![]),
             // Over an empty one.
-            _ => ("renames over directories", new, vec![vec![both]]),
+            _ => ("renames over directories", renamed, vec![vec![both]]),
         };
         let act = || {
             let at = (&from, Path::new(&old.1));
@@ -181,7 +177,7 @@ impl Operations<'_> {
         let item = held.item;
         let Some((to, name)) = self.fresh_name(item, random)? else { return Ok(false) };
         let write = (0, self.ledger.fresh(), 1 + random.below(WORDS_MAX));
-        let begun = Version { names: one(&name), words: vec![], unanswered: Some(write) };
+        let begun = Version { unanswered: Some(write), ..Version::default().with(&name) };
         let after = Version { words: vec![write.1; write.2], unanswered: None, ..begun.clone() };
         let act = || {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -233,11 +229,7 @@ impl Operations<'_> {
     }
 
     fn unlink(&self, held: Held<'_>, from: &OwnedFd, name: &Name) -> Done {
-        let mut after = held.version().clone();
-        after.names.remove(name);
-        if after.names.is_empty() {
-            after = Version::default();
-        }
+        let after = held.version().without(name);
         let act = || Ok(unlinkat(from, &name.1, AtFlags::empty())?);
         self.ledger.change("unlinks", vec![held], (vec![after], vec![]), act).map(|()| true)
     }
@@ -250,11 +242,10 @@ impl Operations<'_> {
         (to, name): (&OwnedFd, Name),
         random: &mut Random,
     ) -> Done {
-        let mut after = held.version().clone();
-        let links = after.names.len() < NAMES_MAX && random.below(3) == 0;
-        after.names.insert(name.clone());
+        let links = held.version().names.len() < NAMES_MAX && random.below(3) == 0;
+        let mut after = held.version().with(&name);
         if !links {
-            after.names.remove(old);
+            after = after.without(old);
         }
         let what = if links { "links" } else { "renames" };
         let act = || {
@@ -281,15 +272,13 @@ impl Operations<'_> {
             return Ok(false);
         };
         let exchanges = random.below(2) == 0;
-        let [mut first, mut second] = [first.clone(), second.clone()];
-        first.names.remove(&from);
-        second.names.remove(&to);
-        first.names.insert(to.clone());
-        if exchanges {
-            second.names.insert(from.clone());
-        } else if second.names.is_empty() {
-            second = Version::default();
-        }
+        let (first, second) = (
+            first.with(&to).without(&from),
+            match exchanges {
+                true => second.with(&from).without(&to),
+                false => second.without(&to),
+            },
+        );
         let (what, flags) = if exchanges {
             ("exchanges", RenameFlags::EXCHANGE)
         } else {

@@ -90,6 +90,33 @@ fn the_ledger_finds_what_is_wrong() {
     }
 }
 
+/// A rename over a directory that failed between its two changes leaves two of an item: what changes one of them leaves the
+/// other one.
+#[test]
+fn an_item_with_two_directories_goes_on_with_both() {
+    let (scratch, ledger) = filled();
+    let (_, directory) = some(scratch.path());
+    let name = directory.file_name().unwrap().to_str().unwrap();
+    let item: usize = name[1..].split_once('.').unwrap().0.parse().unwrap();
+    let held = ledger.hold(item).unwrap();
+    let (folder, _) = held.version().names.first().unwrap().clone();
+    let both = held.version().with(&(folder, format!("d{item}.x")));
+    let half = || {
+        fs::create_dir(directory.with_file_name(format!("d{item}.x")))?;
+        Err(std::io::Error::from_raw_os_error(libc::EIO))
+    };
+    let change = (vec![held.version().clone()], vec![vec![both]]);
+    ledger.change("renames over directories", vec![held], change, half).unwrap_err();
+    ledger.settle(&Seen::below(scratch.path()).unwrap());
+    let operations =
+        Operations { ledger: &ledger, mount: scratch.path(), socket: Path::new("nobody") };
+    let mut random = Random(11);
+    for _ in 0..500 {
+        operations.any(&mut random).unwrap();
+    }
+    ledger.settle(&Seen::below(scratch.path()).unwrap());
+}
+
 /// What was not answered may have been made or not, but not by half, and not late.
 #[test]
 fn what_was_not_answered_is_one_or_the_other() {
