@@ -16,7 +16,7 @@ use crate::store::{Reading, StoreError, Swap};
 
 /// Lost races after which a request pauses.
 const RACES: u32 = 16;
-/// At every so many polls of the store, it is checked whether the holders in the way are still alive.
+/// At every so many polls of the store, it is checked whether the holders in the way are still alive, and those are reminded.
 const CHECK_EVERY: u32 = 4;
 /// All of a file: desired in addition to what is required, as far as it is free.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
@@ -141,9 +141,8 @@ impl File {
             let epoch = (roll.partitions[partition], &roll.members);
             let answer = new.ask(session, demand, epoch, shared.roll.now_ms());
             if let (Answer::Waits(on), true) = (&answer, value.has_same_queue(&new)) {
-                if poll.is_some() {
-                    // For all requests of this node, because their messages may have been lost.
-                    self.tell(value.in_the_way_of(session));
+                if let Some(count) = poll {
+                    self.tell_again(value.in_the_way_of(session), count);
                 }
                 self.note_value(value);
                 return Ok(self.waits(on));
@@ -215,6 +214,16 @@ impl File {
     fn tell(&self, sessions: BTreeSet<Session>) {
         for session in sessions {
             self.shared.store.tell(session, self.id);
+        }
+    }
+
+    /// The same for all requests of this node, because their messages may have been lost, or not be heard.
+    fn tell_again(&self, sessions: BTreeSet<Session>, polls: u32) {
+        if polls % CHECK_EVERY != 0 {
+            return self.tell(sessions);
+        }
+        for session in sessions {
+            self.shared.store.remind(session, self.id);
         }
     }
 

@@ -29,6 +29,7 @@ use halocline_cache::coherence::SharedFile;
 use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
+use redis::ScriptInvocation;
 
 /// A master that no majority has heard from for this long takes and grants no lease. Masters that reach each other hear
 /// from each other every half of `cluster-node-timeout`, which is at most 15 s.
@@ -52,6 +53,7 @@ pub struct ClusterStore {
     suspects: AtomicU64,
     /// The connections for waiting.
     listening: Mutex<Option<Connection>>,
+    reminded: Mutex<Option<Connection>>,
     receiving: Mutex<Option<Connection>>,
     file_scripts: FileScripts,
     member_scripts: MemberScripts,
@@ -144,6 +146,7 @@ impl ClusterStore {
             known: Mutex::default(),
             suspects: AtomicU64::new(0),
             listening: Mutex::default(),
+            reminded: Mutex::default(),
             receiving: Mutex::default(),
             file_scripts: FileScripts::new(),
             member_scripts: MemberScripts::of_cluster(),
@@ -232,7 +235,7 @@ impl ClusterStore {
                         "{}: its master is older than one before it: if that lasts, run CLUSTER BUMPEPOCH there",
                         self.partition_group(partition)
                     );
-                    self.routes.note_stale();
+                    self.routes.doubt_owner(self.partition_group(partition));
                 }
                 Ok(_) => {}
                 // Only its files wait; leases and other partitions proceed.
@@ -260,24 +263,34 @@ impl ClusterStore {
         let mut script = self.part_scripts.probe.prepare_invoke();
         script.key(&self.partitions[partition].0.epoch).arg(candidate()).arg(millis(HEARD));
         let (epoch, config): (String, String) =
-            self.routes.run(self.partition_group(partition), &script)?;
+            self.routes.run_unless_silent(self.partition_group(partition), &script)?;
         Ok(PartitionState { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
     }
 
-    /// Waits until something is in one of a session's lists.
-    fn wait_for(
+    /// Waits until something is in a list; `None` if its server does not answer.
+    fn hear(
         &self,
         waiting: &Mutex<Option<Connection>>,
-        (session, list): (Session, impl Fn(&Keys) -> String),
+        (list, group): (&str, KeyGroup),
         wait_limit: Duration,
-    ) -> Vec<Vec<u8>> {
-        let (keys, group) = self.messages(session);
-        let connect = || self.routes.connect(group).ok();
-        wait_for(waiting, connect, &list(&keys), wait_limit).unwrap_or_else(|| {
+    ) -> Option<Vec<Vec<u8>>> {
+        let begun = Instant::now();
+        let heard = wait_for(waiting, || self.routes.connect(group).ok(), list, wait_limit);
+        if heard.is_none() {
             // The slot may have another master now.
-            self.routes.note_stale();
-            nothing_for(wait_limit)
-        })
+            self.routes.note_unheard(group, begun.elapsed());
+        }
+        heard
+    }
+
+    /// Sends a message, unless the list's server has just left others without an answer.
+    fn post(&self, group: KeyGroup, script: &ScriptInvocation<'_>) {
+        let _: Result<u64> = self.routes.run_unless_silent(group, script);
+    }
+
+    /// The list of a session's reminders, on the master that has the leases: whoever does not reach that one ends.
+    fn reminders(&self, session: Session) -> (String, KeyGroup) {
+        (self.members.0.messages(session), KeyGroup::Messages(self.members.1))
     }
 
     /// Returns whether there was any suspicion.
@@ -301,7 +314,8 @@ impl Store for ClusterStore {
     fn read(&self, file: SharedFile) -> Result<Reading> {
         let partition = self.partition(file);
         let script = read(&self.file_scripts.read, &self.partitions[partition].0, file);
-        let found = reading(self.routes.run(self.partition_group(partition), &script)?)?;
+        let group = self.partition_group(partition);
+        let found = reading(self.routes.run_unless_silent(group, &script)?)?;
         self.note_seen(partition, found.epoch);
         Ok(found)
     }
@@ -310,7 +324,8 @@ impl Store for ClusterStore {
         let partition = self.partition(file);
         let script =
             swap(&self.file_scripts.swap, &self.partitions[partition].0, file, (expected, new))?;
-        let swapped = swapped(self.routes.run(self.partition_group(partition), &script)?)?;
+        let group = self.partition_group(partition);
+        let swapped = swapped(self.routes.run_unless_silent(group, &script)?)?;
         if let Swap::Other(found) = &swapped {
             self.note_seen(partition, found.epoch);
         }
@@ -352,24 +367,36 @@ impl Store for ClusterStore {
 
     fn tell(&self, session: Session, file: SharedFile) {
         let (keys, group) = self.messages(session);
-        let script = tell(&self.file_scripts.tell, &keys.messages(session), file);
-        let _: Result<u64> = self.routes.run(group, &script);
+        self.post(group, &tell(&self.file_scripts.tell, &keys.messages(session), file));
+    }
+
+    fn remind(&self, session: Session, file: SharedFile) {
+        self.tell(session, file);
+        let (list, group) = self.reminders(session);
+        self.post(group, &tell(&self.file_scripts.tell, &list, file));
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
-        let list = |keys: &Keys| keys.messages(session);
-        files_of(self.wait_for(&self.listening, (session, list), wait_limit))
+        let (keys, group) = self.messages(session);
+        let list = keys.messages(session);
+        let heard = self.hear(&self.listening, (&list, group), wait_limit).or_else(|| {
+            let (list, group) = self.reminders(session);
+            self.hear(&self.reminded, (&list, group), wait_limit)
+        });
+        files_of(heard.unwrap_or_else(|| nothing_for(wait_limit)))
     }
 
     fn send(&self, session: Session, message: &[u8]) {
         let (keys, group) = self.messages(session);
         let script = send(&self.file_scripts.send, &keys.peer_messages(session), message);
-        let _: Result<u64> = self.routes.run(group, &script);
+        self.post(group, &script);
     }
 
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
-        let list = |keys: &Keys| keys.peer_messages(session);
-        self.wait_for(&self.receiving, (session, list), wait_limit)
+        let (keys, group) = self.messages(session);
+        let list = keys.peer_messages(session);
+        let heard = self.hear(&self.receiving, (&list, group), wait_limit);
+        heard.unwrap_or_else(|| nothing_for(wait_limit))
     }
 
     fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users> {
