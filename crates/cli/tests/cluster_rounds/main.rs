@@ -7,7 +7,9 @@
 
 mod clocks;
 mod cut_off;
+mod elsewhere;
 mod ledger;
+mod lost_cache;
 mod programs;
 
 use std::time::Duration;

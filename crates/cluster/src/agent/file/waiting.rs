@@ -67,7 +67,7 @@ impl File {
         // Its entry in the queue goes when a request behind it sends a message.
         Err(Error::Cluster {
             what: format!("waited {} s for {waits_for}", wait_limit.as_secs()),
-            remedy: "see `halocline cluster nodes`".to_owned(),
+            remedy: "see `halocline cluster nodes`, and `halocline status` on that node".to_owned(),
         })
     }
 

@@ -40,6 +40,13 @@ const FORGOTTEN: Duration = LEASE_MAX.saturating_add(HEARD).saturating_add(Durat
 /// After this time no further partition is asked for its epoch.
 const NOTING_LIMIT: Duration = Duration::from_secs(5);
 
+/// How often a session looks for reminders.
+const LOOK: Duration = Duration::from_secs(2);
+/// A wait for what is there already; 0 would be one without end.
+const AT_ONCE: Duration = Duration::from_millis(1);
+/// The most reminders that are taken at once.
+const REMINDERS_MAX: usize = 64;
+
 /// The store.
 pub struct ClusterStore {
     routes: Routes,
@@ -54,6 +61,8 @@ pub struct ClusterStore {
     /// The connections for waiting.
     listening: Mutex<Option<Connection>>,
     reminded: Mutex<Option<Connection>>,
+    /// When reminders were looked for last.
+    looked: Mutex<Instant>,
     receiving: Mutex<Option<Connection>>,
     file_scripts: FileScripts,
     member_scripts: MemberScripts,
@@ -147,6 +156,7 @@ impl ClusterStore {
             suspects: AtomicU64::new(0),
             listening: Mutex::default(),
             reminded: Mutex::default(),
+            looked: Mutex::new(Instant::now()),
             receiving: Mutex::default(),
             file_scripts: FileScripts::new(),
             member_scripts: MemberScripts::of_cluster(),
@@ -293,6 +303,22 @@ impl ClusterStore {
         (self.members.0.messages(session), KeyGroup::Messages(self.members.1))
     }
 
+    /// Waits for a reminder; returns all that there are, within reason.
+    fn hear_reminders(&self, session: Session, wait_limit: Duration) -> Option<Vec<Vec<u8>>> {
+        let (list, group) = self.reminders(session);
+        let hear = |limit| self.hear(&self.reminded, (&list, group), limit);
+        let heard = hear(wait_limit);
+        *self.looked.lock() = Instant::now();
+        let mut heard = heard?;
+        while !heard.is_empty() && heard.len() < REMINDERS_MAX {
+            match hear(AT_ONCE) {
+                Some(more) if !more.is_empty() => heard.extend(more),
+                _ => break,
+            }
+        }
+        Some(heard)
+    }
+
     /// Returns whether there was any suspicion.
     fn note_if_suspect(&self) -> Result<bool> {
         let is_suspect = self.suspects.load(Ordering::Relaxed) != 0;
@@ -379,11 +405,18 @@ impl Store for ClusterStore {
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
         let (keys, group) = self.messages(session);
         let list = keys.messages(session);
-        let heard = self.hear(&self.listening, (&list, group), wait_limit).or_else(|| {
-            let (list, group) = self.reminders(session);
-            self.hear(&self.reminded, (&list, group), wait_limit)
-        });
-        files_of(heard.unwrap_or_else(|| nothing_for(wait_limit)))
+        let heard = match self.hear(&self.listening, (&list, group), wait_limit) {
+            Some(heard) if self.looked.lock().elapsed() < LOOK => heard,
+            // Others may not reach the list that this session reaches.
+            Some(heard) => {
+                let reminders = self.hear_reminders(session, AT_ONCE).unwrap_or_default();
+                [heard, reminders].concat()
+            }
+            None => {
+                self.hear_reminders(session, wait_limit).unwrap_or_else(|| nothing_for(wait_limit))
+            }
+        };
+        files_of(heard)
     }
 
     fn send(&self, session: Session, message: &[u8]) {
