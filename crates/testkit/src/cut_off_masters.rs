@@ -35,7 +35,7 @@ impl TokenStore for CutOffMasters {
         self.cluster.urls()
     }
 
-    fn from_node<T>(&self, node: &str, act: impl FnOnce() -> T) -> T {
+    fn beside<T>(&self, node: &str, act: impl FnOnce() -> T) -> T {
         if node == NODES[0] { self.enclave.within(act) } else { act() }
     }
 }

@@ -37,7 +37,7 @@ pub trait TokenStore {
     }
 
     /// Does something from where one of the nodes is: the programs that it starts reach what the node reaches.
-    fn from_node<T>(&self, _node: &str, act: impl FnOnce() -> T) -> T {
+    fn beside<T>(&self, _node: &str, act: impl FnOnce() -> T) -> T {
         act()
     }
 }
@@ -112,7 +112,7 @@ impl<S: TokenStore> Nodes<S> {
         let is_said = options.iter().any(|option| option.starts_with("--rebuild"));
         let quiet: &[&str] = if is_said { &[] } else { &["--rebuild=false"] };
         let args = [&place[..], &who, quiet, options].concat();
-        self.store.from_node(node, || self.halocline(&args))
+        self.store.beside(node, || self.halocline(&args))
     }
 
     /// Ends a node's process with `kill -9`; its mount point is free again.

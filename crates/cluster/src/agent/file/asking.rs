@@ -219,7 +219,7 @@ impl File {
 
     /// The same for all requests of this node, because their messages may have been lost, or not be heard.
     fn tell_again(&self, sessions: BTreeSet<Session>, polls: u32) {
-        if polls % CHECK_EVERY != 0 {
+        if !polls.is_multiple_of(CHECK_EVERY) {
             return self.tell(sessions);
         }
         for session in sessions {
