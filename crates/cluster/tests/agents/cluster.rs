@@ -354,7 +354,7 @@ fn a_session_whose_list_is_on_a_silent_master_is_reminded() {
     let of_members = cluster.master_of(MEMBERS);
     let list = |session: &Session| format!("halocline:{{test.told.{:016x}}}:told", session.0);
     let lies_elsewhere = |session: &Session| cluster.master_of(&list(session)) != of_members;
-    let session = (1..).map(Session).find(lies_elsewhere).unwrap();
+    let session = (1..1000).map(Session).find(lies_elsewhere).unwrap();
     let silent = cluster.master_of(&list(&session));
     cluster.signal(silent, Signal::STOP);
     eventually("it hears", || {
