@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::LayoutChange;
+use halocline_storage::volume::origin::relayout::{self, LayoutChange};
 use serde::Serialize;
 
 use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
@@ -61,7 +61,7 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
         args.trace.as_deref().map(|trace| measured::measure(trace, &plan)).transpose()?;
     let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
     for wish in &wishes {
-        let found = match origin.look(std::slice::from_ref(wish), false) {
+        let found = match relayout::look(&origin, std::slice::from_ref(wish), false) {
             Err(error) if error.errno() == libc::ENOENT => None,
             found => found.map_err(Failure::refused)?.pop(),
         };
