@@ -277,6 +277,25 @@ pub(crate) fn no_input(out: &Path, inputs: &[&Path]) -> Result<()> {
     }
 }
 
+/// Refuses to write two results to one file: the later would replace the earlier.
+pub(crate) fn different_outputs(one: &Path, other: &Path) -> Result<()> {
+    // What is no file, such as /dev/null, takes both.
+    let place = |path: &Path| match fs::canonicalize(path) {
+        Ok(real) => real.is_file().then_some(real),
+        Err(_) => {
+            let path = std::path::absolute(path).ok()?;
+            Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
+        }
+    };
+    match place(one) {
+        Some(place_of_one) if place(other) == Some(place_of_one) => Err(Error::invalid(
+            format!("{} would be written twice, and the first be lost", shown(one)),
+            "name another file for one of them",
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn shown(path: &Path) -> std::path::Display<'_> {
     path.display()
 }
