@@ -315,6 +315,7 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
     let gone = good.replace(&format!("path = \"{file}\""), "path = \"/mnt/gone\"");
     refused(&gone, &[], "mnt/gone");
     refused(&gone, &[], "take it off with --below");
+    refused(&gone, &["--below", "/mnt"], "leave out with --skip-missing");
     let output = scratch.halocline(&["verify", "other.toml", "volume"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(written(&output).contains("take it off with --below"), "{}", written(&output));
@@ -348,6 +349,48 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
     assert!(said(&output).contains("it is for 3 servers, and two has 2"), "{}", said(&output));
     let verify = scratch.halocline(&["verify", "plan.toml", "volume"]);
     assert!(written(&verify).contains("0 of 1 files lie as planned"), "{}", said(&verify));
+}
+
+/// Traces have programs and temporary files, too: the whole plan was refused for one of them.
+#[test]
+fn what_is_not_there_is_left_out_where_that_is_wanted() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let good = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let mut more = good.replace(&format!("path = \"{file}\""), &format!("path = \"/mnt/{file}\""));
+    for path in ["/mnt/gone", "/usr/bin/program"] {
+        let part = "[[file.part]]\nbegin = 0\nwidths = [65536, 65536, 65536]";
+        write!(more, "\n[[file]]\npath = \"{path}\"\nbytes = 1\n\n{part}\n").unwrap();
+    }
+    fs::write(scratch.path("more.toml"), more).unwrap();
+    let apply = ["apply", "more.toml", "volume", "--below", "/mnt"];
+    let output = scratch.halocline(&apply);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("/usr/bin/program is not below /mnt"), "{}", said(&output));
+    let skipping = [&apply[..], &["--skip-missing", "--json"]].concat();
+    for args in [[&skipping[..], &["--dry-run"]].concat(), skipping] {
+        let output = scratch.halocline(&args);
+        assert!(output.status.success(), "{}", said(&output));
+        let answer = json("halocline apply", &output);
+        assert_eq!(answer["missing"], serde_json::json!(["gone"]));
+        assert_eq!(answer["files"].as_array().unwrap().len(), 1, "{answer}");
+    }
+    let verify = ["verify", "more.toml", "volume", "--below", "/mnt", "--skip-missing"];
+    assert!(scratch.halocline(&verify).status.success());
+    // Where none is there, the paths are wrong.
+    for args in [
+        &["apply", "more.toml", "volume", "--skip-missing"][..],
+        &["apply", "more.toml", "volume", "--skip-missing", "--dry-run"],
+    ] {
+        let output = scratch.halocline(args);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        for part in ["none of its files is in volume", "take it off with --below"] {
+            assert!(said(&output).contains(part), "{}", said(&output));
+        }
+    }
+    let output = scratch.halocline(&["verify", "more.toml", "volume", "--skip-missing"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
 }
 
 #[test]

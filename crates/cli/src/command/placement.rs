@@ -42,6 +42,9 @@ pub(crate) struct PlacementArgs {
     /// What paths of the plan begin with, such as the mount point where its trace was recorded
     #[arg(long, value_name = "PATH")]
     pub(crate) below: Option<PathBuf>,
+    /// Leave out files of the plan that are not there, or not below PATH, such as temporary ones and programs
+    #[arg(long)]
+    pub(crate) skip_missing: bool,
     /// Print what was found as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -106,17 +109,55 @@ impl PlacementArgs {
     pub(crate) fn not_found(&self, error: &Error) -> Failure {
         match (error.errno(), &self.below) {
             (libc::ENOENT, None) => Failure::refused(format!("{error}; {BELOW}")),
+            (libc::ENOENT, Some(_)) => Failure::refused(format!(
+                "{error}; make it, also empty, or leave out with --skip-missing what is not there"
+            )),
             _ => Failure::refused(error),
         }
+    }
+
+    /// The `wishes` for files that are there, and the paths of others if those are left out.
+    ///
+    /// # Errors
+    /// If others are left out and none is there: the paths are wrong.
+    pub(crate) fn present(
+        &self,
+        origin: &Origin,
+        wishes: Vec<Wish>,
+    ) -> Result<(Vec<Wish>, Vec<PathBuf>), Failure> {
+        if !self.skip_missing {
+            return Ok((wishes, Vec::new()));
+        }
+        let (mut there, mut missing) = (Vec::new(), Vec::new());
+        for wish in wishes {
+            match origin.look(std::slice::from_ref(&wish), false) {
+                Err(error) if error.errno() == libc::ENOENT => missing.push(wish.path),
+                Err(error) => return Err(Failure::refused(error)),
+                Ok(_) => there.push(wish),
+            }
+        }
+        if there.is_empty() {
+            let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
+            return Err(Failure::refused(format!(
+                "{plan}: none of its files is in {dir}; {BELOW}"
+            )));
+        }
+        Ok((there, missing))
     }
 
     /// The files of the plan with their layouts.
     pub(crate) fn wishes(&self, plan: &Plan) -> Result<Vec<Wish>, Failure> {
         let name = text::path(&self.plan);
         let refused = |what: String| Failure::refused(format!("{name}: {what}"));
+        let is_elsewhere = |path: &Path| {
+            self.skip_missing && self.below.as_ref().is_some_and(|below| !path.starts_with(below))
+        };
         let wish = |file: &halocline_plan::plan_file::PlannedFile| {
             let bytes = file.path_bytes().ok_or_else(|| refused("a file has no path".into()))?;
             let path = PathBuf::from(OsString::from_vec(bytes));
+            if is_elsewhere(&path) {
+                return Ok(None);
+            }
             let shown = text::path(&path);
             let inside = match &self.below {
                 None => path.as_path(),
@@ -128,9 +169,9 @@ impl PlacementArgs {
             let layout = file.layout(plan.server.len());
             let layout = layout.and_then(|layout| judge::file_layout(&layout));
             let layout = layout.map_err(|what| refused(format!("{shown}: {what}")))?;
-            Ok(Wish { path: inside.to_owned(), layout })
+            Ok(Some(Wish { path: inside.to_owned(), layout }))
         };
-        plan.file.iter().map(wish).collect()
+        plan.file.iter().filter_map(|file| wish(file).transpose()).collect()
     }
 }
 
