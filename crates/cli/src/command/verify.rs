@@ -70,7 +70,8 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let is_right = |found: &Option<LayoutChange>| found.as_ref().is_some_and(LayoutChange::agrees);
     let is_left_out = |found: &Option<LayoutChange>| args.place.skip_missing && found.is_none();
     let is_any_there = files.iter().any(|(_, found)| found.is_some());
-    let agrees = (is_any_there || files.is_empty())
+    // Where none is there, the paths are wrong.
+    let agrees = (is_any_there || !args.place.skip_missing)
         && files.iter().all(|(_, found)| is_right(found) || is_left_out(found));
     let there: Vec<LayoutChange> = files.iter().filter_map(|(_, found)| found.clone()).collect();
     let servers = placement::by_server(&plan, &origin, &there);
