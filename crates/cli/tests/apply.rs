@@ -117,6 +117,32 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     assert!(measured.as_array().unwrap().iter().any(drifted), "{measured}");
 }
 
+/// Another mount point had no file of the plan, and all servers "too few" requests.
+#[test]
+fn a_run_is_compared_by_what_lies_below_its_mount() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    let verify = ["verify", "plan.toml", "volume", "--json"];
+    let record = ["mount", "volume", "mnt", "--cache", "cache", "--trace", "there.hct"];
+    scratch.succeed(&[&record[..], &["--direct", "--policy", "never"], &VOLUME].concat());
+    for _ in 0..8 {
+        fs::read(scratch.path("mnt").join(&file)).unwrap();
+    }
+    scratch.succeed(&["umount", "mnt"]);
+    let output = scratch.halocline(&[&verify[..], &["--trace", "there.hct"]].concat());
+    let measured = json("halocline verify", &output)["measured"].clone();
+    let requests = measured.as_array().unwrap().iter().map(|it| it["requests"].as_u64().unwrap());
+    assert!(requests.sum::<u64>() > 0, "{measured}");
+    let row = "time_s,process,file,op,offset,length\n0,0,/other,read,0,4096\n";
+    fs::write(scratch.path("t.csv"), row).unwrap();
+    scratch.succeed(&["trace", "import", "t.csv", "-o", "other.hct"]);
+    let output = scratch.halocline(&[&verify[..], &["--trace", "other.hct"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("other.hct: none of its files is one of"), "{}", said(&output));
+}
+
 #[test]
 fn a_mount_is_not_taken_for_the_volume_below_it() {
     let Some(scratch) = Scratch::new(program!()) else { return };

@@ -145,27 +145,30 @@ impl PlacementArgs {
         Ok((there, missing))
     }
 
+    /// A path of the plan as it is below the mount; `None` if it is not below what `--below` takes off.
+    pub(crate) fn path_below_mount<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        let inside = match &self.below {
+            None => path,
+            Some(below) => path.strip_prefix(below).ok()?,
+        };
+        Some(inside.strip_prefix("/").unwrap_or(inside))
+    }
+
     /// The files of the plan with their layouts.
     pub(crate) fn wishes(&self, plan: &Plan) -> Result<Vec<Wish>, Failure> {
         let name = text::path(&self.plan);
         let refused = |what: String| Failure::refused(format!("{name}: {what}"));
-        let is_elsewhere = |path: &Path| {
-            self.skip_missing && self.below.as_ref().is_some_and(|below| !path.starts_with(below))
-        };
         let wish = |file: &halocline_plan::plan_file::PlannedFile| {
             let bytes = file.path_bytes().ok_or_else(|| refused("a file has no path".into()))?;
             let path = PathBuf::from(OsString::from_vec(bytes));
-            if is_elsewhere(&path) {
+            if self.skip_missing && self.path_below_mount(&path).is_none() {
                 return Ok(None);
             }
             let shown = text::path(&path);
-            let inside = match &self.below {
-                None => path.as_path(),
-                Some(below) => path.strip_prefix(below).map_err(|_| {
-                    refused(format!("{shown} is not below {}; correct --below", text::path(below)))
-                })?,
-            };
-            let inside = inside.strip_prefix("/").unwrap_or(inside);
+            let inside = self.path_below_mount(&path).ok_or_else(|| {
+                let below = text::path(self.below.as_deref().unwrap_or(Path::new("")));
+                refused(format!("{shown} is not below {below}; correct --below"))
+            })?;
             let layout = file.layout(plan.server.len());
             let layout = layout.and_then(|layout| judge::file_layout(&layout));
             let layout = layout.map_err(|what| refused(format!("{shown}: {what}")))?;
