@@ -287,13 +287,14 @@ pub(crate) fn different_outputs(one: &Path, other: &Path) -> Result<()> {
             Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
         }
     };
-    match place(one) {
-        Some(place_of_one) if place(other) == Some(place_of_one) => Err(Error::invalid(
-            format!("{} would be written twice, and the first be lost", shown(one)),
-            "name another file for one of them",
-        )),
-        _ => Ok(()),
+    let first = place(one);
+    if first.is_none() || first != place(other) {
+        return Ok(());
     }
+    Err(Error::invalid(
+        format!("{} would be written twice, and the first be lost", shown(one)),
+        "name another file for one of them",
+    ))
 }
 
 fn shown(path: &Path) -> std::path::Display<'_> {

@@ -459,7 +459,10 @@ mod tests {
         assert_eq!(seconds(-1.25), "-1.25 s");
         assert_eq!(seconds(125.0), "2 min 5 s");
         assert_eq!(share(1, 0), "-");
-        assert_eq!((tick(0.2 + 0.2 + 0.2), tick(1500.0), tick(-0.25)), ("0.6".into(), "1500".into(), "-0.25".into()));
+        assert_eq!(
+            (tick(0.2 + 0.2 + 0.2), tick(1500.0), tick(-0.25)),
+            ("0.6".into(), "1500".into(), "-0.25".into())
+        );
         assert_eq!((tick(f64::MAX), tick(f64::NAN)), (f64::MAX.to_string(), "NaN".into()));
         assert_eq!(rate(1 << 20, 0.0), "-");
     }

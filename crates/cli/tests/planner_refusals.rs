@@ -186,7 +186,8 @@ fn texts_that_no_tracer_wrote_are_refused_with_their_line() {
         refused(dir, &["trace", "import", "dxt.txt", "-o", "new.hct"], 2, &["dxt.txt: ", what]);
     }
     // What is no text yet, or a trace already, says what to do; and the mark with which some editors begin a text is none.
-    let utf16: Vec<u8> = format!("\u{feff}{HEADER}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let utf16: Vec<u8> =
+        format!("\u{feff}{HEADER}").encode_utf16().flat_map(u16::to_le_bytes).collect();
     let trace = fs::read(dir.join("t.hct")).unwrap();
     for (bytes, what) in [
         (&b"\x1f\x8b\x08\0"[..], "it is compressed; unpack it first (gunzip)"),
@@ -218,13 +219,12 @@ fn no_plan_is_written_that_no_command_takes() {
     let dir = scratch.path();
     for name in [&b""[..], b"a\0b"] {
         let source = Source::new(Kind::Csv);
-        let mut writer = Writer::new(fs::File::create(dir.join("odd.hct")).unwrap(), &source).unwrap();
+        let mut writer =
+            Writer::new(fs::File::create(dir.join("odd.hct")).unwrap(), &source).unwrap();
         let (file, process) =
             (writer.file(name).unwrap(), writer.process(&Process::default()).unwrap());
         let (start_ns, duration_ns, op, offset, length) = (0, None, Op::Read, 0, 4096);
-        writer
-            .push(&Request { start_ns, duration_ns, process, file, op, offset, length })
-            .unwrap();
+        writer.push(&Request { start_ns, duration_ns, process, file, op, offset, length }).unwrap();
         writer.finish().unwrap();
         let plan = ["plan", "odd.hct", "--servers", "servers.toml", "-o", "new.toml"];
         refused(dir, &plan, 2, &["odd.hct: no plan can be written", "is not a path"]);

@@ -132,7 +132,11 @@ fn a_trace_that_finds_no_room_is_a_failure_where_the_command_has_none() {
                 .unwrap();
             assert_eq!(output.status.code(), Some(status), "{command:?}: {}", said(&output));
             if status == 1 || command.len() == record.len() {
-                assert!(said(&output).contains("nothing more is: No space left"), "{}", said(&output));
+                assert!(
+                    said(&output).contains("nothing more is: No space left"),
+                    "{}",
+                    said(&output)
+                );
             }
         }
     }

@@ -62,7 +62,8 @@ fn a_trace_that_cannot_be_written_is_named_with_the_remedy() {
         // A file may have no more than a kilobyte, as on a file system with no room for more.
         let script = format!("trap '' XFSZ; ulimit -f 1; exec \"$0\" trace {args}");
         let mut command = Command::new("bash");
-        let output = command.args(["-c", &script, program!()]).current_dir(dir).output().unwrap();
+        command.args(["-c", &script]).arg(program!()).current_dir(dir);
+        let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{args}: {}", said(&output));
         assert!(said(&output).starts_with("halocline: t.hct: cannot write: "), "{}", said(&output));
         assert_eq!(fs::read(dir.join("t.hct")).unwrap(), b"", "{args}");

@@ -318,7 +318,7 @@ mod tests {
         }
         Plan::parse("").unwrap_err();
         // One line, without what stands there: it may be another file's.
-        let error = Plan::parse("version = 1\nchosen = \nsecret\n").unwrap_err().to_string();
+        let error = Plan::parse("version = 1\nchosen = ;\nsecret\n").unwrap_err().to_string();
         assert!(error.contains("line 2: ") && !error.contains("\n"), "{error}");
         assert!(!Plan::parse("root:*:secret:0").unwrap_err().to_string().contains("secret"));
     }

@@ -166,7 +166,8 @@ mod tests {
         ];
         for name in names {
             let word = word(name).unwrap();
-            let is_shown = |c: char| c == '\'' || c == '"' || c == '\\' || c.escape_debug().len() == 1;
+            let is_shown =
+                |c: char| c == '\'' || c == '"' || c == '\\' || c.escape_debug().len() == 1;
             assert!(word.chars().all(is_shown), "{word:?}");
             let script = format!("set -- {word}; printf '%s %s' $# \"$1\"");
             let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();

@@ -120,7 +120,8 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     }
     let plan = plan_of(&seen, servers.all().to_vec(), &outcome);
     // No command takes a plan that this refuses, such as one for a file without a name.
-    plan.check().map_err(|what| Failure::refused(format!("{name}: no plan can be written: {what}")))?;
+    plan.check()
+        .map_err(|what| Failure::refused(format!("{name}: no plan can be written: {what}")))?;
     let commands = args.for_system.map(|system| write::commands(system.target(), &plan));
     let commands = commands.transpose().map_err(Failure::refused)?;
     if let Some(out) = &args.out {

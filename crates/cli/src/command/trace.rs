@@ -31,7 +31,10 @@ enum TraceCommand {
 impl TraceArgs {
     /// Whether programs depend on this process.
     pub(super) const fn serves(&self) -> bool {
-        !matches!(self.command, TraceCommand::Import(_) | TraceCommand::Show(_) | TraceCommand::Make(_))
+        !matches!(
+            self.command,
+            TraceCommand::Import(_) | TraceCommand::Show(_) | TraceCommand::Make(_)
+        )
     }
 
     /// Whether a program runs whose requests are recorded.

@@ -57,8 +57,11 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let dir = args.place.canonical_dir()?;
     let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
-    let measured =
-        args.trace.as_deref().map(|trace| measured::measure(trace, &plan, &args.place)).transpose()?;
+    let measured = args
+        .trace
+        .as_deref()
+        .map(|trace| measured::measure(trace, &plan, &args.place))
+        .transpose()?;
     let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
     for wish in &wishes {
         let found = match origin.look(std::slice::from_ref(wish), false) {

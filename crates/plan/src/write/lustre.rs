@@ -59,14 +59,13 @@ pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, Strin
 }
 
 /// Says by how much stripes are longer or shorter than planned, which shares of a round do not tell.
-fn other_stripes(
-    index: usize,
-    widths: &[u64],
-    stripe: u64,
-    objects: &[usize],
-) -> Option<String> {
+fn other_stripes(index: usize, widths: &[u64], stripe: u64, objects: &[usize]) -> Option<String> {
     let made = |server: usize| {
-        objects.iter().filter(|object| **object == server).map(|_| stripe).fold(0, u64::saturating_add)
+        objects
+            .iter()
+            .filter(|object| **object == server)
+            .map(|_| stripe)
+            .fold(0, u64::saturating_add)
     };
     let planned: Vec<u64> = widths.iter().copied().filter(|width| *width > 0).collect();
     let used = widths.iter().enumerate().filter(|(_, width)| **width > 0);

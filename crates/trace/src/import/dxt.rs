@@ -116,9 +116,8 @@ impl<W: Write> Text<'_, W> {
         self.end_section();
         let shown = String::from_utf8_lossy(said);
         let place = said.windows(BETWEEN.len()).position(|part| part == BETWEEN);
-        let place = place.ok_or_else(|| {
-            Refused::Line(format!("not understood: # DXT, file_id: {shown}"))
-        })?;
+        let place = place
+            .ok_or_else(|| Refused::Line(format!("not understood: # DXT, file_id: {shown}")))?;
         let (id, name) = (&said[..place], &said[place + BETWEEN.len()..]);
         let unnamed = [&b"darshan:"[..], id].concat();
         let name = if matches!(name, b"(null)" | b"") { unnamed.as_slice() } else { name };
