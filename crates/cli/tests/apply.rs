@@ -10,7 +10,7 @@ use std::{fs, thread};
 
 use halocline_api::control::metrics::Section;
 use halocline_testkit::program;
-use halocline_testkit::sandbox::{Sandbox, said, written};
+use halocline_testkit::sandbox::{Sandbox, copy_program, said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::signals;
 use halocline_testkit::skipping::skip;
@@ -306,7 +306,7 @@ fn the_volume_of_another_user_is_refused() {
     fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
     // Where everybody may go.
     let own = root.join("halocline");
-    fs::copy(program!(), &own).unwrap();
+    copy_program(program!(), &own);
     let before = on_servers(&scratch);
     for mode in [0o700, 0o755] {
         fs::set_permissions(scratch.path("volume"), fs::Permissions::from_mode(mode)).unwrap();

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
+use halocline_trace::{Kind, Op, Process, Request, Source, Writer};
 
 /// Kilobytes of address space, and seconds of a processor, that a command may take.
 const LIMITS: &str = "ulimit -v 3000000; ulimit -t 30; exec \"$0\" \"$@\"";
