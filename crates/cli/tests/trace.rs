@@ -51,7 +51,11 @@ fn a_trace_that_cannot_be_written_is_named_with_the_remedy() {
     let dir = scratch.path();
     let row = |number: u32| format!("{number},1,f,read,{},{number}1\n", number * 7919 % 1000);
     fs::write(dir.join("t.csv"), CSV.to_owned() + &(1..4000).map(row).collect::<String>()).unwrap();
-    fs::copy(data("ior_hdf5_example.dxt.txt"), dir.join("dxt.txt")).unwrap();
+    let head = "# DXT, file_id: 1, file_name: f\n# DXT, rank: 0, hostname: h\n";
+    let row =
+        |number: u32| format!(" X_POSIX 0 read 0 {} {number}1 1.{number} 9.0\n", number * 7919);
+    fs::write(dir.join("dxt.txt"), head.to_owned() + &(1..999).map(row).collect::<String>())
+        .unwrap();
     fs::write(dir.join("t.hct"), "").unwrap();
     for args in [
         "import t.csv -o t.hct",
