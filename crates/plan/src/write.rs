@@ -5,10 +5,12 @@ mod lustre;
 mod orangefs;
 mod pooled;
 
+use std::fmt::Write as _;
+
 use crate::layout::Part;
 use crate::plan_file::Plan;
 
-/// Longest stripe of Lustre, CephFS and BeeGFS, which keep it in 32 bits, in steps of 64 KiB.
+/// Longest stripe of Lustre, `CephFS` and `BeeGFS`, which keep it in 32 bits, in steps of 64 KiB.
 const STRIPE_MAX: u64 = (1 << 32) - (64 << 10);
 
 /// A parallel file system.
@@ -59,7 +61,10 @@ fn word(bytes: &[u8]) -> Result<String, String> {
         // A shell takes line ends off what a command prints.
         _ if bytes.ends_with(b"\n") => Err("it ends with a line break".into()),
         _ => {
-            let octal: String = bytes.iter().map(|byte| format!("\\{byte:03o}")).collect();
+            let mut octal = String::new();
+            for byte in bytes {
+                let _ = write!(octal, "\\{byte:03o}");
+            }
             Ok(format!("\"$(printf '{octal}')\""))
         }
     }
