@@ -280,12 +280,12 @@ pub(crate) fn no_input(out: &Path, inputs: &[&Path]) -> Result<()> {
 /// Refuses to write two results to one file: the later would replace the earlier.
 pub(crate) fn different_outputs(one: &Path, other: &Path) -> Result<()> {
     // What is no file, such as /dev/null, takes both.
-    let place = |path: &Path| match fs::canonicalize(path) {
-        Ok(real) => real.is_file().then_some(real),
-        Err(_) => {
-            let path = std::path::absolute(path).ok()?;
-            Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
+    let place = |path: &Path| {
+        if let Ok(real) = fs::canonicalize(path) {
+            return real.is_file().then_some(real);
         }
+        let path = std::path::absolute(path).ok()?;
+        Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
     };
     let first = place(one);
     if first.is_none() || first != place(other) {
