@@ -186,7 +186,20 @@ fn texts_that_no_tracer_wrote_are_refused_with_their_line() {
         fs::write(dir.join("dxt.txt"), text).unwrap();
         refused(dir, &["trace", "import", "dxt.txt", "-o", "new.hct"], 2, &["dxt.txt: ", what]);
     }
-    // What is no text yet, or a trace already, says what to do; and the mark with which some editors begin a text is none.
+    // What is cut off in the middle of a line is a trace, and said to lack something.
+    fs::write(dir.join("t.csv"), one("1,1,f,read,0,1").trim_end()).unwrap();
+    let output = halocline(dir, &["trace", "import", "t.csv", "-o", "new.hct"]);
+    assert!(output.status.success() && said(&output).contains("cut off"), "{}", said(&output));
+    // What is read is not written over.
+    let import = ["trace", "import", "t.csv", "-o", "t.csv"];
+    refused(dir, &import, 2, &["t.csv is what is read", "name another file"]);
+}
+
+/// What is no text yet, or a trace already, says what to do; and the mark with which some editors begin a text is none.
+#[test]
+fn what_is_no_text_yet_says_what_to_do() {
+    let scratch = ground();
+    let dir = scratch.path();
     let utf16: Vec<u8> =
         format!("\u{feff}{HEADER}").encode_utf16().flat_map(u16::to_le_bytes).collect();
     let trace = fs::read(dir.join("t.hct")).unwrap();
@@ -201,16 +214,9 @@ fn texts_that_no_tracer_wrote_are_refused_with_their_line() {
             refused(dir, &["trace", "import", name, "-o", "new.hct"], 2, &[name, what]);
         }
     }
-    fs::write(dir.join("marked"), format!("\u{feff}{}", one("1,1,f,read,0,1"))).unwrap();
+    fs::write(dir.join("marked"), format!("\u{feff}{HEADER}\n0,1,f,read,0,4096\n")).unwrap();
     let output = halocline(dir, &["trace", "import", "marked", "-o", "marked.hct"]);
     assert!(output.status.success(), "{}", said(&output));
-    // What is cut off in the middle of a line is a trace, and said to lack something.
-    fs::write(dir.join("t.csv"), one("1,1,f,read,0,1").trim_end()).unwrap();
-    let output = halocline(dir, &["trace", "import", "t.csv", "-o", "new.hct"]);
-    assert!(output.status.success() && said(&output).contains("cut off"), "{}", said(&output));
-    // What is read is not written over.
-    let import = ["trace", "import", "t.csv", "-o", "t.csv"];
-    refused(dir, &import, 2, &["t.csv is what is read", "name another file"]);
 }
 
 /// It was written, and then no command took it.
