@@ -1,6 +1,6 @@
 //! `halocline apply`: the files of a striped origin in the layouts of a plan (docs/PLANNING.md).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -44,6 +44,7 @@ struct Applied {
     cleared: bool,
     bytes: u64,
     files: Vec<FileJson>,
+    missing: Vec<String>,
     servers: Vec<ServerBytes>,
 }
 
@@ -64,10 +65,11 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
         args.place.check_servers(&plan, &origin)?;
+        let (wishes, missing) = args.place.present(&origin, wishes)?;
         let files = relayout::look(&origin, &wishes, true);
         let files = files.map_err(|error| args.place.not_found(&error))?;
         relayout::check_space(&origin, &files).map_err(Failure::refused)?;
-        return report(args, &plan, &origin, &files, false);
+        return report(args, &plan, &origin, &Done { files, missing, cleared: false });
     }
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
@@ -75,6 +77,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let origin = volume.origin();
     args.place.check_servers(&plan, origin)?;
     let interruption = Interruption::listen()?;
+    let (wishes, missing) = args.place.present(origin, wishes)?;
     let files = relayout::look(origin, &wishes, true);
     let mut files = files.map_err(|error| args.place.not_found(&error))?;
     let cleared = volume.clear_moves(&mut |_| Ok(()))?;
@@ -88,7 +91,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     for (file, now) in files.iter_mut().zip(relayout::look(origin, &wishes, false)?) {
         file.used = now.used;
     }
-    report(args, &plan, origin, &files, cleared)
+    report(args, &plan, origin, &Done { files, missing, cleared })
 }
 
 /// The first signal that would have ended this process; the next one does.
@@ -193,13 +196,17 @@ fn move_one(
     Err(Stopped { error, cut_over })
 }
 
-fn report(
-    args: &ApplyArgs,
-    plan: &Plan,
-    origin: &Origin,
-    files: &[LayoutChange],
+/// What was done, or would be.
+struct Done {
+    files: Vec<LayoutChange>,
+    /// Files that were left out.
+    missing: Vec<PathBuf>,
+    /// Whether an interrupted move had left something.
     cleared: bool,
-) -> Outcome {
+}
+
+fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &Done) -> Outcome {
+    let Done { files, missing, cleared } = done;
     let servers = placement::by_server(plan, origin, files);
     let to_move = || files.iter().filter(|file| !file.agrees());
     let bytes = to_move().map(LayoutChange::data_bytes).fold(0, u64::saturating_add);
@@ -217,9 +224,11 @@ fn report(
             planned: placement::parts(&file.wished),
         };
         let files = files.iter().map(file).collect();
-        return print_json(&Applied { dry_run: args.dry_run, cleared, bytes, files, servers });
+        let missing = missing.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        let (dry_run, cleared) = (args.dry_run, *cleared);
+        return print_json(&Applied { dry_run, cleared, bytes, files, missing, servers });
     }
-    if cleared {
+    if *cleared {
         say!("what an interrupted move had left is removed");
     }
     let verb = if args.dry_run { "would be moved" } else { "moved" };
@@ -227,6 +236,9 @@ fn report(
         let (path, bytes) = (text::path(&file.path), text::bytes(file.data_bytes()));
         let (now, wished) = (placement::told(&file.now), placement::told(&file.wished));
         say!("{path}: {bytes} {verb}, from {now} to {wished}");
+    }
+    for path in missing {
+        say!("{}: not there, left out", text::path(path));
     }
     for server in &servers {
         let dir = text::path(Path::new(&server.directory));

@@ -57,8 +57,11 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let dir = args.place.canonical_dir()?;
     let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
-    let measured =
-        args.trace.as_deref().map(|trace| measured::measure(trace, &plan)).transpose()?;
+    let measured = args
+        .trace
+        .as_deref()
+        .map(|trace| measured::measure(trace, &plan, &args.place))
+        .transpose()?;
     let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
     for wish in &wishes {
         let found = match relayout::look(&origin, std::slice::from_ref(wish), false) {
@@ -68,7 +71,11 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
         files.push((wish.path.clone(), found));
     }
     let is_right = |found: &Option<LayoutChange>| found.as_ref().is_some_and(LayoutChange::agrees);
-    let agrees = files.iter().all(|(_, found)| is_right(found));
+    let is_left_out = |found: &Option<LayoutChange>| args.place.skip_missing && found.is_none();
+    let is_any_there = files.iter().any(|(_, found)| found.is_some());
+    // Where none is there, the paths are wrong.
+    let agrees = (is_any_there || !args.place.skip_missing)
+        && files.iter().all(|(_, found)| is_right(found) || is_left_out(found));
     let there: Vec<LayoutChange> = files.iter().filter_map(|(_, found)| found.clone()).collect();
     let servers = placement::by_server(&plan, &origin, &there);
     if args.place.json {
