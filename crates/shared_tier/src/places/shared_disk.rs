@@ -28,7 +28,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::tree::{FoundDirectory, Owner, Tree, candidates};
-use super::{Directories, DirectoryStep, marks};
+use super::{Directories, DirectoryStep, own_xattrs};
 use notes::{Noted, Notes};
 
 pub(crate) use notes::Position;
@@ -392,8 +392,10 @@ impl SharedDisk {
         let mut are_there = false;
         for name in beneath::names(dir)? {
             let Some(below) = RelativePath::below(Some(path), name.as_bytes()) else { continue };
-            let number =
-                self.tree.look(Some(&below)).map(|fd| marks::number(&fd, marks::DIRECTORY));
+            let number = self
+                .tree
+                .look(Some(&below))
+                .map(|fd| own_xattrs::number(&fd, own_xattrs::DIRECTORY));
             if let Ok(Some(number)) = number {
                 self.settle(number)?;
                 are_there = true;
@@ -405,7 +407,9 @@ impl SharedDisk {
     /// A directory's descriptor and the number that it has on the disk.
     pub(crate) fn descriptor(&self, number: u64) -> Result<OwnedFd> {
         let (fd, _) = self.find(number, None)?;
-        debug_assert!(number == ROOT.0 || marks::number(&fd, marks::DIRECTORY) == Some(number));
+        debug_assert!(
+            number == ROOT.0 || own_xattrs::number(&fd, own_xattrs::DIRECTORY) == Some(number)
+        );
         Ok(fd)
     }
 }
