@@ -1,10 +1,11 @@
 //! Requests a token from the store, once.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
-use halocline_model::token::{Answer, Demand, Held, Mode, Tokens};
+use halocline_model::token::{Answer, Demand, Held, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 
 use super::super::cluster_error;
@@ -144,11 +145,7 @@ impl Asking<'_> {
             let answer = new.ask(session, demand, epoch, shared.roll.now_ms());
             if let (Answer::Waits(on), true) = (&answer, value.has_same_queue(&new)) {
                 if let Some(count) = poll {
-                    // For all requests of this node, because their messages may have been lost, or not be heard.
-                    file.stored.tell_again(
-                        value.in_the_way_of(session),
-                        count.is_multiple_of(CHECK_EVERY),
-                    );
+                    self.tell_again(value.in_the_way_of(session), count);
                 }
                 file.note_value(value);
                 return Ok(self.waits(on));
@@ -209,6 +206,15 @@ impl Asking<'_> {
         drop(state);
         file.note_value(new);
         asked
+    }
+
+    /// Notifies sessions again for all requests of this node, because their messages may have been lost, or not be heard.
+    fn tell_again(&self, sessions: BTreeSet<Session>, polls: u32) {
+        if polls.is_multiple_of(CHECK_EVERY) {
+            self.file.stored.remind(sessions);
+        } else {
+            self.file.stored.tell(sessions);
+        }
     }
 
     fn waits(&self, on: &[Held]) -> Asked {

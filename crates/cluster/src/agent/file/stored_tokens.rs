@@ -117,11 +117,8 @@ impl StoredTokens {
         }
     }
 
-    /// The same again; over another way, too, if it is time to remind them.
-    pub(super) fn tell_again(&self, sessions: BTreeSet<Session>, reminds: bool) {
-        if !reminds {
-            return self.tell(sessions);
-        }
+    /// The same for those that may not have heard it.
+    pub(super) fn remind(&self, sessions: BTreeSet<Session>) {
         for session in sessions {
             self.shared.store.remind(session, self.id);
         }
