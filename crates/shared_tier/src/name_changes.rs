@@ -363,6 +363,12 @@ impl NameChanges {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
             _ => None,
         };
+        if let (Flags::Exchange, Some(Entry::Directory(one)), Some(Entry::Directory(other))) =
+            (flags, &moved, &left)
+        {
+            let both = [self.steps(&from, *one), self.steps(&to, *other)];
+            renames::exchange(&self.base.places, both);
+        }
         if let Some(moved) = &moved {
             self.follow_rename(moved, (&from, &to), replaced, &mut begun)?;
         }
@@ -432,8 +438,7 @@ impl NameChanges {
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
-            self.disk().made(to, number, &found.attributes)?;
-            self.disk().lost(from, number)?;
+            self.disk().renamed_other((from, to), number, &found.attributes)?;
             return self.note_change(number);
         }
         let old = place_of(&found.attributes)?.clone();

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, Inode as Number};
+use halocline_os::error::Result;
 
 use crate::inodes::Node;
 use crate::places::marks::{self, TwoNames};
-use crate::places::{Places, RenameNotes};
+use crate::places::{DirectoryStep, Places, RenameNotes};
 
 /// While this lives, an inode may have none of its names for a moment.
 pub(crate) struct Renaming(Option<Node>);
@@ -53,6 +54,15 @@ pub(crate) fn forget_two(noted: impl Iterator<Item = OwnedFd>) {
         if let Err(error) = marks::clear_renaming(&file) {
             tracing::debug!(%error, "rename: a note of it stays on a file");
         }
+    }
+}
+
+/// Exchanges two directories, with the steps to each before, on the shared disk in one step: names that are built again in this moment are
+/// those of before or after it. Where that is not possible, each is renamed there.
+pub(crate) fn exchange(places: &Places, [one, other]: [Result<Vec<DirectoryStep>>; 2]) {
+    let exchanged = one.and_then(|one| places.shared().exchange(&one, &other?));
+    if let Err(error) = exchanged {
+        tracing::debug!(%error, "two directories are renamed one after the other");
     }
 }
 
