@@ -98,6 +98,19 @@ pub trait Controlled: Send + Sync {
     ) -> Result<MoveReport>;
     /// Flushes `path` (a file or a directory) and evicts it.
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport>;
+    /// Moves what is at and below `path` on the SSD of a node to the shared disk: file tiers that nodes share only.
+    ///
+    /// # Errors
+    /// If no node of the tier has that name.
+    fn drain(
+        &self,
+        _node: &str,
+        _path: &Path,
+        _dry_run: bool,
+        _progress: ProgressSink<'_>,
+    ) -> Result<MoveReport> {
+        Err(no_shared_tier("`halocline demote PATH` moves files of another one down"))
+    }
     /// Changes the pin and exclude globs, durably, and returns the resulting ones. A pin that is larger than the cache
     /// is an error.
     fn change_rules(&self, change: &RuleChange) -> Result<Rules>;
@@ -121,11 +134,12 @@ pub trait Controlled: Send + Sync {
     }
     /// Where the files of a job are, of which this is the job file's text: file tiers that nodes share only.
     fn job_places(&self, _job: &str) -> Result<JobPlaces> {
-        Err(Error::invalid(
-            "this mount is no file tier that nodes share",
-            "`halocline where PATH` tells where the files of another one are",
-        ))
+        Err(no_shared_tier("`halocline where PATH` tells where the files of another one are"))
     }
+}
+
+fn no_shared_tier(remedy: &str) -> Error {
+    Error::invalid("this mount is no file tier that nodes share", remedy)
 }
 
 fn no_file_tier() -> Error {
@@ -177,6 +191,17 @@ pub enum Request {
     },
     /// [`Controlled::evict`]; answers [`MoveReport`].
     Evict {
+        /// File or directory; the whole mount if empty.
+        #[serde(with = "wire::path", default)]
+        path: PathBuf,
+        /// Only report what would be moved.
+        #[serde(default)]
+        dry_run: bool,
+    },
+    /// [`Controlled::drain`]; answers [`MoveReport`].
+    Drain {
+        /// The node.
+        node: String,
         /// File or directory; the whole mount if empty.
         #[serde(with = "wire::path", default)]
         path: PathBuf,

@@ -39,6 +39,9 @@ pub(super) fn check(request: &Request) -> Result<()> {
             let name = policy.as_ref().map_or(0, String::len) as u64;
             within("bytes of a policy's name", name, bounded::TEXT_BYTES_MAX as u64)
         }
+        Request::Drain { node, .. } => {
+            within("bytes of a node's name", node.len() as u64, bounded::TEXT_BYTES_MAX as u64)
+        }
         _ => Ok(()),
     }
 }

@@ -385,6 +385,9 @@ fn answer(
         Request::Evict { path, dry_run } => {
             moving(out, &[path], |paths, progress| engine.evict(&paths[0], dry_run, progress))
         }
+        Request::Drain { node, path, dry_run } => moving(out, &[path], |paths, progress| {
+            engine.drain(&node, &paths[0], dry_run, progress)
+        }),
         Request::Rules(change) => send(out, &Answer::from(engine.change_rules(&change))),
         Request::Hint(mut hint) => {
             hint.pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
