@@ -47,7 +47,8 @@ pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, TokenCounts, Totals};
 pub use server::Server;
 pub use tier::{
-    AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, JobPlaces, NodeBytes, TierStatus,
+    AnyStatus, Drain, FileExplanation, FileInfo, JobChange, JobInfo, JobPlaces, NodeBytes,
+    TierStatus,
 };
 pub(crate) use wire::paths_as_json;
 pub use wire::{path_as_json, path_or_null_as_json};
@@ -98,17 +99,9 @@ pub trait Controlled: Send + Sync {
     ) -> Result<MoveReport>;
     /// Flushes `path` (a file or a directory) and evicts it.
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport>;
-    /// Moves what is at and below `path` on the SSD of a node to the shared disk: file tiers that nodes share only.
-    ///
-    /// # Errors
-    /// If no node of the tier has that name.
-    fn drain(
-        &self,
-        _node: &str,
-        _path: &Path,
-        _dry_run: bool,
-        _progress: ProgressSink<'_>,
-    ) -> Result<MoveReport> {
+    /// Moves what is on the SSD of a node to the shared disk: file tiers that nodes share only. A name that no node of
+    /// the tier has is an error.
+    fn drain(&self, _what: &Drain, _progress: ProgressSink<'_>) -> Result<MoveReport> {
         Err(no_shared_tier("`halocline demote PATH` moves files of another one down"))
     }
     /// Changes the pin and exclude globs, durably, and returns the resulting ones. A pin that is larger than the cache
@@ -199,16 +192,7 @@ pub enum Request {
         dry_run: bool,
     },
     /// [`Controlled::drain`]; answers [`MoveReport`].
-    Drain {
-        /// The node.
-        node: String,
-        /// File or directory; the whole mount if empty.
-        #[serde(with = "wire::path", default)]
-        path: PathBuf,
-        /// Only report what would be moved.
-        #[serde(default)]
-        dry_run: bool,
-    },
+    Drain(Drain),
     /// [`Controlled::change_rules`]; answers [`Rules`].
     Rules(RuleChange),
     /// [`Controlled::hint`]; answers `null`.

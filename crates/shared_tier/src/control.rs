@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use halocline_api::config::Mode;
 use halocline_api::control::tier::TierState;
 use halocline_api::control::{
-    Controlled, Explanation, ExtentInfo, FileExplanation, FileInfo, Health, JobChange, JobInfo,
-    JobPlaces, MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange,
-    Rules, Side, Status, TierStatus,
+    Controlled, Drain, Explanation, ExtentInfo, FileExplanation, FileInfo, Health, JobChange,
+    JobInfo, JobPlaces, MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report,
+    RuleChange, Rules, Side, Status, TierStatus,
 };
 use halocline_cluster::names::attributes::Kind;
 use halocline_model::request::ByteRange;
@@ -214,14 +214,8 @@ impl Controlled for SharedTier {
         commands.execute(&[path.to_owned()], dry_run, progress)
     }
 
-    fn drain(
-        &self,
-        node: &str,
-        path: &Path,
-        dry_run: bool,
-        progress: ProgressSink<'_>,
-    ) -> Result<MoveReport> {
-        self.commands(SHARED).drain(node, path, dry_run, progress)
+    fn drain(&self, what: &Drain, progress: ProgressSink<'_>) -> Result<MoveReport> {
+        self.commands(SHARED).drain(&what.node, &what.path, what.dry_run, progress)
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_api::control::{MoveReport, Request};
+use halocline_api::control::{Drain, MoveReport, Request};
 use halocline_os::error::Error;
 
 use crate::command::bulk::only_on_a_tier;
@@ -33,11 +33,11 @@ pub(super) struct DrainArgs {
 pub(super) fn execute(args: &DrainArgs) -> Outcome {
     let mounted = mount_lookup::find(&args.mount).map_err(mount_lookup::not_found)?;
     only_on_a_tier(true, &mounted, "`halocline flush` brings dirty data to the origin")?;
-    let request = Request::Drain {
+    let request = Request::Drain(Drain {
         node: args.node.clone(),
         path: mounted.inside.clone(),
         dry_run: args.dry_run,
-    };
+    });
     let mut meter = Meter::new("draining", args.json || args.dry_run);
     let report: MoveReport =
         mount_lookup::connect(&mounted)?.call(&request, |now| meter.tell(&now))?;
