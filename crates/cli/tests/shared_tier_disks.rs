@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::ops::Deref;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::PathBuf;
 use std::process::Output;
 
@@ -130,6 +130,31 @@ fn i15_files_go_down_and_up_and_a_drained_node_has_none() {
     assert_eq!(nodes.shown("two"), before);
     nodes.unmount();
     assert!(nodes.fsck(&[]).status.success(), "{}", said(&nodes.fsck(&[])));
+}
+
+/// Regression: the time of the change was noted only by a node that knew another name of the file.
+#[test]
+fn i15_a_name_that_is_taken_away_by_a_node_that_knows_no_other_one_changes_the_file() {
+    let Some(nodes) = Nodes::new() else { return };
+    let changed = || {
+        let seen = fs::metadata(nodes.at("one", "f")).unwrap();
+        (seen.ctime(), seen.ctime_nsec())
+    };
+    fs::write(nodes.at("one", "f"), "f").unwrap();
+    fs::create_dir(nodes.at("one", "d")).unwrap();
+    for name in ["d/g", "d/h"] {
+        fs::hard_link(nodes.at("one", "f"), nodes.at("one", name)).unwrap();
+    }
+    nodes.until_closed("one", "f");
+    let before = changed();
+    fs::remove_file(nodes.at("two", "d/g")).unwrap();
+    let removed = changed();
+    assert!(removed > before, "{before:?} {removed:?}");
+    fs::write(nodes.at("two", "other"), "other").unwrap();
+    fs::rename(nodes.at("two", "other"), nodes.at("two", "d/h")).unwrap();
+    let replaced = changed();
+    assert!(replaced > removed, "{removed:?} {replaced:?}");
+    assert_eq!(fs::metadata(nodes.at("two", "f")).unwrap().nlink(), 1);
 }
 
 #[test]

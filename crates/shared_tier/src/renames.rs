@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, Inode as Number};
 use halocline_os::error::Result;
@@ -98,5 +98,13 @@ pub(crate) fn forget(places: &Places, noted: &[RenameNotes]) {
         if let Err(error) = places.end_rename(notes) {
             tracing::warn!(%error, "rename: a note of it stays on the shared disk");
         }
+    }
+}
+
+/// A change of the names of something, at this time.
+pub(crate) fn changed_at(now_ns: i64) -> impl Fn(&mut Attributes) -> namespace::Result<()> {
+    move |attributes| {
+        attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+        Ok(())
     }
 }
