@@ -11,6 +11,7 @@ mod circles;
 mod citations;
 mod clocks;
 mod drawing;
+mod figures;
 mod forbidden;
 mod layers;
 mod options;
@@ -93,7 +94,7 @@ pub(crate) fn root() -> PathBuf {
 
 /// Runs every rule; the error lists the findings, one a line.
 pub(crate) fn run() -> Result<(), String> {
-    let sources = sources()?;
+    let sources = sources(&root())?;
     let ratchet = size::Ratchet::load(&root().join(size::RATCHET))?;
     let mut findings = layers::check(&sources);
     findings.extend(drawing::check(&sources));
@@ -118,15 +119,24 @@ pub(crate) fn run() -> Result<(), String> {
 /// Lowers the ratchet to today's sizes; never raises it.
 pub(crate) fn shrink() -> Result<(), String> {
     let path = root().join(size::RATCHET);
-    let ratchet = size::Ratchet::load(&path)?.shrunk(&sources()?);
+    let ratchet = size::Ratchet::load(&path)?.shrunk(&sources(&root())?);
     fs::write(&path, ratchet.to_toml()).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// All text files that git knows or would add.
-fn sources() -> Result<Vec<Source>, String> {
+/// Prints figures of the structure, of this checkout or another one.
+pub(crate) fn figures(dir: Option<&str>) -> Result<(), String> {
+    let dir = dir.map_or_else(root, PathBuf::from);
+    for line in figures::of(&sources(&dir)?) {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// All text files below a directory that git knows or would add.
+fn sources(root: &Path) -> Result<Vec<Source>, String> {
     let listing = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-        .current_dir(root())
+        .current_dir(root)
         .output()
         .map_err(|error| format!("cannot run git: {error}; tidy needs a git checkout"))?;
     if !listing.status.success() {
@@ -137,7 +147,7 @@ fn sources() -> Result<Vec<Source>, String> {
         .split_terminator('\0')
         .filter_map(|name| {
             // A deleted file is still listed; a binary file has no rules.
-            let text = String::from_utf8(fs::read(root().join(name)).ok()?).ok()?;
+            let text = String::from_utf8(fs::read(root.join(name)).ok()?).ok()?;
             Some(Source::new(name, text))
         })
         .collect())

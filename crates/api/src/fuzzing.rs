@@ -10,6 +10,7 @@ use crate::config::{BINDING_FILE, Binding, Config, OPTIONS, SERVERS_MAX, STRIPE_
 use crate::globs::{Globs, is_glob};
 use crate::jobs::job_file::{JobFile, REFERENCES_MAX};
 
+pub use crate::control::claim::acl_fuzzing::acl;
 pub use crate::control::claim::fuzzing::claims;
 pub use crate::control::client::fuzzing::answer;
 pub use crate::control::server::fuzzing::request;

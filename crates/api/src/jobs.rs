@@ -152,6 +152,7 @@ impl Jobs {
         } else {
             self.all.push(Announced { job, noted: 0 });
         }
+        assert!(self.all.len() + self.elsewhere.len() <= JOBS_MAX, "there was room for the job");
         Ok(name)
     }
 

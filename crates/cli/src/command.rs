@@ -128,7 +128,20 @@ impl Command {
 
     /// Whether programs depend on this process: it must not end when no one reads its output.
     pub(crate) const fn serves(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Mount(_) | Self::Bench(_) | Self::Trace(_))
+        match self {
+            Self::Run(_) | Self::Mount(_) | Self::Bench(_) => true,
+            Self::Trace(args) => args.serves(),
+            _ => false,
+        }
+    }
+
+    /// Whether its status is that of a program, or of a mount that goes on: output that is lost changes nothing then.
+    pub(crate) const fn passes_a_status_on(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Mount(_) => true,
+            Self::Trace(args) => args.is_recording(),
+            _ => false,
+        }
     }
 
     /// Executes the command.

@@ -64,8 +64,7 @@ fn main() -> ExitCode {
     let answer =
         if cli.command.waits_for_no_path() { Ok(()) } else { mount_lookup::all_answer(&paths) };
     let ended = answer.map_err(Failure::refused).and_then(|()| cli.command.execute());
-    // The status of `run` is that of its command.
-    let lost = print::lost().filter(|_| !cli.command.serves());
+    let lost = print::lost().filter(|_| !cli.command.passes_a_status_on());
     match (ended, lost) {
         (Ok(_), Some(error)) => Failure::failed(format!("standard output: {error}")).report(),
         (Ok(code), None) => code,

@@ -39,6 +39,11 @@ pub(crate) fn check_tiers_answer(root: &Path) -> Result<()> {
     mount_lookup::check_tiers_answer(root, &Aside::default())
 }
 
+/// The error for the root of a file tier if one of its directories is a mount whose server has ended.
+pub(crate) fn dead_tier(root: &Path) -> Option<Error> {
+    mount_lookup::dead_tier(root)
+}
+
 /// Connects to a mount's process, unless the directory with its control socket hangs. That mount's user determines the
 /// directory, and may let it respond to a lookup but not to what follows: so the connection, too, is made by a separate
 /// process.

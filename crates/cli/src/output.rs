@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, linkat, openat,
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat, linkat, openat,
 };
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
@@ -68,28 +68,39 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 /// `PermissionDenied` for entries created by another user, and those of the system.
 pub(crate) fn open(path: &Path, access: OFlags, mode: u32) -> io::Result<File> {
     let End { dir, dir_stat, name, followed, is_open_file } = walk(path)?;
-    let (own, owner) = (rustix::process::geteuid().as_raw(), dir_stat.st_uid);
     let mut flags = access | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     // Whatever is placed there in the meantime.
     flags.set(OFlags::NOFOLLOW, !is_open_file);
     let file = openat(&dir, &name, flags, Mode::from_raw_mode(mode))?;
     let found = fstat(&file)?;
-    let another_users = is_for_all(&dir_stat) && ![own, owner].contains(&found.st_uid);
     let refused = if is_open_file {
         false
     } else if is_a(&found, FileType::RegularFile) {
-        let is_sticky = dir_stat.st_mode & STICKY != 0;
-        another_users && is_sticky || is_for_all(&dir_stat) && !followed && found.st_nlink > 1
+        is_of_another(&dir_stat, found.st_uid)
+            || is_for_all(&dir_stat) && !followed && found.st_nlink > 1
     } else {
-        another_users
+        is_for_all(&dir_stat) && is_others(&dir_stat, found.st_uid)
     };
     if refused {
-        let what = "another user made a file of this name";
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        return Err(made_by_another());
     }
     let waiting = fcntl_getfl(&file)?.difference(OFlags::NONBLOCK);
     fcntl_setfl(&file, waiting)?;
     Ok(file.into())
+}
+
+/// Whether what `user` made in a directory is neither this user's nor of the directory's owner.
+fn is_others(dir: &Stat, user: u32) -> bool {
+    ![rustix::process::geteuid().as_raw(), dir.st_uid].contains(&user)
+}
+
+/// Whether it is a file of another user in a directory where anyone may create names and only their owners remove them.
+fn is_of_another(dir: &Stat, user: u32) -> bool {
+    is_for_all(dir) && dir.st_mode & STICKY != 0 && is_others(dir, user)
+}
+
+fn made_by_another() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "another user made a file of this name")
 }
 
 /// A file that appears under its name only once it is complete, unless the name belongs to something other than a file:
@@ -110,9 +121,10 @@ enum Staged {
 }
 
 impl Replacement {
-    /// Begins one for `path`. A replaced file passes on its mode.
+    /// Begins one for `path`. A replaced file passes on its mode; another user's does not give others the right to write.
     pub(crate) fn begin(path: &Path) -> io::Result<Self> {
-        walk(path)?;
+        let dir_stat = walk(path)?.dir_stat;
+        let own = rustix::process::geteuid().as_raw();
         // The target of the user's own link is replaced, not the link.
         let path = match fs::symlink_metadata(path) {
             Ok(found) if found.is_symlink() => match path.canonicalize() {
@@ -122,7 +134,13 @@ impl Replacement {
             _ => path.to_owned(),
         };
         let mode = match fs::symlink_metadata(&path) {
-            Ok(found) if found.is_file() => Some(found.permissions().mode() & 0o777),
+            Ok(found) if found.is_file() => {
+                let is_own = found.uid() == own;
+                if is_of_another(&dir_stat, found.uid()) {
+                    return Err(made_by_another());
+                }
+                Some(found.permissions().mode() & if is_own { 0o777 } else { 0o755 })
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Ok(found) if !found.file_type().is_socket() => {
                 return Ok(Self { staged: Staged::Written(emptied(&path)?), path });
@@ -246,7 +264,15 @@ mod tests {
             lchown(at(name), Some(12_345), None).unwrap();
             write(&at(name), "lost").unwrap_err();
         }
+        // Replaced, another's file gave everybody the right to write to the new one.
+        fs::set_permissions(at("shared/file"), Permissions::from_mode(0o666)).unwrap();
+        replace(&at("shared/file"), "lost").unwrap_err();
         assert_eq!(fs::read(at("victim")).unwrap(), b"through");
+        fs::write(at("given"), "").unwrap();
+        fs::set_permissions(at("given"), Permissions::from_mode(0o666)).unwrap();
+        chown(at("given"), Some(12_345), None).unwrap();
+        replace(&at("given"), "new").unwrap();
+        assert_eq!(fs::metadata(at("given")).unwrap().permissions().mode() & 0o777, 0o644);
         // If the directory is the user's own, its files are the user's own affair.
         fs::set_permissions(at("shared"), Permissions::from_mode(0o755)).unwrap();
         chown(at("shared/file"), Some(12_345), None).unwrap();

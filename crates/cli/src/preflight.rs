@@ -277,6 +277,26 @@ pub(crate) fn no_input(out: &Path, inputs: &[&Path]) -> Result<()> {
     }
 }
 
+/// Refuses to write two results to one file: the later would replace the earlier.
+pub(crate) fn different_outputs(one: &Path, other: &Path) -> Result<()> {
+    // What is no file, such as /dev/null, takes both.
+    let place = |path: &Path| {
+        if let Ok(real) = fs::canonicalize(path) {
+            return real.is_file().then_some(real);
+        }
+        let path = std::path::absolute(path).ok()?;
+        Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
+    };
+    let first = place(one);
+    if first.is_none() || first != place(other) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{} would be written twice, and the first be lost", shown(one)),
+        "name another file for one of them",
+    ))
+}
+
 fn shown(path: &Path) -> std::path::Display<'_> {
     path.display()
 }

@@ -105,6 +105,12 @@ impl Recording {
         }
     }
 
+    /// Why nothing more is recorded, in a sentence, if that is so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let progress = self.recorder.progress();
+        progress.error.is_some().then(|| self.tell(&progress))
+    }
+
     /// Its progress, in a sentence.
     pub(crate) fn state(&self) -> String {
         self.tell(&self.recorder.progress())

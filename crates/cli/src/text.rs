@@ -88,6 +88,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
+/// A number beside an axis, without what adding up steps of it left behind.
+pub(crate) fn tick(value: f64) -> String {
+    let near = (value * 1e6).round() / 1e6;
+    if near.is_finite() { format!("{near}") } else { format!("{value}") }
+}
+
 /// Seconds with a fitting unit: `12 us`, `3.40 ms`, `1.25 s`, `2 min 5 s`.
 pub(crate) fn seconds(seconds: f64) -> String {
     let size = seconds.abs();
@@ -453,6 +459,11 @@ mod tests {
         assert_eq!(seconds(-1.25), "-1.25 s");
         assert_eq!(seconds(125.0), "2 min 5 s");
         assert_eq!(share(1, 0), "-");
+        assert_eq!(
+            (tick(0.2 + 0.2 + 0.2), tick(1500.0), tick(-0.25)),
+            ("0.6".into(), "1500".into(), "-0.25".into())
+        );
+        assert_eq!((tick(f64::MAX), tick(f64::NAN)), (f64::MAX.to_string(), "NaN".into()));
         assert_eq!(rate(1 << 20, 0.0), "-");
     }
 }

@@ -98,7 +98,11 @@ fn what_cannot_be_advised_on_is_refused() {
     fs::write(dir.join("full.toml"), SERVERS.replace("\"1G\"", "0")).unwrap();
     fs::write(dir.join("empty.hct"), "").unwrap();
     for (trace, more, what) in [
-        ("t.hct", &["--servers", "disks.toml"][..], "describe an SSD"),
+        (
+            "t.hct",
+            &["--servers", "disks.toml"][..],
+            "disks.toml: all servers are of one class: describe an SSD",
+        ),
         ("t.hct", &["--servers", "full.toml"], "full.toml, line 10: capacity"),
         ("t.hct", &["--servers", "none.toml"], "none.toml: there is no such file"),
         ("t.hct", &["--servers", "servers.toml", "--size", "2G"], "--size 2147483648"),

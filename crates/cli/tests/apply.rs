@@ -10,7 +10,7 @@ use std::{fs, thread};
 
 use halocline_api::control::metrics::Section;
 use halocline_testkit::program;
-use halocline_testkit::sandbox::{Sandbox, said, written};
+use halocline_testkit::sandbox::{Sandbox, copy_program, said, written};
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::signals;
 use halocline_testkit::skipping::skip;
@@ -115,6 +115,32 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     let measured = json("halocline verify", &output)["measured"].clone();
     let drifted = |server: &serde_json::Value| server["drifted"] == true;
     assert!(measured.as_array().unwrap().iter().any(drifted), "{measured}");
+}
+
+/// Another mount point had no file of the plan, and all servers "too few" requests.
+#[test]
+fn a_run_is_compared_by_what_lies_below_its_mount() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["apply", "plan.toml", "volume"]);
+    let verify = ["verify", "plan.toml", "volume", "--json"];
+    let record = ["mount", "volume", "mnt", "--cache", "cache", "--trace", "there.hct"];
+    scratch.succeed(&[&record[..], &["--direct", "--policy", "never"], &VOLUME].concat());
+    for _ in 0..8 {
+        fs::read(scratch.path("mnt").join(&file)).unwrap();
+    }
+    scratch.succeed(&["umount", "mnt"]);
+    let output = scratch.halocline(&[&verify[..], &["--trace", "there.hct"]].concat());
+    let measured = json("halocline verify", &output)["measured"].clone();
+    let requests = measured.as_array().unwrap().iter().map(|it| it["requests"].as_u64().unwrap());
+    assert!(requests.sum::<u64>() > 0, "{measured}");
+    let row = "time_s,process,file,op,offset,length\n0,0,/other,read,0,4096\n";
+    fs::write(scratch.path("t.csv"), row).unwrap();
+    scratch.succeed(&["trace", "import", "t.csv", "-o", "other.hct"]);
+    let output = scratch.halocline(&[&verify[..], &["--trace", "other.hct"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("other.hct: none of its files is one of"), "{}", said(&output));
 }
 
 #[test]
@@ -280,7 +306,7 @@ fn the_volume_of_another_user_is_refused() {
     fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
     // Where everybody may go.
     let own = root.join("halocline");
-    fs::copy(program!(), &own).unwrap();
+    copy_program(program!(), &own);
     let before = on_servers(&scratch);
     for mode in [0o700, 0o755] {
         fs::set_permissions(scratch.path("volume"), fs::Permissions::from_mode(mode)).unwrap();
@@ -315,6 +341,7 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
     let gone = good.replace(&format!("path = \"{file}\""), "path = \"/mnt/gone\"");
     refused(&gone, &[], "mnt/gone");
     refused(&gone, &[], "take it off with --below");
+    refused(&gone, &["--below", "/mnt"], "leave out with --skip-missing");
     let output = scratch.halocline(&["verify", "other.toml", "volume"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(written(&output).contains("take it off with --below"), "{}", written(&output));
@@ -348,6 +375,48 @@ fn what_cannot_be_applied_is_refused_and_nothing_moved() {
     assert!(said(&output).contains("it is for 3 servers, and two has 2"), "{}", said(&output));
     let verify = scratch.halocline(&["verify", "plan.toml", "volume"]);
     assert!(written(&verify).contains("0 of 1 files lie as planned"), "{}", said(&verify));
+}
+
+/// Traces have programs and temporary files, too: the whole plan was refused for one of them.
+#[test]
+fn what_is_not_there_is_left_out_where_that_is_wanted() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let good = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let mut more = good.replace(&format!("path = \"{file}\""), &format!("path = \"/mnt/{file}\""));
+    for path in ["/mnt/gone", "/usr/bin/program"] {
+        let part = "[[file.part]]\nbegin = 0\nwidths = [65536, 65536, 65536]";
+        write!(more, "\n[[file]]\npath = \"{path}\"\nbytes = 1\n\n{part}\n").unwrap();
+    }
+    fs::write(scratch.path("more.toml"), more).unwrap();
+    let apply = ["apply", "more.toml", "volume", "--below", "/mnt"];
+    let output = scratch.halocline(&apply);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("/usr/bin/program is not below /mnt"), "{}", said(&output));
+    let skipping = [&apply[..], &["--skip-missing", "--json"]].concat();
+    for args in [[&skipping[..], &["--dry-run"]].concat(), skipping] {
+        let output = scratch.halocline(&args);
+        assert!(output.status.success(), "{}", said(&output));
+        let answer = json("halocline apply", &output);
+        assert_eq!(answer["missing"], serde_json::json!(["gone"]));
+        assert_eq!(answer["files"].as_array().unwrap().len(), 1, "{answer}");
+    }
+    let verify = ["verify", "more.toml", "volume", "--below", "/mnt", "--skip-missing"];
+    assert!(scratch.halocline(&verify).status.success());
+    // Where none is there, the paths are wrong.
+    for args in [
+        &["apply", "more.toml", "volume", "--skip-missing"][..],
+        &["apply", "more.toml", "volume", "--skip-missing", "--dry-run"],
+    ] {
+        let output = scratch.halocline(args);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        for part in ["none of its files is in volume", "take it off with --below"] {
+            assert!(said(&output).contains(part), "{}", said(&output));
+        }
+    }
+    let output = scratch.halocline(&["verify", "more.toml", "volume", "--skip-missing"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
 }
 
 #[test]

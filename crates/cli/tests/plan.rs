@@ -325,6 +325,8 @@ fn the_gain_of_a_job_that_computes_is_told_beside_that_of_its_requests() {
     assert!(told.contains(": it gains "), "{told}");
     let told = planned(5000, &[]);
     assert!(told.contains("leave the layout alone; the job hardly waits"), "{told}");
+    // A line that is printed stays one: its break was shown instead.
+    assert!(!told.contains("\\n"), "{told}");
     let page = fs::read_to_string(dir.join("page.html")).unwrap();
     assert!(page.contains("The job had a request under way in 0.2 %"), "{page}");
     // Without durations nobody knows what was computed.

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::{said, written};
+use halocline_trace::{Kind, Op, Process, Request, Source, Writer};
 
 /// Kilobytes of address space, and seconds of a processor, that a command may take.
 const LIMITS: &str = "ulimit -v 3000000; ulimit -t 30; exec \"$0\" \"$@\"";
@@ -144,7 +145,7 @@ fn texts_that_no_tracer_wrote_are_refused_with_their_line() {
     let scratch = ground();
     let dir = scratch.path();
     let one = |row: &str| format!("{HEADER}\n0,1,f,read,0,4096\n{row}\n");
-    let csv: [(String, &str); 17] = [
+    let csv: [(String, &str); 19] = [
         (String::new(), "line 1: empty"),
         ("\n\n".into(), "line 1: empty"),
         ("a;b;c\n".into(), "line 1: the header is not time_s,process,file,op,offset,length"),
@@ -161,6 +162,8 @@ fn texts_that_no_tracer_wrote_are_refused_with_their_line() {
         (one("1,1,f,read,99999999999999999999,1"), "line 3: offset is"),
         (one("1,1,f,read,0,1\n0.5,1,f,read,0,1"), "line 4: time runs backwards"),
         (one("1,1,f,read,0"), "line 3: 5 fields instead of 6"),
+        (one("1,1,,read,0,1"), "line 3: file is \"\", not the name of a file"),
+        (one("1,1,a\0b,read,0,1"), "line 3: file is \"a\\0b\", not the name of a file"),
         (one(&format!("1,1,\"{},read,0,1", "x".repeat(2 << 20))), "is a quote never closed?"),
     ];
     for (text, what) in csv {
@@ -190,6 +193,49 @@ fn texts_that_no_tracer_wrote_are_refused_with_their_line() {
     // What is read is not written over.
     let import = ["trace", "import", "t.csv", "-o", "t.csv"];
     refused(dir, &import, 2, &["t.csv is what is read", "name another file"]);
+}
+
+/// What is no text yet, or a trace already, says what to do; and the mark with which some editors begin a text is none.
+#[test]
+fn what_is_no_text_yet_says_what_to_do() {
+    let scratch = ground();
+    let dir = scratch.path();
+    let utf16: Vec<u8> =
+        format!("\u{feff}{HEADER}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let trace = fs::read(dir.join("t.hct")).unwrap();
+    for (bytes, what) in [
+        (&b"\x1f\x8b\x08\0"[..], "it is compressed; unpack it first (gunzip)"),
+        (b"\x28\xb5\x2f\xfd", "unzstd"),
+        (&utf16, "it is UTF-16; make it UTF-8 first"),
+        (&trace, "it is a trace already"),
+    ] {
+        for name in ["odd", "odd.csv", "odd.txt"] {
+            fs::write(dir.join(name), bytes).unwrap();
+            refused(dir, &["trace", "import", name, "-o", "new.hct"], 2, &[name, what]);
+        }
+    }
+    fs::write(dir.join("marked"), format!("\u{feff}{HEADER}\n0,1,f,read,0,4096\n")).unwrap();
+    let output = halocline(dir, &["trace", "import", "marked", "-o", "marked.hct"]);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// It was written, and then no command took it.
+#[test]
+fn no_plan_is_written_that_no_command_takes() {
+    let scratch = ground();
+    let dir = scratch.path();
+    for name in [&b""[..], b"a\0b"] {
+        let source = Source::new(Kind::Csv);
+        let mut writer =
+            Writer::new(fs::File::create(dir.join("odd.hct")).unwrap(), &source).unwrap();
+        let (file, process) =
+            (writer.file(name).unwrap(), writer.process(&Process::default()).unwrap());
+        let (start_ns, duration_ns, op, offset, length) = (0, None, Op::Read, 0, 4096);
+        writer.push(&Request { start_ns, duration_ns, process, file, op, offset, length }).unwrap();
+        writer.finish().unwrap();
+        let plan = ["plan", "odd.hct", "--servers", "servers.toml", "-o", "new.toml"];
+        refused(dir, &plan, 2, &["odd.hct: no plan can be written", "is not a path"]);
+    }
 }
 
 /// Traces may be other people's: numbers that no request has are as good as any.
@@ -365,6 +411,13 @@ fn what_a_simulation_cannot_have_is_refused() {
     ] {
         refused(dir, &[&plan[..], &more].concat(), 2, &[what]);
     }
+    // Nor are two results written to one file, of which the first would be lost.
+    let twice = "would be written twice";
+    refused(dir, &[&plan[..], &["-o", "new", "--html", "./new"]].concat(), 2, &[twice]);
+    std::os::unix::fs::symlink("plan.toml", dir.join("link")).unwrap();
+    refused(dir, &[&plan[..], &["-o", "plan.toml", "--html", "link"]].concat(), 2, &[twice]);
+    let nowhere = [&plan[..], &["-o", "/dev/null", "--html", "/dev/null"]].concat();
+    assert!(halocline(dir, &nowhere).status.success());
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use halocline_testkit::program;
 use halocline_testkit::sandbox::said;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::skipping::skip;
 use serde_json::Value;
 
 const SIZE: [&str; 2] = ["--size", "64M"];
@@ -105,6 +107,41 @@ fn a_command_is_recorded_with_a_cache_and_without() {
     assert!(said(&output).contains("0 requests recorded"), "{}", said(&output));
 }
 
+/// The status was 0, and of the trace there was nothing.
+#[test]
+fn a_trace_that_finds_no_room_is_a_failure_where_the_command_has_none() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can make a small file system");
+    }
+    fs::create_dir(scratch.path("small")).unwrap();
+    fs::write(scratch.path("origin/in"), vec![7; 1 << 20]).unwrap();
+    let small = "mount -t tmpfs -o size=4k small small && exec \"$0\" \"$@\"";
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--direct", "--quiet"];
+    let record = ["trace", "record", "--origin", "origin", "--direct"];
+    for (command, option) in [(&run[..], "--trace"), (&record[..], "-o")] {
+        for (after, status) in [("true", 1), ("exit 7", 7)] {
+            let many = format!("dd if=origin/in of=/dev/null bs=64 2>/dev/null; {after}");
+            let output = Command::new("unshare")
+                .args(["-m", "sh", "-c", small])
+                .arg(scratch.program())
+                .args(command)
+                .args([option, "small/t.hct", "--", "sh", "-c", &many])
+                .current_dir(scratch.root())
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(status), "{command:?}: {}", said(&output));
+            if status == 1 || command.len() == record.len() {
+                assert!(
+                    said(&output).contains("nothing more is: No space left"),
+                    "{}",
+                    said(&output)
+                );
+            }
+        }
+    }
+}
+
 /// Three passes over 8 MiB behind a cache of 16 MiB, about: only the first pass must miss.
 #[test]
 fn a_report_says_what_caches_of_this_and_other_sizes_would_have_missed() {
@@ -112,6 +149,11 @@ fn a_report_says_what_caches_of_this_and_other_sizes_would_have_missed() {
     fs::write(scratch.path("origin/in"), vec![7; 8 << 20]).unwrap();
     let pass = "dd if=origin/in of=/dev/null bs=64k;";
     let run = ["run", "--origin", "origin", "--cache", "cache", "--size", "48M", "--direct"];
+    // The report took the place of the trace.
+    let one_file = ["--trace", "t.hct", "--report", "./t.hct", "--", "true"];
+    let output = scratch.halocline(&[&run[..], &one_file].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("would be written twice"), "{}", said(&output));
     let wanted = ["--trace", "t.hct", "--report", "r.json", "--", "sh", "-c"];
     let output = scratch.halocline(&[&run[..], &wanted, &[&pass.repeat(3)]].concat());
     assert!(output.status.success(), "{}", said(&output));

@@ -220,16 +220,31 @@ fn a_reader_that_has_read_enough_ends_a_command_quietly() {
     let scratch = Unchanged::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = scratch.command(&["doctor"]).stdout(writer).output().unwrap();
-    assert_eq!(output.status.signal(), Some(libc::SIGPIPE));
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let make = ["trace", "make", "ior", "-p", "1", "-b", "64K", "-t", "64K", "-o", "t.hct"];
+    assert!(scratch.command(&make).status().unwrap().success());
+    for args in [&["doctor"][..], &["trace", "show", "t.hct"]] {
+        let writer = writer.try_clone().unwrap();
+        let output = scratch.command(args).stdout(writer).output().unwrap();
+        assert_eq!(output.status.signal(), Some(libc::SIGPIPE), "{args:?}");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// A full disk was answered with a panic, too.
 #[test]
 fn an_answer_that_cannot_be_written_is_an_error() {
     let scratch = Unchanged::new();
-    for args in [&["doctor"][..], &["doctor", "--json"], &["status", "--json"]] {
+    let make = ["trace", "make", "ior", "-p", "1", "-b", "64K", "-t", "64K", "-o", "t.hct"];
+    assert!(scratch.command(&make).status().unwrap().success());
+    for args in [
+        &["doctor"][..],
+        &["doctor", "--json"],
+        &["status", "--json"],
+        // These were taken for commands whose status is that of a program which they run.
+        &["trace", "show", "t.hct"],
+        &["trace", "show", "t.hct", "--json"],
+        &["bench", "admission", "--only", "1", "--json"],
+    ] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = scratch.command(args).stdout(full).output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr);

@@ -44,6 +44,36 @@ fn a_trace_is_replaced_by_a_whole_one_only() {
     assert_eq!(fs::read_dir(dir).unwrap().count(), 4);
 }
 
+/// It was said of the file that is read.
+#[test]
+fn a_trace_that_cannot_be_written_is_named_with_the_remedy() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let row = |number: u32| format!("{number},1,f,read,{},{number}1\n", number * 7919 % 1000);
+    fs::write(dir.join("t.csv"), CSV.to_owned() + &(1..4000).map(row).collect::<String>()).unwrap();
+    let head = "# DXT, file_id: 1, file_name: f\n# DXT, rank: 0, hostname: h\n";
+    let row =
+        |number: u32| format!(" X_POSIX 0 read 0 {} {number}1 1.{number} 9.0\n", number * 7919);
+    fs::write(dir.join("dxt.txt"), head.to_owned() + &(1..999).map(row).collect::<String>())
+        .unwrap();
+    fs::write(dir.join("t.hct"), "").unwrap();
+    for args in [
+        "import t.csv -o t.hct",
+        "import t.csv -o t.hct --sort",
+        "import dxt.txt -o t.hct",
+        "make ior -p 8 -b 64M -t 64K -z 1 -o t.hct",
+    ] {
+        // A file may have no more than a kilobyte, as on a file system with no room for more.
+        let script = format!("trap '' XFSZ; ulimit -f 1; exec \"$0\" trace {args}");
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).arg(program!()).current_dir(dir);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args}: {}", said(&output));
+        assert!(said(&output).starts_with("halocline: t.hct: cannot write: "), "{}", said(&output));
+        assert_eq!(fs::read(dir.join("t.hct")).unwrap(), b"", "{args}");
+    }
+}
+
 #[test]
 fn without_a_library_for_logs_it_is_said_how_to_get_one() {
     let scratch = tempfile::tempdir().unwrap();

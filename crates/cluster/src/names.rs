@@ -17,7 +17,7 @@ mod relative_path;
 
 use std::fmt::Debug;
 
-use halocline_model::namespace::{Answer, Inode, Intent, Script, Slot};
+use halocline_model::namespace::{Answer, InodeNumber, Intent, Script, Slot};
 
 use crate::store::StoreError;
 
@@ -141,23 +141,23 @@ pub enum Leased {
 /// [`begin_epoch`](Self::begin_epoch).
 pub trait NameStore: Debug + Send + Sync {
     /// Runs one script on one shard, in one round trip.
-    fn run(&self, shard: Inode, script: &Script) -> Result<Answer>;
+    fn run(&self, shard: InodeNumber, script: &Script) -> Result<Answer>;
 
     /// As [`run`](Self::run); a script that makes a directory ([`Script::Make`]) or changes slots of one
     /// ([`Script::Alone`]) may say what became of it, and get a lease of it at once.
-    fn change(&self, shard: Inode, script: &Script) -> Result<(Answer, Option<Followed>)> {
+    fn change(&self, shard: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
         Ok((self.run(shard, script)?, None))
     }
 
     /// Asks that nobody else changes a directory for [`LEASE_MS`] from before this call on, if its content is the version
     /// that was listed ([`Answer::Entries`]). Changes of others wait as long.
-    fn lease(&self, _directory: Inode, _version: u64) -> Result<Leased> {
+    fn lease(&self, _directory: InodeNumber, _version: u64) -> Result<Leased> {
         Ok(Leased::No)
     }
 
     /// Reads a name or the attributes of a directory, and asks for a lease of it at once. Answers the version that it has, or 0
     /// if there is no lease.
-    fn read_leased(&self, directory: Inode, slot: &Slot) -> Result<(Answer, u64)> {
+    fn read_leased(&self, directory: InodeNumber, slot: &Slot) -> Result<(Answer, u64)> {
         Ok((self.run(directory, &Script::Read(slot.clone()))?, 0))
     }
 
@@ -173,13 +173,13 @@ pub trait NameStore: Debug + Send + Sync {
     fn reserve(&self, count: u64) -> Result<u64>;
 
     /// All shards, in no order. What changes meanwhile may be missing.
-    fn shards(&self) -> Result<Vec<Inode>>;
+    fn shards(&self) -> Result<Vec<InodeNumber>>;
 
     /// What of a shard only a check looks at. `None` if there is no such shard.
-    fn inspect(&self, shard: Inode) -> Result<Option<Inspected>>;
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>>;
 
     /// Removes a shard, whatever is in it. For a check that is alone.
-    fn remove(&self, shard: Inode) -> Result<()>;
+    fn remove(&self, shard: InodeNumber) -> Result<()>;
 
     /// Number of requests over the network.
     fn round_trips(&self) -> u64;

@@ -25,6 +25,7 @@ use crate::records::{RecordStore, Visit};
 
 pub use crate::checksums::fuzzing::checksum_slot;
 pub use crate::lease::fuzzing::lease;
+pub use crate::migrate::fuzzing::migrated_slot;
 pub use crate::origin_mark::fuzzing::origin_mark;
 
 /// A file of the log.

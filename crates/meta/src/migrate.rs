@@ -5,6 +5,9 @@
 //! noticed here either; the ring does not help if the library's journal lost something. This module and the library
 //! will be removed in the first version that may refuse such caches.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +16,7 @@ use std::path::Path;
 use fjall::{Database, KeyspaceCreateOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::batch::Batch;
+use super::batch::{self, Batch};
 use super::record::{self, COUNTER_MAX};
 use super::{checksums, log, records};
 use halocline_os::error::{Error, Result};
@@ -118,8 +121,16 @@ fn read_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
     let len = usize::from(u16::from_le_bytes(*len));
     let batch = tail.get(..len)?;
     let checked = rest.get(..SLOT_HEAD - 8 + len)?;
-    (xxh3_64(checked) == u64::from_le_bytes(*checksum))
-        .then_some((u64::from_le_bytes(*number), batch))
+    let is_right = xxh3_64(checked) == u64::from_le_bytes(*checksum) && is_whole(batch);
+    is_right.then_some((u64::from_le_bytes(*number), batch))
+}
+
+/// Whether a batch ends with a change: what is left of one would be read as part of the next batch.
+fn is_whole(mut batch: &[u8]) -> bool {
+    while let Some((_, rest)) = batch::split(batch) {
+        batch = rest;
+    }
+    batch.is_empty()
 }
 
 /// Removes all files except those of the log and the checksums.
@@ -181,13 +192,8 @@ mod tests {
                 None => batch.remove(&key),
             }
             let at = usize::try_from(number % SLOTS).unwrap() * SLOT;
-            let slot = &mut ring[at..at + SLOT];
-            let end = SLOT_HEAD + batch.bytes().len();
-            slot[8..16].copy_from_slice(&number.to_le_bytes());
-            slot[16] = u8::try_from(batch.bytes().len()).unwrap();
-            slot[SLOT_HEAD..end].copy_from_slice(batch.bytes());
-            let sum = xxh3_64(&slot[8..end]);
-            slot[..8].copy_from_slice(&sum.to_le_bytes());
+            let slot = fuzzing::written(number, batch.bytes());
+            ring[at..at + slot.len()].copy_from_slice(&slot);
         }
         fs::write(path.join(RING), ring).unwrap();
         fs::write(path.join(checksums::NAME), "kept").unwrap();
@@ -242,6 +248,18 @@ mod tests {
             let error = open(dir.path(), false).unwrap_err().to_string();
             assert!(error.contains("ring") && error.contains("version that wrote it"), "{error}");
             assert!(open(dir.path(), true).unwrap() == expected(kept));
+        }
+    }
+
+    /// Regression: half a change in one slot made other changes of the next slot's bytes.
+    #[test]
+    fn i4_a_slot_that_ends_within_a_change_is_damage() {
+        let mut whole = Batch::default();
+        whole.put(b"xyz", b"value");
+        let whole = whole.bytes();
+        assert_eq!(read_slot(&fuzzing::written(901, whole)), Some((901, whole)));
+        for len in 1..whole.len() {
+            assert_eq!(read_slot(&fuzzing::written(901, &whole[..len])), None, "{len}");
         }
     }
 

@@ -44,27 +44,27 @@ pub use transaction::{Completion, Ended, Step, Transaction};
 
 /// A file or directory. Never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Inode(pub u64);
+pub struct InodeNumber(pub u64);
 
 /// The directory that is its own parent.
-pub const ROOT: Inode = Inode(1);
+pub const ROOT: InodeNumber = InodeNumber(1);
 
 /// What a name leads to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Entry {
     /// Something with this name only: a file, a symbolic link, a device. Its attributes lie beside the name.
-    Single(Inode, Opaque),
+    Single(InodeNumber, Opaque),
     /// Something that has had several names. Their number, and its attributes, lie in a shard of its own, the second
     /// number. That is another one each time, so that what is left of an attempt that was given up is in nobody's way.
-    Linked(Inode, Inode),
+    Linked(InodeNumber, InodeNumber),
     /// A directory, which is a shard.
-    Directory(Inode),
+    Directory(InodeNumber),
 }
 
 impl Entry {
     /// What it leads to.
     #[must_use]
-    pub const fn inode(&self) -> Inode {
+    pub const fn inode(&self) -> InodeNumber {
         match self {
             Self::Single(inode, _) | Self::Linked(inode, _) | Self::Directory(inode) => *inode,
         }
@@ -86,7 +86,7 @@ pub enum Change {
     /// What a name of a directory leads to, before and after.
     Name(Name, Option<Entry>, Option<Entry>),
     /// In which directory a directory is, before and after.
-    Parent(Inode, Inode),
+    Parent(InodeNumber, InodeNumber),
     /// A directory's attributes, before and after.
     Attributes {
         /// Before.
@@ -150,9 +150,9 @@ pub struct Intent {
     /// Its number.
     pub id: IntentId,
     /// The shard whose script commits it.
-    pub decider: Inode,
+    pub decider: InodeNumber,
     /// The shards with locks of it.
-    pub locked: Vec<Inode>,
+    pub locked: Vec<InodeNumber>,
 }
 
 /// What became of an intent.
@@ -197,7 +197,7 @@ pub enum Answer {
     /// What a name leads to, and the number of settlements.
     Name(Option<Entry>, u64),
     /// In which directory the directory is.
-    Parent(Inode),
+    Parent(InodeNumber),
     /// A directory's attributes, and when its names last changed since those were set, or 0.
     Attributes(Opaque, u64),
     /// How many names the file has, and its attributes.

@@ -49,12 +49,11 @@ impl OpenFiles {
 
     fn of(limit: usize) -> Self {
         let tenth = limit.saturating_sub(FRONT_END) / 10;
-        Self {
-            nodes: 4 * tenth,
-            pinned: 2 * tenth,
-            objects: (2 * tenth).min(OBJECTS_MAX),
-            flush_handles: tenth,
-        }
+        let (nodes, pinned, flush_handles) = (4 * tenth, 2 * tenth, tenth);
+        let objects = (2 * tenth).min(OBJECTS_MAX);
+        let all = nodes + pinned + objects + flush_handles;
+        assert!(all + FRONT_END <= limit, "the shares are within the limit");
+        Self { nodes, pinned, objects, flush_handles }
     }
 }
 

@@ -103,6 +103,7 @@ impl Layout {
 
     /// Calls `each` for the contiguous pieces of `[offset, end)`, one per server and part.
     pub fn pieces(&self, offset: u64, end: u64, mut each: impl FnMut(Piece)) {
+        debug_assert!(offset <= end, "a range that ends before it begins");
         let from = self.parts.partition_point(|part| part.begin <= offset) - 1;
         for (part, (striping, base)) in self.parts.iter().zip(&self.computed).skip(from) {
             if part.begin >= end {
@@ -127,6 +128,7 @@ impl Layout {
     pub fn bytes(&self, size: u64) -> Vec<u64> {
         let mut bytes = vec![0; self.parts[0].widths.len()];
         self.pieces(0, size, |piece| bytes[piece.server] += piece.length);
+        assert_eq!(bytes.iter().sum::<u64>(), size, "each byte is on one server");
         bytes
     }
 }
@@ -189,6 +191,9 @@ impl Placer {
             let Some(widths) = widths else { return Err(end - at) };
             at = self.fill(at, end, &widths, &mut parts);
         }
+        let follow = |pair: &[Part]| pair[0].end == Some(pair[1].begin);
+        debug_assert!(parts.windows(2).all(follow), "parts without gaps");
+        debug_assert!(parts.first().is_none_or(|part| part.begin == begin));
         Ok(parts)
     }
 
@@ -213,7 +218,9 @@ impl Placer {
             return begin;
         }
         for (server, room) in self.room.iter_mut().enumerate() {
-            *room -= striping.local_len(server, length);
+            let taken = striping.local_len(server, length);
+            assert!(taken <= *room, "only what fits is placed");
+            *room -= taken;
         }
         let reached = begin + length;
         match parts.last_mut() {

@@ -145,17 +145,24 @@ impl Plan {
             version: u32,
         }
         let wrong = |what: String| Error::NotAPlan(what);
-        let versioned: Versioned = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        // Not with the line itself: it may be of any file.
+        let not_toml = |error: toml::de::Error| {
+            let place = error.span().map_or(0, |place| place.start);
+            let line = text.bytes().take(place).filter(|byte| *byte == b'\n').count() + 1;
+            wrong(format!("line {line}: {}", error.message()))
+        };
+        let versioned: Versioned = toml::from_str(text).map_err(not_toml)?;
         if versioned.version != VERSION {
             let found = versioned.version;
             return Err(wrong(format!("it is of version {found}; this program reads {VERSION}")));
         }
-        let plan: Self = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let plan: Self = toml::from_str(text).map_err(not_toml)?;
         plan.check().map_err(Error::NotAPlan)?;
         Ok(plan)
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Refuses what [`Plan::parse`] refuses.
+    pub fn check(&self) -> Result<(), String> {
         if !["def", "pa", "psa", "ours"].contains(&self.chosen.as_str()) {
             return Err(format!("no layout is called {:?}", self.chosen));
         }
@@ -310,6 +317,10 @@ mod tests {
             assert!(error.contains(what), "{to}: {error}");
         }
         Plan::parse("").unwrap_err();
+        // One line, without what stands there: it may be another file's.
+        let error = Plan::parse("version = 1\n\nsecret\n").unwrap_err().to_string();
+        assert!(error.contains("line 3: ") && !error.contains("\n"), "{error}");
+        assert!(!Plan::parse("root:*:secret:0").unwrap_err().to_string().contains("secret"));
     }
 
     #[test]

@@ -48,6 +48,7 @@ impl Cost {
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn seconds(&self, processes: u64) -> f64 {
         let busiest = self.load_ps.iter().copied().fold(0.0, f64::max);
+        debug_assert!(self.load_ps.iter().all(|load| load.is_finite()), "work has a length");
         busiest.max(self.latency_ps / processes.max(1) as f64) * 1e-12
     }
 }

@@ -163,6 +163,7 @@ impl Class {
                 self.len += 1;
             }
         }
+        debug_assert_eq!(self.len as u64, (self.count + 1).div_ceil(self.stride), "evenly spaced");
         self.count += 1;
     }
 }
@@ -341,6 +342,8 @@ fn regions(file: &Known, classes: &[(Key, Class)]) -> Vec<Region> {
         regions[index].begin = begin;
         regions[index].end = next.unwrap_or(file.bytes).max(begin + 1);
     }
+    debug_assert!(regions.windows(2).all(|pair| pair[0].end == pair[1].begin), "no gaps");
+    assert!(regions.len() <= REGIONS_MAX);
     regions
 }
 

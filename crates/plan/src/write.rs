@@ -5,8 +5,13 @@ mod lustre;
 mod orangefs;
 mod pooled;
 
+use std::fmt::Write as _;
+
 use crate::layout::Part;
 use crate::plan_file::Plan;
+
+/// Longest stripe of Lustre, `CephFS` and `BeeGFS`, which keep it in 32 bits, in steps of 64 KiB.
+const STRIPE_MAX: u64 = (1 << 32) - (64 << 10);
 
 /// A parallel file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,30 +31,51 @@ pub enum Target {
 pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
     let mut lines = vec!["#!/bin/sh".to_owned(), "set -e".to_owned()];
     for file in &plan.file {
-        let path = file.path.as_deref().ok_or("a path that is not UTF-8 cannot be in a script")?;
-        if path.contains(['\0', '\n']) {
-            return Err(format!("{path:?}: its name has a line break"));
-        }
-        let refused = |why: String| format!("{path}: {why}");
+        let mut path = file.path_bytes().ok_or("a file of the plan has no path")?;
+        let shown = String::from_utf8_lossy(&path).into_owned();
+        let refused = |why: String| format!("{shown}: {why}");
         // Commands must not take it for an option.
-        let path = &if path.starts_with('-') { format!("./{path}") } else { path.to_owned() };
+        if path.starts_with(b"-") {
+            path.splice(0..0, *b"./");
+        }
         lines.extend(match target {
-            Target::Lustre => lustre::commands(path, &file.part).map_err(refused)?,
-            Target::OrangeFs => orangefs::commands(plan, path, &file.part).map_err(refused)?,
-            Target::CephFs => pooled::cephfs(plan, path, &file.part).map_err(refused)?,
-            Target::BeeGfs => pooled::beegfs(plan, path, &file.part).map_err(refused)?,
+            Target::Lustre => lustre::commands(&path, &file.part).map_err(refused)?,
+            Target::OrangeFs => orangefs::commands(plan, &path, &file.part).map_err(refused)?,
+            Target::CephFs => pooled::cephfs(plan, &path, &file.part).map_err(refused)?,
+            Target::BeeGfs => pooled::beegfs(plan, &path, &file.part).map_err(refused)?,
         });
     }
     Ok(lines)
 }
 
-/// Quotes a word for a shell.
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,;".contains(c);
-    if !text.is_empty() && text.chars().all(plain) && !text.contains(';') {
-        return text.to_owned();
+/// A word of a shell that stands for these bytes. A script is read by people on a terminal, too: of what that would obey
+/// or cannot show, and of what is no text, the octal codes are written, which the `printf` of every shell knows.
+fn word(bytes: &[u8]) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,".contains(c);
+    // Of what is escaped for debugging, only these are harmless.
+    let is_shown = |c: char| "'\"\\".contains(c) || c.escape_debug().len() == 1;
+    match str::from_utf8(bytes) {
+        Ok(text) if !text.is_empty() && text.chars().all(is_plain) => Ok(text.to_owned()),
+        Ok(text) if text.chars().all(is_shown) => Ok(format!("'{}'", text.replace('\'', "'\\''"))),
+        _ if bytes.contains(&0) => Err("it has a byte 0 in it".into()),
+        // A shell takes line ends off what a command prints.
+        _ if bytes.ends_with(b"\n") => Err("it ends with a line break".into()),
+        _ => {
+            let mut octal = String::new();
+            for byte in bytes {
+                let _ = write!(octal, "\\{byte:03o}");
+            }
+            Ok(format!("\"$(printf '{octal}')\""))
+        }
     }
-    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// Refuses a stripe that cannot be stored.
+fn check_stripe(stripe: u64) -> Result<(), String> {
+    if stripe > STRIPE_MAX {
+        return Err(format!("its stripe of {stripe} bytes is longer than {STRIPE_MAX}"));
+    }
+    Ok(())
 }
 
 /// The only part of a layout, if it has just one.
@@ -61,13 +87,13 @@ fn only<'p>(system: &str, parts: &'p [Part]) -> Result<&'p Part, String> {
     Ok(part)
 }
 
-/// The directory of a file, as a word of a shell.
-fn directory_of(path: &str) -> String {
-    quoted(match path.rsplit_once('/') {
-        None => ".",
-        Some(("", _)) => "/",
-        Some((directory, _)) => directory,
-    })
+/// The directory of a file.
+fn directory_of(path: &[u8]) -> &[u8] {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        None => b".",
+        Some(0) => b"/",
+        Some(end) => &path[..end],
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +154,57 @@ mod tests {
         );
     }
 
+    /// Scripts were printed as messages are, with what a terminal would obey escaped: other files were made.
+    #[test]
+    fn a_shell_reads_each_word_as_it_is_and_a_terminal_shows_it() {
+        let names: [&[u8]; 10] = [
+            b"/a/plain-1.2_3:4,5",
+            b"/a/it's \"$(id)\" `id` \\ $HOME * ; & < > | # %s %d \\n",
+            b"/a/\x1b]0;title\x07\x1b[2J",
+            b"/a/tab\tand\nline\rs",
+            "/a/\u{202e}txt.exe\u{200f}\u{2028}".as_bytes(),
+            "/a/ä 日本語".as_bytes(),
+            b"/a/\xff\xfe%0",
+            b"/a/7\x011234",
+            b" ",
+            b"",
+        ];
+        for name in names {
+            let word = word(name).unwrap();
+            let is_shown =
+                |c: char| c == '\'' || c == '"' || c == '\\' || c.escape_debug().len() == 1;
+            assert!(word.chars().all(is_shown), "{word:?}");
+            let script = format!("set -- {word}; printf '%s %s' $# \"$1\"");
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(output.stdout, [b"1 ", name].concat(), "{word}");
+        }
+        assert!(word(b"/a\0").unwrap_err().contains("byte 0"));
+        assert!(word(b"/a\t\n").unwrap_err().contains("line break"));
+    }
+
+    #[test]
+    fn names_that_are_no_text_are_written_for_each_file_system() {
+        let mut odd = named(&["1.0", "1.1"], "/f/x", &[(None, &[64 * K, 64 * K])]);
+        odd.file[0].path = None;
+        odd.file[0].path_hex = Some("2f662fff".into());
+        let (file, directory) = ("\"$(printf '\\057\\146\\057\\377')\"", "/f");
+        for (target, last) in [
+            (Target::Lustre, format!("lfs setstripe -S 65536 -c 2 -o 0,1 {file}")),
+            (Target::OrangeFs, format!("pvfs2-touch -l 1.0,1.1 {file}")),
+            (
+                Target::CephFs,
+                format!(
+                    "setfattr -n ceph.file.layout -v 'stripe_unit=65536 stripe_count=2 object_size=4194304' {file}"
+                ),
+            ),
+            (Target::BeeGfs, format!("touch {file}")),
+        ] {
+            let lines = written(target, &odd);
+            assert_eq!(lines.last(), Some(&last));
+            assert!(target != Target::BeeGfs || lines[1].ends_with(directory), "{lines:?}");
+        }
+    }
+
     #[test]
     fn names_are_never_options() {
         let files = plan("-rf", &[(None, &[64 * K, 64 * K])]);
@@ -141,10 +218,23 @@ mod tests {
             written(Target::Lustre, &uneven),
             [
                 "# part 0: shares of servers differ from the plan by up to 52.4 %",
+                "# part 0: stripes of 65536, 131072 bytes instead of 28672, 102400",
                 "# part 0: ends at 131072 instead of 100000",
                 "lfs setstripe -E 131072 -S 65536 -C 3 -o 0,1,1 -E eof -S 65536 -c 1 -o 0 /l/f"
             ]
         );
+        // Shares are as planned, and stripes are not.
+        let narrow = plan("/l/f", &[(None, &[0, 4 * K, 4 * K])]);
+        assert_eq!(
+            written(Target::Lustre, &narrow),
+            [
+                "# part 0: stripes of 65536 bytes instead of 4096",
+                "lfs setstripe -S 65536 -c 2 -o 1,2 /l/f"
+            ]
+        );
+        let many = plan("/l/f", &[(None, &vec![64 * K; 2001])]);
+        let error = commands(Target::Lustre, &many).unwrap_err();
+        assert!(error.contains("2001 objects; Lustre has at most 2000"), "{error}");
         let near =
             [(Some(100_000), &[4 * K, 0][..]), (Some(140_000), &[0, 4 * K]), (None, &[K, 0])];
         let error = commands(Target::Lustre, &plan("/l/f", &near)).unwrap_err();
@@ -208,6 +298,13 @@ mod tests {
         assert!(commands(Target::CephFs, &two).unwrap_err().contains("2 parts"));
         let odd = named(&names, "/f", &[(None, &[192 * K, 192 * K, 0])]);
         assert!(commands(Target::BeeGfs, &odd).unwrap_err().contains("not a power of two"));
+        let wide = named(&names, "/f", &[(None, &[1 << 32, 1 << 32, 0])]);
+        let lustre = ["lfs setstripe -S 2147483648 -C 4 -o 0,0,1,1 /f"];
+        assert_eq!(written(Target::Lustre, &wide), lustre);
+        for target in [Target::CephFs, Target::BeeGfs] {
+            let error = commands(target, &wide).unwrap_err();
+            assert!(error.contains("stripe of 4294967296 bytes is longer than"), "{error}");
+        }
         let unnamed = named(&["a", "b"], "/f", &[(None, &[64 * K, 0])]);
         assert!(commands(Target::CephFs, &unnamed).unwrap_err().contains("no pool in its name"));
         let words = named(&["ssd.0"], "/f", &[(None, &[64 * K])]);

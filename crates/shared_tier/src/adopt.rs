@@ -21,7 +21,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::places::marks;
+use crate::places::own_xattrs;
 use crate::places::peers;
 use crate::places::steps::{Steps, Watcher};
 use crate::places::tree::{Tree, proc_path};
@@ -214,7 +214,7 @@ impl Adoption {
         for item in items {
             let done = match item.attributes.kind {
                 Kind::Directory => self.directory(item),
-                Kind::File => unmark(&self.ssd, &self.ssd.look(Some(&item.path))?),
+                Kind::File => clear_own_xattrs(&self.ssd, &self.ssd.look(Some(&item.path))?),
                 Kind::Symlink => match self.link(item) {
                     Link::Users(target) => self.other(item, &target),
                     Link::Below(place) => {
@@ -283,7 +283,7 @@ impl Adoption {
         if stat.kind() != libc::S_IFREG {
             return Err(Errno::EXIST.into());
         }
-        unmark(&self.shared, &fd)?;
+        clear_own_xattrs(&self.shared, &fd)?;
         if *place != item.path {
             let to = self.shared.parent_of(&item.path)?;
             let link = || linkat(CWD, proc_path(&fd), &to, last(item), AtFlags::SYMLINK_FOLLOW);
@@ -363,7 +363,7 @@ impl Adoption {
         };
         self.shared.step("setting a directory's attributes", || {
             for (name, value) in &to.xattrs {
-                marks::set_users(fd, name, value)?;
+                own_xattrs::set_users(fd, name, value)?;
             }
             set_attr_on(fd, &change).map(drop)
         })
@@ -382,12 +382,12 @@ impl Adoption {
     }
 }
 
-/// Takes marks of the tier of one node away, or of whoever: numbers are given anew.
-fn unmark(tree: &Tree, fd: &OwnedFd) -> Result<()> {
-    tree.step("taking marks away", || {
-        let all = [marks::INODE, marks::LEAVING, marks::ARRIVING];
-        all.into_iter().try_for_each(|mark| marks::clear(fd, mark))?;
-        marks::set_names(fd, &[])
+/// Takes attributes of the tier of one node away, or of whoever: numbers are given anew.
+fn clear_own_xattrs(tree: &Tree, fd: &OwnedFd) -> Result<()> {
+    tree.step("taking our attributes away", || {
+        let all = [own_xattrs::INODE, own_xattrs::LEAVING, own_xattrs::ARRIVING];
+        all.into_iter().try_for_each(|own| own_xattrs::clear(fd, own))?;
+        own_xattrs::set_names(fd, &[])
     })
 }
 

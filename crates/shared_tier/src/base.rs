@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::{Namespace, Node};
-use halocline_model::namespace::{EntryName, Inode as Number, Name, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 use rustix::io::Errno;
@@ -31,7 +31,7 @@ pub(crate) struct Base {
 
 impl Base {
     /// The steps to a directory, as they are known here.
-    pub(crate) fn near(&self, directory: Number) -> Result<Vec<DirectoryStep>> {
+    pub(crate) fn near(&self, directory: InodeNumber) -> Result<Vec<DirectoryStep>> {
         self.paths.known(directory)
     }
 

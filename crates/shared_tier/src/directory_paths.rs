@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use halocline_model::namespace::{Inode as Number, Name, ROOT};
+use halocline_model::namespace::{InodeNumber, Name, ROOT};
 use halocline_os::error::Result;
 
 use crate::entry_names::os;
@@ -31,7 +31,7 @@ impl DirectoryPaths {
     ///
     /// # Errors
     /// `ENOENT` if the directory is gone.
-    pub(crate) fn known(&self, directory: Number) -> Result<Vec<DirectoryStep>> {
+    pub(crate) fn known(&self, directory: InodeNumber) -> Result<Vec<DirectoryStep>> {
         let (mut steps, mut at) = (Vec::new(), directory);
         while at != ROOT {
             // Names that were seen at different times may lead in a circle.
@@ -67,6 +67,6 @@ impl Directories for DirectoryPaths {
     }
 
     fn near(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
-        self.known(Number(directory))
+        self.known(InodeNumber(directory))
     }
 }

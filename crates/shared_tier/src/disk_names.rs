@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Failure, Namespace, Node};
-use halocline_model::namespace::{EntryName, Inode as Number, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
@@ -32,13 +32,18 @@ pub(crate) struct DiskNames<'a> {
 
 impl DiskNames<'_> {
     /// Something that is neither a file nor a directory got a name: it gets it on the disk, too.
-    pub(crate) fn made(&self, name: &EntryName, number: Number, of: &Attributes) -> Result<()> {
+    pub(crate) fn made(
+        &self,
+        name: &EntryName,
+        number: InodeNumber,
+        of: &Attributes,
+    ) -> Result<()> {
         self.make(name, number, of)?;
         self.settle(name, Some(number))
     }
 
     /// Something that is no directory has lost a name: if it is a link or special file, it has it on the disk.
-    pub(crate) fn lost(&self, name: &EntryName, number: Number) -> Result<()> {
+    pub(crate) fn lost(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
         self.remove(name, number)?;
         self.settle(name, None)
     }
@@ -48,7 +53,7 @@ impl DiskNames<'_> {
     pub(crate) fn renamed_other(
         &self,
         (from, to): (&EntryName, &EntryName),
-        number: Number,
+        number: InodeNumber,
         of: &Attributes,
     ) -> Result<()> {
         let from_near = self.directories.near(from.directory.0)?;
@@ -62,7 +67,7 @@ impl DiskNames<'_> {
     }
 
     /// The disk has `done` by a name. If the store has something else by now, the disk gets that.
-    fn settle(&self, name: &EntryName, mut done: Option<Number>) -> Result<()> {
+    fn settle(&self, name: &EntryName, mut done: Option<InodeNumber>) -> Result<()> {
         for _ in 0..TRIES {
             let found = match self.names.lookup(name) {
                 Ok(found) => Some(found),
@@ -86,7 +91,7 @@ impl DiskNames<'_> {
         Err(Errno::BUSY.into())
     }
 
-    fn make(&self, name: &EntryName, number: Number, of: &Attributes) -> Result<()> {
+    fn make(&self, name: &EntryName, number: InodeNumber, of: &Attributes) -> Result<()> {
         let near = self.directories.near(name.directory.0)?;
         let shared = self.places.shared();
         if of.kind == Kind::Symlink {
@@ -98,7 +103,7 @@ impl DiskNames<'_> {
         shared.make_special(&near, (&name.name, number.0), what)
     }
 
-    fn remove(&self, name: &EntryName, number: Number) -> Result<()> {
+    fn remove(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
         let near = self.directories.near(name.directory.0)?;
         self.places.shared().remove_other(&near, (&name.name, number.0))
     }
@@ -109,9 +114,9 @@ impl DiskNames<'_> {
         &self,
         mut notes: RenameNotes,
         to: &EntryName,
-        replaced: Option<Number>,
+        replaced: Option<InodeNumber>,
     ) -> Result<()> {
-        let directory = Number(notes.number());
+        let directory = InodeNumber(notes.number());
         let (mut to, mut replaced) = (to.clone(), replaced);
         let (mut done, mut failures) = (Err(Errno::BUSY.into()), 0);
         for _ in 0..TRIES {
@@ -140,7 +145,7 @@ impl DiskNames<'_> {
                 steps => steps?,
             };
             let [above @ .., last] = steps.as_slice() else { return Ok(()) };
-            let above = above.last().map_or(ROOT, |above| Number(above.number));
+            let above = above.last().map_or(ROOT, |above| InodeNumber(above.number));
             to = EntryName { directory: above, name: last.name.clone() };
             self.places.note_rename(&mut notes, (above.0, &to.name))?;
         }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use halocline_api::control::tier::PRIVATE;
-use halocline_model::namespace::{EntryName, Inode as Number, Name, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 pub const REGISTRY: &str = ".halocline-cluster";
 
 /// A name in a directory.
-pub(crate) fn entry_name(directory: Number, name: &OsStr) -> EntryName {
+pub(crate) fn entry_name(directory: InodeNumber, name: &OsStr) -> EntryName {
     EntryName { directory, name: Name::from(name.as_bytes()) }
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn entry_name(directory: Number, name: &OsStr) -> EntryName {
 ///
 /// # Errors
 /// `EPERM` for those in the root that are ours on the disks.
-pub(crate) fn entry_name_of_program(directory: Number, name: &OsStr) -> Result<EntryName> {
+pub(crate) fn entry_name_of_program(directory: InodeNumber, name: &OsStr) -> Result<EntryName> {
     if directory == ROOT && [PRIVATE, REGISTRY].iter().any(|private| name == *private) {
         return Err(Errno::PERM.into());
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
-use halocline_model::namespace::{EntryName, Inode as Number};
+use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
 use halocline_os::write_lease::is_exclusive;
@@ -191,7 +191,7 @@ impl Files {
     /// Notes in the store that this node has a file open, which it `known` to be this just now.
     fn note_open(
         &self,
-        at: (&EntryName, Number),
+        at: (&EntryName, InodeNumber),
         known: &namespace::Node,
         (flags, for_kernel): (i32, bool),
     ) -> std::result::Result<namespace::Node, Failure> {
@@ -340,14 +340,14 @@ impl Files {
     /// # Errors
     /// As [`Places::remove_all`](crate::places::Places::remove_all); it is logged.
     pub(crate) fn remove_data(&self, place: &Place, number: u64) -> Result<()> {
-        self.ssd.removed(Number(number));
+        self.ssd.removed(InodeNumber(number));
         self.base.places.remove_all(place, number).inspect_err(|error| {
             tracing::warn!(%error, ?place, "the bytes of a removed file stay until a check sets them aside");
         })
     }
 
     /// A file has another name.
-    pub(crate) fn renamed(&self, number: Number, name: &EntryName) {
+    pub(crate) fn renamed(&self, number: InodeNumber, name: &EntryName) {
         self.ssd.renamed(number, name);
     }
 

@@ -2,7 +2,7 @@
 //! are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
 
 use crate::acl::Acl;
-use crate::places::marks::fuzzing::claims;
+use crate::places::own_xattrs::fuzzing::claims;
 use crate::places::shared_disk::fuzzing::note;
 
 /// An extended attribute, or the target of a note of a rename.
@@ -26,7 +26,7 @@ mod tests {
 
     use super::*;
     use crate::places::Place;
-    use crate::places::marks::fuzzing::seeds as claim_seeds;
+    use crate::places::own_xattrs::fuzzing::seeds as claim_seeds;
     use crate::places::shared_disk::fuzzing::seed as note_seed;
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 
 use halocline_cluster::names::attributes::Attributes;
-use halocline_model::namespace::{EntryName, Inode as Number, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -25,7 +25,7 @@ pub struct Node(pub(crate) Arc<Inode>);
 #[derive(Debug)]
 pub(crate) struct Inode {
     /// Its number, which the store never gives again.
-    pub(crate) number: Number,
+    pub(crate) number: InodeNumber,
     pub(crate) is_directory: bool,
     /// The names under which it was seen, the latest one first.
     names: Mutex<VecDeque<EntryName>>,
@@ -73,7 +73,7 @@ impl Table {
     /// The inode of a number, which was seen under a name.
     pub(crate) fn intern(
         self: &Arc<Self>,
-        number: Number,
+        number: InodeNumber,
         is_directory: bool,
         name: Option<EntryName>,
     ) -> Node {
@@ -100,7 +100,7 @@ impl Table {
     }
 
     /// The inode of a number, if it is in use.
-    pub(crate) fn find(&self, number: Number) -> Option<Node> {
+    pub(crate) fn find(&self, number: InodeNumber) -> Option<Node> {
         self.inodes.lock().get(&number.0).and_then(Weak::upgrade).map(Node)
     }
 }
@@ -164,14 +164,14 @@ mod tests {
     use super::*;
 
     fn name(directory: u64, name: &str) -> EntryName {
-        EntryName { directory: Number(directory), name: Name::from(name) }
+        EntryName { directory: InodeNumber(directory), name: Name::from(name) }
     }
 
     #[test]
     fn an_inode_is_one_while_it_is_used_and_knows_its_latest_names() {
         let table = Arc::new(Table::default());
-        let one = table.intern(Number(5), false, Some(name(1, "a")));
-        let again = table.intern(Number(5), false, Some(name(1, "b")));
+        let one = table.intern(InodeNumber(5), false, Some(name(1, "a")));
+        let again = table.intern(InodeNumber(5), false, Some(name(1, "b")));
         assert!(Arc::ptr_eq(&one.0, &again.0));
         assert_eq!(one.0.names(), [name(1, "b"), name(1, "a")]);
         (0..100).for_each(|at| one.0.add_name(name(2, &at.to_string())));
@@ -179,8 +179,8 @@ mod tests {
         one.0.remove_name(&name(2, "99"));
         assert_eq!(one.0.name(), Some(name(2, "98")));
         drop((one, again));
-        assert!(table.find(Number(5)).is_none() && table.inodes.lock().is_empty());
-        let directory = table.intern(Number(6), true, Some(name(1, "d")));
+        assert!(table.find(InodeNumber(5)).is_none() && table.inodes.lock().is_empty());
+        let directory = table.intern(InodeNumber(6), true, Some(name(1, "d")));
         directory.0.add_name(name(1, "e"));
         assert_eq!(directory.0.names(), [name(1, "e")]);
         assert!(table.intern(ROOT, true, Some(name(1, "x"))).0.name().is_none());

@@ -7,7 +7,7 @@ use halocline_api::control::{JobPlaces, NodeBytes};
 use halocline_api::jobs::files_on_all_nodes;
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::Failure;
-use halocline_model::namespace::{EntryName, Inode, Name, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
@@ -18,7 +18,7 @@ use crate::errors::of_names;
 const FILES_MAX: usize = 100_000;
 
 /// The directories above a path, the deepest last.
-type Ancestors = Vec<(PathBuf, Inode)>;
+type Ancestors = Vec<(PathBuf, InodeNumber)>;
 
 /// Nodes by the bytes of a job's files, the one with the most first; those on the shared disk are no node's.
 ///
@@ -61,7 +61,7 @@ pub(crate) fn of(base: &Base, job: &str) -> Result<JobPlaces> {
 }
 
 /// The directory at a path; `None` if there is none. What was found for the path before is not asked for again.
-fn directory(base: &Base, ancestors: &mut Ancestors, path: &Path) -> Result<Option<Inode>> {
+fn directory(base: &Base, ancestors: &mut Ancestors, path: &Path) -> Result<Option<InodeNumber>> {
     while ancestors.last().is_some_and(|(known, _)| !path.starts_with(known)) {
         ancestors.pop();
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure, Listed};
-use halocline_model::namespace::{EntryName, Inode as Number};
+use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::Result;
 use halocline_os::write_lease::is_exclusive;
 use halocline_vfs::Stat;
@@ -21,7 +21,7 @@ use crate::directory::Directory;
 use crate::entry_names::entry_name;
 use crate::errors::of_names;
 use crate::inodes::{Inode, Node};
-use crate::places::marks;
+use crate::places::own_xattrs;
 use crate::stat_conversion::{overlay, stat, take_over};
 
 /// How often an inode is looked for again while a rename of it is under way, and how long apart.
@@ -45,8 +45,8 @@ pub(crate) struct Found {
 
 /// The names that are listed with the bytes of a file.
 pub(crate) fn told_names(file: &File) -> Vec<EntryName> {
-    let names = marks::names(file).into_iter();
-    names.map(|(directory, name)| EntryName { directory: Number(directory), name }).collect()
+    let names = own_xattrs::names(file).into_iter();
+    names.map(|(directory, name)| EntryName { directory: InodeNumber(directory), name }).collect()
 }
 
 /// Attributes of an open file without a name: those that were known last, and what the file with the bytes has.

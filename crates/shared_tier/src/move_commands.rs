@@ -10,7 +10,7 @@ use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped, is_glo
 use halocline_api::globs::{self, Globs};
 use halocline_cluster::names::attributes::Open;
 use halocline_cluster::names::namespace::Node;
-use halocline_model::namespace::{EntryName, Inode};
+use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 struct Named {
     path: PathBuf,
     name: EntryName,
-    inode: Inode,
+    inode: InodeNumber,
     size: u64,
     place: Place,
     /// Whether it is where it should go.

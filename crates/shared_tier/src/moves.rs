@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Failure, Namespace};
-use halocline_model::namespace::{EntryName, Inode};
+use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::token::Session;
 use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ pub(crate) enum Moved {
 
 /// Moves files for one node.
 #[derive(Debug)]
-pub(crate) struct Mover<'a> {
+pub(crate) struct Migrator<'a> {
     pub(crate) names: &'a Namespace,
     pub(crate) places: &'a Places,
     pub(crate) directories: &'a dyn Directories,
@@ -54,7 +54,7 @@ fn is_same(one: &Attributes, other: &Attributes) -> bool {
     place_aside(one) == place_aside(other)
 }
 
-impl Mover<'_> {
+impl Migrator<'_> {
     /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
     pub(crate) fn is_on(&self, place: &Place, tier: u8) -> bool {
         place.tier == tier && (tier == SHARED || place.node.as_deref() == Some(self.places.node()))
@@ -67,7 +67,7 @@ impl Mover<'_> {
     pub(crate) fn move_file(
         &self,
         name: &EntryName,
-        inode: Inode,
+        inode: InodeNumber,
         tier: u8,
         is_over: IsOver<'_>,
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -93,7 +93,7 @@ impl Mover<'_> {
     fn announce(
         &self,
         name: &EntryName,
-        inode: Inode,
+        inode: InodeNumber,
         tier: u8,
         is_over: IsOver<'_>,
     ) -> Result<Option<Attributes>> {
@@ -117,7 +117,7 @@ impl Mover<'_> {
         }
     }
 
-    fn why_not(&self, name: &EntryName, inode: Inode, tier: u8) -> Result<Moved> {
+    fn why_not(&self, name: &EntryName, inode: InodeNumber, tier: u8) -> Result<Moved> {
         match self.names.lookup(name) {
             Ok(node) if node.inode == inode && node.attributes.kind == Kind::File => {
                 let place = node.attributes.location.as_ref();
@@ -131,7 +131,7 @@ impl Mover<'_> {
 
     fn copy_and_switch(
         &self,
-        (name, inode): (&EntryName, Inode),
+        (name, inode): (&EntryName, InodeNumber),
         (before, place): (&Attributes, &Place),
         tier: u8,
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -186,9 +186,9 @@ impl Mover<'_> {
         Ok(Moved::Done(copied))
     }
 
-    /// Takes the marks and the announcement back.
-    fn give_up(&self, (name, inode): (&EntryName, Inode), place: &Place) {
-        let _unmarked = self.places.cancel_move(place, inode.0);
+    /// Takes the attributes and the announcement back.
+    fn give_up(&self, (name, inode): (&EntryName, InodeNumber), place: &Place) {
+        let _cleared = self.places.cancel_move(place, inode.0);
         let _unannounced = self.names.update_of((name, inode), |attributes| {
             if attributes.writer != Some(self.session) {
                 return Err(Failure::Refused(Errno::BUSY));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use halocline_cluster::names::attributes::{Attributes, Kind, Open};
 use halocline_cluster::names::namespace::{self, Failure};
-use halocline_model::namespace::{Entry, EntryName, Flags, Inode as Number};
+use halocline_model::namespace::{Entry, EntryName, Flags, InodeNumber};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::{Make, Maker, Stat};
 use rustix::io::Errno;
@@ -174,7 +174,7 @@ impl NameChanges {
     /// names, and move files, meanwhile.
     fn tell_names(
         &self,
-        number: Number,
+        number: InodeNumber,
         place: Result<&Place>,
         (is, was): (&[&EntryName], &[&EntryName]),
     ) -> Result<()> {
@@ -195,7 +195,7 @@ impl NameChanges {
             };
             let (mut now, mut add, mut remove) = (None, Vec::new(), Vec::new());
             let listed_names = listed.iter().map(|(directory, name)| EntryName {
-                directory: Number(*directory),
+                directory: InodeNumber(*directory),
                 name: name.clone(),
             });
             let others = listed_names.filter(|name| !changed.contains(&name)).take(LOOKED_AT_MAX);
@@ -257,7 +257,7 @@ impl NameChanges {
     }
 
     /// Something lost or changed one of its names: its attributes tell when, if it is known here by another one.
-    fn note_change(&self, number: Number) -> Result<()> {
+    fn note_change(&self, number: InodeNumber) -> Result<()> {
         let Some(node) = self.base.table.find(number) else { return Ok(()) };
         let change = renames::changed_at(self.base.now_ns());
         let changed = match self.lookup.find(&node.0)? {
@@ -303,7 +303,7 @@ impl NameChanges {
     }
 
     /// The steps to a directory with a name.
-    fn steps(&self, name: &EntryName, number: Number) -> Result<Vec<DirectoryStep>> {
+    fn steps(&self, name: &EntryName, number: InodeNumber) -> Result<Vec<DirectoryStep>> {
         let mut steps = self.base.near(name.directory)?;
         steps.push(DirectoryStep { number: number.0, name: name.name.clone() });
         Ok(steps)
@@ -329,7 +329,8 @@ impl NameChanges {
         };
         let [(old, notes), (other, notes_of_other)] =
             [(&from, &to), (&to, &from)].map(|(is, may_be)| self.begin_rename(is, may_be));
-        let known = |number: Option<Number>| number.and_then(|number| self.base.table.find(number));
+        let known =
+            |number: Option<InodeNumber>| number.and_then(|number| self.base.table.find(number));
         let renaming = [&old, &other].map(|of| Renaming::of(known(of.as_ref().map(|of| of.inode))));
         let mut begun: Vec<RenameNotes> = [notes, notes_of_other].into_iter().flatten().collect();
         let renamed = self.base.names.rename_told(&from, &to, flags).map_err(|failure| {
@@ -406,7 +407,7 @@ impl NameChanges {
         &self,
         moved: &Entry,
         (from, to): (&EntryName, &EntryName),
-        replaced: Option<Number>,
+        replaced: Option<InodeNumber>,
         begun: &mut Vec<RenameNotes>,
     ) -> Result<()> {
         let number = moved.inode();
@@ -429,7 +430,7 @@ impl NameChanges {
     }
 
     /// Gives a renamed file's bytes the place of its name; until that is done they are at the old one.
-    fn move_data(&self, number: Number, from: &EntryName, to: &EntryName) -> Result<()> {
+    fn move_data(&self, number: InodeNumber, from: &EntryName, to: &EntryName) -> Result<()> {
         let found = match self.base.names.lookup(to) {
             Ok(found) if found.inode == number => found,
             // Somebody renamed or removed it since, and does this.
@@ -478,7 +479,7 @@ impl NameChanges {
 
     fn set_place(
         &self,
-        (name, number): (&EntryName, Number),
+        (name, number): (&EntryName, InodeNumber),
         old: &Place,
         new: &Place,
     ) -> Result<namespace::Node> {

@@ -9,8 +9,8 @@
 
 mod directories;
 mod listed_names;
-pub(crate) mod marks;
 mod moving;
+pub(crate) mod own_xattrs;
 pub(crate) mod peers;
 pub(crate) mod shared_disk;
 pub(crate) mod steps;
@@ -162,7 +162,7 @@ impl Places {
                 found => found?,
             };
             let is_it = stat_descriptor(&fd)?.kind() == libc::S_IFREG
-                && marks::number(&fd, marks::INODE) == Some(inode);
+                && own_xattrs::number(&fd, own_xattrs::INODE) == Some(inode);
             if is_it { act(tree, fd, path) } else { Err(Errno::NOENT.into()) }
         })
     }
@@ -220,7 +220,7 @@ impl Places {
         })
     }
 
-    /// Opens the file at a place. One that is opened for writing loses the marks of a move that was not finished.
+    /// Opens the file at a place. One that is opened for writing loses the attributes of a move that was not finished.
     ///
     /// # Errors
     /// `ENOENT` if the file is not there (any more): its name is to be looked up again.
@@ -229,7 +229,7 @@ impl Places {
         let kept = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW);
         self.find(place, inode, |tree, fd, _| {
             if writes {
-                unmark(tree, &fd)?;
+                clear_move_xattrs(tree, &fd)?;
             }
             Ok(openat(CWD, proc_path(&fd), kept | OFlags::CLOEXEC, Mode::empty())?)
         })
@@ -296,7 +296,7 @@ impl Places {
     ) -> Result<Stat> {
         self.find(place, inode, |tree, fd, _| {
             if change.size.is_some() {
-                unmark(tree, &fd)?;
+                clear_move_xattrs(tree, &fd)?;
             }
             tree.step("setting a file's attributes", || set_attr_on(&fd, change))
         })
@@ -454,11 +454,11 @@ fn number_of(near: &[DirectoryStep]) -> u64 {
     near.last().map_or(ROOT.0, |step| step.number)
 }
 
-/// Takes from a file the marks of a move: it is about to be written, so another copy is not the same any more.
-fn unmark(tree: &Tree, fd: &impl AsFd) -> Result<()> {
-    tree.step("taking the marks of a move away", || {
-        marks::clear(fd, marks::LEAVING)?;
-        marks::clear(fd, marks::ARRIVING)
+/// Takes from a file the attributes of a move: it is about to be written, so another copy is not the same any more.
+fn clear_move_xattrs(tree: &Tree, fd: &impl AsFd) -> Result<()> {
+    tree.step("taking the attributes of a move away", || {
+        own_xattrs::clear(fd, own_xattrs::LEAVING)?;
+        own_xattrs::clear(fd, own_xattrs::ARRIVING)
     })
 }
 

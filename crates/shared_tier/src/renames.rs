@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
-use halocline_model::namespace::{EntryName, Inode as Number};
+use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::Result;
 
 use crate::inodes::Node;
-use crate::places::marks::{self, TwoNames};
+use crate::places::own_xattrs::{self, TwoNames};
 use crate::places::{DirectoryStep, Places, RenameNotes};
 
 /// While this lives, an inode may have none of its names for a moment.
@@ -51,7 +51,7 @@ pub(crate) fn note_two(
 /// Both files have their names on the disks.
 pub(crate) fn forget_two(noted: impl Iterator<Item = OwnedFd>) {
     for file in noted {
-        if let Err(error) = marks::clear_renaming(&file) {
+        if let Err(error) = own_xattrs::clear_renaming(&file) {
             tracing::debug!(%error, "rename: a note of it stays on a file");
         }
     }
@@ -69,7 +69,7 @@ pub(crate) fn exchange(places: &Places, [one, other]: [Result<Vec<DirectoryStep>
 /// Notes on the shared disk where a directory may be while it is renamed.
 pub(crate) fn note(
     places: &Places,
-    of: Number,
+    of: InodeNumber,
     from: &EntryName,
     to: &EntryName,
 ) -> Option<RenameNotes> {

@@ -27,7 +27,7 @@ use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::places::tree::candidates;
-use crate::places::{Place, marks};
+use crate::places::{Place, own_xattrs};
 use build::Build;
 use disks::{Disk, Disks};
 use found::{At, Found, FoundDirectory, FoundFile, Numbers, found};
@@ -161,7 +161,7 @@ pub fn run(
     let report = repair.plan(&found);
     repair.number(&found)?;
     repair.write(&found, store, &mut numbers)?;
-    settle::marks(&disks.all, &found)?;
+    settle::clear_move_xattrs(&disks.all, &found)?;
     repair.clear_away()?;
     settle::directories(&disks.all[0], &found, store)?;
     let missing = disks.missing.iter().map(|(node, _)| node);
@@ -258,8 +258,8 @@ impl<'a> Repair<'a> {
             places.insert(file.number, (file, file.attributes.location.clone()));
             if self.view.files.contains_key(&file.number) {
                 let item = &self.disk(file.at).scanned.items[file.at.1];
-                let is_marked = item.leaving.is_some() || item.arriving.is_some();
-                if is_marked && self.leads_elsewhere(file.at, file.number, found) {
+                let is_moving = item.leaving.is_some() || item.arriving.is_some();
+                if is_moving && self.leads_elsewhere(file.at, file.number, found) {
                     tell(&mut report.left_copies, self.path(file.at));
                     self.copies.push(file.at);
                 }
@@ -398,7 +398,7 @@ impl<'a> Repair<'a> {
                 let disk = self.disk(at);
                 let fd = disk.tree.look(Some(&disk.scanned.items[at.1].path))?;
                 disk.tree.step("numbering a directory", || {
-                    marks::set_number(&fd, marks::DIRECTORY, directory.number)
+                    own_xattrs::set_number(&fd, own_xattrs::DIRECTORY, directory.number)
                 })?;
             }
         }
@@ -412,16 +412,15 @@ impl<'a> Repair<'a> {
                 return Err(Error::at(self.path(file.at), "number the file")(Errno::STALE.into()));
             }
             disk.tree.step("numbering a file", || {
-                marks::set_number(&fd, marks::INODE, file.number)?;
-                marks::clear(&fd, marks::LEAVING)?;
-                marks::clear(&fd, marks::ARRIVING)
+                own_xattrs::set_number(&fd, own_xattrs::INODE, file.number)?;
+                own_xattrs::clear(&fd, own_xattrs::LEAVING)?;
+                own_xattrs::clear(&fd, own_xattrs::ARRIVING)
             })?;
-            let is_plain = match file.names.as_slice() {
-                [(_, name)] => name.as_bytes() == item.path.last() && item.names.is_empty(),
-                _ => false,
-            };
-            if !is_plain {
-                disk.tree.step("listing a file's names", || marks::set_names(&fd, &file.names))?;
+            let names = file.names.as_slice();
+            let is_last = matches!(names, [(_, name)] if name.as_bytes() == item.path.last());
+            if !(is_last && item.names.is_empty()) {
+                let list = || own_xattrs::set_names(&fd, &file.names);
+                disk.tree.step("listing a file's names", list)?;
             }
         }
         Ok(())

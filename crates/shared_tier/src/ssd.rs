@@ -24,7 +24,7 @@ use halocline_api::file_tier::Opening;
 use halocline_api::jobs::{Ahead, Jobs};
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::Node;
-use halocline_model::namespace::{EntryName, Inode};
+use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
@@ -116,7 +116,7 @@ impl OwnSsd {
     /// A file was made by a thread, and may be open for writing.
     pub(crate) fn created(
         &self,
-        (name, number): (&EntryName, Inode),
+        (name, number): (&EntryName, InodeNumber),
         place: &Place,
         by: u32,
         is_open: bool,
@@ -196,7 +196,7 @@ impl OwnSsd {
     }
 
     /// The last handle of a file was closed.
-    pub(crate) fn closed(&self, number: Inode, file: &File) {
+    pub(crate) fn closed(&self, number: InodeNumber, file: &File) {
         if !self.written.lock().remove(&number.0) {
             return;
         }
@@ -207,14 +207,14 @@ impl OwnSsd {
     }
 
     /// A file has no name any more.
-    pub(crate) fn removed(&self, number: Inode) {
+    pub(crate) fn removed(&self, number: InodeNumber) {
         self.executor.residents.remove(number.0);
         self.planner().removed(number.0);
         self.executor.history.removed(number.0);
     }
 
     /// A file has another name.
-    pub(crate) fn renamed(&self, number: Inode, name: &EntryName) {
+    pub(crate) fn renamed(&self, number: InodeNumber, name: &EntryName) {
         self.executor.residents.renamed(number.0, name);
     }
 
@@ -225,7 +225,7 @@ impl OwnSsd {
     }
 
     /// Makes room for a write of a file on this SSD, whose file system is full; whether that may have helped.
-    pub(crate) fn make_room_for_write(&self, number: Inode, bytes: u64) -> bool {
+    pub(crate) fn make_room_for_write(&self, number: InodeNumber, bytes: u64) -> bool {
         let need = bytes.saturating_add(ROOM_FOR_WRITE);
         self.executor.frees_disk() && self.executor.free_up(need, &|other| other == number.0)
     }
@@ -234,7 +234,7 @@ impl OwnSsd {
     fn count_written(&self) {
         let written: Vec<u64> = self.written.lock().iter().copied().collect();
         for number in written {
-            let node = self.base.table.find(Inode(number));
+            let node = self.base.table.find(InodeNumber(number));
             let file = node.and_then(|node| node.0.without_name.lock().file.clone());
             if let Some(stat) = file.and_then(|file| stat_descriptor(&*file).ok()) {
                 self.executor.residents.set_bytes(number, stat.disk_bytes());

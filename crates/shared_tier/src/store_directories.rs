@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halocline_cluster::names::PAGE_ENTRIES_MAX;
 use halocline_cluster::names::namespace::{Failure, Namespace};
-use halocline_model::namespace::{Inode, ROOT};
+use halocline_model::namespace::{InodeNumber, ROOT};
 use halocline_os::error::Result;
 use rustix::io::Errno;
 
@@ -23,7 +23,7 @@ pub(crate) struct StoreDirectories(pub(crate) Arc<Namespace>);
 
 impl StoreDirectories {
     /// The name of a directory in the one above; `None` if it is not there (any more).
-    fn step(&self, parent: Inode, directory: Inode) -> Result<Option<DirectoryStep>> {
+    fn step(&self, parent: InodeNumber, directory: InodeNumber) -> Result<Option<DirectoryStep>> {
         let mut cursor = 0;
         loop {
             let page = match self.0.list(parent, cursor, PAGE_ENTRIES_MAX) {
@@ -47,7 +47,7 @@ impl Directories for StoreDirectories {
     fn steps(&self, directory: u64) -> Result<Vec<DirectoryStep>> {
         'again: for _ in 0..TRIES {
             let mut steps = Vec::new();
-            let mut at = Inode(directory);
+            let mut at = InodeNumber(directory);
             while at != ROOT {
                 let parent = self.0.parent(at).map_err(of_names)?;
                 let Some(step) = self.step(parent, at)? else { continue 'again };

@@ -13,7 +13,7 @@ use halocline_api::config::{VolumeKind, VolumeShape};
 use halocline_model::file_layout::FileLayout;
 use halocline_os::error::{Error, Result};
 use halocline_storage::device::Device;
-use halocline_storage::volume::origin::relayout::{LayoutChange, Step, Wish};
+use halocline_storage::volume::origin::relayout::{self, LayoutChange, Relayout, Step, Wish};
 use halocline_storage::volume::unstripe::unstripe;
 use halocline_storage::volume::{Distribution, Origin, OriginFile};
 use proptest::prelude::*;
@@ -86,10 +86,10 @@ fn two_parts() -> Wish {
 
 /// The volume, for a move. A process that another test starts has the lock of an origin that was closed just now, from
 /// its fork until it runs its program.
-fn to_move(dir: &Path) -> Result<Origin> {
+fn to_move(dir: &Path) -> Result<Relayout> {
     let begun = Instant::now();
     loop {
-        match Origin::open_to_move(dir) {
+        match Relayout::open(dir) {
             Err(error)
                 if error.to_string().contains("in use by another process")
                     && begun.elapsed() < Duration::from_mins(5) =>
@@ -106,14 +106,14 @@ fn apply(
     wish: &Wish,
     before: &mut dyn FnMut(Step) -> Result<()>,
 ) -> Result<LayoutChange> {
-    let origin = to_move(dir)?;
-    origin.clear_moves(&mut |_| Ok(()))?;
-    let found = origin.look(std::slice::from_ref(wish), true)?.remove(0);
-    origin.check_space(std::slice::from_ref(&found))?;
+    let volume = to_move(dir)?;
+    volume.clear_moves(&mut |_| Ok(()))?;
+    let found = relayout::look(volume.origin(), std::slice::from_ref(wish), true)?.remove(0);
+    relayout::check_space(volume.origin(), std::slice::from_ref(&found))?;
     if !found.agrees() {
-        origin.relayout(&found, before, &mut |_| {})?;
+        volume.relayout(&found, before, &mut |_| {})?;
     }
-    Ok(origin.look(std::slice::from_ref(wish), false)?.remove(0))
+    Ok(relayout::look(volume.origin(), std::slice::from_ref(wish), false)?.remove(0))
 }
 
 fn moved(dir: &Path, wish: &Wish) -> LayoutChange {
@@ -197,7 +197,9 @@ fn stopped_before_any_step_a_file_is_in_its_old_layout_or_its_new_one() {
         let mut want = content();
         want[50_000..50_015].copy_from_slice(b"written between");
         drop(origin);
-        let found = to_move(dir).unwrap().look(&[two_parts()], false).unwrap();
+        let volume = to_move(dir).unwrap();
+        let found = relayout::look(volume.origin(), &[two_parts()], false).unwrap();
+        drop(volume);
         assert_eq!(found[0].agrees(), stop > Step::CutOver, "{stop:?}");
         assert!(moved(dir, &two_parts()).agrees(), "{stop:?}");
         assert_eq!(read(&mounted(dir), "file"), want, "{stop:?}");
@@ -232,17 +234,17 @@ fn a_cutover_that_is_not_durable_removes_neither_object() {
     assert_eq!(apply(dir, &two_parts(), &mut failing).unwrap_err().errno(), libc::EIO);
     let new = number();
     assert_ne!(old, new);
-    let origin = to_move(dir).unwrap();
-    assert_eq!(origin.clear_moves(&mut failing).unwrap_err().errno(), libc::EIO);
+    let volume = to_move(dir).unwrap();
+    assert_eq!(volume.clear_moves(&mut failing).unwrap_err().errno(), libc::EIO);
     assert_eq!(local_files(dir, "objects").len(), 6, "the old object and the new one");
-    drop(origin);
+    drop(volume);
     // As after a power loss, which takes the name back.
     rustix::fs::setxattr(&path, OBJECT, &old, XattrFlags::REPLACE).unwrap();
     assert_eq!(read(&mounted(dir), "file"), content());
     rustix::fs::setxattr(&path, OBJECT, &new, XattrFlags::REPLACE).unwrap();
-    let origin = to_move(dir).unwrap();
-    assert!(origin.clear_moves(&mut |_| Ok(())).unwrap(), "the note stayed");
-    drop(origin);
+    let volume = to_move(dir).unwrap();
+    assert!(volume.clear_moves(&mut |_| Ok(())).unwrap(), "the note stayed");
+    drop(volume);
     assert_eq!(local_files(dir, "objects").len(), 3);
     assert_eq!(read(&mounted(dir), "file"), content());
 }
@@ -344,10 +346,11 @@ fn what_cannot_be_moved_is_refused_before_anything_is() {
     std::os::unix::fs::symlink("file", origin.namespace_dir().join("link")).unwrap();
     fs::hard_link(origin.namespace_dir().join("file"), origin.namespace_dir().join("again"))
         .unwrap();
-    let error = Origin::open_to_move(dir).unwrap_err().to_string();
+    let error = Relayout::open(dir).unwrap_err().to_string();
     assert!(error.contains("in use"), "{error}");
     drop(origin);
-    let origin = to_move(dir).unwrap();
+    let volume = to_move(dir).unwrap();
+    let origin = volume.origin();
     let of = |path: &str| Wish { path: path.into(), ..two_parts() };
     let narrow = Wish { layout: FileLayout::uniform(vec![4096; 2]).unwrap(), ..two_parts() };
     for (wishes, what) in [
@@ -358,12 +361,12 @@ fn what_cannot_be_moved_is_refused_before_anything_is() {
         (vec![narrow], "over 2 servers; there are 3"),
         (vec![wish("file", &[(0, [4096, 1, 0])])], "a stripe of 1 bytes"),
     ] {
-        let error = origin.look(&wishes, true).unwrap_err().to_string();
+        let error = relayout::look(origin, &wishes, true).unwrap_err().to_string();
         assert!(error.contains(what), "{what}: {error}");
     }
-    let mut huge = origin.look(&[two_parts()], true).unwrap();
+    let mut huge = relayout::look(origin, &[two_parts()], true).unwrap();
     huge[0].planned[1] = u64::MAX / 4;
-    let error = origin.check_space(&huge).unwrap_err().to_string();
+    let error = relayout::check_space(origin, &huge).unwrap_err().to_string();
     assert!(error.contains("server-1") && error.contains("are free"), "{error}");
 }
 

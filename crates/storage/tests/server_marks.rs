@@ -14,7 +14,7 @@ use halocline_model::file_layout::FileLayout;
 use halocline_storage::device::Device;
 use halocline_storage::volume::Origin;
 use halocline_storage::volume::origin::marking::{Evidence, mark_servers};
-use halocline_storage::volume::origin::relayout::Wish;
+use halocline_storage::volume::origin::relayout::{self, Relayout, Wish};
 use halocline_testkit::waiting::eventually;
 
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
@@ -57,7 +57,7 @@ fn refused(dir: &Path) -> Vec<String> {
         Origin::open_or_create(dir, SHAPE, &undecorated).map(drop),
         Origin::open_volume(dir).map(drop),
         Origin::open_alone(dir).map(drop),
-        Origin::open_to_move(dir).map(drop),
+        Relayout::open(dir).map(drop),
     ];
     opened.into_iter().map(|opened| opened.unwrap_err().to_string()).collect()
 }
@@ -79,16 +79,17 @@ fn a_server_that_is_not_mounted_is_refused_and_no_file_moved() {
         fs::rename(dir.join("aside"), dir.join(server)).unwrap();
     }
     let layout = FileLayout::from_parts([(0, vec![4096, 8192, 4096])]).unwrap();
-    let mut origin = Err(());
+    let mut volume = Err(());
     // A process that another test starts has the lock until it runs its program.
     eventually("the volume", || {
-        origin = Origin::open_to_move(dir).map_err(drop);
-        origin.is_ok()
+        volume = Relayout::open(dir).map_err(drop);
+        volume.is_ok()
     });
-    let origin = origin.unwrap();
-    let file = origin.look(&[Wish { path: "file".into(), layout }], true).unwrap().remove(0);
-    origin.relayout(&file, &mut |_| Ok(()), &mut |_| ()).unwrap();
-    drop(origin);
+    let volume = volume.unwrap();
+    let wishes = [Wish { path: "file".into(), layout }];
+    let file = relayout::look(volume.origin(), &wishes, true).unwrap().remove(0);
+    volume.relayout(&file, &mut |_| Ok(()), &mut |_| ()).unwrap();
+    drop(volume);
     assert_eq!(read(dir), content());
 }
 
@@ -246,8 +247,10 @@ fn who_looks_at_a_volume_changes_nothing() {
     let before = everything(dir);
     let layout = FileLayout::from_parts([(0, vec![4096, 8192, 4096])]).unwrap();
     let wish = Wish { path: "file".into(), layout };
-    let look =
-        || Origin::open_to_look(dir).and_then(|origin| origin.look(slice::from_ref(&wish), false));
+    let look = || {
+        let origin = Origin::open_to_look(dir)?;
+        relayout::look(&origin, slice::from_ref(&wish), false)
+    };
     let found = look().unwrap().remove(0);
     assert!(!found.agrees() && found.used.iter().all(|bytes| *bytes > 0), "{found:?}");
     assert_eq!(everything(dir), before);

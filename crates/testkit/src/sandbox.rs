@@ -52,6 +52,14 @@ impl Sandbox {
     }
 }
 
+/// Copies a program to where it is run from. A process of its own writes the copy: ours would be open for writing in every
+/// process that another test starts meanwhile, and so long no program is run from it (`ETXTBSY`).
+#[track_caller]
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status();
+    assert!(copied.is_ok_and(|status| status.success()), "cp {}", to.as_ref().display());
+}
+
 /// What a command said on standard error.
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()

@@ -1,6 +1,7 @@
 //! What a file tier consists of and how it behaves.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -79,6 +80,11 @@ struct Label {
     roots: Vec<(PathBuf, usize)>,
 }
 
+/// Whether a path leads nowhere.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 impl TierSet {
     /// The directories `names` below `root`.
     ///
@@ -88,15 +94,23 @@ impl TierSet {
         let mut roots: Vec<PathBuf> = Vec::new();
         for name in names {
             let path = root.join(name);
-            let real = fs::canonicalize(&path).ok().filter(|real| real.is_dir()).ok_or_else(|| {
-                Error::invalid(
-                    format!("{}: the tier {name:?} is not a directory", path.display()),
-                    format!(
-                        "create it or mount its device there; {} holds one directory for each tier",
-                        root.display()
-                    ),
-                )
-            })?;
+            let real = fs::canonicalize(&path).and_then(|real| Ok((fs::metadata(&real)?, real)));
+            let real = match real {
+                Ok((found, real)) if found.is_dir() => real,
+                // Its server may have ended, or its device have failed: it is not missing.
+                Err(error) if !is_missing(&error) => {
+                    return Err(Error::at(&path, "look at")(error));
+                }
+                _ => {
+                    return Err(Error::invalid(
+                        format!("{}: the tier {name:?} is not a directory", path.display()),
+                        format!(
+                            "create it or mount its device there; {} holds one directory for each tier",
+                            root.display()
+                        ),
+                    ));
+                }
+            };
             if let Some(other) = roots.iter().find(|o| o.starts_with(&real) || real.starts_with(o))
             {
                 return Err(Error::invalid(

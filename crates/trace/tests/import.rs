@@ -159,6 +159,24 @@ fn what_darshan_says_is_incomplete_stays_so() {
     assert!(reader.completeness().incomplete_source && reader.completeness().weight() <= 0.5);
 }
 
+/// Two such files were taken for one, of a name that no file has.
+#[test]
+fn names_of_files_are_what_bytes_they_are() {
+    let one = |name: &[u8]| {
+        let head = b"# DXT, file_id: 1, file_name: ";
+        let rest = b"\n# DXT, rank: 0, hostname: h\n X_POSIX 0 write 0 0 1 0.1 0.2\n";
+        [&head[..], name, rest].concat()
+    };
+    let names: [&[u8]; 4] = [b"/a\xff", b"/a\xfe", b"/b, file_name: c", b""];
+    let text = names.map(one).concat();
+    let (all, _, reader) = from_dxt(&text, Module::Lowest).unwrap();
+    assert_eq!(all.len(), 4);
+    let found: Vec<_> = (0..4).map(|number| reader.file(number).unwrap()).collect();
+    assert_eq!(found, [b"/a\xff", b"/a\xfe", &b"/b, file_name: c"[..], b"darshan:1"]);
+    let csv = b"time_s,process,file,op,offset,length\n0,1,/a\xff,read,0,1\n0,1,/a\xfe,read,0,1\n";
+    assert_eq!(from_csv(csv).unwrap().2.file(1), Some(&b"/a\xfe"[..]));
+}
+
 #[test]
 fn what_is_wrong_with_a_dxt_text_is_told_by_line() {
     let head = "# DXT, file_id: 1, file_name: f\n# DXT, rank: 0, hostname: h\n";

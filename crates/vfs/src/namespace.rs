@@ -14,25 +14,24 @@
 //!   system below, not by us ([`act_as`]).
 
 mod act_as;
-mod attributes;
 pub mod contents;
 mod directory;
-mod make;
 mod names;
 mod node;
 pub mod statx;
 pub mod xattr;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::Stat;
+use crate::{SetAttr, Stat};
 use halocline_os::error::{Error, Result};
 use halocline_os::open_files::OpenFiles;
 
@@ -191,6 +190,68 @@ impl Namespace {
     /// An `O_PATH` descriptor of the node, from the bounded cache or opened by its known names.
     pub fn descriptor(&self, node: &Node) -> Result<Arc<OwnedFd>> {
         self.nodes.descriptors.of(node)
+    }
+}
+
+/// Attributes, also extended ones.
+impl Namespace {
+    /// Attributes: through the node's descriptor if it is open, otherwise by a name that still refers to the node,
+    /// which then needs no descriptor.
+    pub fn stat(&self, node: &Node) -> Result<Stat> {
+        if let Some(fd) = node.0.cached() {
+            return statx::stat_descriptor_as(fd.as_fd(), self.freshness);
+        }
+        if let Some(link) = node.link()
+            && let Ok(stat) = statx::stat_at_as(
+                self.descriptor(&link.parent)?.as_fd(),
+                &link.name,
+                self.freshness,
+            )
+            && stat.key() == node.key()
+        {
+            return Ok(stat);
+        }
+        statx::stat_descriptor_as(self.descriptor(node)?.as_fd(), self.freshness)
+    }
+
+    /// Id of the mount that the node is on, unique while that mount exists. If the kernel does not report it (before
+    /// Linux 5.8), the node's device.
+    pub fn mount_of(&self, node: &Node) -> Result<u64> {
+        match node.link().filter(|_| node.0.cached().is_none()) {
+            Some(link) => statx::mount_at(self.descriptor(&link.parent)?.as_fd(), &link.name),
+            None => statx::mount_of_descriptor(&*self.descriptor(node)?),
+        }
+    }
+
+    /// Changes owner, mode, size and times, in an order in which none undoes another.
+    pub fn set_attr(&self, node: &Node, change: &SetAttr) -> Result<Stat> {
+        statx::set_attr_on(&*self.descriptor(node)?, change)
+    }
+
+    /// Target of a symbolic link.
+    pub fn read_link(&self, node: &Node) -> Result<OsString> {
+        let target = readlinkat(&*self.descriptor(node)?, "", Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()))
+    }
+
+    /// Value of an extended attribute.
+    pub fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        xattr::get_on(&*self.descriptor(node)?, name)
+    }
+
+    /// NUL-terminated names of the extended attributes.
+    pub fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
+        xattr::list_on(&*self.descriptor(node)?)
+    }
+
+    /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
+    pub fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        xattr::set_on(&*self.descriptor(node)?, name, value, flags)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+        xattr::remove_on(&*self.descriptor(node)?, name)
     }
 }
 

@@ -44,6 +44,8 @@ pub use claim_request::{ClaimRequest, UseAs};
 #[cfg(any(test, fuzzing))]
 pub(crate) use names::fuzzing;
 pub(super) use owner::{Owner, owner_of};
+#[cfg(any(test, fuzzing))]
+pub(crate) use write_permission::fuzzing as acl_fuzzing;
 
 /// How often a claim is retried against one that does not answer: its process may also be trying, or ending.
 const TRIES: u32 = 4;

@@ -247,7 +247,7 @@ fn directories_in(root: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The error for the root of a file tier if one of its directories is a mount whose server has ended.
-fn dead_tier(root: &Path) -> Option<Error> {
+pub fn dead_tier(root: &Path) -> Option<Error> {
     directories_in(root).take(TIERS_MAX).find_map(|dir| {
         // The kernel never answers this from its cache.
         let errno = rustix::fs::statvfs(&dir).err()?;

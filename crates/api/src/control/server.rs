@@ -72,7 +72,8 @@ impl<'a> LongLine<'a> {
 
 impl Drop for LongLine<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        let before = self.0.fetch_sub(1, Ordering::AcqRel);
+        assert!((1..=LONG_LINES_MAX).contains(&before), "long lines are within their limit");
     }
 }
 

@@ -94,9 +94,8 @@ impl<F> State<F> {
     }
 
     fn copied(&mut self, id: u64, bytes: u64, now: Instant) {
-        if let Some(of) = self.moves.get_mut(&id) {
-            of.done += bytes;
-        }
+        let of = self.moves.get_mut(&id).expect("a move is listed as long as it goes on");
+        of.done = of.done.saturating_add(bytes);
         self.forget_before(now);
         match self.lately.back_mut() {
             Some((since, sum)) if now.duration_since(*since) < GRAIN => *sum += bytes,
@@ -121,7 +120,8 @@ impl<F> ActiveMove<'_, F> {
 
 impl<F> Drop for ActiveMove<'_, F> {
     fn drop(&mut self) {
-        self.all.state.lock().moves.remove(&self.id);
+        let ended = self.all.state.lock().moves.remove(&self.id);
+        debug_assert!(ended.is_some(), "a move ends once");
     }
 }
 

@@ -107,6 +107,11 @@ fn hostile_claims() {
 }
 
 #[test]
+fn hostile_acls() {
+    run("api_acl", &crate::control::claim::acl_fuzzing::seeds(), 20_000, acl);
+}
+
+#[test]
 fn hostile_job_files_are_refused_or_within_bounds() {
     let here = r#"{"job":"j","references":["a/b",{"path":"c","repeat":3},{"path":"d"}]}"#;
     let nodes = r#"{"job":"j","nodes":{"n1":["a"],"*":["b","b"]}}"#;

@@ -178,7 +178,9 @@ impl Job {
             positions[file as usize].extend(first..first + times);
             job.sequence.resize((first + times) as usize, file);
         }
+        debug_assert!(positions.iter().all(|of_file| of_file.is_sorted()));
         job.positions = positions.into_iter().map(Arc::from).collect();
+        assert_eq!(job.paths.len(), job.positions.len(), "each file has its positions");
         job
     }
 
@@ -226,6 +228,7 @@ impl Job {
         if in_order {
             self.share += ALL / LATELY;
         }
+        assert!(self.share <= ALL, "a share of all opens");
         self.still = self.share < if self.still { SHARE_AGAIN } else { SHARE_MIN };
     }
 
@@ -257,6 +260,8 @@ impl Job {
             (Some(whose), Some(file)) => self.follow(whose, file, passed),
             _ => false,
         };
+        assert!(self.next <= self.len(), "a job is at one of its references or done");
+        debug_assert!(self.followers.len() <= FOLLOWERS_MAX);
         self.count(self.next != before || own);
         passed.untrusted |= trusted != self.is_trusted();
         own

@@ -97,6 +97,12 @@ pub(super) fn judge<'a>(
 /// Advises.
 pub(crate) fn execute(args: &AdviseArgs) -> Ended {
     let set = simulate::servers(&args.servers)?;
+    if set.classes().len() < 2 {
+        let file = text::path(&args.servers);
+        return Err(Failure::refused(format!(
+            "{file}: all servers are of one class: describe an SSD beside the disks"
+        )));
+    }
     let Judged { case, outcomes, advice, variants } = judge(&args.trace, &set, args.size)?;
     let base = outcomes.each_ref().map(|outcome| outcome.seconds);
     let rows = Use::ALL.into_iter().zip(outcomes).map(|(what, outcome)| {

@@ -1,6 +1,6 @@
 //! `halocline apply`: the files of a striped origin in the layouts of a plan (docs/PLANNING.md).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use halocline_os::counted::counted;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::{LayoutChange, Step};
+use halocline_storage::volume::origin::relayout::{self, LayoutChange, Relayout, Step};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -44,6 +44,7 @@ struct Applied {
     cleared: bool,
     bytes: u64,
     files: Vec<FileJson>,
+    missing: Vec<String>,
     servers: Vec<ServerBytes>,
 }
 
@@ -64,28 +65,33 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     if args.dry_run {
         let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
         args.place.check_servers(&plan, &origin)?;
-        let files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
-        origin.check_space(&files).map_err(Failure::refused)?;
-        return report(args, &plan, &origin, &files, false);
+        let (wishes, missing) = args.place.present(&origin, wishes)?;
+        let files = relayout::look(&origin, &wishes, true);
+        let files = files.map_err(|error| args.place.not_found(&error))?;
+        relayout::check_space(&origin, &files).map_err(Failure::refused)?;
+        return report(args, &plan, &origin, &Done { files, missing, cleared: false });
     }
     let wanted = ClaimRequest { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
-    let origin = Origin::open_to_move(&dir).map_err(Failure::refused)?;
-    args.place.check_servers(&plan, &origin)?;
+    let volume = Relayout::open(&dir).map_err(Failure::refused)?;
+    let origin = volume.origin();
+    args.place.check_servers(&plan, origin)?;
     let interruption = Interruption::listen()?;
-    let mut files = origin.look(&wishes, true).map_err(|error| args.place.not_found(&error))?;
-    let cleared = origin.clear_moves(&mut |_| Ok(()))?;
-    origin.check_space(&files).map_err(Failure::refused)?;
+    let (wishes, missing) = args.place.present(origin, wishes)?;
+    let files = relayout::look(origin, &wishes, true);
+    let mut files = files.map_err(|error| args.place.not_found(&error))?;
+    let cleared = volume.clear_moves(&mut |_| Ok(()))?;
+    relayout::check_space(origin, &files).map_err(Failure::refused)?;
     // The check may take long, and if everything is in place nothing else checks for signals.
     if let Some(signal) = interruption.signal() {
         return Err(interrupted(signal, 0, files.iter().filter(|file| !file.agrees()).count()));
     }
-    move_all(&origin, &files, &interruption, args.place.json)?;
+    move_all(&volume, &files, &interruption, args.place.json)?;
     // The earlier state stays in the answer; the space used is the current one.
-    for (file, now) in files.iter_mut().zip(origin.look(&wishes, false)?) {
+    for (file, now) in files.iter_mut().zip(relayout::look(origin, &wishes, false)?) {
         file.used = now.used;
     }
-    report(args, &plan, &origin, &files, cleared)
+    report(args, &plan, origin, &Done { files, missing, cleared })
 }
 
 /// The first signal that would have ended this process; the next one does.
@@ -122,7 +128,7 @@ fn interrupted(signal: u8, moved: usize, all: usize) -> Failure {
 }
 
 fn move_all(
-    origin: &Origin,
+    volume: &Relayout,
     files: &[LayoutChange],
     interruption: &Interruption,
     quiet: bool,
@@ -145,7 +151,7 @@ fn move_all(
             }
             _ => Ok(()),
         };
-        if let Err(Stopped { error, cut_over }) = move_one(origin, file, &mut before, &mut tell) {
+        if let Err(Stopped { error, cut_over }) = move_one(volume, file, &mut before, &mut tell) {
             drop(meter);
             let all = to_move().count();
             if !cut_over && let Some(signal) = interruption.signal() {
@@ -172,7 +178,7 @@ struct Stopped {
 /// Moves a file. If the move fails before the cutover, clears what it left; at the cutover or later, it may be known only
 /// in memory which object the file names, so both objects stay for the next apply.
 fn move_one(
-    origin: &Origin,
+    volume: &Relayout,
     file: &LayoutChange,
     before: &mut dyn FnMut(Step) -> Result<(), Error>,
     tell: &mut dyn FnMut(u64),
@@ -183,20 +189,24 @@ fn move_one(
         cut_over |= step >= Step::CutOver;
         Ok(())
     };
-    let Err(error) = origin.relayout(file, &mut before, tell) else { return Ok(()) };
-    if !cut_over && let Err(error) = origin.clear_moves(&mut |_| Ok(())) {
+    let Err(error) = volume.relayout(file, &mut before, tell) else { return Ok(()) };
+    if !cut_over && let Err(error) = volume.clear_moves(&mut |_| Ok(())) {
         tell!("what the move left is cleared by the next one: {error}");
     }
     Err(Stopped { error, cut_over })
 }
 
-fn report(
-    args: &ApplyArgs,
-    plan: &Plan,
-    origin: &Origin,
-    files: &[LayoutChange],
+/// What was done, or would be.
+struct Done {
+    files: Vec<LayoutChange>,
+    /// Files that were left out.
+    missing: Vec<PathBuf>,
+    /// Whether an interrupted move had left something.
     cleared: bool,
-) -> Outcome {
+}
+
+fn report(args: &ApplyArgs, plan: &Plan, origin: &Origin, done: &Done) -> Outcome {
+    let Done { files, missing, cleared } = done;
     let servers = placement::by_server(plan, origin, files);
     let to_move = || files.iter().filter(|file| !file.agrees());
     let bytes = to_move().map(LayoutChange::data_bytes).fold(0, u64::saturating_add);
@@ -214,9 +224,11 @@ fn report(
             planned: placement::parts(&file.wished),
         };
         let files = files.iter().map(file).collect();
-        return print_json(&Applied { dry_run: args.dry_run, cleared, bytes, files, servers });
+        let missing = missing.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        let (dry_run, cleared) = (args.dry_run, *cleared);
+        return print_json(&Applied { dry_run, cleared, bytes, files, missing, servers });
     }
-    if cleared {
+    if *cleared {
         say!("what an interrupted move had left is removed");
     }
     let verb = if args.dry_run { "would be moved" } else { "moved" };
@@ -224,6 +236,9 @@ fn report(
         let (path, bytes) = (text::path(&file.path), text::bytes(file.data_bytes()));
         let (now, wished) = (placement::told(&file.now), placement::told(&file.wished));
         say!("{path}: {bytes} {verb}, from {now} to {wished}");
+    }
+    for path in missing {
+        say!("{}: not there, left out", text::path(path));
     }
     for server in &servers {
         let dir = text::path(Path::new(&server.directory));
@@ -264,23 +279,23 @@ mod tests {
             let node = File::options().create_new(true).read(true).write(true).open(path).unwrap();
             made.adopt_data(node).unwrap().write_at(0, &vec![7; 100_000]).unwrap();
             drop(made);
-            let mut origin = Err(());
+            let mut volume = Err(());
             // A process that another test starts has its lock until it runs its program.
             halocline_testkit::waiting::eventually("the volume", || {
-                origin = Origin::open_to_move(scratch.path()).map_err(drop);
-                origin.is_ok()
+                volume = Relayout::open(scratch.path()).map_err(drop);
+                volume.is_ok()
             });
-            let origin = origin.unwrap();
+            let volume = volume.unwrap();
             let layout = FileLayout::from_parts([(0, vec![4096, 4096, 16384])]).unwrap();
-            let file =
-                origin.look(&[Wish { path: "file".into(), layout }], true).unwrap().remove(0);
+            let wishes = [Wish { path: "file".into(), layout }];
+            let file = relayout::look(volume.origin(), &wishes, true).unwrap().remove(0);
             let mut before = |step| {
                 let error = std::io::Error::from(std::io::ErrorKind::StorageFull).into();
                 if step == failing { Err(error) } else { Ok(()) }
             };
-            let stopped = move_one(&origin, &file, &mut before, &mut |_| ()).unwrap_err();
+            let stopped = move_one(&volume, &file, &mut before, &mut |_| ()).unwrap_err();
             assert_eq!(stopped.cut_over, !clears, "{failing:?}: {}", stopped.error);
-            let left = origin.clear_moves(&mut |_| Ok(())).unwrap();
+            let left = volume.clear_moves(&mut |_| Ok(())).unwrap();
             assert_eq!(left, !clears, "{failing:?}: both objects stay for the next apply");
         }
     }

@@ -44,7 +44,8 @@ pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
         }
         _ => Failure::refused(format!("cache {shown}: {error}; correct the path")),
     })?;
-    if !dir.is_dir() {
+    let found = fs::metadata(&dir).map_err(Error::at(&dir, "look at")).map_err(Failure::refused)?;
+    if !found.is_dir() {
         return Err(Failure::refused(format!("{shown} is not a directory; {REMEDY}")));
     }
     let mark = dir.join(CACHE_FILE);

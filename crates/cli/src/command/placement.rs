@@ -42,6 +42,9 @@ pub(crate) struct PlacementArgs {
     /// What paths of the plan begin with, such as the mount point where its trace was recorded
     #[arg(long, value_name = "PATH")]
     pub(crate) below: Option<PathBuf>,
+    /// Leave out files of the plan that are not there, or not below PATH, such as temporary ones and programs
+    #[arg(long)]
+    pub(crate) skip_missing: bool,
     /// Print what was found as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -106,8 +109,49 @@ impl PlacementArgs {
     pub(crate) fn not_found(&self, error: &Error) -> Failure {
         match (error.errno(), &self.below) {
             (libc::ENOENT, None) => Failure::refused(format!("{error}; {BELOW}")),
+            (libc::ENOENT, Some(_)) => Failure::refused(format!(
+                "{error}; make it, also empty, or leave out with --skip-missing what is not there"
+            )),
             _ => Failure::refused(error),
         }
+    }
+
+    /// The `wishes` for files that are there, and the paths of others if those are left out.
+    ///
+    /// # Errors
+    /// If others are left out and none is there: the paths are wrong.
+    pub(crate) fn present(
+        &self,
+        origin: &Origin,
+        wishes: Vec<Wish>,
+    ) -> Result<(Vec<Wish>, Vec<PathBuf>), Failure> {
+        if !self.skip_missing {
+            return Ok((wishes, Vec::new()));
+        }
+        let (mut there, mut missing) = (Vec::new(), Vec::new());
+        for wish in wishes {
+            match origin.look(std::slice::from_ref(&wish), false) {
+                Err(error) if error.errno() == libc::ENOENT => missing.push(wish.path),
+                Err(error) => return Err(Failure::refused(error)),
+                Ok(_) => there.push(wish),
+            }
+        }
+        if there.is_empty() {
+            let (plan, dir) = (text::path(&self.plan), text::path(&self.dir));
+            return Err(Failure::refused(format!(
+                "{plan}: none of its files is in {dir}; {BELOW}"
+            )));
+        }
+        Ok((there, missing))
+    }
+
+    /// A path of the plan as it is below the mount; `None` if it is not below what `--below` takes off.
+    pub(crate) fn path_below_mount<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        let inside = match &self.below {
+            None => path,
+            Some(below) => path.strip_prefix(below).ok()?,
+        };
+        Some(inside.strip_prefix("/").unwrap_or(inside))
     }
 
     /// The files of the plan with their layouts.
@@ -117,20 +161,20 @@ impl PlacementArgs {
         let wish = |file: &halocline_plan::plan_file::PlannedFile| {
             let bytes = file.path_bytes().ok_or_else(|| refused("a file has no path".into()))?;
             let path = PathBuf::from(OsString::from_vec(bytes));
+            if self.skip_missing && self.path_below_mount(&path).is_none() {
+                return Ok(None);
+            }
             let shown = text::path(&path);
-            let inside = match &self.below {
-                None => path.as_path(),
-                Some(below) => path.strip_prefix(below).map_err(|_| {
-                    refused(format!("{shown} is not below {}; correct --below", text::path(below)))
-                })?,
-            };
-            let inside = inside.strip_prefix("/").unwrap_or(inside);
+            let inside = self.path_below_mount(&path).ok_or_else(|| {
+                let below = text::path(self.below.as_deref().unwrap_or(Path::new("")));
+                refused(format!("{shown} is not below {below}; correct --below"))
+            })?;
             let layout = file.layout(plan.server.len());
             let layout = layout.and_then(|layout| judge::file_layout(&layout));
             let layout = layout.map_err(|what| refused(format!("{shown}: {what}")))?;
-            Ok(Wish { path: inside.to_owned(), layout })
+            Ok(Some(Wish { path: inside.to_owned(), layout }))
         };
-        plan.file.iter().map(wish).collect()
+        plan.file.iter().filter_map(|file| wish(file).transpose()).collect()
     }
 }
 

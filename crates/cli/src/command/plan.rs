@@ -90,6 +90,9 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         preflight::report_file(file).map_err(Failure::refused)?;
         preflight::no_input(file, &[&args.trace, &args.servers]).map_err(Failure::refused)?;
     }
+    if let (Some(out), Some(html)) = (&args.out, &args.html) {
+        preflight::different_outputs(out, html).map_err(Failure::refused)?;
+    }
     let read = if args.html.is_some() { source::summarize_for_report } else { source::summarize };
     let seen = read(&args.trace)?;
     let name = text::path(&args.trace);
@@ -116,6 +119,9 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
         outcome.leave_alone();
     }
     let plan = plan_of(&seen, servers.all().to_vec(), &outcome);
+    // No command takes a plan that this refuses, such as one for a file without a name.
+    plan.check()
+        .map_err(|what| Failure::refused(format!("{name}: no plan can be written: {what}")))?;
     let commands = args.for_system.map(|system| write::commands(system.target(), &plan));
     let commands = commands.transpose().map_err(Failure::refused)?;
     if let Some(out) = &args.out {

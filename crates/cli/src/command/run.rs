@@ -201,6 +201,7 @@ fn reported(
     (recording, limit_bytes): (Option<Arc<Recording>>, u64),
 ) -> Outcome {
     let recorded = recording.as_ref().map(|recording| recording.path().to_owned());
+    let cut_short = recording.as_ref().and_then(|recording| recording.failure());
     if let Some(recording) = recording.filter(|_| !args.quiet || args.is_recording) {
         tell!("halocline: {}", recording.state());
     }
@@ -221,7 +222,13 @@ fn reported(
     if !args.quiet {
         report.tell();
     }
-    conclude(plan, status, &report, &flushed)
+    let ended = conclude(plan, status, &report, &flushed)?;
+    // As with a report that cannot be written.
+    match cut_short.filter(|_| status == 0) {
+        Some(_) if args.is_recording || !args.quiet => Ok(ExitCode::FAILURE),
+        Some(why) => Err(Failure::failed(why)),
+        None => Ok(ended),
+    }
 }
 
 fn tell_silence(origin: &Path) {
@@ -267,6 +274,9 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     preflight::process_and_device().map_err(Failure::refused)?;
     let report = args.report.as_deref().map(preflight::report_file).transpose();
     args.trace.as_deref().map_or(Ok(()), recording::check).map_err(Failure::refused)?;
+    if let (Some(trace), Some(report)) = (&args.trace, &args.report) {
+        preflight::different_outputs(trace, report).map_err(Failure::refused)?;
+    }
     let paths = MountPaths {
         mountpoint: sides.origin.clone(),
         origin: sides.origin,

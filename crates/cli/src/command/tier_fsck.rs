@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use halocline_api::config::Config;
 use halocline_api::control::tier::{Found, PRIVATE, Problem};
+use halocline_meta::identity::CACHE_FILE;
 use halocline_os::counted::counted;
 use halocline_tier::{FileTier, TierSet};
 
@@ -25,7 +26,12 @@ pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> 
     let names = &config.tiers;
     let is_tier = names.iter().all(|name| root.join(name).is_dir())
         || root.join(&names[0]).join(PRIVATE).is_dir();
-    is_tier.then(|| check(root, &config, repair, json))
+    if is_tier {
+        return Some(check(root, &config, repair, json));
+    }
+    // What lies on a server that has ended looks as if it were not there.
+    let dead = mount_lookup::dead_tier(root).filter(|_| !root.join(CACHE_FILE).exists());
+    dead.map(|dead| Err(Failure::refused(dead)))
 }
 
 fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {

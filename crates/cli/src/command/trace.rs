@@ -28,6 +28,21 @@ enum TraceCommand {
     PlayWorker(play::worker::PlayWorkerArgs),
 }
 
+impl TraceArgs {
+    /// Whether programs depend on this process.
+    pub(super) const fn serves(&self) -> bool {
+        !matches!(
+            self.command,
+            TraceCommand::Import(_) | TraceCommand::Show(_) | TraceCommand::Make(_)
+        )
+    }
+
+    /// Whether a program runs whose requests are recorded.
+    pub(super) const fn is_recording(&self) -> bool {
+        matches!(self.command, TraceCommand::Record(_))
+    }
+}
+
 /// Executes the command.
 pub(crate) fn execute(args: &TraceArgs) -> Outcome {
     match &args.command {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::LayoutChange;
+use halocline_storage::volume::origin::relayout::{self, LayoutChange};
 use serde::Serialize;
 
 use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
@@ -57,18 +57,25 @@ pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let dir = args.place.canonical_dir()?;
     let origin = Origin::open_to_look(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;
-    let measured =
-        args.trace.as_deref().map(|trace| measured::measure(trace, &plan)).transpose()?;
+    let measured = args
+        .trace
+        .as_deref()
+        .map(|trace| measured::measure(trace, &plan, &args.place))
+        .transpose()?;
     let mut files: Vec<(PathBuf, Option<LayoutChange>)> = Vec::new();
     for wish in &wishes {
-        let found = match origin.look(std::slice::from_ref(wish), false) {
+        let found = match relayout::look(&origin, std::slice::from_ref(wish), false) {
             Err(error) if error.errno() == libc::ENOENT => None,
             found => found.map_err(Failure::refused)?.pop(),
         };
         files.push((wish.path.clone(), found));
     }
     let is_right = |found: &Option<LayoutChange>| found.as_ref().is_some_and(LayoutChange::agrees);
-    let agrees = files.iter().all(|(_, found)| is_right(found));
+    let is_left_out = |found: &Option<LayoutChange>| args.place.skip_missing && found.is_none();
+    let is_any_there = files.iter().any(|(_, found)| found.is_some());
+    // Where none is there, the paths are wrong.
+    let agrees = (is_any_there || !args.place.skip_missing)
+        && files.iter().all(|(_, found)| is_right(found) || is_left_out(found));
     let there: Vec<LayoutChange> = files.iter().filter_map(|(_, found)| found.clone()).collect();
     let servers = placement::by_server(&plan, &origin, &there);
     if args.place.json {

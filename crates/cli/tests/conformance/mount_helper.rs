@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Output;
 
 use halocline_testkit::redis_server::RedisServer;
+use halocline_testkit::sandbox::copy_program;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -45,7 +46,7 @@ fn scratch() -> TempDir {
         // fusermount3 mounts only where the user may write, and owns what is sticky.
         std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).expect("owner");
     }
-    fs::copy(programs::halocline().get_program(), scratch.path().join("halocline")).expect("copy");
+    copy_program(programs::halocline().get_program(), scratch.path().join("halocline"));
     scratch
 }
 

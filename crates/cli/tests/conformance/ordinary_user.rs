@@ -5,6 +5,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use halocline_testkit::sandbox::copy_program;
+
 use crate::mount;
 use crate::programs;
 
@@ -34,7 +36,7 @@ fn an_ordinary_user_runs_over_the_own_origin() {
     directory_for_all(&at("origin"));
     cache_of_the_user(&at("cache"));
     // The build directory may be closed to others: the copy is not.
-    fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
+    copy_program(programs::halocline().get_program(), at("halocline"));
     let program = "id -u; echo bytes > made; cat made; stat -c %u made; mkdir d; exit 7";
     let script = format!(
         "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse && cd origin && \
@@ -69,7 +71,7 @@ fn runs_of_an_ordinary_user_share_an_engine() {
         directory_for_all(scratch.path());
         directory_for_all(&at("origin"));
         cache_of_the_user(&at("cache"));
-        fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
+        copy_program(programs::halocline().get_program(), at("halocline"));
         let run = "./halocline run --origin origin --cache cache --policy always --rebuild=false";
         let user = format!(
             "({run} -- sh -c \"echo first > origin/a; touch up1; \
@@ -123,7 +125,7 @@ fn project() -> tempfile::TempDir {
     let at = |name: &str| scratch.path().join(name);
     directory_for_all(scratch.path());
     cache_of_the_user(&at("cache"));
-    fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
+    copy_program(programs::halocline().get_program(), at("halocline"));
     let own = |name: &str, group: u32, mode: u32| {
         std::os::unix::fs::chown(at(name), Some(COLLEAGUE), Some(group)).expect("owner");
         fs::set_permissions(at(name), Permissions::from_mode(mode)).expect("permissions");

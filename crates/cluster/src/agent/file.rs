@@ -1,11 +1,12 @@
-//! The tokens that this node holds of one file. Requests come in through [`waiting`]; [`asking`] requests from the
-//! store what the node does not hold.
+//! The tokens that this node holds of one file: what is held, used and waited for, under one lock, since a request waits for
+//! any of it to change. Requests come in through [`waiting`]; [`asking`] requests what the node does not hold from the store,
+//! whose side is [`stored_tokens`]; [`giving`] gives up what others want.
 
 mod asking;
-mod asserting;
 mod copying;
 mod explaining;
 mod giving;
+mod stored_tokens;
 mod waiting;
 
 use std::fmt;
@@ -14,39 +15,39 @@ use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::{Grant, SharedFile, Want};
 use halocline_model::request::{ByteRange, Direction};
-use halocline_model::token::{Epoch, Mode, Tokens};
+use halocline_model::token::{Held, Mode, Tokens};
 use parking_lot::{Condvar, Mutex};
 
 pub(super) use copying::end_unseen;
 
 use super::Shared;
 use super::pieces::Pieces;
+use crate::store;
+
+use stored_tokens::StoredTokens;
 
 /// The tokens of a file.
 pub(super) struct File {
     pub(super) id: SharedFile,
-    pub(super) shared: Arc<Shared>,
-    pub(super) state: Mutex<State>,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
     /// Notified when a permit that somebody waits for ends, when a closed range opens, when a message reports a change, or
     /// when a poll of the store found one.
-    pub(super) changed: Condvar,
-    /// Held during a change of the file's tokens in the store, so that there is only one at a time.
-    pub(super) change: Mutex<()>,
+    changed: Condvar,
+    stored: StoredTokens,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) pieces: Pieces,
+struct State {
+    pieces: Pieces,
     /// Others want something of the file, so background work leaves it alone.
-    pub(super) wanted: bool,
+    wanted: bool,
     /// Counts messages about the file.
-    pub(super) messages: u64,
+    messages: u64,
     /// What requests wait for.
-    pub(super) active: Vec<(Direction, ByteRange)>,
-    /// The value that this node last wrote or read.
-    pub(super) last: Option<Tokens>,
+    active: Vec<(Direction, ByteRange)>,
     /// How requests that wait poll the store, one for all.
-    pub(super) polls: StorePolls,
+    polls: StorePolls,
     /// The request that waited last.
     last_wait: Option<LastWait>,
 }
@@ -54,23 +55,23 @@ pub(super) struct State {
 /// The polls of the store by this file's waiting requests. One of them polls when a message has come or the next poll is
 /// due, because messages may be lost; the others use what it found.
 #[derive(Debug, Default)]
-pub(super) struct StorePolls {
+struct StorePolls {
     /// Counts what was found: a different value, or tokens granted.
-    pub(super) found: u64,
+    found: u64,
     /// Polls so far.
     count: u32,
     /// The number of messages before the last poll.
     messages: u64,
     /// When the next poll is due.
-    pub(super) due: Option<Instant>,
+    due: Option<Instant>,
     pause: Duration,
     /// Why the last poll found nothing, if it did not.
-    pub(super) failure: Option<String>,
+    failure: Option<String>,
 }
 
 impl StorePolls {
     /// A request begins to wait, queued in the store after so many messages.
-    pub(super) fn begin(&mut self, messages: u64, now: Instant) {
+    fn begin(&mut self, messages: u64, now: Instant) {
         let pause = FIRST_PAUSE;
         let due = Some(now + pause);
         // The count goes on: requests that begin often must not keep a dead holder from being noticed.
@@ -79,12 +80,12 @@ impl StorePolls {
     }
 
     /// Whether a poll is due after so many messages.
-    pub(super) fn is_due(&self, messages: u64, now: Instant) -> bool {
+    fn is_due(&self, messages: u64, now: Instant) -> bool {
         messages != self.messages || self.due.is_none_or(|due| due <= now)
     }
 
     /// A poll begins after so many messages; the next one is due at most `longest` later. Returns its number.
-    pub(super) fn begin_poll(&mut self, messages: u64, now: Instant, longest: Duration) -> u32 {
+    fn begin_poll(&mut self, messages: u64, now: Instant, longest: Duration) -> u32 {
         let pause = (self.pause * 2).clamp(FIRST_PAUSE, longest.max(FIRST_PAUSE));
         self.count = self.count.wrapping_add(1);
         (self.messages, self.pause, self.due) = (messages, pause, Some(now + pause));
@@ -94,7 +95,7 @@ impl StorePolls {
 }
 
 /// How long a request waits before it polls again, at first.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// A request that waited.
 #[derive(Debug, Clone)]
@@ -115,7 +116,7 @@ pub(super) struct Holding {
 }
 
 /// The result of one attempt.
-pub(super) enum Attempt {
+enum Attempt {
     Granted(Grant),
     /// What it waits for.
     Waits(String),
@@ -131,8 +132,8 @@ impl fmt::Debug for File {
 
 impl File {
     pub(super) fn new(id: SharedFile, shared: Arc<Shared>) -> Self {
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { id, shared, state, changed, change: Mutex::new(()) }
+        let stored = StoredTokens::new(id, Arc::clone(&shared));
+        Self { id, shared, state: Mutex::default(), changed: Condvar::new(), stored }
     }
 
     /// How much is held and waited for.
@@ -175,7 +176,7 @@ impl File {
     }
 
     /// Waits until no permit is in progress in a closed range; `false` if that takes too long.
-    pub(super) fn wait_unused(&self, range: ByteRange) -> bool {
+    fn wait_unused(&self, range: ByteRange) -> bool {
         let clock = &self.shared.options.wait_clock;
         let deadline = clock.instant() + self.shared.options.wait_limit;
         let mut state = self.state.lock();
@@ -185,21 +186,18 @@ impl File {
     }
 
     /// Keeps a value that was read or written, and lets other requests of this node that wait evaluate it.
-    pub(super) fn note_value(&self, value: Tokens) {
-        let mut state = self.state.lock();
-        let is_new = state.last.as_ref().is_none_or(|last| last.version != value.version);
-        state.polls.found += u64::from(is_new);
-        state.last = Some(value);
-        drop(state);
-        if is_new {
+    fn note_value(&self, value: Tokens) {
+        if self.stored.note(value) {
+            self.state.lock().polls.found += 1;
             self.changed.notify_all();
         }
     }
 
-    /// The value seen last. It is a guess, which the store accepts if it is right. A value from another epoch of the
-    /// store does not qualify: an older value may have come back, and may count up to the same version again.
-    pub(super) fn guess(&self, epoch: Epoch) -> Option<Tokens> {
-        self.state.lock().last.clone().filter(|known| known.epoch() == epoch)
+    /// Asserts what the node holds of the file, for a store that may have forgotten it. `false` if the epoch changed again.
+    pub(super) fn assert(&self, roll: &store::Roll) -> store::Result<bool> {
+        let session = self.shared.session;
+        let held = self.all().into_iter().map(|(range, mode)| Held { session, mode, range });
+        self.stored.assert(&held.collect::<Vec<_>>(), roll)
     }
 
     /// The ranges that are held, with their modes.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use halocline_model::namespace::{Answer, Completion, Entry, Inode, Intent, ROOT, Script};
+use halocline_model::namespace::{Answer, Completion, Entry, InodeNumber, Intent, ROOT, Script};
 
 use super::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
 
@@ -86,7 +86,7 @@ fn complete(store: &dyn NameStore, intent: Intent) -> Result<()> {
 }
 
 /// All shards to which names lead.
-fn reach(store: &dyn NameStore, found: &mut Found) -> Result<BTreeSet<Inode>> {
+fn reach(store: &dyn NameStore, found: &mut Found) -> Result<BTreeSet<InodeNumber>> {
     let mut reached = BTreeSet::from([ROOT]);
     let mut todo = vec![ROOT];
     while let Some(directory) = todo.pop() {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use halocline_model::namespace::{Entry, Inode, Intent, IntentId, Links, Opaque};
+use halocline_model::namespace::{Entry, InodeNumber, Intent, IntentId, Links, Opaque};
 use halocline_model::token::Session;
 
 use super::attributes::{Attributes, Kind, Location, OPENS_MAX, Open, RelativePath};
@@ -249,11 +249,11 @@ pub(super) fn decode_entry(bytes: &[u8]) -> Result<Entry> {
     if bytes.len() > VALUE_BYTES_MAX {
         return from.fail();
     }
-    let (letter, inode) = (from.u8()?, Inode(from.u64()?));
+    let (letter, inode) = (from.u8()?, InodeNumber(from.u64()?));
     match letter {
         b's' => Ok(Entry::Single(inode, Opaque::from(from.rest.to_vec()))),
         b'l' => {
-            let entry = Entry::Linked(inode, Inode(from.u64()?));
+            let entry = Entry::Linked(inode, InodeNumber(from.u64()?));
             from.end().map(|()| entry)
         }
         b'd' => from.end().map(|()| Entry::Directory(inode)),
@@ -305,10 +305,10 @@ pub(super) fn encode_intent(intent: &Intent) -> Vec<u8> {
 pub(super) fn decode_intent(bytes: &[u8]) -> Result<Intent> {
     let mut from = Reader::new(bytes, "an intent");
     let id = IntentId { session: Session(from.u64()?), number: from.u64()? };
-    let decider = Inode(from.u64()?);
+    let decider = InodeNumber(from.u64()?);
     let mut locked = Vec::new();
     while !from.rest.is_empty() && locked.len() < LOCKED_MAX {
-        locked.push(Inode(from.u64()?));
+        locked.push(InodeNumber(from.u64()?));
     }
     if locked.is_empty() {
         return from.fail();
@@ -353,14 +353,15 @@ mod tests {
             }
         }
         for entry in [
-            Entry::Single(Inode(5), encode_attributes(&full()).unwrap()),
-            Entry::Linked(Inode(5), Inode(6)),
-            Entry::Directory(Inode(u64::MAX)),
+            Entry::Single(InodeNumber(5), encode_attributes(&full()).unwrap()),
+            Entry::Linked(InodeNumber(5), InodeNumber(6)),
+            Entry::Directory(InodeNumber(u64::MAX)),
         ] {
             assert_eq!(decode_entry(&encode_entry(&entry)).unwrap(), entry);
         }
         let id = IntentId { session: Session(3), number: 4 };
-        let intent = Intent { id, decider: Inode(7), locked: vec![Inode(8), Inode(9)] };
+        let intent =
+            Intent { id, decider: InodeNumber(7), locked: vec![InodeNumber(8), InodeNumber(9)] };
         assert_eq!(decode_intent(&encode_intent(&intent)).unwrap(), intent);
         assert!(decode_intent(&encode_intent(&intent)[..24]).is_err(), "one that locks nothing");
         for wrong in [&b""[..], b"x", b"d1234567", b"d123456789", b"l12345678", b"x12345678"] {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use halocline_model::namespace::{Answer, Body, Inode, Script, Shard, Shards};
+use halocline_model::namespace::{Answer, Body, InodeNumber, Script, Shard, Shards};
 use parking_lot::Mutex;
 
 use super::{Inspected, NameStore, NamesError, PAGE_ENTRIES_MAX, Result, State};
@@ -21,7 +21,7 @@ pub struct MemoryNames {
 /// What all nodes share. Epoch 0 is that of a store which may have forgotten something.
 #[derive(Debug, Clone, Default)]
 struct Shared {
-    shards: BTreeMap<Inode, Shard>,
+    shards: BTreeMap<InodeNumber, Shard>,
     epoch: u64,
     is_held: bool,
     epochs: u64,
@@ -66,7 +66,7 @@ impl MemoryNames {
 }
 
 impl NameStore for MemoryNames {
-    fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+    fn run(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         self.in_epoch(|shared| {
             shared.now += 1;
             let script = match script {
@@ -110,11 +110,11 @@ impl NameStore for MemoryNames {
         })
     }
 
-    fn shards(&self) -> Result<Vec<Inode>> {
+    fn shards(&self) -> Result<Vec<InodeNumber>> {
         self.in_epoch(|shared| shared.shards.keys().copied().collect())
     }
 
-    fn inspect(&self, shard: Inode) -> Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>> {
         let inspected = |shard: &Shard| Inspected {
             is_directory: matches!(shard.body, Body::Directory { .. }),
             locks: shard.locks.values().map(|(intent, _)| intent.clone()).collect(),
@@ -123,7 +123,7 @@ impl NameStore for MemoryNames {
         self.in_epoch(|shared| shared.shards.get(&shard).map(inspected))
     }
 
-    fn remove(&self, shard: Inode) -> Result<()> {
+    fn remove(&self, shard: InodeNumber) -> Result<()> {
         self.in_epoch(|shared| drop(shared.shards.remove(&shard)))
     }
 

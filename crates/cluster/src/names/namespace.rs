@@ -11,8 +11,8 @@ mod updates;
 use std::sync::Arc;
 
 use halocline_model::namespace::{
-    Answer, Entry, EntryName, Flags, Found, Inode, Links, Name, Opaque, Operation, ROOT, Script,
-    Slot,
+    Answer, Entry, EntryName, Flags, Found, InodeNumber, Links, Name, Opaque, Operation, ROOT,
+    Script, Slot,
 };
 use halocline_model::token::Session;
 use rustix::io::Errno;
@@ -66,7 +66,7 @@ pub type Result<T> = std::result::Result<T, Failure>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Its number.
-    pub inode: Inode,
+    pub inode: InodeNumber,
     /// Its attributes.
     pub attributes: Attributes,
     /// How many names it has; of a directory always 1, as on btrfs.
@@ -94,7 +94,7 @@ pub struct Listed {
     /// The name.
     pub name: Name,
     /// What it leads to.
-    pub inode: Inode,
+    pub inode: InodeNumber,
     /// Its attributes, if they lie beside the name: not of directories, nor of files that have had several names.
     pub attributes: Option<Attributes>,
     /// Whether it is a directory.
@@ -178,7 +178,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT` if it is gone.
-    pub fn directory(&self, inode: Inode) -> Result<Node> {
+    pub fn directory(&self, inode: InodeNumber) -> Result<Node> {
         let known = self.driver.listings.attributes(inode, self.driver.now());
         let read = match known {
             Some((attributes, changed)) => Answer::Attributes(attributes, changed),
@@ -200,7 +200,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT` if it is gone.
-    pub fn parent(&self, inode: Inode) -> Result<Inode> {
+    pub fn parent(&self, inode: InodeNumber) -> Result<InodeNumber> {
         match self.driver.read(inode, &Script::Read(Slot::Parent))? {
             Answer::Parent(parent) => Ok(parent),
             _ => refused(Errno::NOENT),
@@ -226,7 +226,7 @@ impl Namespace {
         }
     }
 
-    fn links(&self, shard: Inode) -> Result<Option<Links>> {
+    fn links(&self, shard: InodeNumber) -> Result<Option<Links>> {
         match self.driver.read(shard, &Script::Read(Slot::Whole))? {
             Answer::Links(links) => Ok(Some(links)),
             _ => Ok(None),
@@ -278,7 +278,7 @@ impl Namespace {
     ///
     /// # Errors
     /// If the store does not answer.
-    pub fn number(&self) -> Result<Inode> {
+    pub fn number(&self) -> Result<InodeNumber> {
         self.driver.number()
     }
 
@@ -286,7 +286,12 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn create_as(&self, inode: Inode, at: &EntryName, attributes: &Attributes) -> Result<Node> {
+    pub fn create_as(
+        &self,
+        inode: InodeNumber,
+        at: &EntryName,
+        attributes: &Attributes,
+    ) -> Result<Node> {
         check(at)?;
         let create = Operation::Create(at.clone(), inode, opaque(attributes)?);
         self.driver.operate(create)?;
@@ -326,7 +331,7 @@ impl Namespace {
     /// As [`create`](Self::create).
     pub fn make_directory_as(
         &self,
-        inode: Inode,
+        inode: InodeNumber,
         at: &EntryName,
         attributes: &Attributes,
     ) -> Result<Node> {
@@ -374,7 +379,7 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`.
-    pub fn remove_directory(&self, at: &EntryName) -> Result<Inode> {
+    pub fn remove_directory(&self, at: &EntryName) -> Result<InodeNumber> {
         check(at)?;
         let found = self.driver.operate(Operation::RemoveDirectory(at.clone()))?;
         let entry = found.first().and_then(|found| found.entry.as_ref());
@@ -439,7 +444,12 @@ impl Namespace {
     ///
     /// # Errors
     /// `ENOENT` if it is gone.
-    pub fn list(&self, directory: Inode, cursor: u64, limit: usize) -> Result<(Vec<Listed>, bool)> {
+    pub fn list(
+        &self,
+        directory: InodeNumber,
+        cursor: u64,
+        limit: usize,
+    ) -> Result<(Vec<Listed>, bool)> {
         let list = Script::List(cursor, limit.clamp(1, PAGE_ENTRIES_MAX));
         let before = self.driver.listings.changes(directory);
         let (entries, is_last, version) = match self.driver.read(directory, &list)? {

@@ -12,7 +12,9 @@ mod scripts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use halocline_model::namespace::{Answer, Body, Change, Inode, Opaque, Outcome, Script, Slot};
+use halocline_model::namespace::{
+    Answer, Body, Change, InodeNumber, Opaque, Outcome, Script, Slot,
+};
 use halocline_os::clock::Clock;
 use redis::ScriptInvocation;
 
@@ -62,7 +64,7 @@ fn slot(slot: &Slot) -> Vec<u8> {
 
 /// The arguments of a change: its kind, its slot, before and after, and a flag.
 fn change(change: &Change) -> [Vec<u8>; 5] {
-    let parent = |inode: &Inode| inode.0.to_string().into_bytes();
+    let parent = |inode: &InodeNumber| inode.0.to_string().into_bytes();
     let (kind, from, to, flag) = match change {
         Change::Name(_, from, to) => {
             let entry = |entry: &Option<_>| entry.as_ref().map(encode_entry).unwrap_or_default();
@@ -109,7 +111,7 @@ impl RedisNames {
     /// makes one here, with attributes of the same length; `__rand_int__` in it is for a number. The script was sent to
     /// the server before if a name was made.
     #[must_use]
-    pub fn create_command(&self, directory: Inode, attributes: &Opaque) -> Vec<String> {
+    pub fn create_command(&self, directory: InodeNumber, attributes: &Opaque) -> Vec<String> {
         let keys = self.keys(directory);
         // One letter for the kind of entry, eight bytes of its number.
         let entry = "s".repeat(attributes.as_bytes().len() + 9);
@@ -121,7 +123,7 @@ impl RedisNames {
         words
     }
 
-    fn partition(shard: Inode) -> usize {
+    fn partition(shard: InodeNumber) -> usize {
         // The upper bits of a product are mixed best. The result is the same on all nodes.
         let mixed = shard.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         usize::try_from(mixed >> 58).unwrap_or_default() % Partitions::COUNT
@@ -132,7 +134,7 @@ impl RedisNames {
     }
 
     /// The keys of a shard, after that of its partition's marker.
-    fn keys(&self, shard: Inode) -> [String; 7] {
+    fn keys(&self, shard: InodeNumber) -> [String; 7] {
         let partition = Self::partition(shard);
         let key = |what: &str| {
             format!("halocline:{{{}}}:names:{:x}:{what}", self.servers.tag(partition), shard.0)
@@ -147,12 +149,16 @@ impl RedisNames {
     }
 
     /// Begins a request about a shard.
-    fn about<'a>(&self, script: &'a redis::Script, shard: Inode) -> ScriptInvocation<'a> {
+    fn about<'a>(&self, script: &'a redis::Script, shard: InodeNumber) -> ScriptInvocation<'a> {
         self.about_with(script, shard, "")
     }
 
     /// The same, which asks for a lease of the directory.
-    fn about_leased<'a>(&self, script: &'a redis::Script, shard: Inode) -> ScriptInvocation<'a> {
+    fn about_leased<'a>(
+        &self,
+        script: &'a redis::Script,
+        shard: InodeNumber,
+    ) -> ScriptInvocation<'a> {
         let lease = format!(" {} {}", LEASE_TIME.as_micros(), LEASE_QUIET.as_micros());
         self.about_with(script, shard, &lease)
     }
@@ -160,7 +166,7 @@ impl RedisNames {
     fn about_with<'a>(
         &self,
         script: &'a redis::Script,
-        shard: Inode,
+        shard: InodeNumber,
         lease: &str,
     ) -> ScriptInvocation<'a> {
         let mut script = script.prepare_invoke();
@@ -182,7 +188,7 @@ impl RedisNames {
         script
     }
 
-    fn invocation(&self, shard: Inode, script: &Script) -> Result<ScriptInvocation<'_>> {
+    fn invocation(&self, shard: InodeNumber, script: &Script) -> Result<ScriptInvocation<'_>> {
         let scripts = &self.scripts;
         // Only these say what became of the directory.
         let leased = |script| self.about_leased(script, shard);
@@ -251,11 +257,11 @@ fn with_changes<'a>(mut about: ScriptInvocation<'a>, changes: &[Change]) -> Scri
 }
 
 impl NameStore for RedisNames {
-    fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+    fn run(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         self.change(shard, script).map(|(answer, _)| answer)
     }
 
-    fn change(&self, shard: Inode, script: &Script) -> Result<(Answer, Option<Followed>)> {
+    fn change(&self, shard: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
         let invocation = self.invocation(shard, script)?;
         for _ in 0..LEASE_WAITS {
             let elements = self.ask(Self::partition(shard), &invocation)?;
@@ -267,7 +273,7 @@ impl NameStore for RedisNames {
         Err(unsound("a lease without end"))
     }
 
-    fn read_leased(&self, directory: Inode, what: &Slot) -> Result<(Answer, u64)> {
+    fn read_leased(&self, directory: InodeNumber, what: &Slot) -> Result<(Answer, u64)> {
         let mut script = self.about_leased(&self.scripts.read, directory);
         script.arg(slot(what));
         let mut elements = self.ask(Self::partition(directory), &script)?;
@@ -276,7 +282,7 @@ impl NameStore for RedisNames {
         Ok((answer(elements)?, version))
     }
 
-    fn lease(&self, directory: Inode, version: u64) -> Result<Leased> {
+    fn lease(&self, directory: InodeNumber, version: u64) -> Result<Leased> {
         let mut script = self.about_leased(&self.scripts.lease, directory);
         script.arg(version);
         match self.ask(Self::partition(directory), &script) {
@@ -324,21 +330,21 @@ impl NameStore for RedisNames {
         first_reserved(&self.ask(0, &script)?)
     }
 
-    fn shards(&self) -> Result<Vec<Inode>> {
+    fn shards(&self) -> Result<Vec<InodeNumber>> {
         let keys = self.servers.keys("names:", ":shard")?;
-        let shard = |name: &String| u64::from_str_radix(name, 16).ok().map(Inode);
-        let mut shards: Vec<Inode> = keys.iter().filter_map(shard).collect();
+        let shard = |name: &String| u64::from_str_radix(name, 16).ok().map(InodeNumber);
+        let mut shards: Vec<InodeNumber> = keys.iter().filter_map(shard).collect();
         shards.sort_unstable();
         shards.dedup();
         Ok(shards)
     }
 
-    fn inspect(&self, shard: Inode) -> Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>> {
         let script = self.about(&self.scripts.inspect, shard);
         inspected(&self.ask(Self::partition(shard), &script)?)
     }
 
-    fn remove(&self, shard: Inode) -> Result<()> {
+    fn remove(&self, shard: InodeNumber) -> Result<()> {
         let script = self.about(&self.scripts.remove, shard);
         self.ask(Self::partition(shard), &script).map(drop)
     }

@@ -12,7 +12,7 @@ use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Changes, Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
-use halocline_model::namespace::{EntryName, Flags, Inode, ROOT};
+use halocline_model::namespace::{EntryName, Flags, InodeNumber, ROOT};
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_cluster::{RedisCluster, STEADY};
 use halocline_testkit::redis_server::RedisServer;
@@ -234,7 +234,7 @@ fn seen_in_names(names: &Namespace) -> BTreeMap<String, Compared> {
     for (path, (_, inode)) in &all {
         first.entry(*inode).or_insert_with(|| path.clone());
     }
-    let same = |(mut seen, inode): (Compared, Inode)| {
+    let same = |(mut seen, inode): (Compared, InodeNumber)| {
         seen.5.clone_from(&first[&inode]);
         seen
     };

@@ -7,7 +7,7 @@ use halocline_cluster::names::NameStore;
 use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::redis::RedisNames;
 use halocline_model::namespace::{
-    Answer, Body, Change, Entry, Inode, Intent, IntentId, Links, Name, Opaque, Outcome, ROOT,
+    Answer, Body, Change, Entry, InodeNumber, Intent, IntentId, Links, Name, Opaque, Outcome, ROOT,
     Script, Slot,
 };
 use halocline_model::token::Session;
@@ -21,7 +21,7 @@ struct Scripts {
     shards: u64,
     /// Nobody minds what these were told.
     ids: Vec<IntentId>,
-    locked: BTreeSet<(IntentId, Inode)>,
+    locked: BTreeSet<(IntentId, InodeNumber)>,
 }
 
 impl Scripts {
@@ -33,15 +33,15 @@ impl Scripts {
         Name::from([&b"a"[..], b"b", b"\xff\x00n", b"w"][self.random.below(4)])
     }
 
-    fn shard(&mut self) -> Inode {
-        Inode(1 + self.random.below(usize::try_from(self.shards).unwrap()) as u64)
+    fn shard(&mut self) -> InodeNumber {
+        InodeNumber(1 + self.random.below(usize::try_from(self.shards).unwrap()) as u64)
     }
 
     fn entry(&mut self) -> Option<Entry> {
-        let inode = Inode(self.random.below(3) as u64);
+        let inode = InodeNumber(self.random.below(3) as u64);
         match self.random.below(6) {
             0 => Some(Entry::Directory(inode)),
-            1 => Some(Entry::Linked(inode, Inode(9))),
+            1 => Some(Entry::Linked(inode, InodeNumber(9))),
             2 => Some(Entry::Single(inode, self.opaque())),
             _ => None,
         }
@@ -52,7 +52,7 @@ impl Scripts {
     }
 
     /// Mostly of what is there, so that some changes are made.
-    fn change(&mut self, reference: &MemoryNames, shard: Inode) -> Change {
+    fn change(&mut self, reference: &MemoryNames, shard: InodeNumber) -> Change {
         let read = |slot| reference.run(shard, &Script::Read(slot)).unwrap();
         let guesses = self.random.below(4) == 0;
         match self.random.below(8) {
@@ -103,11 +103,15 @@ impl Scripts {
         })
     }
 
-    fn script(&mut self, reference: &MemoryNames, shard: Inode) -> Script {
+    fn script(&mut self, reference: &MemoryNames, shard: InodeNumber) -> Script {
         let intent = |scripts: &mut Self| {
             let id = scripts.id();
             // One intent is always the same.
-            Intent { id, decider: Inode(1 + id.number % 3), locked: vec![Inode(2), Inode(3)] }
+            Intent {
+                id,
+                decider: InodeNumber(1 + id.number % 3),
+                locked: vec![InodeNumber(2), InodeNumber(3)],
+            }
         };
         match self.random.below(12) {
             0 => match self.random.below(3) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use halocline_cluster::names::NamesError;
 use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
-use halocline_model::namespace::{Inode, ROOT};
+use halocline_model::namespace::{InodeNumber, ROOT};
 use halocline_testkit::redis_cluster::{MASTERS, RedisCluster};
 use halocline_testkit::waiting::eventually;
 
@@ -21,13 +21,13 @@ fn i15_a_promoted_replica_is_not_believed() {
     let store = Arc::new(RedisNames::connect(&cluster.urls(), None, "test").unwrap());
     Namespace::format(&*store, &directory()).unwrap();
     let names = node(store, 1, WaitLimit::default());
-    let dirs: Vec<Inode> = (0..20)
+    let dirs: Vec<InodeNumber> = (0..20)
         .map(|number| {
             let place = at(ROOT, &format!("d{number}"));
             names.make_directory(&place, &directory()).unwrap().inode
         })
         .collect();
-    let key_of = |dir: &Inode| {
+    let key_of = |dir: &InodeNumber| {
         let pattern = format!("halocline:*:names:{:x}:shard", dir.0);
         let keys: String = (0..MASTERS)
             .map(|server| cluster.command(server, &["KEYS", &pattern]) + "\n")

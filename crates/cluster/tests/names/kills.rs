@@ -8,7 +8,7 @@ use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Failure, Namespace};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, check};
-use halocline_model::namespace::{Flags, Inode, ROOT};
+use halocline_model::namespace::{Flags, InodeNumber, ROOT};
 use halocline_testkit::redis_cluster::{RedisCluster, STEADY};
 use halocline_testkit::redis_server::RedisServer;
 
@@ -18,10 +18,10 @@ type Done = Result<(), Failure>;
 
 /// `/a` with a file `f`, `l` and an empty directory `d`; `/b` with `g`, the other `l` and an empty directory `e`.
 struct World {
-    a: Inode,
-    b: Inode,
-    d: Inode,
-    e: Inode,
+    a: InodeNumber,
+    b: InodeNumber,
+    d: InodeNumber,
+    e: InodeNumber,
 }
 
 fn made(names: &Namespace) -> World {

@@ -9,7 +9,7 @@ use halocline_cluster::names::attributes::Attributes;
 use halocline_cluster::names::namespace::{Changes, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{LEASE_MS, PAGE_ENTRIES_MAX};
-use halocline_model::namespace::{Flags, Inode, ROOT};
+use halocline_model::namespace::{Flags, InodeNumber, ROOT};
 use halocline_os::clock::Clock;
 use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::waiting::{SetOnDrop, eventually};
@@ -24,7 +24,7 @@ fn store(server: &RedisServer) -> Arc<RedisNames> {
 }
 
 /// Two nodes, and a directory.
-fn nodes(server: &RedisServer) -> (Namespace, Namespace, Inode) {
+fn nodes(server: &RedisServer) -> (Namespace, Namespace, InodeNumber) {
     Namespace::format(&*store(server), &directory()).unwrap();
     let [one, two] = [1, 2].map(|session| node(store(server), session, WaitLimit::default()));
     let dir = one.make_directory(&at(ROOT, "d"), &directory()).unwrap().inode;
@@ -59,7 +59,7 @@ fn leave_alone() {
     thread::sleep(QUIET + Duration::from_millis(150));
 }
 
-fn list(names: &Namespace, dir: Inode) -> Vec<String> {
+fn list(names: &Namespace, dir: InodeNumber) -> Vec<String> {
     let (mut all, mut cursor) = (Vec::new(), 0);
     loop {
         let (page, is_last) = names.list(dir, cursor, PAGE_ENTRIES_MAX).unwrap();

@@ -10,7 +10,7 @@ use halocline_cluster::names::check::clean;
 use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Failure, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
-use halocline_model::namespace::{Flags, Inode, ROOT};
+use halocline_model::namespace::{Flags, InodeNumber, ROOT};
 use halocline_testkit::hostile::Random;
 use halocline_testkit::redis_cluster::{RedisCluster, STEADY};
 use halocline_testkit::redis_server::RedisServer;
@@ -23,7 +23,7 @@ const NODES: u64 = 3;
 const ROUNDS: usize = 150;
 
 /// One node's operations at random. What the others do may refuse them.
-fn run(names: &Namespace, seed: u64, directories: &[Inode], rounds: usize) {
+fn run(names: &Namespace, seed: u64, directories: &[InodeNumber], rounds: usize) {
     let mut random = Random(seed);
     let place = |random: &mut Random| {
         let dir = directories[random.below(directories.len())];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{Namespace, WaitLimit};
 use halocline_cluster::names::{Inspected, NameStore, NamesError, Result, State};
-use halocline_model::namespace::{Answer, EntryName, Inode, ROOT, Script};
+use halocline_model::namespace::{Answer, EntryName, InodeNumber, ROOT, Script};
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 
@@ -19,7 +19,7 @@ pub(crate) fn directory() -> Attributes {
     Attributes::new(Kind::Directory, 0o755, 0)
 }
 
-pub(crate) fn at(directory: Inode, name: &str) -> EntryName {
+pub(crate) fn at(directory: InodeNumber, name: &str) -> EntryName {
     EntryName { directory, name: name.into() }
 }
 
@@ -70,7 +70,7 @@ fn lost<T>() -> Result<T> {
 }
 
 impl NameStore for Faulty {
-    fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+    fn run(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         let number = self.sent.fetch_add(1, Ordering::SeqCst);
         let is_dead = match self.fault {
             Fault::Dies => number >= self.at,
@@ -97,15 +97,15 @@ impl NameStore for Faulty {
         self.store.reserve(count)
     }
 
-    fn shards(&self) -> Result<Vec<Inode>> {
+    fn shards(&self) -> Result<Vec<InodeNumber>> {
         self.store.shards()
     }
 
-    fn inspect(&self, shard: Inode) -> Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> Result<Option<Inspected>> {
         self.store.inspect(shard)
     }
 
-    fn remove(&self, shard: Inode) -> Result<()> {
+    fn remove(&self, shard: InodeNumber) -> Result<()> {
         self.store.remove(shard)
     }
 
@@ -115,7 +115,7 @@ impl NameStore for Faulty {
 }
 
 /// All names below a directory, with what they lead to and how many names that has, in order.
-pub(crate) fn tree(names: &Namespace) -> Vec<(String, Inode, u32)> {
+pub(crate) fn tree(names: &Namespace) -> Vec<(String, InodeNumber, u32)> {
     let mut all = Vec::new();
     let mut todo = vec![(String::new(), ROOT)];
     while let Some((path, directory)) = todo.pop() {

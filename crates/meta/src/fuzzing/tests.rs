@@ -129,6 +129,11 @@ fn hostile_slots_of_checksums() {
 }
 
 #[test]
+fn hostile_slots_of_an_earlier_version() {
+    run("meta_migrated_slot", &crate::migrate::fuzzing::seeds(), 20_000, migrated_slot);
+}
+
+#[test]
 fn hostile_leases() {
     run("meta_lease", &crate::lease::fuzzing::seeds(), 4_000, lease);
 }

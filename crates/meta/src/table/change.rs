@@ -1,17 +1,22 @@
-//! Changes of one file's extents: each is planned, committed as one batch, then applied.
+//! Changes of one file's extents: each is planned on the index, committed to the store as one batch, then applied to the
+//! index.
 
+mod write_intents;
+
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
+use super::cleaned::Cleaned;
+use super::epochs::Epochs;
+use super::extent_index::ExtentIndex;
 use super::replace::{Piece, Replace, write_replace};
-use super::{ExtentTable, write_intents};
 use crate::batch::Batch;
-use crate::eviction_queue::EvictionQueue;
-use crate::files::{FileState, Mapped};
-use crate::rangemap::Entry;
+use crate::files::FileState;
 use crate::record::{self, ExtentRecord};
+use crate::records::RecordStore;
 use crate::write_intent::{HELD, WriteIntent, outside};
 use crate::{BLOCK, FileId};
 use halocline_os::error::{Error, Result};
@@ -30,23 +35,60 @@ struct Dirtied {
     intents: Vec<WriteIntent>,
 }
 
-impl ExtentTable {
-    /// Publishes `range`, whose data is on the cache at `placement`. The range MUST be unmapped.
-    pub fn map(
+/// The changes of extents, and their records.
+///
+/// What must hold: memory is never ahead of the store, except by what needs no record.
+pub(super) struct Changes {
+    records: Arc<dyn RecordStore>,
+    index: Arc<ExtentIndex>,
+    epochs: Arc<Epochs>,
+    cleaned: Cleaned,
+    intent_bytes: u64,
+}
+
+impl Changes {
+    /// Changes of what is in `index`; a first write into a clean extent records an aligned stretch of `intent_bytes` as dirty.
+    pub(super) fn new(
+        records: &Arc<dyn RecordStore>,
+        index: &Arc<ExtentIndex>,
+        epochs: &Arc<Epochs>,
+        intent_bytes: u64,
+    ) -> Self {
+        let (records, index, epochs) = (Arc::clone(records), Arc::clone(index), Arc::clone(epochs));
+        Self { records, index, epochs, cleaned: Cleaned::default(), intent_bytes }
+    }
+
+    /// Fails if the store refuses changes, with the failure.
+    pub(super) fn usable(&self) -> Result<()> {
+        self.records.usable()
+    }
+
+    /// Makes all records so far durable.
+    pub(super) fn persist(&self) -> Result<()> {
+        let noted = self.cleaned.noted();
+        self.records.sync()?;
+        self.cleaned.synced(noted);
+        Ok(())
+    }
+
+    /// The same, where a power loss might bring back as dirty what is not dirty now.
+    pub(super) fn persist_cleaned(&self) -> Result<()> {
+        if self.cleaned.may_come_back(self.cleaned.noted()) { self.persist() } else { Ok(()) }
+    }
+
+    /// See [`ExtentTable::map`](super::ExtentTable::map).
+    pub(super) fn map(
         &self,
         file: FileId,
         range: ByteRange,
         placement: Placement,
         dirty: bool,
     ) -> Result<()> {
-        if dirty {
-            self.owner.mark().set();
-        }
-        let state = self.files.known(file)?;
+        let state = self.index.files().known(file)?;
         let _change = state.change.lock();
         check_mappable(&state, range)?;
-        let now = self.now_ms();
-        let mut record = ExtentRecord {
+        let now = self.index.now_ms();
+        let record = ExtentRecord {
             range,
             placement,
             dirty,
@@ -56,27 +98,16 @@ impl ExtentTable {
             dirty_since_ms: if dirty { now } else { 0 },
             last_use_ms: now,
         };
-        let key = record::extent_key(file, range.start);
-        self.put(&key, &record::encode_extent(&record))?;
-
-        let mut mapped = state.mapped.write();
-        let Mapped { extents, blocks, .. } = &mut *mapped;
-        let epoch = blocks.occupy(extents, &self.space, range, placement);
-        if !dirty {
-            record.epoch = epoch;
-        }
-        let slot = self.eviction_queue.lock().insert(file, range.start, range.len());
-        extents.insert(range.start, Entry::new(&record, self.next_generation(), slot));
-        self.sums.count(&record, 1);
-        self.busy.update(&state, &mapped);
+        let mut batch = Batch::default();
+        batch.put(&record::extent_key(file, range.start), &record::encode_extent(&record));
+        self.records.commit(&batch)?;
+        self.index.edit(&state).map(record);
         Ok(())
     }
 
-    /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and gives them a new
-    /// generation; extents that are already dirty stay whole.
-    pub fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
-        self.owner.mark().set();
-        let state = self.files.known(file)?;
+    /// See [`ExtentTable::mark_dirty`](super::ExtentTable::mark_dirty).
+    pub(super) fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
+        let state = self.index.files().known(file)?;
         // Before `redirty` looks: a flush that ends now must see the new generation or be over.
         let _change = state.change.lock();
         if self.redirty(&state, range) {
@@ -86,27 +117,25 @@ impl ExtentTable {
         }
         let Dirtied { record, replace, intents } = self.plan_dirty(&state, range);
         self.commit(file, &record)?;
-        let mut mapped = state.mapped.write();
+        let mut edit = self.index.edit(&state);
         for replace in replace {
-            self.apply(file, &mut mapped, &mut self.eviction_queue.lock(), replace);
+            edit.replace(replace);
         }
         for intent in intents {
-            mapped.intents.insert(intent);
-            debug_assert!(intent.is_covered_by(&mapped.extents), "an intent without its extents");
+            edit.add_intent(intent);
         }
-        self.busy.update(&state, &mapped);
         Ok(())
     }
 
     /// The changes that a write to `range` makes. The caller holds `change`.
     fn plan_dirty(&self, state: &FileState, range: ByteRange) -> Dirtied {
-        let now = self.now_ms();
+        let now = self.index.now_ms();
         let epoch = self.epochs.current();
         let mut dirtied = Dirtied::default();
         let mapped = state.mapped.read();
         for (start, entry) in mapped.extents.overlapping(range) {
             if entry.dirty() {
-                entry.generation.store(self.next_generation(), Relaxed);
+                entry.generation.store(self.index.next_generation(), Relaxed);
                 continue;
             }
             let whole = ByteRange::new(start, entry.end);
@@ -126,7 +155,7 @@ impl ExtentTable {
                     last_use_ms: now,
                     ..entry.record(part)
                 },
-                generation: self.next_generation(),
+                generation: self.index.next_generation(),
             };
             let marked = intent.range.intersect(whole).expect("the intent holds it");
             if known.is_none() {
@@ -151,26 +180,24 @@ impl ExtentTable {
         // `plan_dirty`, and it may change as often as it likes.
         mapped.extents.overlapping(range).all(|(_, entry)| {
             if entry.dirty() {
-                entry.generation.store(self.next_generation(), Relaxed);
+                entry.generation.store(self.index.next_generation(), Relaxed);
             }
             entry.dirty()
         })
     }
 
-    /// Whether a barrier has covered a dirty extent under `range`: it survives a power loss, so what replaces it must
-    /// be durable before it is unmapped (I4).
-    pub fn promised(&self, file: FileId, range: ByteRange) -> bool {
-        let Some(state) = self.files.state(file) else { return false };
+    /// See [`ExtentTable::promised`](super::ExtentTable::promised).
+    pub(super) fn promised(&self, file: FileId, range: ByteRange) -> bool {
+        let Some(state) = self.index.files().state(file) else { return false };
         let completed = self.epochs.completed();
         let mapped = state.mapped.read();
         let mut extents = mapped.extents.overlapping(range);
         extents.any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
     }
 
-    /// Cuts dirty extents at the bounds of `range`, so that the part inside can be flushed or kept separately; returns
-    /// whether there was one to cut.
-    pub fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
-        let state = self.files.known(file)?;
+    /// See [`ExtentTable::cut_dirty`](super::ExtentTable::cut_dirty).
+    pub(super) fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
+        let state = self.index.files().known(file)?;
         let _change = state.change.lock();
         let mut plan = Vec::new();
         let mapped = state.mapped.read();
@@ -192,18 +219,16 @@ impl ExtentTable {
         drop(mapped);
         self.commit_unless_empty(&changes)?;
         let cut = !plan.is_empty();
-        let mut mapped = state.mapped.write();
+        let mut edit = self.index.edit(&state);
         for replace in plan {
-            self.apply(file, &mut mapped, &mut self.eviction_queue.lock(), replace);
+            edit.replace(replace);
         }
-        self.busy.update(&state, &mapped);
         Ok(cut)
     }
 
-    /// Clears `D_flag` of every extent inside `range` whose generation equals the given one; returns the number of
-    /// bytes. They become evictable at the next `barrier`.
-    pub fn mark_clean(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
-        let state = self.files.known(file)?;
+    /// See [`ExtentTable::mark_clean`](super::ExtentTable::mark_clean).
+    pub(super) fn mark_clean(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
+        let state = self.index.files().known(file)?;
         let _change = state.change.lock();
         let mapped = state.mapped.read();
         let mut plan = Vec::new();
@@ -238,30 +263,28 @@ impl ExtentTable {
         }
         // Read after the commit: a barrier that completes this epoch syncs the commit.
         let epoch = self.epochs.current();
-        let mut mapped = state.mapped.write();
+        let mut edit = self.index.edit(&state);
         for mut replace in plan {
-            let marked = mapped.intents.at(replace.start).is_some();
+            let marked = edit.has_intent_at(replace.start);
             replace.pieces[0].record.epoch = if marked { HELD } else { epoch };
-            self.apply(file, &mut mapped, &mut self.eviction_queue.lock(), replace);
+            edit.replace(replace);
         }
         for intent in all_clean {
-            self.merge(&mut mapped, intent, epoch);
+            edit.merge(intent, epoch);
         }
-        self.busy.update(&state, &mapped);
         Ok(bytes)
     }
 
-    /// Unmaps all of `range`, dirty or not, and queues its space for discarding. For a file that was forgotten
-    /// meanwhile this does nothing: a caller that drops its bytes need not know which of the two came first.
-    pub fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
-        let Ok(state) = self.files.known(file) else { return Ok(()) };
+    /// See [`ExtentTable::unmap`](super::ExtentTable::unmap).
+    pub(super) fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
+        let Ok(state) = self.index.files().known(file) else { return Ok(()) };
         let _change = state.change.lock();
         let intents: Vec<_> = state.mapped.read().intents.overlapping(range).collect();
         // The rest of an intent is recorded as it is.
         let around = intents.iter().fold(range, |all, intent| {
             ByteRange::new(all.start.min(intent.range.start), all.end.max(intent.range.end))
         });
-        let (mut plan, gone) = Self::plan_unmap(&state, range, around);
+        let (mut plan, gone) = plan_unmap(&state, range, around);
         self.commit(file, &plan)?;
         let is_dirty = |record: &ExtentRecord| record.dirty && self.epochs.may_cover(record.epoch);
         if gone.iter().any(|record| record.epoch == HELD || is_dirty(record)) {
@@ -271,59 +294,46 @@ impl ExtentTable {
         for replace in &mut plan {
             replace.release(epoch);
         }
-        {
-            let mut mapped = state.mapped.write();
-            for intent in intents {
-                mapped.intents.remove(intent);
-            }
+        let mut edit = self.index.edit(&state);
+        for intent in intents {
+            edit.remove_intent(intent);
         }
-        self.apply_unmap(&state, plan, gone, epoch);
+        edit.unmap(plan, gone, epoch);
         Ok(())
     }
 
-    /// The replacements among the extents `around` it when `range` is unmapped, and the records of the removed bytes.
-    /// The caller holds `change`.
-    pub(super) fn plan_unmap(
-        state: &FileState,
-        range: ByteRange,
-        around: ByteRange,
-    ) -> (Vec<Replace>, Vec<ExtentRecord>) {
-        let mut plan = Vec::new();
-        let mut gone = Vec::new();
-        for (start, entry) in state.mapped.read().extents.overlapping(around) {
-            let whole = ByteRange::new(start, entry.end);
-            let generation = entry.generation.load(Relaxed);
-            let pieces = outside(whole, range)
-                .map(|part| Piece { record: entry.record(part), generation })
-                .collect();
-            plan.push(Replace { start, pieces });
-            gone.extend(whole.intersect(range).map(|part| entry.record(part)));
-        }
-        (plan, gone)
-    }
-
-    /// Unmaps in memory what was planned and recorded in `epoch`.
-    pub(super) fn apply_unmap(
+    /// For a store that is not [`usable`](Self::usable): unmaps `range` in memory, after `distrust` has ensured by other means
+    /// that no later opening trusts what the records say about these bytes, which were dirty or not.
+    pub(super) fn unmap_unrecorded(
         &self,
-        state: &FileState,
-        plan: Vec<Replace>,
-        gone: Vec<ExtentRecord>,
-        epoch: u64,
-    ) {
-        let mut mapped = state.mapped.write();
-        for replace in plan {
-            self.apply(state.id, &mut mapped, &mut self.eviction_queue.lock(), replace);
+        file: FileId,
+        range: ByteRange,
+        distrust: impl FnOnce(bool) -> Result<()>,
+    ) -> Result<()> {
+        debug_assert!(self.usable().is_err(), "a store that works records it");
+        let state = self.index.files().known(file)?;
+        let _change = state.change.lock();
+        let (any, dirty) = {
+            let mapped = state.mapped.read();
+            let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range))
+                // Bytes inside an intent are recorded as dirty, and stay so.
+                || mapped.intents.overlapping(range).next().is_some();
+            (mapped.extents.overlapping(range).next().is_some(), dirty)
+        };
+        if !any {
+            return Ok(());
         }
-        for record in gone {
-            // Punching may begin once no record of these bytes can come back.
-            let due = if record.dirty || record.epoch == HELD { epoch } else { record.epoch };
-            retire(&mut mapped, &record, due);
-        }
-        self.busy.update(state, &mapped);
+        // Before the caller may change the bytes, because the records contradict this (I1).
+        distrust(dirty)?;
+        let (plan, gone) = plan_unmap(&state, range, range);
+        let mut edit = self.index.edit(&state);
+        edit.cut_intents(range);
+        edit.unmap(plan, gone, self.epochs.current());
+        Ok(())
     }
 
     /// Commits a plan for one file as one batch.
-    pub(super) fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
+    fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
         let mut changes = Batch::default();
         for replace in plan {
             write_replace(&mut changes, file, replace);
@@ -332,60 +342,31 @@ impl ExtentTable {
         self.commit_unless_empty(&changes)
     }
 
-    /// Applies a committed replacement. The first piece that was not used just now keeps the extent's place in the
-    /// eviction queue.
-    pub(super) fn apply(
-        &self,
-        file: FileId,
-        mapped: &mut Mapped,
-        queue: &mut EvictionQueue,
-        replace: Replace,
-    ) {
-        let old = mapped.extents.remove(replace.start).expect("planned under `change`");
-        let old_record = old.record(ByteRange::new(replace.start, old.end));
-        self.sums.count(&old_record, -1);
-        let heir = replace
-            .pieces
-            .iter()
-            .position(|piece| piece.record.last_use_ms == old_record.last_use_ms)
-            .unwrap_or(0);
-        if replace.pieces.is_empty() {
-            queue.remove(old.slot);
-        }
-        for (index, piece) in replace.pieces.into_iter().enumerate() {
-            let ByteRange { start, end } = piece.record.range;
-            let slot = if index == heir {
-                queue.renamed(old.slot, start);
-                if piece.record.last_use_ms != old_record.last_use_ms {
-                    queue.touch(old.slot);
-                }
-                old.slot
-            } else {
-                queue.insert(file, start, end - start)
-            };
-            if !piece.record.dirty && piece.record.epoch != HELD {
-                queue.unpark(slot, end - start);
-            }
-            self.sums.count(&piece.record, 1);
-            mapped.extents.insert(start, Entry::new(&piece.record, piece.generation, slot));
-        }
+    /// Commits a batch unless it is empty.
+    fn commit_unless_empty(&self, batch: &Batch) -> Result<()> {
+        if batch.is_empty() { Ok(()) } else { self.records.commit(batch) }
     }
 }
 
-/// Makes the blocks of an unmapped range wait for `epoch`. A clean neighbour that still needs some of these blocks
-/// waits, too: it must not be evicted earlier.
-fn retire(mapped: &mut Mapped, record: &ExtentRecord, epoch: u64) {
-    let Mapped { extents, blocks, .. } = mapped;
-    blocks.retire(extents, record.range, record.placement, epoch);
-    let neighbours: Vec<u64> = extents
-        .overlapping(record.range.widen_to(BLOCK))
-        .filter(|(_, entry)| entry.placement == record.placement && !entry.dirty())
-        .map(|(start, _)| start)
-        .collect();
-    for start in neighbours {
-        let entry = extents.get_mut(start).expect("it was just seen");
-        entry.epoch = entry.epoch.max(epoch);
+/// The replacements among the extents `around` it when `range` is unmapped, and the records of the removed bytes.
+/// The caller holds `change`.
+fn plan_unmap(
+    state: &FileState,
+    range: ByteRange,
+    around: ByteRange,
+) -> (Vec<Replace>, Vec<ExtentRecord>) {
+    let mut plan = Vec::new();
+    let mut gone = Vec::new();
+    for (start, entry) in state.mapped.read().extents.overlapping(around) {
+        let whole = ByteRange::new(start, entry.end);
+        let generation = entry.generation.load(Relaxed);
+        let pieces = outside(whole, range)
+            .map(|part| Piece { record: entry.record(part), generation })
+            .collect();
+        plan.push(Replace { start, pieces });
+        gone.extend(whole.intersect(range).map(|part| entry.record(part)));
     }
+    (plan, gone)
 }
 
 fn check_mappable(state: &FileState, range: ByteRange) -> Result<()> {

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use halocline_model::request::ByteRange;
 
-use super::ExtentTable;
+use super::epochs::Epochs;
+use super::extent_index::ExtentIndex;
 use crate::batch::Batch;
-use crate::block_accounting::push_joined;
 use crate::eviction_queue::Offered;
-use crate::files::{FileState, Files, Mapped};
+use crate::files::{FileState, Files};
+use crate::records::RecordStore;
 use crate::write_intent::HELD;
 use crate::{BLOCK, Discard, FileId, record};
 use halocline_os::error::Result;
@@ -37,38 +39,52 @@ struct Search<'a> {
     found: BTreeMap<FileId, Victims>,
 }
 
-impl ExtentTable {
-    /// Protects a file's extents from eviction, or allows it again. Not durable: the engine applies its globs at each
-    /// mount.
-    pub fn pin(&self, file: FileId, pinned: bool) {
-        let Some(state) = self.files.state(file) else { return };
+/// Takes extents off the cache.
+pub(super) struct Evictor {
+    records: Arc<dyn RecordStore>,
+    index: Arc<ExtentIndex>,
+    epochs: Arc<Epochs>,
+    /// Whether space was needed that is taken by held extents.
+    crowded: AtomicBool,
+}
+
+impl Evictor {
+    pub(super) fn new(
+        records: &Arc<dyn RecordStore>,
+        index: &Arc<ExtentIndex>,
+        epochs: &Arc<Epochs>,
+    ) -> Self {
+        let (records, index, epochs) = (Arc::clone(records), Arc::clone(index), Arc::clone(epochs));
+        Self { records, index, epochs, crowded: false.into() }
+    }
+
+    /// Whether, since the last call, space was needed that is taken by extents that dirty neighbours hold.
+    pub(super) fn was_crowded(&self) -> bool {
+        self.crowded.swap(false, Relaxed)
+    }
+
+    /// See [`ExtentTable::pin`](super::ExtentTable::pin).
+    pub(super) fn pin(&self, file: FileId, pinned: bool) {
+        let Some(state) = self.index.files().state(file) else { return };
         let was = state.pinned.swap(pinned, Relaxed);
         if was && !pinned {
-            let mapped = state.mapped.read();
-            let mut queue = self.eviction_queue.lock();
-            for (start, entry) in mapped.extents.entries().filter(|(_, entry)| !entry.dirty()) {
-                queue.unpark(entry.slot, entry.end - start);
-            }
+            self.index.unpark(&state);
         }
     }
 
-    /// Unmaps clean, durable, unpinned extents in the policy's order until `bytes` are freed, but none that overlaps
-    /// `keep`, and returns what the caller must now discard before it calls `discarded`. `lock` is called with the
-    /// whole blocks of each extent, never twice for the same byte, and must not wait: `false` skips the extent. The
-    /// caller holds what `lock` locked until it has discarded the blocks, so that no reader loses bytes (I2). If there
-    /// are not enough evictable bytes, evicts nothing and returns an empty list.
-    pub fn evict(
+    /// See [`ExtentTable::evict`](super::ExtentTable::evict).
+    pub(super) fn evict(
         &self,
         bytes: u64,
         keep: Option<(FileId, ByteRange)>,
         lock: Lock<'_>,
     ) -> Result<Vec<Discard>> {
         self.records.usable()?;
-        if bytes == 0 || self.sums.evictable_at_most() < bytes {
+        if bytes == 0 || self.index.evictable_at_most() < bytes {
             return Ok(Vec::new());
         }
         let found = {
-            let files = self.files.read();
+            let files = self.index.files().read();
             let mut search = Search {
                 files: &files,
                 completed: self.epochs.completed(),
@@ -78,9 +94,9 @@ impl ExtentTable {
                 freed: 0,
                 found: BTreeMap::new(),
             };
-            self.eviction_queue.lock().search(|file, start| search.judge(file, start));
+            self.index.search(|file, start| search.judge(file, start));
             if search.freed < bytes {
-                if self.sums.any_held() {
+                if self.index.any_held() {
                     self.crowded.store(true, Relaxed);
                 }
                 return Ok(Vec::new());
@@ -109,30 +125,9 @@ impl ExtentTable {
         self.records.commit(&changes)?;
         let mut discards = Vec::new();
         for (file, start) in doomed {
-            let mut mapped = found[&file].state.mapped.write();
-            self.drop_victim(file, &mut mapped, start, &mut discards);
-            self.busy.update(&found[&file].state, &mapped);
+            self.index.edit(&found[&file].state).evict(start, &mut discards);
         }
         Ok(discards)
-    }
-
-    fn drop_victim(
-        &self,
-        file: FileId,
-        mapped: &mut Mapped,
-        start: u64,
-        discards: &mut Vec<Discard>,
-    ) {
-        let Mapped { extents, blocks, .. } = mapped;
-        let entry = extents.remove(start).expect("planned under `change`");
-        self.eviction_queue.lock().remove(entry.slot);
-        let record = entry.record(ByteRange::new(start, entry.end));
-        assert!(!record.dirty, "I3: dirty data is never evicted");
-        self.sums.count(&record, -1);
-        for range in blocks.retire(extents, record.range, record.placement, 0) {
-            blocks.take_now(range, record.placement);
-            push_joined(discards, Discard { file, range, placement: record.placement });
-        }
     }
 }
 

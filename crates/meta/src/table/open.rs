@@ -1,30 +1,137 @@
-//! Finds or creates the store of a cache.
+//! Opens the tables of a cache: finds or creates its store, and loads what is recorded.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
-use super::{Access, STORE_DIR};
+use super::blocks::UnmappedBlocks;
+use super::change::Changes;
+use super::critical::CriticalRanges;
+use super::epochs::Epochs;
+use super::evict::Evictor;
+use super::extent_index::ExtentIndex;
+use super::registry::FileRegistry;
+use super::sums::Sums;
+use super::untrusted::Untrusted;
+use super::{Access, ExtentTable, Options, STORE_DIR};
 use crate::FileId;
 use crate::block_accounting::Space;
+use crate::cdt::Cdt;
 use crate::checksums::{Checksums, Setting};
+use crate::eviction_queue::EvictionQueue;
 use crate::files::Files;
-use crate::load::Shutdown;
+use crate::invalidations::Invalidation;
+use crate::load::{self, Recovery, Shutdown, Source};
 use crate::log::{self, Log, Pace};
 use crate::migrate;
 use crate::owner::Owner;
 use crate::records::RecordStore;
+use crate::records::unrecorded::Unrecorded;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
+impl ExtentTable {
+    /// Takes the cache directory `dir` and opens its tables, or creates them if it is empty.
+    pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
+        Self::open_on_boot(dir, options, &halocline_os::boot_id::boot_id()?)
+    }
+
+    /// The same on a machine with the boot id `boot_id`, which distinguishes a power loss from a crash.
+    pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
+        let pace = Pace::of(options.records_bytes);
+        Self::open_at_pace(dir, options, boot_id, pace)
+    }
+
+    /// For tests: the same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes, so that a few
+    /// records lead to snapshots.
+    pub fn open_tuned(
+        dir: &Path,
+        options: Options,
+        boot_id: &str,
+        log_bytes: u64,
+    ) -> Result<(Self, Recovery)> {
+        Self::open_at_pace(dir, options, boot_id, Pace::of_log(log_bytes))
+    }
+
+    fn open_at_pace(
+        dir: &Path,
+        options: Options,
+        boot_id: &str,
+        pace: Pace,
+    ) -> Result<(Self, Recovery)> {
+        halocline_os::private::check_above(dir)?;
+        let (mut owner, invalidated) = Owner::take_with_witness(dir, options.witness.as_deref())?;
+        let mut damage = None;
+        let records = match options.access {
+            Access::Salvage => salvage_records(&owner, boot_id, &mut damage)?,
+            _ => open_records(&mut owner, boot_id, pace)?,
+        };
+        let (dmt, mut recovery) = Self::over((owner, &invalidated), records, options, boot_id)?;
+        recovery.damage = damage;
+        Ok((dmt, recovery))
+    }
+
+    /// The tables of an owned cache whose records are open, and the invalidations that were found for it.
+    pub(super) fn over(
+        (owner, invalidated): (Owner, &[Invalidation]),
+        records: Arc<dyn RecordStore>,
+        options: Options,
+        boot_id: &str,
+    ) -> Result<(Self, Recovery)> {
+        let set_aside = options.records_bytes;
+        let access = options.access;
+        let looks = access != Access::Change;
+        let records = if looks { Arc::new(Unrecorded(records)) } else { records };
+        let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
+        let eviction_queue = EvictionQueue::new(options.eviction);
+        let cdt = Cdt::new(options.cdt_entries);
+        let path = &owner.dir().join(STORE_DIR);
+        let source = Source { records: &*records, path, space: &space };
+        let loaded = load::load(source, eviction_queue, cdt, boot_id)?;
+        if loaded.recovery.last_shutdown == Shutdown::PowerLost {
+            tracing::warn!(
+                files = loaded.recovery.dropped.len(),
+                "the machine went down: extents that no fsync covered were dropped"
+            );
+        }
+        let of_boot = (boot_id, loaded.recovery.last_shutdown);
+        let are_kept = options.checksums;
+        let checksums = open_checksums(&owner, (are_kept, access), of_boot, &space, &loaded.files)?;
+        let critical = Arc::new(CriticalRanges::new(&records, loaded.cdt));
+        let files = FileRegistry::new(&records, &critical, loaded.files);
+        let (sums, last) = (Sums::of(loaded.counts), (loaded.generation, options.clock));
+        let index = ExtentIndex::new(files, (space, sums), loaded.eviction_queue, last);
+        let (index, owner) = (Arc::new(index), Arc::new(owner));
+        let epochs = Arc::new(Epochs::after(loaded.epoch, loaded.completed));
+        let changes = Arc::new(Changes::new(&records, &index, &epochs, options.intent_bytes));
+        let dmt = Self {
+            evictor: Evictor::new(&records, &index, &epochs),
+            blocks: UnmappedBlocks::new(&index, &epochs, loaded.recovery.trim),
+            untrusted: Untrusted::new(&changes, &index, &owner),
+            records,
+            critical,
+            index,
+            epochs,
+            changes,
+            boot_id: boot_id.to_owned(),
+            checksums,
+            owner,
+        };
+        dmt.untrusted.honour(invalidated, access)?;
+        match access {
+            Access::Change if dmt.usage().dirty > 0 => dmt.owner.mark().set(),
+            Access::Change if options.marks_witness => {}
+            _ => dmt.owner.mark().leave_off(),
+        }
+        Ok((dmt, loaded.recovery))
+    }
+}
+
 /// Opens the records of an owned cache, or creates them in one that is still empty.
-pub(super) fn open_records(
-    owner: &mut Owner,
-    boot_id: &str,
-    pace: Pace,
-) -> Result<Arc<dyn RecordStore>> {
+fn open_records(owner: &mut Owner, boot_id: &str, pace: Pace) -> Result<Arc<dyn RecordStore>> {
     let path = owner.dir().join(STORE_DIR);
     owner.announce_format()?;
     // This does not follow a link.
@@ -57,7 +164,7 @@ pub(super) fn open_records(
 }
 
 /// The readable records of an owned cache, and why they are incomplete, if they are.
-pub(super) fn salvage_records(
+fn salvage_records(
     owner: &Owner,
     boot_id: &str,
     damage: &mut Option<String>,
@@ -70,7 +177,7 @@ pub(super) fn salvage_records(
 
 /// Opens the checksums of a cache whose last session ended as `last_shutdown` says, on a machine booted as `boot_id`. Checksums of bytes that are in
 /// no extent of `files` are forgotten.
-pub(super) fn open_checksums(
+fn open_checksums(
     owner: &Owner,
     (are_kept, access): (bool, Access),
     (boot_id, last_shutdown): (&str, Shutdown),

@@ -4,6 +4,7 @@ use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 
 use super::*;
+use crate::load::{Recovery, Shutdown};
 use crate::records::memory::Disk;
 use crate::{BLOCK, Stamp};
 

@@ -1,48 +1,46 @@
 //! Unmapping without the store: what a store that refuses changes cannot record is listed beside it, and what an
 //! earlier process listed is unmapped before anything is read.
 
+use std::sync::Arc;
+
 use halocline_model::request::ByteRange;
 
-use super::{Access, ExtentTable};
+use super::Access;
+use super::change::Changes;
+use super::extent_index::ExtentIndex;
 use crate::invalidations::Invalidation;
-use crate::owner::LOCK_FILE;
+use crate::owner::{LOCK_FILE, Owner};
 use crate::{Extent, FileId};
 use halocline_os::error::{Error, Result};
 
-impl ExtentTable {
-    /// For a store that is not [`usable`](Self::usable): unmaps `range` in memory, after ensuring by other means that
-    /// no later opening trusts what its records say about these bytes. An error means that there was no such means;
-    /// nothing is changed then.
-    pub fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
-        debug_assert!(self.records.usable().is_err(), "a store that works records it");
-        let state = self.files.known(file)?;
-        let _change = state.change.lock();
-        let (any, dirty) = {
-            let mapped = state.mapped.read();
-            let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range))
-                // Bytes inside an intent are recorded as dirty, and stay so.
-                || mapped.intents.overlapping(range).next().is_some();
-            (mapped.extents.overlapping(range).next().is_some(), dirty)
-        };
-        if !any {
-            return Ok(());
-        }
-        let what = if dirty { Invalidation::Bytes(file, range) } else { Invalidation::Clean };
-        // Durable before the caller may change the bytes, because the records contradict this (I1).
-        if !self.owner.invalidations().is_given_up() {
-            self.invalidate(what)?;
-        }
-        let (plan, gone) = Self::plan_unmap(&state, range, range);
-        state.mapped.write().intents.cut(range);
-        self.apply_unmap(&state, plan, gone, self.epochs.current());
-        Ok(())
+/// What the records say although it is not so.
+pub(super) struct Untrusted {
+    changes: Arc<Changes>,
+    index: Arc<ExtentIndex>,
+    owner: Arc<Owner>,
+}
+
+impl Untrusted {
+    pub(super) fn new(
+        changes: &Arc<Changes>,
+        index: &Arc<ExtentIndex>,
+        owner: &Arc<Owner>,
+    ) -> Self {
+        let (changes, index) = (Arc::clone(changes), Arc::clone(index));
+        Self { changes, index, owner: Arc::clone(owner) }
     }
 
-    /// For a store that is not [`usable`](Self::usable), and whose dirty bytes are no longer needed: ensures that no
-    /// later opening trusts anything. From then on [`abandon`](Self::abandon) only changes memory. An error means that
-    /// there was no means to inform a later opening.
-    pub fn give_up(&self) -> Result<()> {
-        debug_assert!(self.records.usable().is_err(), "a store that works records it");
+    /// See [`ExtentTable::abandon`](super::ExtentTable::abandon).
+    pub(super) fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
+        self.changes.unmap_unrecorded(file, range, |dirty| {
+            let what = if dirty { Invalidation::Bytes(file, range) } else { Invalidation::Clean };
+            if self.owner.invalidations().is_given_up() { Ok(()) } else { self.invalidate(what) }
+        })
+    }
+
+    /// See [`ExtentTable::give_up`](super::ExtentTable::give_up).
+    pub(super) fn give_up(&self) -> Result<()> {
+        debug_assert!(self.changes.usable().is_err(), "a store that works records it");
         let said = self.invalidate(Invalidation::All);
         self.owner.invalidations().give_up();
         said
@@ -67,8 +65,8 @@ impl ExtentTable {
         );
         for &what in invalidated {
             match what {
-                Invalidation::Bytes(file, range) if self.files.state(file).is_some() => {
-                    self.unmap(file, range)?;
+                Invalidation::Bytes(file, range) if self.index.files().state(file).is_some() => {
+                    self.changes.unmap(file, range)?;
                 }
                 Invalidation::Bytes(..) => {}
                 Invalidation::Clean => self.unmap_all(|extent| !extent.dirty)?,
@@ -78,17 +76,17 @@ impl ExtentTable {
         if access != Access::Change {
             return Ok(());
         }
-        self.records.sync()?;
+        self.changes.persist()?;
         let lock = || Error::at(self.owner.dir().join(LOCK_FILE), "clear the list in");
         self.owner.invalidations().clear().map_err(lock())
     }
 
     fn unmap_all(&self, doomed: impl Fn(&Extent) -> bool) -> Result<()> {
-        let states = self.files.states();
+        let states = self.index.files().states();
         for state in states {
             let extents: Vec<_> = state.mapped.read().extents.all().collect();
             for extent in extents.iter().filter(|extent| doomed(extent)) {
-                self.unmap(state.id, extent.range)?;
+                self.changes.unmap(state.id, extent.range)?;
             }
         }
         Ok(())

@@ -2,8 +2,8 @@
 //! between. Whoever drives it sends what it says and hands in the answers.
 
 use super::{
-    Answer, Completion, Ended, Entry, EntryName, Flags, Found, Inode, IntentId, Links, Opaque,
-    Plan, Refusal, Script, Slot, Step, Transaction,
+    Answer, Completion, Ended, Entry, EntryName, Flags, Found, InodeNumber, IntentId, Links,
+    Opaque, Plan, Refusal, Script, Slot, Step, Transaction,
 };
 use crate::token::Session;
 
@@ -11,16 +11,16 @@ use crate::token::Session;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Make a file of this number, or a symbolic link or device.
-    Create(EntryName, Inode, Opaque),
+    Create(EntryName, InodeNumber, Opaque),
     /// Make a directory of this number.
-    MakeDirectory(EntryName, Inode, Opaque),
+    MakeDirectory(EntryName, InodeNumber, Opaque),
     /// Remove a file's name.
     Unlink(EntryName),
     /// Remove an empty directory.
     RemoveDirectory(EntryName),
     /// Give the file of the first name the second one, too. Of the shards from this number on, as many as there are
     /// tries were never used.
-    Link(EntryName, EntryName, Inode),
+    Link(EntryName, EntryName, InodeNumber),
     /// Give what has the first name the second one instead.
     Rename(EntryName, EntryName, Flags),
 }
@@ -49,8 +49,8 @@ impl Operation {
             }
             Self::Unlink(_) => Plan::unlink(&found[0]).map(Some),
             Self::RemoveDirectory(_) => Plan::remove_directory(&found[0]).map(Some),
-            Self::Link(.., Inode(first)) => {
-                Plan::link(&found[0], &found[1], Inode(first + attempt)).map(Some)
+            Self::Link(.., InodeNumber(first)) => {
+                Plan::link(&found[0], &found[1], InodeNumber(first + attempt)).map(Some)
             }
             Self::Rename(.., flags) => Plan::rename(&found[0], &found[1], *flags),
         }
@@ -78,7 +78,7 @@ pub enum Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Next {
     /// Send this to a shard, once.
-    Send(Inode, Script),
+    Send(InodeNumber, Script),
     /// The result.
     End(Result<(), Failure>),
 }

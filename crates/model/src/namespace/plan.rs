@@ -1,18 +1,18 @@
 //! Which changes make an operation, from what was read of it before. What was read may be old: each change compares.
 
-use super::{Body, Change, Entry, Inode, Links, Name, Opaque};
+use super::{Body, Change, Entry, InodeNumber, Links, Name, Opaque};
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EntryName {
     /// The directory.
-    pub directory: Inode,
+    pub directory: InodeNumber,
     /// The name.
     pub name: Name,
 }
 
 impl EntryName {
-    fn change(&self, from: Option<Entry>, to: Option<Entry>) -> (Inode, Change) {
+    fn change(&self, from: Option<Entry>, to: Option<Entry>) -> (InodeNumber, Change) {
         (self.directory, Change::Name(self.name.clone(), from, to))
     }
 }
@@ -50,17 +50,17 @@ pub enum Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Plan {
     /// Shards that are made first. No name leads to them if the rest is not done.
-    pub(super) made: Vec<(Inode, Body)>,
+    pub(super) made: Vec<(InodeNumber, Body)>,
     /// Changes of other shards than the decider, which are locked in this order. With none, there is no intent.
-    pub(super) locked: Vec<(Inode, Change)>,
+    pub(super) locked: Vec<(InodeNumber, Change)>,
     /// The shard whose script does it.
-    pub(super) decider: Inode,
+    pub(super) decider: InodeNumber,
     /// Its changes.
     pub(super) changes: Vec<Change>,
     /// What the decider's settlements were when its names were read.
     pub(super) settlements: u64,
     /// Directories that get another parent, which must not be below themselves.
-    pub(super) moved: Vec<(Inode, Inode)>,
+    pub(super) moved: Vec<(InodeNumber, InodeNumber)>,
 }
 
 /// A name that was read: what it led to, the settlements of its directory, and how many names the file has if
@@ -92,7 +92,7 @@ impl Plan {
     ///
     /// # Errors
     /// If the name is there.
-    pub fn create(at: &Found, inode: Inode, attributes: Opaque) -> Result<Self, Refusal> {
+    pub fn create(at: &Found, inode: InodeNumber, attributes: Opaque) -> Result<Self, Refusal> {
         Self::decided_by(at).add(at, Entry::Single(inode, attributes))
     }
 
@@ -100,7 +100,11 @@ impl Plan {
     ///
     /// # Errors
     /// If the name is there.
-    pub fn make_directory(at: &Found, inode: Inode, attributes: Opaque) -> Result<Self, Refusal> {
+    pub fn make_directory(
+        at: &Found,
+        inode: InodeNumber,
+        attributes: Opaque,
+    ) -> Result<Self, Refusal> {
         let mut plan = Self::decided_by(at);
         plan.made.push((inode, Body::directory(at.entry_name.directory, attributes)));
         plan.add(at, Entry::Directory(inode))
@@ -132,7 +136,7 @@ impl Plan {
     ///
     /// # Errors
     /// If the file is not there or is a directory, if the new name is there, or there would be too many.
-    pub fn link(file: &Found, new: &Found, shard: Inode) -> Result<Self, Refusal> {
+    pub fn link(file: &Found, new: &Found, shard: InodeNumber) -> Result<Self, Refusal> {
         let entry = file.entry.clone().ok_or(Refusal::Absent)?;
         if new.entry.is_some() {
             return Err(Refusal::Exists);
@@ -213,7 +217,7 @@ impl Plan {
     }
 
     /// Adds a change: to the decider's, if it is of `decider`'s directory.
-    fn put(&mut self, decider: &Found, (shard, change): (Inode, Change)) {
+    fn put(&mut self, decider: &Found, (shard, change): (InodeNumber, Change)) {
         if shard == decider.entry_name.directory {
             self.changes.push(change);
         } else {

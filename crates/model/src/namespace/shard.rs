@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Answer, Change, Entry, Inode, Intent, IntentId, Links, Name, Opaque, Outcome, ROOT, Script,
-    Slot,
+    Answer, Change, Entry, InodeNumber, Intent, IntentId, Links, Name, Opaque, Outcome, ROOT,
+    Script, Slot,
 };
 
 /// What a shard is about.
@@ -13,7 +13,7 @@ pub enum Body {
     /// A directory.
     Directory {
         /// The directory that it is in; of [`ROOT`], itself.
-        parent: Inode,
+        parent: InodeNumber,
         /// Its attributes.
         attributes: Opaque,
         /// What is in it.
@@ -26,7 +26,7 @@ pub enum Body {
 impl Body {
     /// A directory with nothing in it.
     #[must_use]
-    pub const fn directory(parent: Inode, attributes: Opaque) -> Self {
+    pub const fn directory(parent: InodeNumber, attributes: Opaque) -> Self {
         Self::Directory { parent, attributes, entries: BTreeMap::new() }
     }
 
@@ -218,7 +218,7 @@ impl Shard {
 
 /// All shards: the reference of what a store does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Shards(pub BTreeMap<Inode, Shard>);
+pub struct Shards(pub BTreeMap<InodeNumber, Shard>);
 
 impl Default for Shards {
     /// An empty root.
@@ -229,7 +229,7 @@ impl Default for Shards {
 
 impl Shards {
     /// Runs one script on one shard, at a time by the store's clock.
-    pub fn run(&mut self, at: Inode, script: &Script, now: u64) -> Answer {
+    pub fn run(&mut self, at: InodeNumber, script: &Script, now: u64) -> Answer {
         let Some(shard) = self.0.get_mut(&at) else {
             return match script {
                 Script::Make(body) => {

@@ -1,6 +1,6 @@
 //! The steps of a planned change, and of completing somebody else's: what to send next, after each answer.
 
-use super::{Answer, Inode, Intent, IntentId, Outcome, Plan, ROOT, Script, Slot};
+use super::{Answer, InodeNumber, Intent, IntentId, Outcome, Plan, ROOT, Script, Slot};
 
 /// How often an unlock without an answer is sent again.
 const REPEATS: u32 = 3;
@@ -24,7 +24,7 @@ pub enum Ended {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Send this to a shard.
-    Send(Inode, Script),
+    Send(InodeNumber, Script),
     /// Nothing more.
     End(Ended),
 }
@@ -35,7 +35,7 @@ enum Stage {
     Alone,
     Prepare(usize),
     /// Of the directories that move, by number: where the search upwards has come.
-    Walk(usize, Inode),
+    Walk(usize, InodeNumber),
     Decide,
     Settle,
     /// Locks of which shard, by number; how often without an answer.
@@ -71,7 +71,7 @@ impl Transaction {
     #[must_use]
     pub fn step(&self) -> Step {
         let id = self.intent.id;
-        let send = |shard: Inode, script: Script| Step::Send(shard, script);
+        let send = |shard: InodeNumber, script: Script| Step::Send(shard, script);
         match &self.stage {
             Stage::Make(at) => {
                 send(self.plan.made[*at].0, Script::Make(self.plan.made[*at].1.clone()))
@@ -156,12 +156,12 @@ impl Transaction {
     }
 
     /// What moves is locked by ourselves, and not asked.
-    fn walk(&self, at: usize, directory: Inode) -> Stage {
+    fn walk(&self, at: usize, directory: InodeNumber) -> Stage {
         let is_itself = directory == self.plan.moved[at].0;
         if is_itself { self.undo_all(Ended::Loop) } else { Stage::Walk(at, directory) }
     }
 
-    fn walked(&self, at: usize, directory: Inode, parent: Inode) -> Stage {
+    fn walked(&self, at: usize, directory: InodeNumber, parent: InodeNumber) -> Stage {
         if directory == ROOT { self.search(at + 1) } else { self.walk(at, parent) }
     }
 
@@ -218,7 +218,7 @@ impl Completion {
 
     /// What to send now; `None` at the end. Whether the intent is still in the way shows the next attempt.
     #[must_use]
-    pub fn step(&self) -> Option<(Inode, Script)> {
+    pub fn step(&self) -> Option<(InodeNumber, Script)> {
         let id = self.intent.id;
         match self.stage {
             CompletionStage::Settle => Some((self.intent.decider, Script::Settle(id))),

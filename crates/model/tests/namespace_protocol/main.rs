@@ -5,7 +5,7 @@
 mod world;
 
 use halocline_model::namespace::{
-    EntryName, Failure, Flags, Inode, Opaque, Operation, ROOT, Refusal,
+    EntryName, Failure, Flags, InodeNumber, Opaque, Operation, ROOT, Refusal,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use world::{A, B, Budget, Canary, D, E, FRESH, Step, World};
@@ -78,7 +78,7 @@ fn holds(operations: &[Operation]) {
     }
 }
 
-fn at(directory: Inode, name: &str) -> EntryName {
+fn at(directory: InodeNumber, name: &str) -> EntryName {
     EntryName { directory, name: name.into() }
 }
 
@@ -95,7 +95,7 @@ fn make_directory(at: EntryName) -> Operation {
 }
 
 fn link(from: EntryName, to: EntryName) -> Operation {
-    let shard = Inode(FRESH_LINKS * to.directory.0);
+    let shard = InodeNumber(FRESH_LINKS * to.directory.0);
     Operation::Link(from, to, shard)
 }
 

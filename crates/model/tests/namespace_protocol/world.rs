@@ -4,21 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_model::namespace::{
-    Answer, Attempt, Body, Change, Completion, Entry, EntryName, Failure, Flags, Inode, Links,
-    Name, Next, Opaque, Operation, Outcome, ROOT, Script, Shard, Shards, Slot,
+    Answer, Attempt, Body, Change, Completion, Entry, EntryName, Failure, Flags, InodeNumber,
+    Links, Name, Next, Opaque, Operation, Outcome, ROOT, Script, Shard, Shards, Slot,
 };
 use halocline_model::token::Session;
 
 /// `/a`, with a file `f`, the name `l` of a file with two, and an empty directory `d`.
-pub(crate) const A: Inode = Inode(2);
+pub(crate) const A: InodeNumber = InodeNumber(2);
 /// `/b`, with a file `g`, the other `l`, and an empty directory `e`.
-pub(crate) const B: Inode = Inode(3);
+pub(crate) const B: InodeNumber = InodeNumber(3);
 /// `/a/d`.
-pub(crate) const D: Inode = Inode(4);
+pub(crate) const D: InodeNumber = InodeNumber(4);
 /// `/b/e`.
-pub(crate) const E: Inode = Inode(5);
+pub(crate) const E: InodeNumber = InodeNumber(5);
 /// What nobody uses yet.
-pub(crate) const FRESH: Inode = Inode(20);
+pub(crate) const FRESH: InodeNumber = InodeNumber(20);
 
 /// The store's clock stands still.
 const NOW: u64 = 0;
@@ -76,26 +76,27 @@ struct Node {
     commits: u8,
 }
 
-type Names = BTreeMap<(Inode, Name), Inode>;
+type Names = BTreeMap<(InodeNumber, Name), InodeNumber>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     shards: Shards,
     nodes: Vec<Node>,
-    late: Vec<(usize, Inode, Script)>,
+    late: Vec<(usize, InodeNumber, Script)>,
     budget: Budget,
     pub(crate) wrong: Option<&'static str>,
 }
 
-fn directory(parent: Inode, entries: &[(&str, Entry)]) -> Shard {
+fn directory(parent: InodeNumber, entries: &[(&str, Entry)]) -> Shard {
     let entries = entries.iter().map(|(name, entry)| (Name::from(*name), entry.clone())).collect();
     Shard::new(Body::Directory { parent, attributes: Opaque::default(), entries })
 }
 
 impl World {
     pub(crate) fn new(operations: &[Operation], budget: Budget) -> Self {
-        let [file, other] = [10, 11].map(|inode| Entry::Single(Inode(inode), Opaque::default()));
-        let linked = Entry::Linked(Inode(12), Inode(13));
+        let [file, other] =
+            [10, 11].map(|inode| Entry::Single(InodeNumber(inode), Opaque::default()));
+        let linked = Entry::Linked(InodeNumber(12), InodeNumber(13));
         let links = Links { count: 2, attributes: Opaque::default() };
         let [of_root, of_a, of_b] = [
             [("a", Entry::Directory(A)), ("b", Entry::Directory(B))].to_vec(),
@@ -108,7 +109,7 @@ impl World {
             (B, directory(ROOT, &of_b)),
             (D, directory(A, &[])),
             (E, directory(B, &[])),
-            (Inode(13), Shard::new(Body::Links(links))),
+            (InodeNumber(13), Shard::new(Body::Links(links))),
         ]));
         let node = |(at, operation): (u64, &Operation)| Node {
             operation: operation.clone(),
@@ -196,7 +197,7 @@ impl World {
         next
     }
 
-    fn message(&self, at: usize) -> (Inode, Script) {
+    fn message(&self, at: usize) -> (InodeNumber, Script) {
         match self.nodes[at].attempt.next() {
             Next::Send(shard, script) => (shard, script),
             Next::End(_) => unreachable!("a node that is done takes no step"),
@@ -204,7 +205,13 @@ impl World {
     }
 
     /// Runs a node's script, and compares what it does to the names with a plain tree.
-    fn run(&mut self, at: usize, shard: Inode, script: &Script, canary: Option<Canary>) -> Answer {
+    fn run(
+        &mut self,
+        at: usize,
+        shard: InodeNumber,
+        script: &Script,
+        canary: Option<Canary>,
+    ) -> Answer {
         let before = self.names();
         let answer = broken(&mut self.shards, shard, script, canary, Session(at as u64));
         let commits =
@@ -302,12 +309,12 @@ impl World {
                 }
             }
         }
-        let counted = |((_, shard), names): (&(Inode, Inode), &u32)| {
+        let counted = |((_, shard), names): (&(InodeNumber, InodeNumber), &u32)| {
             let found = resolved.0.get(shard).map(|shard| &shard.body);
             matches!(found, Some(Body::Links(links)) if links.count == *names)
         };
         let files: Vec<_> = linked.keys().map(|(inode, _)| *inode).collect();
-        let one = |(inode, names): (&Inode, &u32)| *names == 1 && !files.contains(inode);
+        let one = |(inode, names): (&InodeNumber, &u32)| *names == 1 && !files.contains(inode);
         let has_one_shard = files.windows(2).all(|pair| pair[0] != pair[1]);
         has_one_shard && single.iter().all(one) && linked.iter().all(counted)
     }
@@ -359,7 +366,7 @@ fn names_of(shards: &Shards) -> Names {
 /// Runs a script of a session as the store would that `canary` stands for.
 fn broken(
     shards: &mut Shards,
-    at: Inode,
+    at: InodeNumber,
     script: &Script,
     canary: Option<Canary>,
     from: Session,

@@ -302,6 +302,7 @@ impl Simulated {
 
     fn set(&self, waits: &mut Waits, to_ns: u64) {
         self.elapsed_ns.fetch_max(to_ns, Ordering::AcqRel);
+        debug_assert!(waits.woken.is_subset(&waits.working), "who was woken works");
         while let Some(entry) = waits.all.first_entry()
             && entry.key().0 <= to_ns
         {

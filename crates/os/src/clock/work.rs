@@ -75,7 +75,9 @@ impl Team {
 
     /// A thread has finished its `work`.
     pub fn leave(&self, work: Work) {
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let left = self.left.fetch_sub(1, Ordering::AcqRel);
+        assert!(left > 0, "more threads leave a team than it has");
+        if left == 1 {
             *self.after.lock() = Some(self.clock.work());
         }
         drop(work);

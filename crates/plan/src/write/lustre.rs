@@ -1,22 +1,35 @@
 //! Composite layouts of Lustre. Unequal stripes are several objects on one target, as near to the plan as they get.
 
-use super::quoted;
+use super::{STRIPE_MAX, check_stripe, word};
 use crate::layout::Part;
 
 /// The unit of Lustre's stripe sizes and component ends, in bytes.
 const LUSTRE_UNIT: u64 = 64 << 10;
 /// Limit of the objects of one component: what fits in the attributes of a file on every version.
 const LUSTRE_OBJECTS: u64 = 160;
-pub(super) fn commands(path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
+/// Limit of the objects of one component that any version has (`LOV_MAX_STRIPE_COUNT`).
+const LUSTRE_OBJECTS_MAX: usize = 2000;
+
+pub(super) fn commands(path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
     let mut command = "lfs setstripe".to_owned();
     let (mut lines, mut written) = (Vec::new(), 0);
     for (index, part) in parts.iter().enumerate() {
         let (stripe, objects, error) = overstriped(&part.widths);
+        check_stripe(stripe)?;
+        if objects.len() > LUSTRE_OBJECTS_MAX {
+            let objects = objects.len();
+            return Err(format!(
+                "part {index} needs {objects} objects; Lustre has at most {LUSTRE_OBJECTS_MAX}"
+            ));
+        }
         if error > 0.0 {
             let percent = error * 100.0;
             lines.push(format!(
                 "# part {index}: shares of servers differ from the plan by up to {percent:.1} %"
             ));
+        }
+        if let Some(line) = other_stripes(index, &part.widths, stripe, &objects) {
+            lines.push(line);
         }
         if parts.len() > 1 {
             let end = match part.end {
@@ -41,8 +54,31 @@ pub(super) fn commands(path: &str, parts: &[Part]) -> Result<Vec<String>, String
         let (number, list) = (list.len(), list.join(","));
         command = format!("{command} -S {stripe} {count} {number} -o {list}");
     }
-    lines.push(format!("{command} {}", quoted(path)));
+    lines.push(format!("{command} {}", word(path)?));
     Ok(lines)
+}
+
+/// Says by how much stripes are longer or shorter than planned, which shares of a round do not tell.
+fn other_stripes(index: usize, widths: &[u64], stripe: u64, objects: &[usize]) -> Option<String> {
+    let made = |server: usize| {
+        objects
+            .iter()
+            .filter(|object| **object == server)
+            .map(|_| stripe)
+            .fold(0, u64::saturating_add)
+    };
+    let planned: Vec<u64> = widths.iter().copied().filter(|width| *width > 0).collect();
+    let used = widths.iter().enumerate().filter(|(_, width)| **width > 0);
+    let made: Vec<u64> = used.map(|(server, _)| made(server)).collect();
+    if made == planned {
+        return None;
+    }
+    let told = |all: &[u64]| match all {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => first.to_string(),
+        all => all.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
+    };
+    let (made, planned) = (told(&made), told(&planned));
+    Some(format!("# part {index}: stripes of {made} bytes instead of {planned}"))
 }
 
 /// A stripe size, the server of each object of a round, and the largest difference between a server's share of the
@@ -58,7 +94,7 @@ fn overstriped(widths: &[u64]) -> (u64, Vec<usize>, f64) {
             width => ((width + stripe / 2) / stripe).max(1),
         };
         let counts: Vec<u64> = widths.iter().map(count).collect();
-        let fits = counts.iter().sum::<u64>() <= LUSTRE_OBJECTS;
+        let fits = counts.iter().sum::<u64>() <= LUSTRE_OBJECTS && stripe <= STRIPE_MAX;
         let error = share_error(widths, &counts);
         if fits && best.as_ref().is_none_or(|(least, ..)| error < *least - 1e-12) {
             best = Some((error, stripe, counts));

@@ -1,6 +1,6 @@
 //! `CephFS` and `BeeGFS`, which choose the servers of a file themselves, within a pool.
 
-use super::{directory_of, only, quoted};
+use super::{check_stripe, directory_of, only, word};
 use crate::layout::Part;
 use crate::plan_file::Plan;
 
@@ -53,17 +53,18 @@ impl<'p> Pooled<'p> {
             let stripe = found.stripe;
             return Err(format!("its stripe of {stripe} bytes is not a multiple of {POOLED_UNIT}"));
         }
+        check_stripe(found.stripe)?;
         Ok(found)
     }
 }
 
-pub(super) fn cephfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
+pub(super) fn cephfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
     let Pooled { pool, stripe, servers } = Pooled::of("CephFS", plan, parts)?;
     if !pool.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
         return Err(format!("{pool:?} cannot be the name of a pool of CephFS"));
     }
     let object = CEPH_OBJECT.max(stripe).next_multiple_of(stripe);
-    let path = quoted(path);
+    let path = word(path)?;
     let set = |field: &str, value: &str| {
         format!("setfattr -n ceph.file.layout.{field} -v {value} {path}")
     };
@@ -78,7 +79,7 @@ pub(super) fn cephfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<Stri
     ])
 }
 
-pub(super) fn beegfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
+pub(super) fn beegfs(plan: &Plan, path: &[u8], parts: &[Part]) -> Result<Vec<String>, String> {
     let Pooled { pool, stripe, servers } = Pooled::of("BeeGFS", plan, parts)?;
     if pool.parse::<u16>().is_err() {
         return Err(format!("{pool:?} is not the number of a storage pool of BeeGFS"));
@@ -88,12 +89,12 @@ pub(super) fn beegfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<Stri
             "its stripe of {stripe} bytes is not a power of two, as chunks of BeeGFS are"
         ));
     }
-    let directory = directory_of(path);
+    let directory = word(directory_of(path))?;
     Ok(vec![
         "# the targets are chosen by BeeGFS, in the pool".into(),
         format!(
             "beegfs-ctl --setpattern --storagepoolid={pool} --numtargets={servers} --chunksize={stripe} {directory}"
         ),
-        format!("touch {}", quoted(path)),
+        format!("touch {}", word(path)?),
     ])
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
-use halocline_model::namespace::{Inode, ROOT};
+use halocline_model::namespace::{InodeNumber, ROOT};
 
 use super::*;
 use crate::repair::tests::{Death, World};
@@ -23,7 +23,7 @@ fn old() -> World {
     fs::write(ssd.join("hot"), "hot").unwrap();
     fs::hard_link(ssd.join("hot"), ssd.join("new/hot too")).unwrap();
     fs::write(below("cold"), "cold").unwrap();
-    marks::set_number(&File::open(below("cold")).unwrap(), marks::INODE, 3).unwrap();
+    own_xattrs::set_number(&File::open(below("cold")).unwrap(), own_xattrs::INODE, 3).unwrap();
     symlink(below("cold"), ssd.join("cold")).unwrap();
     // A directory above it was renamed.
     fs::write(below("was/deep/moved"), "moved").unwrap();
@@ -68,7 +68,7 @@ fn check(world: &World) {
     assert_eq!(lookup("new").attributes.mode, 0o751);
     let target = lookup("users too").attributes.target;
     assert!(target.ends_with(b"hdd/cold"), "{target:?}");
-    assert!(node.names.parent(Inode(lookup("new").inode.0)).unwrap() == ROOT);
+    assert!(node.names.parent(InodeNumber(lookup("new").inode.0)).unwrap() == ROOT);
 }
 
 #[test]

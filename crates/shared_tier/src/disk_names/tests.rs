@@ -56,7 +56,7 @@ fn a_directory_that_was_removed_before_the_disk_had_its_name_is_gone_from_it() {
     assert!(world.tree().is_empty(), "{:?}", world.tree());
 }
 
-fn link(node: &Tier, name: &str, target: &str) -> (Number, Attributes) {
+fn link(node: &Tier, name: &str, target: &str) -> (InodeNumber, Attributes) {
     let mut attributes = Attributes::new(Kind::Symlink, 0o777, 0);
     attributes.target = target.as_bytes().to_vec();
     (attributes.uid, attributes.gid) =

@@ -12,7 +12,7 @@ use crate::repair::tests::{Node, World};
 fn a_close_that_is_tried_again_notes_the_size_of_then() {
     let world = World::new();
     let (one, two) = (world.node("n1"), world.node_until("n2", 2, i64::MAX));
-    let number = Number(one.create(1, "f", "short").unwrap());
+    let number = InodeNumber(one.create(1, "f", "short").unwrap());
     let at = Node::entry(1, "f");
     let open = |node: &Node, own: Session| {
         let open = |attributes: &mut Attributes| {

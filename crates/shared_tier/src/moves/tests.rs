@@ -16,11 +16,12 @@ const TEXT: &str = "all of these bytes";
 
 fn go(node: &Node, session: u64, at: &EntryName, tier: u8) -> Result<Moved> {
     let (names, places) = (&*node.names, &node.places);
-    let mover = Mover { names, places, directories: &node.directories, session: Session(session) };
+    let migrator =
+        Migrator { names, places, directories: &node.directories, session: Session(session) };
     let Ok(found) = node.names.lookup(at) else { return Ok(Moved::Gone) };
     // Only session 2 is over.
     let is_over = |session: Session| session == Session(2);
-    mover.move_file(at, found.inode, tier, &is_over, &mut |_| ControlFlow::Continue(()))
+    migrator.move_file(at, found.inode, tier, &is_over, &mut |_| ControlFlow::Continue(()))
 }
 
 /// A file of `n1` in a directory.
@@ -148,11 +149,11 @@ fn the_copy_that_a_check_leaves_is_a_file_from_then_on() {
     }
 }
 
-/// Whoever opens a file while it is moved gets the copy that stays, at whichever step he comes; also if the mover dies then, and the store
+/// Whoever opens a file while it is moved gets the copy that stays, at whichever step he comes; also if the migrator dies then, and the store
 /// forgets everything.
 #[test]
 fn what_is_written_while_a_file_is_moved_is_kept() {
-    // How many steps the mover still does once the writer has come; `None`: all.
+    // How many steps the migrator still does once the writer has come; `None`: all.
     let cases = [None, Some(0), Some(1)].map(|dies| [(dies, false), (dies, true)]);
     for (dies, repairs_first) in cases.into_iter().flatten() {
         for step in 0..40 {

@@ -25,7 +25,7 @@ struct Forgetful {
 }
 
 impl NameStore for Forgetful {
-    fn run(&self, shard: Number, script: &Script) -> names::Result<Answer> {
+    fn run(&self, shard: InodeNumber, script: &Script) -> names::Result<Answer> {
         if self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
             self.names.restart(Shards(BTreeMap::new()));
         }
@@ -44,15 +44,15 @@ impl NameStore for Forgetful {
         self.names.reserve(count)
     }
 
-    fn shards(&self) -> names::Result<Vec<Number>> {
+    fn shards(&self) -> names::Result<Vec<InodeNumber>> {
         self.names.shards()
     }
 
-    fn inspect(&self, shard: Number) -> names::Result<Option<Inspected>> {
+    fn inspect(&self, shard: InodeNumber) -> names::Result<Option<Inspected>> {
         self.names.inspect(shard)
     }
 
-    fn remove(&self, shard: Number) -> names::Result<()> {
+    fn remove(&self, shard: InodeNumber) -> names::Result<()> {
         self.names.remove(shard)
     }
 

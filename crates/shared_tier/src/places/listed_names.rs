@@ -7,7 +7,7 @@ use halocline_model::namespace::Name;
 use halocline_os::error::Result;
 
 use super::tree::Tree;
-use super::{Place, Places, marks};
+use super::{Place, Places, own_xattrs};
 
 /// Names that a file gets and loses, each in the directory with a number.
 type Changes<'a> = (&'a [(u64, Name)], &'a [(u64, Name)]);
@@ -32,7 +32,7 @@ impl ListedNames<'_> {
                 _ => false,
             };
             tree.step("listing a file's names", || {
-                marks::set_names(&fd, if is_plain { &[] } else { names })
+                own_xattrs::set_names(&fd, if is_plain { &[] } else { names })
             })
         })
     }
@@ -58,10 +58,10 @@ impl ListedNames<'_> {
     ) -> Result<()> {
         self.0.find(place, inode, |tree, fd, path| {
             if !add.is_empty() {
-                marks::clear_other_renaming(&fd, add)?;
+                own_xattrs::clear_other_renaming(&fd, add)?;
             }
             let mut add = add.to_vec();
-            if marks::names(&fd).is_empty() {
+            if own_xattrs::names(&fd).is_empty() {
                 let of_place = listed_names(tree, &fd, &path)?;
                 if add.iter().all(|name| of_place.contains(name)) {
                     return Ok(());
@@ -83,13 +83,15 @@ impl ListedNames<'_> {
 
 fn change(tree: &Tree, fd: &OwnedFd, (add, remove): Changes<'_>) -> Result<()> {
     tree.step("listing a file's names", || {
-        add.iter().try_for_each(|(directory, name)| marks::add_name(fd, *directory, name))?;
-        remove.iter().try_for_each(|(directory, name)| marks::remove_name(fd, *directory, name))
+        add.iter().try_for_each(|(directory, name)| own_xattrs::add_name(fd, *directory, name))?;
+        remove
+            .iter()
+            .try_for_each(|(directory, name)| own_xattrs::remove_name(fd, *directory, name))
     })
 }
 
 fn listed_names(tree: &Tree, fd: &OwnedFd, path: &RelativePath) -> Result<Vec<(u64, Name)>> {
-    let listed = marks::names(fd);
+    let listed = own_xattrs::names(fd);
     if !listed.is_empty() {
         return Ok(listed);
     }

@@ -1,8 +1,8 @@
 //! Copies of a file from one disk to another, so that a scan knows at each moment which copy is right.
 //!
-//! The old copy gets a mark with the number of the move before the new one has a name, and the new one is named with that number. Whoever
-//! writes either takes its mark away first. So of two copies the one without a mark is right, and two with the same
-//! number are the same. The new one loses its mark, durably, before the old one is removed: one with a mark that is alone is of a
+//! The old copy gets an attribute with the number of the move before the new one has a name, and the new one is named with that number. Whoever
+//! writes either takes that attribute away first. So of two copies the one without such an attribute is right, and two with the same
+//! number are the same. The new one loses its attribute, durably, before the old one is removed: one with such an attribute that is alone is of a
 //! file that was removed since, or is to be. It says where the old one is, for whoever removes the file before that is gone.
 
 use std::fs::File;
@@ -20,7 +20,7 @@ use rustix::fs::{CWD, Mode, OFlags, SeekFrom, copy_file_range, fsync, openat, se
 use rustix::io::Errno;
 
 use super::tree::{Tree, fresh, proc_path};
-use super::{DirectoryStep, Place, Places, marks};
+use super::{DirectoryStep, Place, Places, own_xattrs};
 
 /// Bytes that are copied between two looks whether to go on.
 const PIECE: u64 = 8 << 20;
@@ -57,13 +57,13 @@ impl Source {
 }
 
 impl Places {
-    /// Begins a move of a file, with a number that no other move has: its copy is marked, durably.
+    /// Begins a move of a file, with a number that no other move has: its copy gets the attribute of a move, durably.
     pub(crate) fn begin_move(&self, place: &Place, inode: u64, number: u64) -> Result<Source> {
         self.find(place, inode, |tree, fd, _| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             let file = File::from(openat(CWD, proc_path(&fd), flags, Mode::empty())?);
             tree.step("marking a file that is moved", || {
-                marks::set_number(&fd, marks::LEAVING, number)
+                own_xattrs::set_number(&fd, own_xattrs::LEAVING, number)
             })?;
             // With what programs wrote: the copy is made of what is durable.
             tree.step("syncing a file that is moved", || fsync(&file))?;
@@ -75,7 +75,9 @@ impl Places {
     /// The move was not made: the old copy is the only one.
     pub(crate) fn cancel_move(&self, place: &Place, inode: u64) -> Result<()> {
         self.find(place, inode, |tree, fd, _| {
-            tree.step("taking the mark of a move away", || marks::clear(&fd, marks::LEAVING))
+            tree.step("taking the attribute of a move away", || {
+                own_xattrs::clear(&fd, own_xattrs::LEAVING)
+            })
         })
     }
 
@@ -99,9 +101,9 @@ impl Places {
             contents(tree, source, &to, goes_on)?;
             attributes(tree, source, &to)?;
             tree.step("marking a copy", || {
-                marks::set_number(&to, marks::INODE, inode)?;
-                marks::set_number(&to, marks::ARRIVING, source.number)?;
-                marks::set_from(&to, &source.place)
+                own_xattrs::set_number(&to, own_xattrs::INODE, inode)?;
+                own_xattrs::set_number(&to, own_xattrs::ARRIVING, source.number)?;
+                own_xattrs::set_from(&to, &source.place)
             })?;
             mode_and_times(tree, source, &to)?;
             tree.step("syncing a copy", || fsync(&to))?;
@@ -122,11 +124,13 @@ impl Places {
         Ok(Arrived { file: to, place })
     }
 
-    /// The store has the new place: the mark of the new copy goes, and then the old one.
+    /// The store has the new place: the attribute of the new copy goes, and then the old one.
     pub(crate) fn end_move(&self, from: &Place, to: &Arrived, inode: u64) -> Result<()> {
         // All trees have the same steps.
         let tree = &self.shared.tree;
-        tree.step("taking the mark of a move away", || marks::clear(&to.file, marks::ARRIVING))?;
+        tree.step("taking the attribute of a move away", || {
+            own_xattrs::clear(&to.file, own_xattrs::ARRIVING)
+        })?;
         tree.step("syncing a copy", || fsync(&to.file))?;
         let removed = self.find(from, inode, |tree, _, path| {
             tree.unlink(&path, rustix::fs::AtFlags::empty())?;
@@ -136,19 +140,19 @@ impl Places {
             Err(error) if error.errno() == libc::ENOENT => {}
             other => other?,
         }
-        tree.step("taking the mark of a move away", || marks::clear_from(&to.file))
+        tree.step("taking the attribute of a move away", || own_xattrs::clear_from(&to.file))
     }
 
     /// Notes on a file, before the disks follow, that a rename of two files has given it another name: names that are built again then are
-    /// those of before or after it. Answered is the file, for [`marks::clear_renaming`].
+    /// those of before or after it. Answered is the file, for [`own_xattrs::clear_renaming`].
     pub(crate) fn note_renaming(
         &self,
         place: &Place,
         inode: u64,
-        renaming: &marks::TwoNames,
+        renaming: &own_xattrs::TwoNames,
     ) -> Result<OwnedFd> {
         self.find(place, inode, |tree, fd, _| {
-            tree.step("noting a rename of two files", || marks::set_renaming(&fd, renaming))?;
+            tree.step("noting a rename of two files", || own_xattrs::set_renaming(&fd, renaming))?;
             Ok(fd)
         })
     }
@@ -160,7 +164,7 @@ impl Places {
     /// As [`Places::remove`].
     pub(crate) fn remove_all(&self, place: &Place, inode: u64) -> Result<()> {
         let left = match self.find(place, inode, |_, fd, _| {
-            Ok(marks::from(&fd).zip(Some(stat_descriptor(&fd)?.raw.st_uid)))
+            Ok(own_xattrs::from(&fd).zip(Some(stat_descriptor(&fd)?.raw.st_uid)))
         }) {
             Err(error) if error.errno() == libc::ENOENT => return Ok(()),
             left => left?,
@@ -168,7 +172,7 @@ impl Places {
         if let Some((left, owner)) = left.filter(|(left, _)| left != place) {
             let removed = self.find(&left, inode, |tree, fd, path| {
                 // Its owner may have written there what he wants.
-                let is_left = marks::number(&fd, marks::LEAVING).is_some()
+                let is_left = own_xattrs::number(&fd, own_xattrs::LEAVING).is_some()
                     && stat_descriptor(&fd)?.raw.st_uid == owner;
                 if is_left { tree.unlink(&path, rustix::fs::AtFlags::empty()) } else { Ok(()) }
             });
@@ -241,7 +245,7 @@ fn through_buffer(tree: &Tree, from: &File, to: &File, at: u64, buffer: &mut [u8
     })
 }
 
-/// Owner and extended attributes, with the list of names; not the marks.
+/// Owner and extended attributes, with the list of names; not those of a move.
 fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
     let raw = &source.stat.raw;
     let now = stat_descriptor(to)?.raw;
@@ -255,7 +259,7 @@ fn attributes(tree: &Tree, source: &Source, to: &File) -> Result<()> {
         let names = xattr::list_on(&source.file)?;
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let name = std::ffi::OsStr::from_bytes(name);
-            if xattr::hidden_xattr(name) && !marks::is_name(name) {
+            if xattr::hidden_xattr(name) && !own_xattrs::is_name(name) {
                 continue;
             }
             match xattr::get_on(&source.file, name) {

@@ -28,7 +28,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 
 use super::tree::{FoundDirectory, Owner, Tree, below, candidates};
-use super::{Directories, DirectoryStep, marks};
+use super::{Directories, DirectoryStep, own_xattrs};
 use crate::entry_names::os;
 use notes::{Noted, Notes};
 
@@ -433,8 +433,10 @@ impl SharedDisk {
         let mut are_there = false;
         for name in beneath::names(dir)? {
             let Some(below) = RelativePath::below(Some(path), name.as_bytes()) else { continue };
-            let number =
-                self.tree.look(Some(&below)).map(|fd| marks::number(&fd, marks::DIRECTORY));
+            let number = self
+                .tree
+                .look(Some(&below))
+                .map(|fd| own_xattrs::number(&fd, own_xattrs::DIRECTORY));
             if let Ok(Some(number)) = number {
                 self.settle(number)?;
                 are_there = true;
@@ -446,7 +448,9 @@ impl SharedDisk {
     /// A directory's descriptor and the number that it has on the disk.
     pub(crate) fn descriptor(&self, number: u64) -> Result<OwnedFd> {
         let (fd, _) = self.find(number, None)?;
-        debug_assert!(number == ROOT.0 || marks::number(&fd, marks::DIRECTORY) == Some(number));
+        debug_assert!(
+            number == ROOT.0 || own_xattrs::number(&fd, own_xattrs::DIRECTORY) == Some(number)
+        );
         Ok(fd)
     }
 }

@@ -143,14 +143,14 @@ fn a_renamed_file_has_both_places_until_the_first_is_removed() {
     let new = two.link(&place, 7, &to, &name("g")).unwrap();
     assert_eq!((new.node.as_deref(), new.path.as_bytes()), (Some("n1"), &b"b/g~7"[..]));
     let fd = one.open_file(&new, 7, OFlags::RDONLY).unwrap();
-    assert_eq!(marks::names(&fd), [(6, name("g"))], "before anybody lists it");
+    assert_eq!(own_xattrs::names(&fd), [(6, name("g"))], "before anybody lists it");
     two.listed_names().change(&new, 7, (&[(6, name("g"))], &[(5, name("f"))])).unwrap();
     two.remove(&place, 7).unwrap();
     assert_eq!(read(&one, &new, 7).unwrap(), "f 7");
-    assert_eq!(marks::names(&fd), [(6, name("g"))], "the name of its place is not its own");
+    assert_eq!(own_xattrs::names(&fd), [(6, name("g"))], "the name of its place is not its own");
     let again = one.link(&new, 7, &from, &name("f")).unwrap();
     one.listed_names().set(&again, 7, &[(5, name("f"))]).unwrap();
-    assert_eq!(marks::names(&fd), [], "its place says it");
+    assert_eq!(own_xattrs::names(&fd), [], "its place says it");
 }
 
 #[test]
@@ -220,7 +220,8 @@ fn no_link_is_followed_and_nothing_but_a_file_is_opened() {
     let one = disks.node("n1");
     fs::create_dir(disks.at("outside")).unwrap();
     fs::write(disks.at("outside/f"), "secret").unwrap();
-    marks::set_number(&File::open(disks.at("outside/f")).unwrap(), marks::INODE, 7).unwrap();
+    own_xattrs::set_number(&File::open(disks.at("outside/f")).unwrap(), own_xattrs::INODE, 7)
+        .unwrap();
     symlink(disks.at("outside"), disks.at("n1/ssd/d")).unwrap();
     symlink(disks.at("outside/f"), disks.at("n1/ssd/f")).unwrap();
     mkfifoat(CWD, disks.at("n1/ssd/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
@@ -290,15 +291,15 @@ fn who_writes_takes_the_marks_of_a_move_away_and_programs_set_none() {
     let place = make(&one, &[], "f", 7);
     let file = File::open(disks.at("n1/ssd/f")).unwrap();
     for flags in [OFlags::RDWR, OFlags::WRONLY, OFlags::TRUNC] {
-        marks::set_number(&file, marks::LEAVING, 4).unwrap();
-        marks::set_number(&file, marks::ARRIVING, 4).unwrap();
+        own_xattrs::set_number(&file, own_xattrs::LEAVING, 4).unwrap();
+        own_xattrs::set_number(&file, own_xattrs::ARRIVING, 4).unwrap();
         one.open_file(&place, 7, OFlags::RDONLY).unwrap();
-        assert_eq!(marks::number(&file, marks::LEAVING), Some(4));
+        assert_eq!(own_xattrs::number(&file, own_xattrs::LEAVING), Some(4));
         one.open_file(&place, 7, flags).unwrap();
-        assert_eq!(marks::number(&file, marks::LEAVING), None);
-        assert_eq!(marks::number(&file, marks::ARRIVING), None);
+        assert_eq!(own_xattrs::number(&file, own_xattrs::LEAVING), None);
+        assert_eq!(own_xattrs::number(&file, own_xattrs::ARRIVING), None);
     }
-    let set = one.set_xattr(&place, 7, OsStr::new(marks::INODE), b"8", 0);
+    let set = one.set_xattr(&place, 7, OsStr::new(own_xattrs::INODE), b"8", 0);
     assert_eq!(set.unwrap_err().errno(), libc::EPERM);
     one.set_xattr(&place, 7, OsStr::new("user.a"), b"8", 0).unwrap();
     one.remove_xattr(&place, 7, OsStr::new("user.a")).unwrap();

@@ -24,7 +24,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, mkdirat, openat, statat, un
 use rustix::io::Errno;
 
 use super::DirectoryStep;
-use super::marks;
+use super::own_xattrs;
 use super::steps::Steps;
 use crate::entry_names::os;
 
@@ -106,7 +106,7 @@ impl Tree {
             Err(Errno::NOSPC | Errno::DQUOT) => return Ok(()),
             made => made.map_err(at)?,
         };
-        let set = marks::set_number(&file, marks::INODE, 2);
+        let set = own_xattrs::set_number(&file, own_xattrs::INODE, 2);
         let _gone = unlinkat(&self.tmp, &name, AtFlags::empty());
         match set {
             Err(error) if error.is_full() => Ok(()),
@@ -161,7 +161,10 @@ impl Tree {
     ) -> Result<Option<OwnedFd>> {
         let below = path.map_or(Path::new(""), RelativePath::as_path);
         match beneath::open(&self.root, below, DIRECTORY, Mode::empty()) {
-            Ok(fd) if path.is_none() || marks::number(&fd, marks::DIRECTORY) == Some(number) => {
+            Ok(fd)
+                if path.is_none()
+                    || own_xattrs::number(&fd, own_xattrs::DIRECTORY) == Some(number) =>
+            {
                 Ok((path.is_none() == (number == ROOT.0)).then_some(fd))
             }
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
@@ -260,7 +263,7 @@ impl Tree {
             let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = openat(&self.tmp, &fresh, flags, Mode::empty())?;
             self.step("numbering a directory", || {
-                marks::set_number(&fd, marks::DIRECTORY, step.number)?;
+                own_xattrs::set_number(&fd, own_xattrs::DIRECTORY, step.number)?;
                 own(&fd, owner)
             })?;
             for name in candidates(&step.name, step.number) {
@@ -293,7 +296,7 @@ impl Tree {
         let fd = self.temporary(&fresh)?;
         let make = || {
             self.step("numbering a file", || {
-                marks::set_number(&fd, marks::INODE, inode)?;
+                own_xattrs::set_number(&fd, own_xattrs::INODE, inode)?;
                 own(&fd, owner)
             })?;
             self.settle(&fd, &fresh, above, (directory, name), inode)
@@ -338,7 +341,8 @@ impl Tree {
         }
         let path = below(above.1.as_ref(), &numbered)?;
         self.step("listing a file's name", || {
-            if marks::names(fd).is_empty() { marks::add_name(fd, directory, name) } else { Ok(()) }
+            let are_listed = !own_xattrs::names(fd).is_empty();
+            if are_listed { Ok(()) } else { own_xattrs::add_name(fd, directory, name) }
         })?;
         self.step(step, || put(&numbered)).map(|()| path)
     }
@@ -388,7 +392,7 @@ impl Tree {
         // By the descriptor: a name could lead to another file by now.
         let link =
             |name: &Name| linkat(CWD, proc_path(fd), &above.0, os(name), AtFlags::SYMLINK_FOLLOW);
-        marks::clear_other_renaming(fd, &[(directory, name.clone())])?;
+        own_xattrs::clear_other_renaming(fd, &[(directory, name.clone())])?;
         self.place_beside(fd, above, (directory, name), inode, ("linking a file", &link))
     }
 
@@ -406,7 +410,7 @@ impl Tree {
         let Some(parent) = RelativePath::new(parent.as_os_str().as_bytes()) else {
             return Ok(Some(ROOT.0));
         };
-        Ok(marks::number(&self.look(Some(&parent))?, marks::DIRECTORY))
+        Ok(own_xattrs::number(&self.look(Some(&parent))?, own_xattrs::DIRECTORY))
     }
 
     /// The directory that a path is in.

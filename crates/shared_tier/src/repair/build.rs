@@ -6,7 +6,7 @@ use halocline_cluster::names::attributes::Attributes;
 use halocline_cluster::names::coding::encode_attributes;
 use halocline_cluster::names::{NameStore, NamesError, Result};
 use halocline_model::namespace::{
-    Answer, Body, Change, Entry, Inode, Links, Name, Opaque, ROOT, Script,
+    Answer, Body, Change, Entry, InodeNumber, Links, Name, Opaque, ROOT, Script,
 };
 
 use super::found::Numbers;
@@ -32,7 +32,7 @@ impl<'a> Build<'a> {
     }
 
     fn make(&self, shard: u64, body: Body) -> Result<()> {
-        match self.store.run(Inode(shard), &Script::Make(body))? {
+        match self.store.run(InodeNumber(shard), &Script::Make(body))? {
             Answer::Done => Ok(()),
             answer => Err(NamesError::Unsound(format!("shard {shard}: {answer:?}"))),
         }
@@ -49,8 +49,8 @@ impl<'a> Build<'a> {
         (parent, name): (u64, Name),
         attributes: &Attributes,
     ) -> Result<()> {
-        self.make(number, Body::directory(Inode(parent), opaque(attributes)?))?;
-        self.name(parent, name, Entry::Directory(Inode(number)))
+        self.make(number, Body::directory(InodeNumber(parent), opaque(attributes)?))?;
+        self.name(parent, name, Entry::Directory(InodeNumber(number)))
     }
 
     /// A file or something else that is no directory, with all its names.
@@ -63,13 +63,17 @@ impl<'a> Build<'a> {
     ) -> Result<()> {
         let attributes = opaque(attributes)?;
         if let [(directory, name)] = names {
-            return self.name(*directory, name.clone(), Entry::Single(Inode(number), attributes));
+            return self.name(
+                *directory,
+                name.clone(),
+                Entry::Single(InodeNumber(number), attributes),
+            );
         }
         let fresh = numbers.fresh().map_err(|error| NamesError::NoAnswer(error.to_string()))?;
         let count = u32::try_from(names.len()).unwrap_or(u32::MAX);
         self.make(fresh, Body::Links(Links { count, attributes }))?;
         for (directory, name) in names {
-            let entry = Entry::Linked(Inode(number), Inode(fresh));
+            let entry = Entry::Linked(InodeNumber(number), InodeNumber(fresh));
             self.name(*directory, name.clone(), entry)?;
         }
         Ok(())
@@ -86,7 +90,7 @@ impl<'a> Build<'a> {
     }
 
     fn send(&self, directory: u64, changes: Vec<Change>) -> Result<()> {
-        match self.store.run(Inode(directory), &Script::Alone(changes))? {
+        match self.store.run(InodeNumber(directory), &Script::Alone(changes))? {
             Answer::Done => Ok(()),
             answer => Err(NamesError::Unsound(format!("directory {directory}: {answer:?}"))),
         }

@@ -347,17 +347,17 @@ impl<'a> Builder<'a> {
             return Ok(());
         }
         let chosen = {
-            let marks = |paths: &Vec<At>| {
+            let moves_of = |paths: &Vec<At>| {
                 let item = self.item(paths[0]);
                 (item.leaving, item.arriving)
             };
             let by = |is: &dyn Fn((Option<u64>, Option<u64>)) -> bool| {
-                copies.iter().position(|copy| is(marks(copy)))
+                copies.iter().position(|copy| is(moves_of(copy)))
             };
-            let newest = copies.iter().filter_map(|copy| marks(copy).1).max();
+            let newest = copies.iter().filter_map(|copy| moves_of(copy).1).max();
             let stored = copies.iter().position(|paths| self.is_stored_file(number, paths));
             stored
-                .or_else(|| by(&|marks| marks == (None, None)))
+                .or_else(|| by(&|moves| moves == (None, None)))
                 .or_else(|| by(&|(leaving, _)| leaving.is_some()))
                 .or_else(|| by(&|(_, arriving)| arriving == newest))
                 .unwrap_or_default()
@@ -387,7 +387,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Whether something is the copy of a file whose move was not made, and which is not where it was: it was removed. A copy loses its
-    /// mark before that.
+    /// attribute before that.
     fn has_never_arrived(&self, number: u64, paths: &[At]) -> bool {
         let item = self.item(paths[0]);
         let is_read = |from: &Location| self.disks.iter().any(|disk| disk.node == from.node);

@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
 use crate::entry_names::REGISTRY;
-use crate::places::marks::{self, TwoNames};
+use crate::places::own_xattrs::{self, TwoNames};
 use crate::places::tree::Tree;
 use crate::stat_conversion::{joined, kind};
 
@@ -116,16 +116,16 @@ fn item(tree: &Tree, path: &RelativePath, above: Option<usize>) -> Result<Option
         fd => fd?,
     };
     let is_link = stat_descriptor(&fd)?.kind() == libc::S_IFLNK;
-    let claims = |what| if is_link { None } else { marks::number(&fd, what) };
+    let claims = |what| if is_link { None } else { own_xattrs::number(&fd, what) };
     let what = match stat_descriptor(&fd)?.kind() {
-        libc::S_IFDIR => marks::DIRECTORY,
-        _ => marks::INODE,
+        libc::S_IFDIR => own_xattrs::DIRECTORY,
+        _ => own_xattrs::INODE,
     };
     let number = claims(what).filter(|number| *number > 1);
-    let names = if is_link { Vec::new() } else { marks::names(&fd) };
-    let (leaving, arriving) = (claims(marks::LEAVING), claims(marks::ARRIVING));
-    let from = if is_link { None } else { marks::from(&fd) };
-    let renaming = if is_link { None } else { marks::renaming(&fd) };
+    let names = if is_link { Vec::new() } else { own_xattrs::names(&fd) };
+    let (leaving, arriving) = (claims(own_xattrs::LEAVING), claims(own_xattrs::ARRIVING));
+    let from = if is_link { None } else { own_xattrs::from(&fd) };
+    let renaming = if is_link { None } else { own_xattrs::renaming(&fd) };
     let (attributes, stat) = describe(&fd)?;
     let (key, path) = (stat.key(), path.clone());
     Ok(Some(Item {

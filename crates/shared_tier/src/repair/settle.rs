@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use halocline_cluster::names::NameStore;
 use halocline_cluster::names::attributes::RelativePath;
 use halocline_cluster::names::coding::decode_attributes;
-use halocline_model::namespace::{Answer, Inode, Name, ROOT, Script, Slot};
+use halocline_model::namespace::{Answer, InodeNumber, Name, ROOT, Script, Slot};
 use halocline_os::error::Result;
 use halocline_vfs::SetAttr;
 use halocline_vfs::namespace::stat_descriptor;
@@ -19,7 +19,7 @@ use super::found::Found;
 use super::of_store;
 use super::view::View;
 use crate::places::DirectoryStep;
-use crate::places::marks;
+use crate::places::own_xattrs;
 use crate::places::tree::{Owner, Tree, candidates};
 
 /// Where a directory is on the disk: the one that it is in, and its path.
@@ -62,8 +62,8 @@ pub(super) fn directories(shared: &Disk, found: &Found, store: &dyn NameStore) -
     Ok(())
 }
 
-/// Takes the marks of moves and renames off the copies that stay: nobody moves or renames them any more, and they are alone from now on.
-pub(super) fn marks(disks: &[Disk], found: &Found) -> Result<()> {
+/// Takes the attributes of moves and renames off the copies that stay: nobody moves or renames them any more, and they are alone from now on.
+pub(super) fn clear_move_xattrs(disks: &[Disk], found: &Found) -> Result<()> {
     for file in &found.files {
         let disk = &disks[file.at.0];
         let item = &disk.scanned.items[file.at.1];
@@ -72,11 +72,11 @@ pub(super) fn marks(disks: &[Disk], found: &Found) -> Result<()> {
         }
         let fd = disk.tree.look(Some(&item.path))?;
         if stat_descriptor(&fd)?.key() == item.key {
-            disk.tree.step("taking the marks of a move away", || {
-                marks::clear_renaming(&fd)?;
-                marks::clear(&fd, marks::LEAVING)?;
-                marks::clear(&fd, marks::ARRIVING)?;
-                marks::clear_from(&fd)
+            disk.tree.step("taking the attributes of a move away", || {
+                own_xattrs::clear_renaming(&fd)?;
+                own_xattrs::clear(&fd, own_xattrs::LEAVING)?;
+                own_xattrs::clear(&fd, own_xattrs::ARRIVING)?;
+                own_xattrs::clear_from(&fd)
             })?;
         }
     }
@@ -119,7 +119,8 @@ fn make(
     store: &dyn NameStore,
 ) -> Result<()> {
     let read = Script::Read(Slot::Attributes);
-    let Answer::Attributes(value, _) = store.run(Inode(step.number), &read).map_err(of_store)?
+    let Answer::Attributes(value, _) =
+        store.run(InodeNumber(step.number), &read).map_err(of_store)?
     else {
         return Ok(());
     };
@@ -127,7 +128,7 @@ fn make(
     let owner = Owner { mode: attributes.mode, uid: attributes.uid, gid: attributes.gid };
     let (fd, _) = tree.make_directory(above, step, owner)?;
     for (name, value) in &attributes.xattrs {
-        marks::set_users(&fd, name, value)?;
+        own_xattrs::set_users(&fd, name, value)?;
     }
     set_attr_on(&fd, &SetAttr { mode: Some(attributes.mode), ..SetAttr::default() }).map(drop)
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::memory::MemoryNames;
 use halocline_cluster::names::namespace::{Namespace, WaitLimit};
-use halocline_model::namespace::{EntryName, Flags, Inode, Shards};
+use halocline_model::namespace::{EntryName, Flags, InodeNumber, Shards};
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 use parking_lot::Mutex;
@@ -144,14 +144,14 @@ impl World {
         let mut tree = BTreeMap::new();
         let mut todo = vec![(String::new(), 1)];
         while let Some((path, directory)) = todo.pop() {
-            for one in node.names.list(Inode(directory), 0, 1000).unwrap().0 {
+            for one in node.names.list(InodeNumber(directory), 0, 1000).unwrap().0 {
                 let path = format!("{path}/{}", one.name.as_bytes().escape_ascii());
                 if one.is_directory {
                     todo.push((path.clone(), one.inode.0));
                     tree.insert(path, "directory".to_owned());
                     continue;
                 }
-                let at = EntryName { directory: Inode(directory), name: one.name };
+                let at = EntryName { directory: InodeNumber(directory), name: one.name };
                 let found = node.names.lookup(&at).unwrap();
                 let what = match &found.attributes.location {
                     None => format!("{:?}", found.attributes.kind),
@@ -181,7 +181,7 @@ impl Node {
     }
 
     pub(crate) fn entry(directory: u64, called: &str) -> EntryName {
-        EntryName { directory: Inode(directory), name: name(called) }
+        EntryName { directory: InodeNumber(directory), name: name(called) }
     }
 
     fn owner() -> (u32, u32) {
@@ -428,9 +428,9 @@ fn claims_of_others_give_them_nothing() {
     let put = |path: &str, number: u64, names: &[(u64, Name)]| {
         fs::write(world.at(path), "forged").unwrap();
         let file = File::open(world.at(path)).unwrap();
-        marks::set_number(&file, marks::INODE, number).unwrap();
+        own_xattrs::set_number(&file, own_xattrs::INODE, number).unwrap();
         if !names.is_empty() {
-            marks::set_names(&file, names).unwrap();
+            own_xattrs::set_names(&file, names).unwrap();
         }
         file
     };
@@ -438,7 +438,7 @@ fn claims_of_others_give_them_nothing() {
     put("shared/future", 1 << 63, &[(a, name("planted too"))]);
     fs::create_dir(world.at("shared/other")).unwrap();
     let other = File::open(world.at("shared/other")).unwrap();
-    marks::set_number(&other, marks::DIRECTORY, 1).unwrap();
+    own_xattrs::set_number(&other, own_xattrs::DIRECTORY, 1).unwrap();
     std::os::unix::fs::chown(world.at("shared/other"), Some(1234), None).unwrap_or(());
     fs::write(world.at("shared/x\u{1}\n"), "odd").unwrap();
     let long = std::ffi::OsStr::from_bytes(&[0xff; 255]);

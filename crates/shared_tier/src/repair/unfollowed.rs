@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::disks::{Disk, Disks};
 use super::found::{At, Found};
 use super::view::View;
-use crate::places::{Place, marks};
+use crate::places::{Place, own_xattrs};
 
 /// What is to be put right.
 #[derive(Debug, Default)]
@@ -150,5 +150,5 @@ fn relist(disk: &Disk, at: At, names: &[(u64, Name)]) -> Result<()> {
         let path = disk.tree.path.join(item.path.as_path());
         return Err(Error::at(path, "list the names of the file")(Errno::STALE.into()));
     }
-    disk.tree.step("listing a file's names", || marks::set_names(&fd, names))
+    disk.tree.step("listing a file's names", || own_xattrs::set_names(&fd, names))
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::coding::decode_attributes;
 use halocline_cluster::names::{NameStore, NamesError, PAGE_ENTRIES_MAX, Result};
-use halocline_model::namespace::{Answer, Entry, Inode, Name, Opaque, ROOT, Script, Slot};
+use halocline_model::namespace::{Answer, Entry, InodeNumber, Name, Opaque, ROOT, Script, Slot};
 
 /// A file in the store.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl View {
             loop {
                 let list = Script::List(cursor, PAGE_ENTRIES_MAX);
                 let Answer::Entries { entries, is_last, .. } =
-                    store.run(Inode(directory), &list)?
+                    store.run(InodeNumber(directory), &list)?
                 else {
                     break;
                 };
@@ -75,7 +75,7 @@ impl View {
 
     fn file(
         &mut self,
-        inode: Inode,
+        inode: InodeNumber,
         attributes: &Opaque,
         directory: u64,
         name: Name,

@@ -10,7 +10,7 @@ use halocline_api::file_tier::{ActiveMoves, Counters, History};
 use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::{Failure, Node};
-use halocline_model::namespace::{EntryName, Inode};
+use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_model::tier::Watermarks;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ use super::planner::{Paths, Planner, Room};
 use super::residents::{Resident, Residents};
 use crate::base::Base;
 use crate::errors::of_names;
-use crate::moves::{Moved, Mover};
+use crate::moves::{Migrator, Moved};
 use crate::places::{Place, SHARED, SSD};
 
 /// The most files that are moved at once. The moves of small ones wait for the disks to be durable, which one wait does
@@ -81,25 +81,25 @@ impl Executor {
         }
     }
 
-    fn mover(&self) -> Mover<'_> {
+    fn migrator(&self) -> Migrator<'_> {
         let base = &self.base;
         let session = base.sessions.own();
-        Mover { names: &base.names, places: &base.places, directories: &*base.paths, session }
+        Migrator { names: &base.names, places: &base.places, directories: &*base.paths, session }
     }
 
     /// Whether a file's bytes are on a tier: on the own SSD, or the shared disk.
     pub(crate) fn is_on(&self, place: &Place, tier: u8) -> bool {
-        self.mover().is_on(place, tier)
+        self.migrator().is_on(place, tier)
     }
 
     /// Moves a file that was found to the own SSD or the shared disk; `goes_on` is told of each piece that was copied.
     ///
     /// # Errors
-    /// As [`Mover::move_file`].
+    /// As [`Migrator::move_file`].
     pub(crate) fn move_file(
         &self,
         name: &EntryName,
-        (inode, size): (Inode, u64),
+        (inode, size): (InodeNumber, u64),
         (from, tier): (&Place, u8),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
@@ -119,7 +119,7 @@ impl Executor {
     fn move_uncounted(
         &self,
         name: &EntryName,
-        (inode, size): (Inode, u64),
+        (inode, size): (InodeNumber, u64),
         (from, tier): (&Place, u8),
         goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Moved> {
@@ -132,7 +132,7 @@ impl Executor {
         let ends = [from.tier, tier].map(usize::from);
         let active = self.active.begin(path, (ends[0], ends[1]), size);
         let is_over = |session| self.base.sessions.is_over(session);
-        let moved = self.mover().move_file(name, inode, tier, &is_over, &mut |bytes| {
+        let moved = self.migrator().move_file(name, inode, tier, &is_over, &mut |bytes| {
             active.copied(bytes);
             goes_on(bytes)
         });
@@ -152,7 +152,7 @@ impl Executor {
     }
 
     /// Whether the shared disk has room for a file.
-    fn fits_the_shared_disk(&self, inode: Inode, size: u64) -> bool {
+    fn fits_the_shared_disk(&self, inode: InodeNumber, size: u64) -> bool {
         // One with holes has fewer on disk.
         let known = self.residents.get(inode.0).map(|resident| resident.bytes);
         let need = known.map_or(size, |bytes| bytes.min(size));
@@ -265,7 +265,7 @@ impl Executor {
 
     /// Demotes a file that is on the own SSD, unless it is open somewhere.
     fn demote(&self, number: u64, resident: &Resident) -> Left {
-        if self.base.table.find(Inode(number)).is_some_and(|node| node.0.is_open()) {
+        if self.base.table.find(InodeNumber(number)).is_some_and(|node| node.0.is_open()) {
             return Left::No;
         }
         let found = match self.base.names.lookup(&resident.name) {

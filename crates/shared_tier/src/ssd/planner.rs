@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use halocline_api::jobs::{Ahead, Jobs, Known, Openers};
-use halocline_model::namespace::{EntryName, Inode, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, ROOT};
 use halocline_model::tier::{self, Keep, Transfers};
 use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
@@ -43,7 +43,7 @@ impl<'a> Paths<'a> {
         Self { directories, found: RefCell::default() }
     }
 
-    fn directory(&self, number: Inode) -> Option<PathBuf> {
+    fn directory(&self, number: InodeNumber) -> Option<PathBuf> {
         if number == ROOT {
             return Some(PathBuf::new());
         }

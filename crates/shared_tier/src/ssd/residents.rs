@@ -120,12 +120,12 @@ impl Residents {
 
 #[cfg(test)]
 mod tests {
-    use halocline_model::namespace::{Inode, Name};
+    use halocline_model::namespace::{InodeNumber, Name};
 
     use super::*;
 
     fn resident(name: &str, bytes: u64) -> Resident {
-        Resident { name: EntryName { directory: Inode(1), name: Name::from(name) }, bytes }
+        Resident { name: EntryName { directory: InodeNumber(1), name: Name::from(name) }, bytes }
     }
 
     #[test]

@@ -4,14 +4,14 @@ use std::ops::ControlFlow;
 
 use halocline_api::control::tier::PRIVATE;
 use halocline_cluster::names::attributes::RelativePath;
-use halocline_model::namespace::{EntryName, Inode, Name, ROOT};
+use halocline_model::namespace::{EntryName, InodeNumber, Name, ROOT};
 use halocline_os::beneath;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::residents::Resident;
-use crate::places::marks;
+use crate::places::own_xattrs;
 use crate::places::tree::Tree;
 
 use std::os::unix::ffi::OsStrExt;
@@ -42,17 +42,17 @@ pub(super) fn scan(ssd: &Tree, each: &mut dyn FnMut(Seen) -> ControlFlow<()>) ->
             let Ok(stat) = stat_descriptor(&fd) else { continue };
             match stat.kind() {
                 libc::S_IFDIR => {
-                    if let Some(number) = marks::number(&fd, marks::DIRECTORY) {
+                    if let Some(number) = own_xattrs::number(&fd, own_xattrs::DIRECTORY) {
                         todo.push((Some(path), number));
                     }
                 }
                 libc::S_IFREG => {
-                    let Some(number) = marks::number(&fd, marks::INODE) else { continue };
+                    let Some(number) = own_xattrs::number(&fd, own_xattrs::INODE) else { continue };
                     // Its names are listed where its place does not tell them.
-                    let listed = marks::names(&fd).into_iter().next();
+                    let listed = own_xattrs::names(&fd).into_iter().next();
                     let (directory, name) =
                         listed.unwrap_or_else(|| (directory, Name::from(path.last())));
-                    let name = EntryName { directory: Inode(directory), name };
+                    let name = EntryName { directory: InodeNumber(directory), name };
                     let resident = Resident { name, bytes: stat.disk_bytes() };
                     if each(Seen { number, resident, mtime: stat.raw.st_mtime }).is_break() {
                         return Ok(());

@@ -275,6 +275,19 @@ impl Origin {
         layouts::remove(id, &self.volume)
     }
 
+    /// Assigns objects to which only one file refers to that file, as is needed after a file was restored from a backup
+    /// behind the mount. Those of a copied volume are left to the next mount. The caller guarantees that the origin is
+    /// not mounted ([`Origin::open_alone`]).
+    ///
+    /// # Errors
+    /// If the tree cannot be examined, or objects cannot be renamed.
+    pub fn bind_objects(&self) -> Result<()> {
+        if !self.striped || !self.is_bound {
+            return Ok(());
+        }
+        bind(&self.dir, self.servers(), Bindings::Present)
+    }
+
     /// Corrects wrong attributes from the namespace for a regular file: a striped file's blocks are elsewhere. They are
     /// reported as if the file had no holes, because programs assume that a file without blocks has no data;
     /// [`OriginFile::blocks`] counts them.

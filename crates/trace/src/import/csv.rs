@@ -114,6 +114,9 @@ fn request<W: Write>(
         None | Some(b"") => None,
         Some(_) => Some(time(6)?),
     };
+    if record[2].is_empty() || record[2].contains(&0) {
+        return Err(wrong(2, "the name of a file"));
+    }
     let process = Process { number: whole(1, "a rank or process id")?, node: Vec::new() };
     Ok(Request {
         start_ns: time(0)?,

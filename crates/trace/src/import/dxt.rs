@@ -35,8 +35,12 @@ pub fn import<W: Write>(
     let mut lines = Lines::new(input);
     let mut text = Text { module, sink, section: None, posix: FxHashSet::default(), any: false };
     while let Some(line) = lines.next()? {
-        let line = String::from_utf8_lossy(line).into_owned();
-        match text.line(&line) {
+        let done = match line.strip_prefix(b"# DXT, file_id: ") {
+            // A name is what bytes it is.
+            Some(rest) => text.file(rest),
+            None => text.line(&String::from_utf8_lossy(line)),
+        };
+        match done {
             Ok(()) => {}
             // A text that was cut off ends with half a line.
             Err(Refused::Line(_)) if !lines.whole => {}
@@ -106,18 +110,27 @@ impl<W: Write> Text<'_, W> {
         if line.trim().is_empty() { Ok(()) } else { self.request(line) }
     }
 
+    /// `ID, file_name: NAME`: what follows is of this file.
+    fn file(&mut self, said: &[u8]) -> Result<(), Refused> {
+        const BETWEEN: &[u8] = b", file_name: ";
+        self.end_section();
+        let shown = String::from_utf8_lossy(said);
+        let place = said.windows(BETWEEN.len()).position(|part| part == BETWEEN);
+        let place = place
+            .ok_or_else(|| Refused::Line(format!("not understood: # DXT, file_id: {shown}")))?;
+        let (id, name) = (&said[..place], &said[place + BETWEEN.len()..]);
+        let unnamed = [&b"darshan:"[..], id].concat();
+        let name = if matches!(name, b"(null)" | b"") { unnamed.as_slice() } else { name };
+        let file = self.sink.file(name)?;
+        self.any = true;
+        let name = String::from_utf8_lossy(name).into_owned();
+        let section = Section { file, name, node: Vec::new(), awaited: 0, process: None };
+        self.section = Some(section);
+        Ok(())
+    }
+
     fn heading(&mut self, said: &str) -> Result<(), Refused> {
         let bad = || Refused::Line(format!("not understood: # DXT, {said}"));
-        if let Some(rest) = said.strip_prefix("file_id: ") {
-            self.end_section();
-            let (id, name) = rest.split_once(", file_name: ").ok_or_else(bad)?;
-            let name = if name == "(null)" { format!("darshan:{id}") } else { name.to_owned() };
-            let file = self.sink.file(name.as_bytes())?;
-            self.any = true;
-            let section = Section { file, name, node: Vec::new(), awaited: 0, process: None };
-            self.section = Some(section);
-            return Ok(());
-        }
         let Some(section) = &mut self.section else { return Ok(()) };
         if let Some(rest) = said.strip_prefix("rank: ") {
             let (_, node) = rest.split_once(", hostname: ").ok_or_else(bad)?;

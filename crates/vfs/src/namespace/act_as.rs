@@ -23,6 +23,8 @@ thread_local! {
 /// While this lives, the calling thread creates files as another user.
 pub(super) struct ActAs {
     umask: Mode,
+    /// The caller's.
+    set: Mode,
     /// Whether the ids were switched and must be switched back.
     switched: bool,
     /// The ids belong to the thread, so the guard must not leave it.
@@ -34,11 +36,8 @@ impl ActAs {
     pub(super) fn new(by: Maker) -> Result<Self> {
         let Maker { caller, umask: mask } = by;
         own_umask()?;
-        let mut acting = Self {
-            umask: umask(Mode::from_raw_mode(mask & 0o777)),
-            switched: false,
-            not_send: PhantomData,
-        };
+        let set = Mode::from_raw_mode(mask & 0o777);
+        let mut acting = Self { umask: umask(set), set, switched: false, not_send: PhantomData };
         let own = (geteuid().as_raw(), getegid().as_raw());
         if own.0 == 0 && own != (caller.uid, caller.gid) {
             acting.switched = true;
@@ -53,7 +52,8 @@ impl ActAs {
 
 impl Drop for ActAs {
     fn drop(&mut self) {
-        umask(self.umask);
+        let found = umask(self.umask);
+        debug_assert_eq!(found, self.set, "one thread creates files for one caller at a time");
         if self.switched {
             // Switching back to the daemon's own ids cannot fail; if it did, files would get a wrong owner from here
             // on, which is worse than stopping.

@@ -73,6 +73,7 @@ impl Directory {
                 return Ok(());
             }
             while let Some(entry) = stream.ahead.pop_front() {
+                debug_assert!(stream.hidden.is_none_or(|hidden| entry.name != hidden));
                 let next = entry.next;
                 let again = entry.clone();
                 if !take(entry) {

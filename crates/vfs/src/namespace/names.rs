@@ -1,16 +1,19 @@
-//! Changes names: link, unlink, rename. Nodes that lose a name get their descriptor first.
+//! Changes names: create, link, unlink, rename. Nodes that lose a name get their descriptor first.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat_with, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, linkat, mkdirat, mknodat, openat,
+    renameat_with, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
+use super::act_as::ActAs;
 use super::{Namespace, Node, proc_path, statx};
-use crate::Stat;
+use crate::{Make, Maker, Stat};
 use halocline_os::error::Result;
 use halocline_os::rename_new::rename_new;
 
@@ -38,6 +41,56 @@ impl Removed {
     }
 }
 
+/// New inodes, which belong to the caller.
+impl Namespace {
+    /// Creates a directory, symbolic link or special file that belongs to the caller.
+    pub fn make(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        what: Make<'_>,
+        by: Maker,
+    ) -> Result<(Node, Stat)> {
+        self.refuse_hidden(parent, name, Errno::PERM)?;
+        let dir = self.descriptor(parent)?;
+        let acting = ActAs::new(by)?;
+        match what {
+            Make::Directory(mode) => mkdirat(&dir, name, Mode::from_raw_mode(mode & 0o7777))?,
+            Make::Symlink(target) => symlinkat(target, &dir, name)?,
+            Make::Special(mode, device) => mknodat(
+                &dir,
+                name,
+                FileType::from_raw_mode(mode),
+                Mode::from_raw_mode(mode & 0o7777),
+                device,
+            )?,
+        }
+        drop(acting);
+        self.lookup(parent, name)
+    }
+
+    /// Creates a regular file that belongs to the caller, and opens it with the `flags` of `open(2)` (`O_CREAT` is
+    /// added, `O_DIRECT` dropped).
+    pub fn create(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        mode: u32,
+        flags: i32,
+        by: Maker,
+    ) -> Result<(Node, Stat, File)> {
+        self.refuse_hidden(parent, name, Errno::PERM)?;
+        let dir = self.descriptor(parent)?;
+        let flags = OFlags::from_bits_retain((flags & !libc::O_DIRECT).cast_unsigned());
+        let always = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let acting = ActAs::new(by)?;
+        let file = openat(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777))?;
+        drop(acting);
+        let stat = statx::stat_descriptor(file.as_fd())?;
+        let node = self.nodes.intern(&stat, parent, name);
+        Ok((node, stat, File::from(file)))
+    }
+}
+
+/// Names of inodes that are there.
 impl Namespace {
     /// Creates a hard link.
     pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {

@@ -125,6 +125,7 @@ impl Node {
             dropped.append(&mut state.links);
         }
         state.links.push(link);
+        debug_assert!(!directory || state.links.len() == 1, "a directory has one name");
         drop(state);
     }
 
@@ -133,6 +134,10 @@ impl Node {
         let mut state = self.0.state.lock();
         let at = state.links.iter().position(|known| known.is(parent, name));
         let dropped = at.map(|at| state.links.swap_remove(at));
+        debug_assert!(
+            !state.links.iter().any(|known| known.is(parent, name)),
+            "a name is known once"
+        );
         drop(state);
         drop(dropped);
     }
@@ -201,7 +206,7 @@ impl NodeTable {
     pub(super) fn root(self: &Arc<Self>, stat: &Stat, fd: OwnedFd) -> Node {
         let node = self.node(stat.key());
         node.0.state.lock().fd = Some(Arc::new(fd));
-        self.root.get_or_init(|| node.key());
+        assert_eq!(*self.root.get_or_init(|| node.key()), node.key(), "a tree has one root");
         node
     }
 
@@ -223,6 +228,7 @@ impl NodeTable {
     fn node(self: &Arc<Self>, key: (u64, u64)) -> Node {
         let mut nodes = self.nodes.lock();
         if let Some(live) = nodes.get(&key).and_then(Weak::upgrade) {
+            assert_eq!(live.key, key, "a node never stands for another inode");
             return Node(live);
         }
         let inode = Arc::new(Inode {

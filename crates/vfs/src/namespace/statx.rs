@@ -76,6 +76,27 @@ pub(super) fn stat_at_as(
     Ok(stat_of(&statx(parent, name, flags, wanted)?))
 }
 
+/// Id of the mount on which a descriptor is, unique while that mount exists. If the kernel does not report it (before Linux
+/// 5.8), the device.
+pub(super) fn mount_of_descriptor(fd: impl AsFd) -> Result<u64> {
+    Ok(mount_in(&statx(fd, "", ON_DESCRIPTOR, OF_MOUNT)?))
+}
+
+/// The same of a name, without following a symbolic link.
+pub(super) fn mount_at(parent: BorrowedFd<'_>, name: &OsStr) -> Result<u64> {
+    Ok(mount_in(&statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, OF_MOUNT)?))
+}
+
+const OF_MOUNT: StatxFlags = StatxFlags::INO.union(StatxFlags::MNT_ID);
+
+fn mount_in(found: &Statx) -> u64 {
+    if found.stx_mask & StatxFlags::MNT_ID.bits() != 0 {
+        found.stx_mnt_id
+    } else {
+        libc::makedev(found.stx_dev_major, found.stx_dev_minor)
+    }
+}
+
 /// Totals of the file system behind a descriptor.
 pub fn statfs(fd: BorrowedFd<'_>) -> Result<libc::statvfs64> {
     use std::os::fd::AsRawFd;

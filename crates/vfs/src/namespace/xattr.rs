@@ -1,4 +1,4 @@
-//! Extended attributes of any node, including ACLs.
+//! Extended attributes of a descriptor, including ACLs.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{XattrFlags, fgetxattr, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
-use super::{Namespace, Node, proc_path};
+use super::proc_path;
 use halocline_os::error::Result;
 
 /// Buffer size tried first: most values fit.
@@ -27,28 +27,6 @@ pub fn hidden_xattr(name: &OsStr) -> bool {
 pub fn shown_xattrs(all: &[u8]) -> Vec<u8> {
     let names = all.split_inclusive(|&byte| byte == 0);
     names.filter(|name| !hidden_xattr(OsStr::from_bytes(name))).flatten().copied().collect()
-}
-
-impl Namespace {
-    /// Value of an extended attribute.
-    pub fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
-        get_on(&*self.descriptor(node)?, name)
-    }
-
-    /// NUL-terminated names of the extended attributes.
-    pub fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
-        list_on(&*self.descriptor(node)?)
-    }
-
-    /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
-    pub fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        set_on(&*self.descriptor(node)?, name, value, flags)
-    }
-
-    /// Removes an extended attribute.
-    pub fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
-        remove_on(&*self.descriptor(node)?, name)
-    }
 }
 
 /// Value of an extended attribute of a descriptor, which may be `O_PATH`, as in the other functions here.

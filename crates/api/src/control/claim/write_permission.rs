@@ -4,6 +4,9 @@
 //! of others, members of a group or an ACL cannot be distinguished from other users, and count as permitted: safe data
 //! matters more than a refusal that someone provoked.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -95,6 +98,7 @@ impl Directory {
     }
 }
 
+/// The whole entries of an ACL.
 fn parse_acl(value: &[u8]) -> Option<Vec<(u16, u16, u32)>> {
     let (version, entries) = value.split_first_chunk()?;
     (u32::from_le_bytes(*version) == ACL_VERSION).then(|| {

@@ -18,6 +18,7 @@ pub(super) const APPLY: &[Metric] = &[
     metric("files[].before[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
     metric("files[].planned[].begin", "bytes", "Where a part of it begins by the plan."),
     metric("files[].planned[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric("missing[]", "text", "A file of the plan that is not there, with `--skip-missing`."),
     metric("servers[].name", "text", "A server of the plan."),
     metric("servers[].directory", "path", "Its directory in the volume."),
     metric(

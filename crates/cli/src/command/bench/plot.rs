@@ -161,7 +161,7 @@ impl Figure<'_> {
             .disable_x_mesh()
             .x_labels(0)
             .max_light_lines(0)
-            .y_label_formatter(&|value| format!("{value}"))
+            .y_label_formatter(&|value| text::tick(*value))
             .y_desc("MB/s")
             .draw()?;
         for bar in &bars {

@@ -25,7 +25,7 @@ use halocline_storage::device::emulate::EmulatedServer;
 use halocline_storage::device::memory::MemoryServer;
 use halocline_storage::device::{Device, Directory, ServerFile, Space};
 use halocline_storage::volume::Origin;
-use halocline_storage::volume::origin::relayout::Wish;
+use halocline_storage::volume::origin::relayout::{self, Relayout, Wish};
 use halocline_trace::{Op, Request};
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, Maker};
@@ -264,10 +264,10 @@ fn place_files(
         wishes.push(Wish { path: file.to_string().into(), layout });
     }
     drop(origin);
-    let origin = Origin::open_to_move(dir)?;
-    for file in origin.look(&wishes, true)? {
+    let volume = Relayout::open(dir)?;
+    for file in relayout::look(volume.origin(), &wishes, true)? {
         if !file.agrees() {
-            origin.relayout(&file, &mut |_| Ok(()), &mut |_| ())?;
+            volume.relayout(&file, &mut |_| Ok(()), &mut |_| ())?;
         }
     }
     Ok(())

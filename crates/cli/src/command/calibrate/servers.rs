@@ -16,12 +16,8 @@ use crate::text;
 pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<(), Failure> {
     let (mut tables, mut profiles) = (ArrayOfTables::new(), Table::new());
     profiles.set_implicit(true);
-    let mut names = BTreeSet::new();
-    for (number, (dir, found)) in measured.iter().enumerate() {
-        let base = dir.file_name().map(|name| name.to_string_lossy().into_owned());
-        let base = base.unwrap_or_else(|| format!("s{number}"));
-        let name = if names.contains(&base) { format!("{base}-{number}") } else { base };
-        names.insert(name.clone());
+    let names = names(measured.iter().map(|(dir, _)| dir.as_path()));
+    for ((dir, found), name) in measured.iter().zip(names) {
         let space = rustix::fs::statvfs(dir).map_err(std::io::Error::from);
         let space = space.map_err(Error::at(dir, "ask for free space"))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
@@ -48,6 +44,22 @@ pub(super) fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<
     replace(file, &document)
 }
 
+/// A name for each directory: its own, or where another one has that, with a number behind it.
+fn names<'d>(dirs: impl Iterator<Item = &'d Path>) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    let mut names = Vec::new();
+    for (number, dir) in dirs.enumerate() {
+        let base = dir.file_name().map(|name| name.to_string_lossy().into_owned());
+        let base = base.unwrap_or_else(|| format!("s{number}"));
+        let numbered = (number..).map(|number| format!("{base}-{number}"));
+        let mut all = std::iter::once(base.clone()).chain(numbered);
+        let name = all.find(|name| !taken.contains(name)).expect("numbers without end");
+        taken.insert(name.clone());
+        names.push(name);
+    }
+    names
+}
+
 #[expect(clippy::cast_precision_loss, reason = "picoseconds far below 2^52")]
 fn network(cost: NetworkCost) -> Item {
     let mut network = InlineTable::new();
@@ -71,4 +83,17 @@ fn say_of_shared(measured: &[(PathBuf, Calibration)]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory's own name could be one that had been made for another: no command took the file.
+    #[test]
+    fn no_two_servers_have_one_name() {
+        let dirs = ["/a/s-2", "/b/s", "/c/s", "/d/s-3", "/", "/e/s4", "/", "/f/s"];
+        let named = names(dirs.iter().map(Path::new));
+        assert_eq!(named, ["s-2", "s", "s-3", "s-3-3", "s4", "s4-5", "s6", "s-7"]);
+    }
 }

@@ -166,11 +166,13 @@ fn recommend(seen: &TraceSummary, outcome: &Outcome, job: Option<&Job>) {
         (Name::Def, None) => say!(
             "recommended: leave the layout alone; the best of the others gains {best}, and the spread is {spread}"
         ),
-        (Name::Def, Some(_)) => say!(
-            "recommended: leave the layout alone; the job hardly waits for its requests, which {} would give\n\
-             {best} more throughput, give or take {spread}",
-            outcome.best.text()
-        ),
+        (Name::Def, Some(_)) => {
+            say!(
+                "recommended: leave the layout alone; the job hardly waits for its requests, which {} would give",
+                outcome.best.text()
+            );
+            say!("{best} more throughput, give or take {spread}");
+        }
         (chosen, _) => say!(
             "recommended: {}, with {best} more throughput than def, give or take {spread}",
             chosen.text()

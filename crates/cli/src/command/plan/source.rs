@@ -6,7 +6,7 @@ use std::path::Path;
 
 use halocline_plan::workload::{Aggregator, Workload};
 use halocline_trace::analysis::Analysis;
-use halocline_trace::{Completeness, Reader, Request};
+use halocline_trace::{Completeness, Reader, Request, Source};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::io_time::IoTime;
@@ -99,11 +99,12 @@ fn processes_per_node<R: Read>(reader: &Reader<R>) -> u64 {
     nodes.into_values().max().unwrap_or(1)
 }
 
-/// Names of the files of the trace at `path`, by their numbers.
-pub(crate) fn names(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
+/// Names of the files of the trace at `path`, by their numbers, and where it comes from.
+pub(crate) fn names(path: &Path) -> Result<(Vec<Vec<u8>>, Source), Failure> {
     let (reader, _) = pass(path, |_| {})?;
     let files = u32::try_from(reader.files()).unwrap_or(u32::MAX);
-    Ok((0..files).map(|number| reader.file(number).unwrap_or_default().to_vec()).collect())
+    let names = (0..files).map(|number| reader.file(number).unwrap_or_default().to_vec());
+    Ok((names.collect(), reader.source().clone()))
 }
 
 /// Tells `each` request of the trace at `path`.

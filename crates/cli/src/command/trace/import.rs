@@ -71,6 +71,9 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
     let unreadable = |error| Failure::unreadable(&args.file, &error);
     let mut input = reading::open(&args.file, "importing")?;
     let begin = input.fill_buf().map_err(unreadable)?;
+    if let Some(remedy) = unreadable_text(begin).filter(|_| !is_log(args)) {
+        return Err(Failure::refused(format!("{name}: {remedy}")));
+    }
     let format = args.format.or_else(|| recognise(&args.file, begin)).ok_or_else(|| {
         Failure::refused(format!(
             "{name}: neither CSV nor text of darshan-dxt-parser nor a log of Darshan; say --format"
@@ -96,8 +99,13 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
             halocline_trace::Error::Io(error) => error.kind() == io::ErrorKind::InvalidData,
             _ => false,
         };
-        let what = format!("{name}: {error}");
-        if is_of_the_text { Failure::refused(what) } else { Failure::failed(what) }
+        match error {
+            halocline_trace::Error::Io(error) if is_of_writing(&error) => {
+                at(&args.out, "write")(error)
+            }
+            error if is_of_the_text => Failure::refused(format!("{name}: {error}")),
+            error => Failure::failed(format!("{name}: {error}")),
+        }
     };
     let writer = Writer::new(BufWriter::new(out.file()), &source).map_err(failed)?;
     let ordered = format == Format::Csv && !args.sort;
@@ -118,6 +126,12 @@ fn at(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Error::at(&path, what)(error).into()
 }
 
+/// Whether it is an error of the trace that is written, or of the temporary files beside it, and not of what is read.
+fn is_of_writing(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge | ReadOnlyFilesystem)
+}
+
 const fn module(args: &ImportArgs) -> Module {
     match args.module {
         Level::Lowest => Module::Lowest,
@@ -126,8 +140,30 @@ const fn module(args: &ImportArgs) -> Module {
     }
 }
 
+/// Whether FILE is said to be a log, which its own library reads.
+fn is_log(args: &ImportArgs) -> bool {
+    let known = || args.file.extension().is_some_and(|end| end == "darshan");
+    args.format.map_or_else(known, |format| format == Format::Darshan)
+}
+
+/// What to do with bytes that are no text yet, or a trace already.
+fn unreadable_text(begin: &[u8]) -> Option<&'static str> {
+    const KINDS: [(&[u8], &str); 7] = [
+        (b"\x89HCT", "it is a trace already; show, plan or simulate it"),
+        (b"\x1f\x8b", "it is compressed; unpack it first (gunzip)"),
+        (b"\x28\xb5\x2f\xfd", "it is compressed; unpack it first (unzstd)"),
+        (b"\xfd7zXZ", "it is compressed; unpack it first (unxz)"),
+        (b"BZh", "it is compressed; unpack it first (bunzip2)"),
+        (b"\xff\xfe", "it is UTF-16; make it UTF-8 first (iconv -f UTF-16 -t UTF-8)"),
+        (b"\xfe\xff", "it is UTF-16; make it UTF-8 first (iconv -f UTF-16 -t UTF-8)"),
+    ];
+    KINDS.iter().find(|(magic, _)| begin.starts_with(magic)).map(|(_, remedy)| *remedy)
+}
+
 /// By its name, and else by its first bytes.
 fn recognise(path: &Path, begin: &[u8]) -> Option<Format> {
+    // As some editors begin a text.
+    let begin = begin.strip_prefix("\u{feff}".as_bytes()).unwrap_or(begin);
     if path.extension().is_some_and(|end| end == "darshan") {
         Some(Format::Darshan)
     } else if begin.starts_with(b"time_s") || path.extension().is_some_and(|end| end == "csv") {

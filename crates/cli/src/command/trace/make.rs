@@ -224,7 +224,10 @@ fn write(name: &str, workload: &impl Workload, path: &Path) -> Outcome {
         return Err(Failure::refused(format!("{requests} requests; at most {REQUESTS_MAX}")));
     }
     let out = Replacement::begin(path).map_err(at(path, "write"))?;
-    let failed = |error| Failure::failed(format!("{}: {error}", text::path(path)));
+    let failed = |error| match error {
+        halocline_trace::Error::Io(error) => at(path, "write")(error),
+        error => Failure::failed(format!("{}: {error}", text::path(path))),
+    };
     put(name, workload, BufWriter::new(out.file())).map_err(failed)?;
     out.finish().map_err(at(path, "write"))?;
     let requests = counted(usize::try_from(requests).unwrap_or(0), "request");

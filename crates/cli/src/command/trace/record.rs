@@ -50,6 +50,7 @@ pub(crate) fn execute(args: &RecordArgs) -> Outcome {
 
 /// A directory for the records of a mount without a cache.
 fn scratch() -> Result<TempDir, Failure> {
-    let made = tempfile::tempdir();
+    // A kill leaves it: its name says whose it is.
+    let made = tempfile::Builder::new().prefix("halocline-record-").tempdir();
     made.map_err(|error| Failure::refused(format!("a place for the mount's records: {error}")))
 }

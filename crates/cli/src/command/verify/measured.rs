@@ -1,14 +1,18 @@
 //! Service times of a run beside those that a plan was made with.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use halocline_model::request::Direction;
 use halocline_plan::layout::Layout;
 use halocline_plan::plan_file::Plan;
 use halocline_plan::servers::{Server, direction, service_ps};
+use halocline_trace::Kind;
 use serde::Serialize;
 
+use crate::command::placement::PlacementArgs;
 use crate::command::plan::source;
 use crate::failure::Failure;
 use crate::print::say;
@@ -55,18 +59,19 @@ impl ServerTimes {
 
 /// Measures each server of `plan` in the run that the trace at `path` is of: each request counts for the server that
 /// it waited for by prediction.
-pub(super) fn measure(path: &Path, plan: &Plan) -> Result<Vec<ServerTimes>, Failure> {
-    let mut layouts: HashMap<Vec<u8>, Layout> = HashMap::new();
-    for file in &plan.file {
-        let layout = file.layout(plan.server.len()).map_err(Failure::refused)?;
-        layouts.extend(file.path_bytes().map(|name| (name, layout)));
-    }
-    let names = source::names(path)?;
-    let of_file: Vec<_> = names.iter().map(|name| layouts.get(name)).collect();
+///
+/// # Errors
+/// If the trace has none of the plan's files.
+pub(super) fn measure(
+    path: &Path,
+    plan: &Plan,
+    place: &PlacementArgs,
+) -> Result<Vec<ServerTimes>, Failure> {
+    let of_file = layouts_by_number(path, plan, place)?;
     let mut sums = vec![(0_u64, 0_u64, 0_u64); plan.server.len()];
     let mut heads: HashMap<(u32, usize), u64> = HashMap::new();
     source::each_request(path, |request| {
-        let layout = of_file.get(request.file as usize).copied().flatten();
+        let layout = of_file.get(request.file as usize).and_then(Option::as_ref);
         let (Some(layout), Some(took)) = (layout, request.duration_ns) else { return };
         let mut slowest = (0, 0);
         layout.pieces(request.offset, request.end(), |piece| {
@@ -85,6 +90,41 @@ pub(super) fn measure(path: &Path, plan: &Plan) -> Result<Vec<ServerTimes>, Fail
         *measured_ns = measured_ns.saturating_add(took);
     })?;
     Ok(plan.server.iter().zip(sums).map(told).collect())
+}
+
+/// The planned layout of each file of the trace at `path`, by its number. A run's mount need not be where that of the
+/// plan's trace was: of what a mount recorded, paths below it are compared with those of the plan below `--below`.
+fn layouts_by_number(
+    path: &Path,
+    plan: &Plan,
+    place: &PlacementArgs,
+) -> Result<Vec<Option<Layout>>, Failure> {
+    let (mut by_path, mut by_path_below) = (HashMap::new(), HashMap::new());
+    for file in &plan.file {
+        let layout = file.layout(plan.server.len()).map_err(Failure::refused)?;
+        let Some(name) = file.path_bytes() else { continue };
+        let name = PathBuf::from(OsString::from_vec(name));
+        let below = place.path_below_mount(&name).map(Path::to_owned);
+        by_path_below.extend(below.map(|below| (below, layout.clone())));
+        by_path.insert(name, layout);
+    }
+    let (names, source) = source::names(path)?;
+    let is_of_a_mount = matches!(source.kind, Kind::Mount | Kind::MountDirect);
+    let mountpoint = Path::new(OsStr::from_bytes(&source.name));
+    let of = |name: &Vec<u8>| {
+        let name = Path::new(OsStr::from_bytes(name));
+        let below = || by_path_below.get(name.strip_prefix(mountpoint).ok()?);
+        by_path.get(name).or_else(|| if is_of_a_mount { below() } else { None }).cloned()
+    };
+    let layouts: Vec<_> = names.iter().map(of).collect();
+    if layouts.iter().all(Option::is_none) {
+        let (trace, plan) = (text::path(path), text::path(&place.plan));
+        return Err(Failure::refused(format!(
+            "{trace}: none of its files is one of {plan}; give a trace of a run with these files, and with --below what the \
+             plan's paths begin with"
+        )));
+    }
+    Ok(layouts)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people")]

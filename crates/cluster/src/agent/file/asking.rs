@@ -1,11 +1,10 @@
-//! Requests a token from the store.
+//! Requests a token from the store, once.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
-use halocline_model::token::{Answer, Demand, Held, Mode, Session, Tokens};
+use halocline_model::token::{Answer, Demand, Held, Mode, Tokens};
 use halocline_os::error::{Error, Result};
 
 use super::super::cluster_error;
@@ -21,16 +20,20 @@ const CHECK_EVERY: u32 = 4;
 /// All of a file: desired in addition to what is required, as far as it is free.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
-impl File {
-    /// Tries once to get a permit, with the store's help.
-    pub(in crate::agent) fn attempt(
-        &self,
-        want: Want,
-        attempts: u32,
-        deadline: Instant,
-    ) -> Result<Attempt> {
-        let shared = &self.shared;
-        if let Some(grant) = self.permit(want) {
+/// One attempt of a request to get its token.
+pub(super) struct Asking<'f> {
+    pub(super) file: &'f File,
+    pub(super) want: Want,
+    /// The request's attempts before this one.
+    pub(super) attempts: u32,
+}
+
+impl Asking<'_> {
+    /// Tries to get a permit, with the store's help.
+    pub(super) fn attempt(&self, deadline: Instant) -> Result<Attempt> {
+        let (file, want) = (self.file, self.want);
+        let shared = &file.shared;
+        if let Some(grant) = file.permit(want) {
             return Ok(Attempt::Granted(grant));
         }
         let waits = |what: &str| Ok(Attempt::Waits(what.to_owned()));
@@ -43,7 +46,7 @@ impl File {
             return Ok(Attempt::Waits(format!("a lease: {}", shared.upkeep.why())));
         }
         let (closed, expired) = {
-            let pieces = &self.state.lock().pieces;
+            let pieces = &file.state.lock().pieces;
             (pieces.is_closed(want.range), pieces.expired(want.range, now))
         };
         if closed {
@@ -51,27 +54,25 @@ impl File {
         }
         if let Some(range) = expired {
             // Perhaps no one else writes there any more.
-            self.give(range, None);
+            file.give(range, None);
         }
-        let Some(changes) = shared.changes.try_read_until(deadline) else {
-            return waits("the store to be told what this node holds");
+        let change = match file.stored.try_begin_change(deadline) {
+            Ok(change) => change,
+            Err(what) => return waits(what),
         };
-        let Some(change) = self.change.try_lock_until(deadline) else {
-            return waits("another request for the same file");
-        };
-        if let Some(grant) = self.permit(want) {
+        if let Some(grant) = file.permit(want) {
             return Ok(Attempt::Granted(grant));
         }
-        match self.ask(want, attempts) {
+        match self.ask() {
             Ok(Asked::Granted(Some(grant))) => Ok(Attempt::Granted(grant)),
             Ok(Asked::Granted(None)) => {
                 waits("bytes that are being brought to the origin for another node")
             }
             Ok(Asked::GiveFirst(range)) => {
-                drop((changes, change));
+                drop(change);
                 // If another thread is already giving it up, or it cannot be given up now, asking again at once would
                 // find the same.
-                if self.give(range, None) {
+                if file.give(range, None) {
                     Ok(Attempt::Again)
                 } else {
                     waits("bytes that this node has to bring to the origin first")
@@ -81,9 +82,8 @@ impl File {
             Ok(Asked::Lost(held)) => Err(self.lost(held)),
             Err(error @ StoreError::NoAnswer(_)) => {
                 // The request may have been executed.
-                let mut state = self.state.lock();
-                state.last = None;
-                state.polls.failure = Some(error.to_string());
+                file.state.lock().polls.failure = Some(error.to_string());
+                file.stored.forget();
                 Ok(Attempt::Waits(error.to_string()))
             }
             Err(error) => Err(cluster_error(error)),
@@ -91,30 +91,32 @@ impl File {
     }
 
     fn lost(&self, held: Held) -> Error {
-        let node = self.shared.registry.name(held.session);
+        let node = self.file.shared.registry.name(held.session);
         Error::Cluster {
             what: format!(
                 "{} of inode {}: {node} is gone and may have newer ones",
                 bytes(held.range),
-                self.id.inode
+                self.file.id.inode
             ),
             remedy: "recover it: halocline cluster recover ORIGIN NODE --cluster URL".to_owned(),
         }
     }
 
-    fn ask(&self, want: Want, attempts: u32) -> Result<Asked, StoreError> {
-        let (shared, session) = (&self.shared, self.shared.session);
+    fn ask(&self) -> Result<Asked, StoreError> {
+        let Self { file, want, attempts } = *self;
+        let (shared, session) = (&file.shared, file.shared.session);
         let lapses = shared.lease.lapses();
-        let partition = shared.store.partition(self.id);
+        let partition = shared.store.partition(file.id);
         let Want { direction, range: required, alone, .. } = want;
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
         // A request that waits polls the store, unless another one of this node has just done so.
         let (messages, poll) = {
             let now = shared.options.wait_clock.instant();
-            let mut state = self.state.lock();
+            let is_known = file.stored.is_known();
+            let mut state = file.state.lock();
             let messages = state.messages;
-            if attempts > 0 && !state.polls.is_due(messages, now) && state.last.is_none() {
+            if attempts > 0 && !state.polls.is_due(messages, now) && !is_known {
                 let failure = state.polls.failure.clone();
                 return Ok(Asked::Waits(failure.unwrap_or_else(|| "the store".to_owned())));
             }
@@ -122,8 +124,8 @@ impl File {
             (messages, is_due.then(|| state.polls.begin_poll(messages, now, shared.options.poll)))
         };
         // The last known value is a guess, which the store accepts if it is right.
-        let mut value = match self.guess(roll.partitions[partition]) {
-            _ if poll.is_some() => shared.store.read(self.id)?.tokens,
+        let mut value = match file.stored.guess(roll.partitions[partition]) {
+            _ if poll.is_some() => shared.store.read(file.id)?.tokens,
             Some(tokens) => tokens,
             None => Tokens::new(roll.partitions[partition]),
         };
@@ -136,27 +138,27 @@ impl File {
                 return Ok(Asked::Waits(shared.upkeep.why()));
             }
             let mut new = value.clone();
-            let active = self.state.lock().active.clone();
+            let active = file.state.lock().active.clone();
             new.forget_vain(session, &active, roll.partitions[partition]);
             let epoch = (roll.partitions[partition], &roll.members);
             let answer = new.ask(session, demand, epoch, shared.roll.now_ms());
             if let (Answer::Waits(on), true) = (&answer, value.has_same_queue(&new)) {
                 if poll.is_some() {
                     // For all requests of this node, because their messages may have been lost.
-                    self.tell(value.in_the_way_of(session));
+                    file.stored.tell(value.in_the_way_of(session));
                 }
-                self.note_value(value);
+                file.note_value(value);
                 return Ok(self.waits(on));
             }
             shared.begin_versions(&value, &mut new);
             if let Answer::Granted(held) = &answer
-                && let Some(range) = self.state.lock().pieces.to_give_first(held)
+                && let Some(range) = file.state.lock().pieces.to_give_first(held)
             {
                 return Ok(Asked::GiveFirst(range));
             }
             add(&shared.counters.asked);
-            match shared.store.swap(self.id, value.version, &new)? {
-                Swap::Taken => return Ok(self.answered(want, &answer, new, (lapses, messages))),
+            match shared.store.swap(file.id, value.version, &new)? {
+                Swap::Taken => return Ok(self.answered(&answer, new, (lapses, messages))),
                 Swap::Other(Reading { epoch, .. }) if epoch != roll.partitions[partition] => {
                     shared.upkeep.wake();
                     return Ok(Asked::Waits("the nodes to say what they hold".to_owned()));
@@ -164,29 +166,24 @@ impl File {
                 Swap::Other(reading) => value = reading.tokens,
             }
         }
-        self.note_value(value);
+        file.note_value(value);
         Ok(Asked::Waits("the store, which others change at the same time".to_owned()))
     }
 
     /// The store accepted a change with this answer.
-    fn answered(
-        &self,
-        want: Want,
-        answer: &Answer,
-        new: Tokens,
-        (lapses, messages): (u64, u64),
-    ) -> Asked {
-        let shared = &self.shared;
+    fn answered(&self, answer: &Answer, new: Tokens, (lapses, messages): (u64, u64)) -> Asked {
+        let (file, want) = (self.file, self.want);
+        let shared = &file.shared;
         let asked = match answer {
             Answer::Waits(on) => {
-                self.state.lock().polls.begin(messages, shared.options.wait_clock.instant());
-                self.tell(new.in_the_way_of(shared.session));
+                file.state.lock().polls.begin(messages, shared.options.wait_clock.instant());
+                file.stored.tell(new.in_the_way_of(shared.session));
                 self.waits(on)
             }
             Answer::Lost(held) => Asked::Lost(*held),
             Answer::Granted(held) => {
                 let now = shared.options.clock.boot_instant();
-                let mut state = self.state.lock();
+                let mut state = file.state.lock();
                 // If the lease lapsed since the request, only the store knows of the token: this node gives it up when
                 // others want it, or is granted it again.
                 let is_sure = shared.lease.runs_at(now) && shared.lease.lapses() == lapses;
@@ -201,28 +198,21 @@ impl File {
                 Asked::Granted(permit)
             }
         };
-        let mut state = self.state.lock();
+        let mut state = file.state.lock();
         state.wanted = new.wanted_from(shared.session).is_some();
         if state.wanted {
-            shared.queue.push(self.id);
+            shared.queue.push(file.id);
         }
         drop(state);
-        self.note_value(new);
+        file.note_value(new);
         asked
-    }
-
-    /// Notifies sessions that are in the way.
-    fn tell(&self, sessions: BTreeSet<Session>) {
-        for session in sessions {
-            self.shared.store.tell(session, self.id);
-        }
     }
 
     fn waits(&self, on: &[Held]) -> Asked {
         let first = on.iter().map(|held| held.session).min();
         Asked::Waits(first.map_or_else(
             || "others that came earlier".to_owned(),
-            |first| self.shared.registry.name(first),
+            |first| self.file.shared.registry.name(first),
         ))
     }
 }

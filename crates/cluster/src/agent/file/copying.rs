@@ -23,8 +23,7 @@ pub(super) fn ask_for_copies(file: &File, range: ByteRange) -> Copies {
         let held = state.pieces.all().filter(|(_, mode)| *mode == Mode::Shared);
         let open = held.filter(|(held, _)| !state.pieces.is_closed(*held));
         let own: Vec<_> = open.filter_map(|(held, _)| held.intersect(range)).collect();
-        let others = state.last.as_ref().map(|last| last.all().to_vec()).unwrap_or_default();
-        (own, others)
+        (own, file.stored.last().map(|last| last.all().to_vec()).unwrap_or_default())
     };
     let mut asked: BTreeMap<Session, ByteRange> = BTreeMap::new();
     for held in others.iter().filter(|held| held.mode == Mode::Shared) {

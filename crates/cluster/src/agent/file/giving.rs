@@ -1,18 +1,14 @@
 //! Gives up what others want of a file.
 
-use std::collections::BTreeSet;
-
 use halocline_model::request::ByteRange;
-use halocline_model::token::{Epoch, Mode, Tokens};
+use halocline_model::token::Mode;
 use halocline_os::error::{Error, Result};
 
 use super::super::cluster_error;
 use super::{File, State};
 use crate::counters::add;
-use crate::store::{Reading, StoreError, Swap};
+use crate::store::{Reading, StoreError};
 
-/// Lost races after which a change is abandoned for now.
-const RACES: u32 = 64;
 /// Attempts to give everything up at the end, if something fails.
 const TRIES: u32 = 8;
 /// Handovers of one file after which other files get their turn.
@@ -49,22 +45,14 @@ impl File {
 
     /// Removes requests that no longer wait from the queue, because others are queued behind them.
     fn leave_queue(&self) -> Result<(), StoreError> {
-        let _changes = self.shared.changes.read();
-        let _change = self.change.lock();
+        let change = self.stored.begin_change();
         let active = self.state.lock().active.clone();
         let session = self.shared.session;
-        let new = self.change_tokens(|new, epoch| new.forget_vain(session, &active, epoch))?;
+        let new = change.make(|new, epoch| new.forget_vain(session, &active, epoch))?;
         if let Some(new) = new {
-            self.tell_waiters(&new);
+            self.stored.tell_waiters(&new);
         }
         Ok(())
-    }
-
-    fn tell_waiters(&self, tokens: &Tokens) {
-        let waiters: BTreeSet<_> = tokens.waiters().collect();
-        for waiter in waiters.into_iter().filter(|waiter| *waiter != self.shared.session) {
-            self.shared.store.tell(waiter, self.id);
-        }
     }
 
     /// Gives up everything that is held.
@@ -94,7 +82,7 @@ impl File {
 
     /// Gives up a range, or keeps `keep` of exclusive tokens there. `false` if that is already in progress, or must be
     /// tried again.
-    pub(in crate::agent) fn give(&self, range: ByteRange, keep: Option<Mode>) -> bool {
+    pub(super) fn give(&self, range: ByteRange, keep: Option<Mode>) -> bool {
         let Some(_closed) = self.close(range) else { return false };
         self.wait_unused(range)
             && self.bring_to_origin(range, keep.is_some())
@@ -119,9 +107,15 @@ impl File {
         Some(given)
     }
 
+    /// Drops everything that is not exclusive, whatever the store says. `false` if it must be tried again.
+    pub(in crate::agent) fn drop_what_is_unsure(&self) -> bool {
+        let ranges = self.state.lock().pieces.unsure();
+        ranges.into_iter().all(|range| self.drop_range(range))
+    }
+
     /// Drops a range from the caches, and from the tokens that the node believes to hold, because its lease lapsed.
     /// `false` if it must be tried again.
-    pub(in crate::agent) fn drop_range(&self, range: ByteRange) -> bool {
+    fn drop_range(&self, range: ByteRange) -> bool {
         let Some(_closed) = self.close(range) else { return false };
         let dropped = self.wait_unused(range) && self.bring_to_origin(range, false);
         if dropped {
@@ -165,16 +159,13 @@ impl File {
 
     /// Tells the store that a closed range, which was flushed, is given up.
     fn tell_given(&self, range: ByteRange, keep: Option<Mode>) -> bool {
-        let shared = &self.shared;
-        let _changes = shared.changes.read();
-        let _change = self.change.lock();
+        let session = self.shared.session;
+        let change = self.stored.begin_change();
         // The node removes it first, whether or not the store receives the change.
         self.state.lock().pieces.remove(range, keep);
-        let changed =
-            self.change_tokens(|new, epoch| new.give_up(shared.session, range, keep, epoch));
-        match changed {
+        match change.make(|new, epoch| new.give_up(session, range, keep, epoch)) {
             Ok(Some(new)) => {
-                self.tell_waiters(&new);
+                self.stored.tell_waiters(&new);
                 true
             }
             Ok(None) => true,
@@ -183,34 +174,6 @@ impl File {
                 false
             }
         }
-    }
-
-    /// Changes the file's tokens, retrying lost races; `None` if the epoch changed, so that the change no longer
-    /// applies. The caller holds the locks for changes.
-    pub(in crate::agent) fn change_tokens(
-        &self,
-        change: impl Fn(&mut Tokens, Epoch),
-    ) -> Result<Option<Tokens>, StoreError> {
-        let shared = &self.shared;
-        let epoch = shared.roll.known().partitions[shared.store.partition(self.id)];
-        let mut value = self.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
-        for _ in 0..RACES {
-            let mut new = value.clone();
-            change(&mut new, epoch);
-            shared.begin_versions(&value, &mut new);
-            match shared.store.swap(self.id, value.version, &new)? {
-                Swap::Taken => {
-                    self.state.lock().last = Some(new.clone());
-                    return Ok(Some(new));
-                }
-                Swap::Other(reading) if reading.epoch != epoch => {
-                    shared.upkeep.wake();
-                    return Ok(None);
-                }
-                Swap::Other(reading) => value = reading.tokens,
-            }
-        }
-        Err(StoreError::NoAnswer("others change the same tokens all the time".to_owned()))
     }
 }
 

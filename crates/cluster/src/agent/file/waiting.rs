@@ -1,7 +1,7 @@
 //! Requests that need a token: granted immediately if the node holds it; otherwise they wait for the store and for
 //! other nodes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_cache::coherence::{Copies, FileTokens, Grant, Want};
 use halocline_model::request::{ByteRange, Direction};
@@ -10,91 +10,106 @@ use halocline_os::served_program;
 use parking_lot::MutexGuard;
 use rustix::io::Errno;
 
-use super::copying;
+use super::asking::Asking;
 use super::{Attempt, FIRST_PAUSE, File, LastWait, State, filled};
+use super::{copying, explaining};
 use crate::counters::add;
 
 /// How long a request waits for others of its node to finish with the file, before it looks around.
 const TURN_LIMIT: Duration = Duration::from_secs(1);
 
-impl File {
-    /// Waits for a token, queued in the store meanwhile.
-    fn wait(&self, want: Want) -> Result<Grant> {
-        let _active = Active::new(self, (queued_as(want), want.range));
-        self.wait_actively(want)
+/// A request that waits for a token, and stands in the queue meanwhile: its place there is in vain once this is dropped.
+struct Waiting<'f> {
+    file: &'f File,
+    want: Want,
+    /// The entry of the queue.
+    stands_for: (Direction, ByteRange),
+    began: Instant,
+    /// Attempts so far.
+    attempts: u32,
+    /// What the last of them would have had to wait for.
+    waits_for: Option<String>,
+}
+
+impl<'f> Waiting<'f> {
+    fn new(file: &'f File, want: Want) -> Self {
+        let stands_for = (queued_as(want), want.range);
+        file.state.lock().active.push(stands_for);
+        let began = file.shared.options.wait_clock.instant();
+        Self { file, want, stands_for, began, attempts: 0, waits_for: None }
     }
 
-    fn wait_actively(&self, want: Want) -> Result<Grant> {
-        let clock = &self.shared.options.wait_clock;
-        let wait_limit = self.shared.options.wait_limit;
-        let began = clock.instant();
+    /// Waits for the token.
+    fn until_granted(mut self) -> Result<Grant> {
+        let shared = &self.file.shared;
+        let clock = &shared.options.wait_clock;
+        let wait_limit = shared.options.wait_limit;
         let mut pause = FIRST_PAUSE;
-        let mut attempts = 0;
-        let mut waited_for = None;
         let waits_for = loop {
             let seen = self.seen();
             // A thread that waits for this one's turn must see soon that its program was killed.
             let deadline = clock.instant() + TURN_LIMIT;
-            match self.attempt(want, attempts, deadline.min(began + wait_limit))? {
+            let asking = Asking { file: self.file, want: self.want, attempts: self.attempts };
+            match asking.attempt(deadline.min(self.began + wait_limit))? {
                 Attempt::Granted(grant) => {
-                    if attempts > 0 {
-                        self.note_wait(clock.elapsed(began), waited_for);
+                    if self.attempts > 0 {
+                        self.note();
                     }
                     return Ok(grant);
                 }
-                Attempt::Waits(what) if clock.elapsed(began) >= wait_limit => {
+                Attempt::Waits(what) if clock.elapsed(self.began) >= wait_limit => {
                     break what;
                 }
-                Attempt::Waits(what) => waited_for = Some(what),
-                Attempt::Again if clock.elapsed(began) < wait_limit => {
-                    attempts += 1;
+                Attempt::Waits(what) => self.waits_for = Some(what),
+                Attempt::Again if clock.elapsed(self.began) < wait_limit => {
+                    self.attempts += 1;
                     continue;
                 }
                 Attempt::Again => break "what this node had to give up first".to_owned(),
             }
-            if self.shared.is_stopped() {
+            if shared.is_stopped() {
                 break "this mount to end".to_owned();
             }
             if served_program::is_killed() {
-                self.note_wait(clock.elapsed(began), waited_for);
+                self.note();
                 return Err(Errno::INTR.into());
             }
-            attempts += 1;
-            self.wait_for_change(want.range, seen, pause);
-            pause = (pause * 2).min(self.shared.options.poll);
+            self.attempts += 1;
+            self.wait_for_change(seen, pause);
+            pause = (pause * 2).min(shared.options.poll);
         };
-        self.note_wait(clock.elapsed(began), Some(waits_for.clone()));
+        let what = format!("waited {} s for {waits_for}", wait_limit.as_secs());
+        self.waits_for = Some(waits_for);
+        self.note();
         // Its entry in the queue goes when a request behind it sends a message.
-        Err(Error::Cluster {
-            what: format!("waited {} s for {waits_for}", wait_limit.as_secs()),
-            remedy: "see `halocline cluster nodes`".to_owned(),
-        })
+        Err(Error::Cluster { what, remedy: "see `halocline cluster nodes`".to_owned() })
     }
 
     /// How many messages have come, and how much was found in the store.
     fn seen(&self) -> (u64, u64) {
-        let state = self.state.lock();
+        let state = self.file.state.lock();
         (state.messages, state.polls.found)
     }
 
-    /// Waits until a message has come or something was found in the store since `seen`, or until `range` is no longer
+    /// Waits until a message has come or something was found in the store since `seen`, or until the range is no longer
     /// being given up, but at most until the next poll of the store is due, and at least `pause` then, or until its program was
     /// killed. Each permit that ends wakes this thread too, because others wait for that.
-    fn wait_for_change(&self, range: ByteRange, seen: (u64, u64), pause: Duration) {
-        let clock = &self.shared.options.wait_clock;
+    fn wait_for_change(&self, seen: (u64, u64), pause: Duration) {
+        let (file, range) = (self.file, self.want.range);
+        let clock = &file.shared.options.wait_clock;
         let earliest = clock.instant() + pause;
-        let mut state = self.state.lock();
+        let mut state = file.state.lock();
         let was_closed = state.pieces.is_closed(range);
         let is_unchanged = |state: &State| {
             (state.messages, state.polls.found) == seen
                 && (!was_closed || state.pieces.is_closed(range))
-                && !self.shared.is_stopped()
+                && !file.shared.is_stopped()
         };
         while is_unchanged(&state) {
             let due = state.polls.due;
             let until = due.map_or(earliest, |due| due.max(earliest));
             let goes_on = |state: &mut State| is_unchanged(state) && state.polls.due == due;
-            if clock.wait_while(&self.changed, &mut state, goes_on, until) {
+            if clock.wait_while(&file.changed, &mut state, goes_on, until) {
                 return;
             }
             // Another request polled the store in place of this one, and may go on doing so.
@@ -104,30 +119,18 @@ impl File {
         }
     }
 
-    fn note_wait(&self, lasted: Duration, on: Option<String>) {
-        self.shared.counters.note_wait(lasted);
-        let (at, on) = (
-            self.shared.options.clock.boot_instant(),
-            on.unwrap_or_else(|| "the store".to_owned()),
-        );
-        self.state.lock().last_wait = Some(LastWait { at, lasted, on });
+    /// Notes that the wait has ended, and what it was for.
+    fn note(&self) {
+        let shared = &self.file.shared;
+        let lasted = shared.options.wait_clock.elapsed(self.began);
+        shared.counters.note_wait(lasted);
+        let at = shared.options.clock.boot_instant();
+        let on = self.waits_for.clone().unwrap_or_else(|| "the store".to_owned());
+        self.file.state.lock().last_wait = Some(LastWait { at, lasted, on });
     }
 }
 
-/// A request that stands in the queue: its place there is in vain once this is dropped.
-struct Active<'f> {
-    file: &'f File,
-    stands_for: (Direction, ByteRange),
-}
-
-impl<'f> Active<'f> {
-    fn new(file: &'f File, stands_for: (Direction, ByteRange)) -> Self {
-        file.state.lock().active.push(stands_for);
-        Self { file, stands_for }
-    }
-}
-
-impl Drop for Active<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let active = &mut self.file.state.lock().active;
         if let Some(at) = active.iter().position(|one| *one == self.stands_for) {
@@ -147,7 +150,7 @@ impl FileTokens for File {
         if let Some(grant) = self.permit(want) {
             return Ok(grant);
         }
-        let granted = self.wait(want);
+        let granted = Waiting::new(self, want).until_granted();
         // A program that was killed was refused nothing.
         if granted.as_ref().is_err_and(|error| error.errno() != Errno::INTR.raw_os_error()) {
             add(&self.shared.counters.refused);
@@ -168,7 +171,7 @@ impl FileTokens for File {
     }
 
     fn explain(&self, want: Want) -> Option<String> {
-        self.explained(want)
+        explaining::explained(self, want)
     }
 
     fn copies(&self, range: ByteRange) -> Copies {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
-    Answer, Attempt, Change, Completion, Entry, EntryName, Failure as Ended, Found, Inode, Intent,
-    IntentId, Next, Operation, Refusal, Script, Slot,
+    Answer, Attempt, Change, Completion, Entry, EntryName, Failure as Ended, Found, InodeNumber,
+    Intent, IntentId, Next, Operation, Refusal, Script, Slot,
 };
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
@@ -118,12 +118,12 @@ impl Driver {
     }
 
     /// A number that was never used.
-    pub(super) fn number(&self) -> Result<Inode> {
+    pub(super) fn number(&self) -> Result<InodeNumber> {
         self.numbers(1)
     }
 
     /// The first of `count` numbers that were never used.
-    pub(super) fn numbers(&self, count: u64) -> Result<Inode> {
+    pub(super) fn numbers(&self, count: u64) -> Result<InodeNumber> {
         let mut numbers = self.numbers.lock();
         if numbers.1 - numbers.0 < count {
             let mut epoch = *self.epochs.read();
@@ -144,7 +144,7 @@ impl Driver {
         }
         let first = numbers.0;
         numbers.0 += count;
-        Ok(Inode(first))
+        Ok(InodeNumber(first))
     }
 
     /// Uses the epoch that follows `epoch`, if the store forgot nothing.
@@ -169,7 +169,7 @@ impl Driver {
 
     /// Runs a script of something that was begun in epoch `began`; waits while an intent that somebody may be about is
     /// in the way, which does nothing.
-    fn send(&self, shard: Inode, script: &Script, began: &mut u64) -> Sent<Answer> {
+    fn send(&self, shard: InodeNumber, script: &Script, began: &mut u64) -> Sent<Answer> {
         self.send_by(script, began, &mut || {
             if !changes(script) {
                 return self.store.run(shard, script);
@@ -236,7 +236,7 @@ impl Driver {
     }
 
     /// Asks for a lease of a directory of which a version is known.
-    fn lease(&self, directory: Inode, version: u64) -> Leased {
+    fn lease(&self, directory: InodeNumber, version: u64) -> Leased {
         let until = self.now() + Duration::from_millis(LEASE_MS);
         self.sent.fetch_add(1, Ordering::Relaxed);
         let leased = self.store.lease(directory, version).unwrap_or(Leased::No);
@@ -282,7 +282,7 @@ impl Driver {
     }
 
     /// Reads, and completes what is in the way.
-    pub(super) fn read(&self, shard: Inode, script: &Script) -> Result<Answer> {
+    pub(super) fn read(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         for _ in 0..TRIES {
             match self.send(shard, script, &mut self.epoch())? {
                 Answer::Busy(intent) => self.complete(intent),
@@ -293,7 +293,7 @@ impl Driver {
     }
 
     /// As [`read`](Self::read), of a name or the attributes of a directory that is read often: with a lease of it.
-    pub(super) fn read_often(&self, directory: Inode, slot: Slot) -> Result<Answer> {
+    pub(super) fn read_often(&self, directory: InodeNumber, slot: Slot) -> Result<Answer> {
         let script = Script::Read(slot);
         let Script::Read(slot) = &script else { unreachable!("it was just made") };
         if !self.listings.is_read_often(directory, self.now()) {
@@ -322,7 +322,7 @@ impl Driver {
     }
 
     /// Makes a change of one slot; `false` if something else is there.
-    pub(super) fn replace(&self, shard: Inode, change: Change) -> Result<bool> {
+    pub(super) fn replace(&self, shard: InodeNumber, change: Change) -> Result<bool> {
         let script = Script::Alone(vec![change]);
         for _ in 0..TRIES {
             match self.send(shard, &script, &mut self.epoch()) {

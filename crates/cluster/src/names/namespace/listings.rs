@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use halocline_model::namespace::{
-    Answer, Body, Change, Entry, EntryName, Inode, Name, Opaque, Script, Slot,
+    Answer, Body, Change, Entry, EntryName, InodeNumber, Name, Opaque, Script, Slot,
 };
 use parking_lot::Mutex;
 
@@ -81,7 +81,7 @@ pub(super) enum Known {
 /// A change of this node that is under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Changing {
-    shard: Inode,
+    shard: InodeNumber,
     /// Before it began.
     before: Changes,
 }
@@ -151,12 +151,12 @@ fn touched(script: &Script) -> UnderWay {
 }
 
 impl Listings {
-    fn counter(&self, directory: Inode) -> &Counter {
+    fn counter(&self, directory: InodeNumber) -> &Counter {
         let at = usize::try_from(directory.0 % COUNTERS as u64).unwrap_or_default();
         &self.counters[at]
     }
 
-    fn is_lost(&self, directory: Inode) -> bool {
+    fn is_lost(&self, directory: InodeNumber) -> bool {
         self.counter(directory).lost.load(Ordering::SeqCst)
     }
 
@@ -164,7 +164,7 @@ impl Listings {
     /// `before` was counted before the page was asked for.
     pub(super) fn add(
         &self,
-        (directory, version): (Inode, u64),
+        (directory, version): (InodeNumber, u64),
         (after, page, is_last): (u64, &[(u64, Name, Entry)], bool),
         before: Changes,
         now: Instant,
@@ -197,7 +197,7 @@ impl Listings {
     /// before that was asked for.
     pub(super) fn keep(
         &self,
-        (directory, slot): (Inode, &Slot),
+        (directory, slot): (InodeNumber, &Slot),
         answer: &Answer,
         lease: Option<(u64, Instant)>,
         before: Changes,
@@ -228,7 +228,7 @@ impl Listings {
     }
 
     /// A directory is read; whether it was so shortly before, so that a lease would help, and may be had.
-    pub(super) fn is_read_often(&self, directory: Inode, now: Instant) -> bool {
+    pub(super) fn is_read_often(&self, directory: InodeNumber, now: Instant) -> bool {
         let known = &mut *self.known.lock();
         if let Some(listing) = known.get(directory) {
             let is_often = now.saturating_duration_since(listing.used) < IDLE_MAX;
@@ -243,7 +243,7 @@ impl Listings {
     }
 
     /// Attributes of a directory, and when its names changed.
-    pub(super) fn attributes(&self, directory: Inode, now: Instant) -> Option<(Opaque, u64)> {
+    pub(super) fn attributes(&self, directory: InodeNumber, now: Instant) -> Option<(Opaque, u64)> {
         let known = &mut *self.known.lock();
         if known.changes_attributes(directory) || self.is_lost(directory) {
             return None;
@@ -274,7 +274,7 @@ impl Listings {
     }
 
     /// How many changes of a directory this node has begun and ended, before a lease of it is asked for.
-    pub(super) fn changes(&self, directory: Inode) -> Changes {
+    pub(super) fn changes(&self, directory: InodeNumber) -> Changes {
         let counter = self.counter(directory);
         // In this order, one that ends between the two looks unfinished.
         let ended = counter.ended.load(Ordering::SeqCst);
@@ -282,7 +282,12 @@ impl Listings {
     }
 
     /// What the store said of a version of a directory; a lease of it is until then.
-    pub(super) fn lease(&self, (directory, version): (Inode, u64), leased: Leased, until: Instant) {
+    pub(super) fn lease(
+        &self,
+        (directory, version): (InodeNumber, u64),
+        leased: Leased,
+        until: Instant,
+    ) {
         let known = &mut *self.known.lock();
         let listing = known.get(directory);
         let Some(listing) = listing.filter(|listing| listing.version == version) else { return };
@@ -299,7 +304,7 @@ impl Listings {
     }
 
     /// A script that changes a shard begins: other nodes may see it before its answer is here.
-    pub(super) fn begin_change(&self, shard: Inode, script: &Script) -> Changing {
+    pub(super) fn begin_change(&self, shard: InodeNumber, script: &Script) -> Changing {
         let mut known = self.known.lock();
         let before = self.changes(shard);
         self.counter(shard).begun.fetch_add(1, Ordering::SeqCst);
@@ -348,7 +353,7 @@ impl Listings {
 /// What is known of a directory after a change that says what became of it.
 fn follow(
     known: &mut Listed,
-    (shard, script): (Inode, &Script),
+    (shard, script): (InodeNumber, &Script),
     (followed, until, is_only): (Followed, Option<Instant>, bool),
     now: Instant,
 ) {

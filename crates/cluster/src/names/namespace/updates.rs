@@ -1,7 +1,7 @@
 //! Changes of attributes: read, changed and compared, each in one slot.
 
 use halocline_model::namespace::{
-    Answer, Change, Entry, EntryName, Inode, Links, Opaque, Script, Slot,
+    Answer, Change, Entry, EntryName, InodeNumber, Links, Opaque, Script, Slot,
 };
 use halocline_model::token::Session;
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ impl Namespace {
     /// As [`update`](Self::update); `ESTALE` if it leads to something else.
     pub fn update_of(
         &self,
-        (at, inode): (&EntryName, Inode),
+        (at, inode): (&EntryName, InodeNumber),
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
         self.update_if(at, |found| found == inode, change)
@@ -63,7 +63,7 @@ impl Namespace {
     /// As [`update_of`](Self::update_of).
     pub fn update_known(
         &self,
-        (at, inode): (&EntryName, Inode),
+        (at, inode): (&EntryName, InodeNumber),
         known: &Attributes,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
@@ -80,7 +80,7 @@ impl Namespace {
     fn update_if(
         &self,
         at: &EntryName,
-        is_meant: impl Fn(Inode) -> bool,
+        is_meant: impl Fn(InodeNumber) -> bool,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
         check(at)?;
@@ -126,7 +126,7 @@ impl Namespace {
     /// `ENOENT` if it is gone, and what `change` refuses.
     pub fn update_directory(
         &self,
-        inode: Inode,
+        inode: InodeNumber,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Node> {
         let mut known = self.driver.listings.attributes(inode, self.driver.now());
@@ -157,7 +157,7 @@ impl Namespace {
     /// What `change` refuses.
     pub fn update_links(
         &self,
-        shard: Inode,
+        shard: InodeNumber,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<()> {
         for _ in 0..TRIES {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use halocline_model::namespace::{Answer, Inode, Intent, Name, Outcome};
+use halocline_model::namespace::{Answer, InodeNumber, Intent, Name, Outcome};
 
 use super::super::coding::{decode_entry, decode_intent, decode_links, opaque};
 use super::super::{Followed, Inspected, NAME_BYTES_MAX, NamesError, PAGE_ENTRIES_MAX, Result};
@@ -87,7 +87,7 @@ pub(super) fn answer(elements: Elements) -> Result<Answer> {
         (b"name", [entry, settlements]) => {
             Answer::Name(Some(decode_entry(entry)?), number(settlements)?)
         }
-        (b"parent", [parent]) => Answer::Parent(Inode(number(parent)?)),
+        (b"parent", [parent]) => Answer::Parent(InodeNumber(number(parent)?)),
         (b"attributes", [value, changed]) => {
             Answer::Attributes(opaque(value.clone())?, number(changed)?)
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_page_of_more_bytes_than_were_asked_for_is_refused() {
-        let entry = Entry::Single(Inode(5), Opaque::from(vec![0; ATTRIBUTES_BYTES_MAX]));
+        let entry = Entry::Single(InodeNumber(5), Opaque::from(vec![0; ATTRIBUTES_BYTES_MAX]));
         let entry = encode_entry(&entry);
         let page_of = |count: u64| {
             let triple = |place: u64| [place.to_string().into(), b"a".to_vec(), entry.clone()];

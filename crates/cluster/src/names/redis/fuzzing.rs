@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use halocline_model::namespace::{EntryName, Flags, Inode, Intent, ROOT, Script};
+use halocline_model::namespace::{EntryName, Flags, InodeNumber, Intent, ROOT, Script};
 use halocline_model::token::Session;
 use halocline_os::clock::Clock;
 use parking_lot::Mutex;
@@ -74,11 +74,11 @@ impl Hostile {
 }
 
 impl NameStore for Hostile {
-    fn run(&self, shard: Inode, script: &Script) -> Result<Answer> {
+    fn run(&self, shard: InodeNumber, script: &Script) -> Result<Answer> {
         self.change(shard, script).map(|(answer, _)| answer)
     }
 
-    fn change(&self, _: Inode, script: &Script) -> Result<(Answer, Option<Followed>)> {
+    fn change(&self, _: InodeNumber, script: &Script) -> Result<(Answer, Option<Followed>)> {
         let (answer, followed) = changed(self.next()?)?;
         if let (Answer::Entries { entries, .. }, Script::List(..)) = (&answer, script) {
             assert!(entries.len() <= PAGE_ENTRIES_MAX);
@@ -98,15 +98,15 @@ impl NameStore for Hostile {
         first_reserved(&self.next()?)
     }
 
-    fn shards(&self) -> Result<Vec<Inode>> {
-        Ok(vec![ROOT, Inode(2), Inode(3)])
+    fn shards(&self) -> Result<Vec<InodeNumber>> {
+        Ok(vec![ROOT, InodeNumber(2), InodeNumber(3)])
     }
 
-    fn inspect(&self, _: Inode) -> Result<Option<Inspected>> {
+    fn inspect(&self, _: InodeNumber) -> Result<Option<Inspected>> {
         inspected(&self.next()?)
     }
 
-    fn remove(&self, _: Inode) -> Result<()> {
+    fn remove(&self, _: InodeNumber) -> Result<()> {
         self.next().map(drop)
     }
 
@@ -121,8 +121,8 @@ type Run<'a> = &'a dyn Fn(&Namespace) -> std::result::Result<(), Failure>;
 /// Answers of scripts: every operation on names, and a check, ends with them, and none believes a page that is out of
 /// order.
 pub fn answers(bytes: &[u8]) {
-    let at = |directory: Inode, name: &str| EntryName { directory, name: name.into() };
-    let (one, other) = (at(ROOT, "a"), at(Inode(2), "b"));
+    let at = |directory: InodeNumber, name: &str| EntryName { directory, name: name.into() };
+    let (one, other) = (at(ROOT, "a"), at(InodeNumber(2), "b"));
     let file = Attributes::new(Kind::File, 0o644, 0);
     let list = |names: &Namespace| {
         let mut cursor = 0;
@@ -184,7 +184,7 @@ pub(crate) mod seeds {
 
     fn intent() -> Vec<u8> {
         let id = IntentId { session: Session(3), number: 4 };
-        encode_intent(&Intent { id, decider: Inode(2), locked: vec![Inode(3), ROOT] })
+        encode_intent(&Intent { id, decider: InodeNumber(2), locked: vec![InodeNumber(3), ROOT] })
     }
 
     pub(crate) fn values() -> Vec<(&'static str, Vec<u8>)> {
@@ -192,9 +192,9 @@ pub(crate) mod seeds {
         vec![
             ("attributes", attributes().as_bytes().to_vec()),
             ("directory-attributes", directory().as_bytes().to_vec()),
-            ("single", encode_entry(&Entry::Single(Inode(5), attributes()))),
-            ("linked", encode_entry(&Entry::Linked(Inode(5), Inode(6)))),
-            ("directory", encode_entry(&Entry::Directory(Inode(2)))),
+            ("single", encode_entry(&Entry::Single(InodeNumber(5), attributes()))),
+            ("linked", encode_entry(&Entry::Linked(InodeNumber(5), InodeNumber(6)))),
+            ("directory", encode_entry(&Entry::Directory(InodeNumber(2)))),
             ("links", encode_links(&links)),
             ("intent", intent()),
         ]
@@ -212,9 +212,9 @@ pub(crate) mod seeds {
 
     pub(crate) fn answers() -> Vec<(&'static str, Vec<u8>)> {
         let [single, linked, below] = [
-            Entry::Single(Inode(5), attributes()),
-            Entry::Linked(Inode(6), Inode(3)),
-            Entry::Directory(Inode(2)),
+            Entry::Single(InodeNumber(5), attributes()),
+            Entry::Linked(InodeNumber(6), InodeNumber(3)),
+            Entry::Directory(InodeNumber(2)),
         ]
         .map(|entry| encode_entry(&entry));
         let links = encode_links(&Links { count: 2, attributes: attributes() });

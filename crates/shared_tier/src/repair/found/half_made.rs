@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::FoundFile;
-use crate::places::marks::{NameIn, TwoNames};
+use crate::places::own_xattrs::{NameIn, TwoNames};
 
 /// A file, with the names that it claims, and a rename that is noted with it.
 #[derive(Debug)]

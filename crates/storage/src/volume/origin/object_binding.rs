@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::Origin;
 use super::identity::{ObjectId, ObjectNumber};
 use super::orphans::{each_file, ids_on};
 use crate::volume::{Server, object_paths};
@@ -35,21 +34,6 @@ pub(super) enum Bindings {
     Old,
     /// They are this tree's: an object of an existing file remains that file's.
     Present,
-}
-
-impl Origin {
-    /// Assigns objects to which only one file refers to that file, as is needed after a file was restored from a backup
-    /// behind the mount. Those of a copied volume are left to the next mount. The caller guarantees that the origin is
-    /// not mounted ([`Origin::open_alone`]).
-    ///
-    /// # Errors
-    /// If the tree cannot be examined, or objects cannot be renamed.
-    pub fn bind_objects(&self) -> Result<()> {
-        if !self.is_striped() || !self.is_bound {
-            return Ok(());
-        }
-        bind(&self.dir, self.servers(), Bindings::Present)
-    }
 }
 
 /// Durably binds the objects on `servers` to the files below `tree`.

@@ -98,128 +98,34 @@ pub enum Step {
 /// Called before each step, and before each piece of the copy; if it returns an error, that is not done.
 pub type Before<'a> = &'a mut dyn FnMut(Step) -> Result<()>;
 
-impl Origin {
-    /// The striped volume in `dir`, opened exclusively to move its files.
+/// A striped volume that is used exclusively, so that its files may move.
+#[derive(Debug)]
+pub struct Relayout {
+    origin: Origin,
+}
+
+impl Relayout {
+    /// The striped volume in `dir`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is mounted, or is not a striped volume.
-    pub fn open_to_move(dir: &Path) -> Result<Self> {
-        let origin = Self::open_volume(dir)?;
+    pub fn open(dir: &Path) -> Result<Self> {
+        let origin = Origin::open_volume(dir)?;
         let volume_dir = VolumeDir::open(dir)?;
         if let Some(in_use) = &origin.in_use {
             label::relock(&volume_dir, in_use, Use::Alone)?;
         }
-        Ok(origin)
+        Ok(Self { origin })
     }
 
-    /// The current layouts of the files, and what moving them would take. Changes nothing. `to_move` requires that the
-    /// files may be changed.
-    ///
-    /// # Errors
-    /// A file that is missing, not regular or not accessible, two names of one file, a layout for other servers, or
-    /// one that cannot be stored.
-    pub fn look(&self, wishes: &[Wish], to_move: bool) -> Result<Vec<LayoutChange>> {
-        let mut inodes = BTreeMap::new();
-        let mut found = Vec::new();
-        for wish in wishes {
-            let change = self.change(wish, to_move)?;
-            if let Some(other) = inodes.insert(change.inode, wish.path.clone()) {
-                let what = format!(
-                    "{} and {} are two names of one file",
-                    other.display(),
-                    wish.path.display()
-                );
-                return Err(Error::invalid(what, "leave one of them out of the plan"));
-            }
-            found.push(change);
-        }
-        Ok(found)
+    /// The volume.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
-    fn change(&self, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
-        let refused = |what: String| {
-            let what = format!("{}: {what}", wish.path.display());
-            Error::invalid(what, "plan again for the servers of this volume")
-        };
-        let servers = self.servers().len();
-        if wish.layout.servers() != servers {
-            let planned = wish.layout.servers();
-            return Err(refused(format!("a layout over {planned} servers; there are {servers}")));
-        }
-        layouts::check(&wish.layout).map_err(refused)?;
-        let node = file(self, &wish.path)?;
-        let flags = if to_move { libc::O_RDWR } else { libc::O_RDONLY };
-        let data =
-            self.open_data(node.fd.as_fd(), flags).map_err(Error::at(&node.shown, "open"))?;
-        let failed = || Error::at(&node.shown, "look at the data of");
-        let wished = self.distribution_for(&wish.layout);
-        let planned = bytes_by_server(&data, node.found.len(), &wished).map_err(failed())?;
-        let path = self.object_of(data.node()).map_err(failed())?.map(ObjectId::path);
-        let used = self.servers().iter().map(|server| {
-            path.as_ref().map_or(Ok(0), |path| server.directory().allocated_of(path))
-        });
-        Ok(LayoutChange {
-            path: wish.path.clone(),
-            now: data.distribution().map_err(failed())?,
-            wished,
-            size: node.found.len(),
-            used: used.collect::<io::Result<_>>().map_err(failed())?,
-            planned,
-            inode: node.found.ino(),
-        })
-    }
-
-    /// A layout with the common stripe is treated as that.
-    fn distribution_for(&self, layout: &FileLayout) -> Distribution {
-        let usual = self.striping().stripe();
-        match layout.parts() {
-            [part] if part.striping.widths().iter().all(|width| *width == usual) => {
-                self.striping().into()
-            }
-            _ => layout.clone().into(),
-        }
-    }
-
-    /// Refuses moves for which a server lacks space: each file needs the space of its copy until its old object is
-    /// removed. Servers on one file system share its space.
-    pub fn check_space(&self, files: &[LayoutChange]) -> Result<()> {
-        let mut systems: Vec<(u64, u64, i128)> = Vec::new();
-        let mut of_server = Vec::new();
-        for server in self.servers() {
-            let failed = |what| Error::at(server.dir(), what);
-            let system = fs::metadata(server.dir()).map_err(failed("look at"))?.dev();
-            let space = server.device().space().map_err(failed("ask for the space of"))?;
-            let known = systems.iter().position(|(other, ..)| *other == system);
-            of_server.push(known.unwrap_or(systems.len()));
-            if known.is_none() {
-                systems.push((system, if space.no_files { 0 } else { space.available }, 0));
-            }
-        }
-        for file in files.iter().filter(|file| !file.agrees()) {
-            for (server, bytes) in file.planned.iter().enumerate().filter(|(_, bytes)| **bytes > 0)
-            {
-                let (_, available, taken) = &mut systems[of_server[server]];
-                *taken += i128::from(*bytes) + i128::from(OVERHEAD_BYTES);
-                if *taken > i128::from(*available) {
-                    let (dir, name) = (self.servers()[server].dir().display(), file.path.display());
-                    let what = format!(
-                        "{dir}: {available} bytes are free there, and moving files up to {name} \
-                         takes {taken} at once"
-                    );
-                    return Err(Error::invalid(what, "free space there, or plan with less of it"));
-                }
-            }
-            for (server, bytes) in file.used.iter().enumerate() {
-                systems[of_server[server]].2 -= i128::from(*bytes);
-            }
-        }
-        Ok(())
-    }
-
-    /// Moves a file to its layout, and reports the bytes passed to `progress`. The caller uses the volume exclusively
-    /// ([`Origin::open_to_move`]), and has cleared what an interrupted move left ([`Origin::clear_moves`]); it does so
-    /// again if this fails before [`Step::CutOver`]. After a later failure it leaves that to the next move: the object
-    /// to which the file refers may so far be known in memory only.
+    /// Moves a file to its layout, and reports the bytes passed to `progress`. The caller has cleared what an interrupted
+    /// move left ([`Relayout::clear_moves`]); it does so again if this fails before [`Step::CutOver`]. After a later failure
+    /// it leaves that to the next move: the object to which the file refers may so far be known in memory only.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the file is not the one for which `to` was found, or was changed meanwhile. Then, and
@@ -230,15 +136,16 @@ impl Origin {
         before: Before<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        let node = file(self, &to.path)?;
+        let node = file(&self.origin, &to.path)?;
         let changed = || {
             let what = format!("{} was changed meanwhile", node.shown.display());
             Error::invalid(what, "end what changes it, and apply the plan again")
         };
         let old = self
+            .origin
             .open_data(node.fd.as_fd(), libc::O_RDWR)
             .map_err(Error::at(&node.shown, "open the data"))?;
-        let state = State::of(self, &old).map_err(Error::at(&node.shown, "look at"))?;
+        let state = State::of(&self.origin, &old).map_err(Error::at(&node.shown, "look at"))?;
         if state.inode != to.inode || state.size != to.size {
             return Err(changed());
         }
@@ -256,10 +163,10 @@ impl Origin {
         let at = |what| Error::at(&node.shown, what);
         before(Step::Layout)?;
         if let Some(layout) = layout {
-            layouts::write(id, layout, &self.volume).map_err(at("write the layout of"))?;
+            layouts::write(id, layout, &self.origin.volume).map_err(at("write the layout of"))?;
         }
         before(Step::Copy)?;
-        let copy = VolumeFile::lazy(&self.volume, 0, to.wished.clone(), &id.path());
+        let copy = VolumeFile::lazy(&self.origin.volume, 0, to.wished.clone(), &id.path());
         let mut refused = None;
         let mut put = |offset, bytes: &[u8]| match before(Step::Copy) {
             Ok(()) => copy.write_at(offset, bytes),
@@ -273,7 +180,7 @@ impl Origin {
         copied.map_err(at("copy the data of"))?;
         before(Step::Sync)?;
         copy.sync(false).map_err(at("sync the new data of"))?;
-        if State::of(self, &old).map_err(at("look at"))? != state {
+        if State::of(&self.origin, &old).map_err(at("look at"))? != state {
             return Err(changed());
         }
         before(Step::CutOver)?;
@@ -283,10 +190,10 @@ impl Origin {
         old.node().sync_all().map_err(at("sync"))?;
         before(Step::Remove)?;
         if let Some(object) = state.object {
-            self.remove_orphan(object)?;
+            self.origin.remove_orphan(object)?;
         }
         before(Step::Forget)?;
-        self.servers()[0].directory().set_label(MOVING, b"")
+        self.origin.servers()[0].directory().set_label(MOVING, b"")
     }
 
     /// Removes what an interrupted move left, and returns whether there was one: of the two objects in its note, those
@@ -295,7 +202,7 @@ impl Origin {
     /// # Errors
     /// If the names cannot be made durable; then nothing is removed.
     pub fn clear_moves(&self, before: Before<'_>) -> Result<bool> {
-        let first = &self.servers()[0];
+        let first = &self.origin.servers()[0];
         let note = first.directory().label(MOVING)?.unwrap_or_default();
         let note = String::from_utf8_lossy(&note);
         let mut numbers: BTreeSet<_> =
@@ -303,7 +210,7 @@ impl Origin {
         if note.is_empty() {
             return Ok(false);
         }
-        each_file(self.namespace_dir(), &mut |path| {
+        each_file(self.origin.namespace_dir(), &mut |path| {
             match ObjectNumber::named_by(path) {
                 // Nonsense that a file's owner wrote there refers to no object.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
@@ -317,9 +224,9 @@ impl Origin {
         // The reference that a killed or failed move made may be in memory only: an object to which no file refers must
         // be one to which none refers even after a power loss.
         before(Step::Settle)?;
-        self.sync_names()?;
+        self.origin.sync_names()?;
         before(Step::Remove)?;
-        for server in self.servers() {
+        for server in self.origin.servers() {
             for root in [ObjectId::ROOT, object_paths::LAYOUTS] {
                 let failed = || Error::at(server.dir(), "clear an interrupted move in");
                 for id in ids_on(server, root).map_err(failed())? {
@@ -337,17 +244,121 @@ impl Origin {
     fn note_move(&self, old: Option<ObjectId>, new: ObjectId) -> Result<()> {
         let old = old.map_or_else(String::new, |old| format!("{} ", old.number));
         let note = format!("{old}{}\n", new.number);
-        self.servers()[0].directory().set_label(MOVING, note.as_bytes())
+        self.origin.servers()[0].directory().set_label(MOVING, note.as_bytes())
     }
 
     /// Marks the volume so that earlier versions, which do not know layouts, refuse it.
     fn allow_layouts(&self) -> Result<()> {
-        let volume_dir = VolumeDir::open(self.namespace_dir().parent().unwrap_or(Path::new("/")))?;
+        let dir = self.origin.namespace_dir().parent().unwrap_or(Path::new("/"));
+        let volume_dir = VolumeDir::open(dir)?;
         match VolumeLabel::read(&volume_dir)? {
             Some(label) if label != label.with_layouts() => label.with_layouts().write(&volume_dir),
             _ => Ok(()),
         }
     }
+}
+
+/// The current layouts of the files, and what moving them would take. Changes nothing. `to_move` requires that the
+/// files may be changed.
+///
+/// # Errors
+/// A file that is missing, not regular or not accessible, two names of one file, a layout for other servers, or
+/// one that cannot be stored.
+pub fn look(origin: &Origin, wishes: &[Wish], to_move: bool) -> Result<Vec<LayoutChange>> {
+    let mut inodes = BTreeMap::new();
+    let mut found = Vec::new();
+    for wish in wishes {
+        let change = change(origin, wish, to_move)?;
+        if let Some(other) = inodes.insert(change.inode, wish.path.clone()) {
+            let what = format!(
+                "{} and {} are two names of one file",
+                other.display(),
+                wish.path.display()
+            );
+            return Err(Error::invalid(what, "leave one of them out of the plan"));
+        }
+        found.push(change);
+    }
+    Ok(found)
+}
+
+fn change(origin: &Origin, wish: &Wish, to_move: bool) -> Result<LayoutChange> {
+    let refused = |what: String| {
+        let what = format!("{}: {what}", wish.path.display());
+        Error::invalid(what, "plan again for the servers of this volume")
+    };
+    let servers = origin.servers().len();
+    if wish.layout.servers() != servers {
+        let planned = wish.layout.servers();
+        return Err(refused(format!("a layout over {planned} servers; there are {servers}")));
+    }
+    layouts::check(&wish.layout).map_err(refused)?;
+    let node = file(origin, &wish.path)?;
+    let flags = if to_move { libc::O_RDWR } else { libc::O_RDONLY };
+    let data = origin.open_data(node.fd.as_fd(), flags).map_err(Error::at(&node.shown, "open"))?;
+    let failed = || Error::at(&node.shown, "look at the data of");
+    let wished = distribution_for(origin, &wish.layout);
+    let planned = bytes_by_server(&data, node.found.len(), &wished).map_err(failed())?;
+    let path = origin.object_of(data.node()).map_err(failed())?.map(ObjectId::path);
+    let used = origin
+        .servers()
+        .iter()
+        .map(|server| path.as_ref().map_or(Ok(0), |path| server.directory().allocated_of(path)));
+    Ok(LayoutChange {
+        path: wish.path.clone(),
+        now: data.distribution().map_err(failed())?,
+        wished,
+        size: node.found.len(),
+        used: used.collect::<io::Result<_>>().map_err(failed())?,
+        planned,
+        inode: node.found.ino(),
+    })
+}
+
+/// A layout with the common stripe is treated as that.
+fn distribution_for(origin: &Origin, layout: &FileLayout) -> Distribution {
+    let usual = origin.striping().stripe();
+    match layout.parts() {
+        [part] if part.striping.widths().iter().all(|width| *width == usual) => {
+            origin.striping().into()
+        }
+        _ => layout.clone().into(),
+    }
+}
+
+/// Refuses moves for which a server lacks space: each file needs the space of its copy until its old object is
+/// removed. Servers on one file system share its space.
+pub fn check_space(origin: &Origin, files: &[LayoutChange]) -> Result<()> {
+    let mut systems: Vec<(u64, u64, i128)> = Vec::new();
+    let mut of_server = Vec::new();
+    for server in origin.servers() {
+        let failed = |what| Error::at(server.dir(), what);
+        let system = fs::metadata(server.dir()).map_err(failed("look at"))?.dev();
+        let space = server.device().space().map_err(failed("ask for the space of"))?;
+        let known = systems.iter().position(|(other, ..)| *other == system);
+        of_server.push(known.unwrap_or(systems.len()));
+        if known.is_none() {
+            systems.push((system, if space.no_files { 0 } else { space.available }, 0));
+        }
+    }
+    for file in files.iter().filter(|file| !file.agrees()) {
+        for (server, bytes) in file.planned.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
+            let (_, available, taken) = &mut systems[of_server[server]];
+            *taken += i128::from(*bytes) + i128::from(OVERHEAD_BYTES);
+            if *taken > i128::from(*available) {
+                let (dir, name) = (origin.servers()[server].dir().display(), file.path.display());
+                let what = format!(
+                    "{dir}: {available} bytes are free there, and moving files up to {name} \
+                     takes {taken} at once"
+                );
+                return Err(Error::invalid(what, "free space there, or plan with less of it"));
+            }
+        }
+        for (server, bytes) in file.used.iter().enumerate() {
+            systems[of_server[server]].2 -= i128::from(*bytes);
+        }
+    }
+    Ok(())
 }
 
 /// Attributes that must not change while a file moves.

@@ -125,14 +125,17 @@ impl Descriptors {
         if state.must_stay() {
             return false;
         }
+        // Otherwise the limit would come to hold for fewer nodes than have a descriptor.
+        assert!(state.counted && state.fd.is_some(), "a node of the ring has a counted descriptor");
         state.counted = false;
-        self.counted.fetch_sub(1, Ordering::Relaxed);
         state.fd = None;
+        self.uncount();
         true
     }
 
     pub(in crate::namespace) fn uncount(&self) {
-        self.counted.fetch_sub(1, Ordering::Relaxed);
+        let before = self.counted.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a descriptor that was not counted is closed");
     }
 
     pub(in crate::namespace) fn pin(&self, node: &Node) -> Pin {
@@ -149,7 +152,8 @@ impl Descriptors {
     }
 
     pub(in crate::namespace) fn unpin(&self) {
-        self.pinned.fetch_sub(1, Ordering::Relaxed);
+        let before = self.pinned.fetch_sub(1, Ordering::Relaxed);
+        assert!((1..=self.pinned_max).contains(&before), "pins are within their share");
     }
 }
 

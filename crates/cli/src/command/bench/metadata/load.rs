@@ -11,7 +11,7 @@ use halocline_cluster::names::coding::encode_attributes;
 use halocline_cluster::names::namespace::{Failure as Refused, Namespace, WaitLimit};
 use halocline_cluster::names::redis::RedisNames;
 use halocline_cluster::names::{NameStore, PAGE_ENTRIES_MAX};
-use halocline_model::namespace::{EntryName, Flags, Inode, ROOT};
+use halocline_model::namespace::{EntryName, Flags, InodeNumber, ROOT};
 use halocline_model::token::Session;
 use halocline_os::bounded;
 use rustix::time::{ClockId, clock_gettime};
@@ -94,7 +94,7 @@ pub(super) fn failed(error: impl Display) -> Failure {
     Failure::failed(error.to_string())
 }
 
-fn at(directory: Inode, name: &str) -> EntryName {
+fn at(directory: InodeNumber, name: &str) -> EntryName {
     EntryName { directory, name: name.into() }
 }
 
@@ -104,15 +104,15 @@ struct Client {
     /// Another node, which looks at what the client made: the client itself knows that for a while.
     reader: Namespace,
     number: u32,
-    own: Inode,
-    other: Inode,
+    own: InodeNumber,
+    other: InodeNumber,
 }
 
 pub(super) struct Clients {
     all: Vec<Client>,
     store: Arc<RedisNames>,
-    shared: Inode,
-    scratch: Inode,
+    shared: InodeNumber,
+    scratch: InodeNumber,
     files: u32,
 }
 
@@ -301,7 +301,7 @@ impl Clients {
 /// How many entries of a directory are listed, and in how many pages; until `goes_on` says no.
 fn list(
     names: &Namespace,
-    directory: Inode,
+    directory: InodeNumber,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<(u64, u64), Refused> {
     let (mut cursor, mut listed, mut pages) = (0, 0, 0);

@@ -8,6 +8,7 @@ use super::Results;
 use super::policies::Line;
 use crate::bar_chart::Area;
 use crate::command::bench::plot::{Drawn, colour, count};
+use crate::text;
 
 const WIDTH: u32 = 880;
 /// Pixels left of the bars, where their names stand.
@@ -144,7 +145,7 @@ fn draw_curves(area: &Area<'_>, lines: &[&Line]) -> Drawn {
         .x_labels(0)
         .x_desc("working set over SSD")
         .y_desc("MB from and to the disk")
-        .y_label_formatter(&|value| format!("{value}"))
+        .y_label_formatter(&|value| text::tick(*value))
         .draw()?;
     for line in lines {
         let style = beside(HPos::Center);

@@ -216,7 +216,7 @@ fn draw_map(
         .label_style(("sans-serif", 15))
         .x_desc("time in the trace")
         .x_label_formatter(&|seconds| text::seconds(*seconds))
-        .y_label_formatter(&|offset| format!("{offset} {}", unit_name(unit)))
+        .y_label_formatter(&|offset| format!("{} {}", text::tick(*offset), unit_name(unit)))
         .draw()?;
     let most = counts.iter().copied().max().unwrap_or(0).max(1);
     for (column, rows) in counts.chunks(ROWS).enumerate() {

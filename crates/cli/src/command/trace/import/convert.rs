@@ -19,7 +19,7 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, setrlimit, waitid,
 };
 
-use super::{ImportArgs, module};
+use super::{ImportArgs, is_of_writing, module};
 use crate::failure::Failure;
 use crate::print::tell;
 use crate::text;
@@ -165,6 +165,12 @@ fn run(
     if !nothing && let Err(error) = dxt::import(&mut printed, module(args), sink) {
         drop(printed);
         let _ = running.end();
+        let error = match error {
+            halocline_trace::Error::Io(error) if is_of_writing(&error) => {
+                return Err(Error::at(&args.out, "write")(error).into());
+            }
+            error => error,
+        };
         // What a library that fails says last is why.
         let said = said.join().unwrap_or_default();
         let why = said.lines().last().map_or_else(String::new, |said| format!("{said}; "));

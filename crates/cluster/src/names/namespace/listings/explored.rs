@@ -9,7 +9,7 @@ use halocline_os::clock::Clock;
 
 use super::*;
 
-const D: Inode = Inode(7);
+const D: InodeNumber = InodeNumber(7);
 const NAMES: [&str; 2] = ["a", "b"];
 const NODES: usize = 2;
 /// A step of the clock, how many of them a lease lasts at the store, and in a node that asked for it.
@@ -114,7 +114,7 @@ fn name(at: usize) -> Name {
 }
 
 fn entry(value: u64) -> Entry {
-    Entry::Single(Inode(8), Opaque::from(value.to_be_bytes().to_vec()))
+    Entry::Single(InodeNumber(8), Opaque::from(value.to_be_bytes().to_vec()))
 }
 
 fn script(at: usize, to: To, number: u64) -> Script {

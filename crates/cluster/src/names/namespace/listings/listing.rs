@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use halocline_model::namespace::{Change, Entry, EntryName, Inode, Name, Opaque, Script};
+use halocline_model::namespace::{Change, Entry, EntryName, InodeNumber, Name, Opaque, Script};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -100,11 +100,11 @@ fn size(name: &Name, entry: Option<&Entry>) -> usize {
 }
 
 impl Listed {
-    pub(super) fn get(&mut self, directory: Inode) -> Option<&mut Listing> {
+    pub(super) fn get(&mut self, directory: InodeNumber) -> Option<&mut Listing> {
         self.directories.get_mut(&directory.0)
     }
 
-    pub(super) fn remove(&mut self, directory: Inode) {
+    pub(super) fn remove(&mut self, directory: InodeNumber) {
         self.forget_names(directory);
         let Some(listing) = self.directories.remove(&directory.0) else { return };
         for late in listing.late {
@@ -113,7 +113,7 @@ impl Listed {
     }
 
     /// Keeps a change for when those before it are answered, of which some are under way; whether it did.
-    pub(super) fn keep_late(&mut self, directory: Inode, late: Late) -> bool {
+    pub(super) fn keep_late(&mut self, directory: InodeNumber, late: Late) -> bool {
         let under_way = self.under_way.get(&directory.0).map_or(0, Vec::len);
         let Some(listing) = self.directories.get_mut(&directory.0) else { return false };
         let may_be_next = listing.version < late.followed.before
@@ -127,7 +127,7 @@ impl Listed {
     }
 
     /// The change that is next by now.
-    pub(super) fn next_late(&mut self, directory: Inode) -> Option<Late> {
+    pub(super) fn next_late(&mut self, directory: InodeNumber) -> Option<Late> {
         let listing = self.directories.get_mut(&directory.0)?;
         let is_next = |late: &Late| late.followed.before == listing.version;
         let at = listing.late.iter().position(is_next)?;
@@ -135,7 +135,7 @@ impl Listed {
     }
 
     /// Forgets a directory of which changes wait for others that nobody makes.
-    pub(super) fn drop_gap(&mut self, directory: Inode) {
+    pub(super) fn drop_gap(&mut self, directory: InodeNumber) {
         let under_way = self.under_way.get(&directory.0).map_or(0, Vec::len);
         let late = self.directories.get(&directory.0).map_or(0, |listing| listing.late.len());
         if late > 0 && under_way == late {
@@ -143,7 +143,7 @@ impl Listed {
         }
     }
 
-    fn forget_names(&mut self, directory: Inode) {
+    fn forget_names(&mut self, directory: InodeNumber) {
         let Some(listing) = self.directories.get_mut(&directory.0) else { return };
         self.names -= listing.names.len();
         self.bytes -= listing.bytes;
@@ -152,7 +152,12 @@ impl Listed {
     }
 
     /// What is known of a version of a directory; of another one, nothing.
-    pub(super) fn of(&mut self, directory: Inode, version: u64, now: Instant) -> &mut Listing {
+    pub(super) fn of(
+        &mut self,
+        directory: InodeNumber,
+        version: u64,
+        now: Instant,
+    ) -> &mut Listing {
         let is_other = |listing: &Listing| listing.version != version;
         if self.directories.get(&directory.0).is_some_and(is_other) {
             self.remove(directory);
@@ -165,7 +170,12 @@ impl Listed {
 
     /// Keeps where a name of a directory leads of which something is known, if there is room; whether it did, and all that
     /// was known before is known still. A directory that takes half of all room gives way to itself.
-    pub(super) fn insert(&mut self, directory: Inode, name: &Name, entry: Option<&Entry>) -> bool {
+    pub(super) fn insert(
+        &mut self,
+        directory: InodeNumber,
+        name: &Name,
+        entry: Option<&Entry>,
+    ) -> bool {
         self.forget_name(directory, name);
         let bytes = size(name, entry);
         let is_full = |all: &Self| all.names >= NAMES_MAX || all.bytes + bytes > BYTES_MAX;
@@ -188,7 +198,7 @@ impl Listed {
         are_kept
     }
 
-    fn forget_name(&mut self, directory: Inode, name: &Name) {
+    fn forget_name(&mut self, directory: InodeNumber, name: &Name) {
         let Some(listing) = self.directories.get_mut(&directory.0) else { return };
         let Some(entry) = listing.names.remove(name) else { return };
         let bytes = size(name, entry.as_ref());
@@ -198,7 +208,7 @@ impl Listed {
     }
 
     /// Makes a change of a directory of which something is known.
-    pub(super) fn apply(&mut self, directory: Inode, change: &Change, changed: u64) {
+    pub(super) fn apply(&mut self, directory: InodeNumber, change: &Change, changed: u64) {
         let Some(listing) = self.directories.get_mut(&directory.0) else { return };
         match change {
             // That it is not among them says the same.
@@ -231,19 +241,19 @@ impl Listed {
             .map(|(directory, _)| *directory)
             .collect();
         for directory in idle {
-            self.remove(Inode(directory));
+            self.remove(InodeNumber(directory));
         }
     }
 
     pub(super) fn forget(&mut self) {
         let all: Vec<u64> = self.directories.keys().copied().collect();
         for directory in all {
-            self.remove(Inode(directory));
+            self.remove(InodeNumber(directory));
         }
     }
 
     /// A script is sent.
-    pub(super) fn begin(&mut self, shard: Inode, number: u64, what: UnderWay) {
+    pub(super) fn begin(&mut self, shard: InodeNumber, number: u64, what: UnderWay) {
         if matches!(what, UnderWay::All) {
             self.remove(shard);
         }
@@ -251,7 +261,7 @@ impl Listed {
     }
 
     /// It was answered, or its answer is lost.
-    pub(super) fn end(&mut self, shard: Inode, number: u64) {
+    pub(super) fn end(&mut self, shard: InodeNumber, number: u64) {
         let Some(under_way) = self.under_way.get_mut(&shard.0) else { return };
         under_way.retain(|(other, _)| *other != number);
         if under_way.is_empty() {
@@ -260,7 +270,7 @@ impl Listed {
     }
 
     /// Whether a script of this node that changes a directory's attributes is under way.
-    pub(super) fn changes_attributes(&self, directory: Inode) -> bool {
+    pub(super) fn changes_attributes(&self, directory: InodeNumber) -> bool {
         let changes = |what: &UnderWay| !matches!(what, UnderWay::Some(_, false));
         let under_way = self.under_way.get(&directory.0);
         under_way.is_some_and(|all| all.iter().any(|(_, what)| changes(what)))

@@ -1,6 +1,6 @@
 use super::*;
 
-const D: Inode = Inode(7);
+const D: InodeNumber = InodeNumber(7);
 
 fn at(name: &str) -> EntryName {
     EntryName { directory: D, name: Name::from(name) }
@@ -8,7 +8,7 @@ fn at(name: &str) -> EntryName {
 
 fn page(names: &[&str]) -> Vec<(u64, Name, Entry)> {
     let entry = |(at, name): (usize, &&str)| {
-        (at as u64 + 1, Name::from(*name), Entry::Directory(Inode(at as u64)))
+        (at as u64 + 1, Name::from(*name), Entry::Directory(InodeNumber(at as u64)))
     };
     names.iter().enumerate().map(entry).collect()
 }
@@ -24,11 +24,11 @@ fn leased(listings: &Listings, version: u64, until: Instant, now: Instant) -> bo
 }
 
 fn there(at: u64) -> There {
-    There::Entry(Entry::Directory(Inode(at)))
+    There::Entry(Entry::Directory(InodeNumber(at)))
 }
 
 fn renamed(from: &str, to: &str) -> Script {
-    let entry = Some(Entry::Directory(Inode(0)));
+    let entry = Some(Entry::Directory(InodeNumber(0)));
     let gone = Change::Name(Name::from(from), entry.clone(), None);
     Script::Alone(vec![gone, Change::Name(Name::from(to), None, entry)])
 }
@@ -52,7 +52,7 @@ fn a_name_is_believed_during_a_lease_of_the_version_that_was_listed() {
     // Another page of it: all are known now, and what is free.
     listings.add(
         (D, 5),
-        (1, &[(2, Name::from("b"), Entry::Directory(Inode(0)))], true),
+        (1, &[(2, Name::from("b"), Entry::Directory(InodeNumber(0)))], true),
         before,
         now,
     );
@@ -164,7 +164,7 @@ fn a_directory_that_this_node_made_is_known_as_a_whole() {
     let (listings, now) = (Listings::default(), Instant::now());
     let until = now + Duration::from_millis(40);
     let attributes = Opaque::from(vec![1]);
-    let script = Script::Make(Body::directory(Inode(1), attributes.clone()));
+    let script = Script::Make(Body::directory(InodeNumber(1), attributes.clone()));
     let change = listings.begin_change(D, &script);
     listings.end_change(&change, &End::Made(&script, followed(0, 5, true), until), now);
     assert_eq!(listings.find(&at("a"), now), Known::Now(There::Nothing));
@@ -195,7 +195,7 @@ fn nothing_is_believed_after_a_change_of_several_shards_or_one_that_was_lost() {
     listings.end_change(&change, &End::Unknown, now);
     // What was asked for before it began, or while it was under way, and pages that came late.
     let read = |asked: Changes| {
-        let answer = Answer::Name(Some(Entry::Directory(Inode(0))), 0);
+        let answer = Answer::Name(Some(Entry::Directory(InodeNumber(0))), 0);
         let lease = Some((5, until));
         listings.is_read_often(D, now);
         listings.keep((D, &Slot::Name(Name::from("a"))), &answer, lease, asked);
@@ -225,11 +225,11 @@ fn what_is_kept_is_bounded() {
     let (listings, now) = (Listings::default(), Instant::now());
     let names = |from: u64, to: u64| -> Vec<_> {
         let name = |at: u64| Name::from(at.to_string().as_str());
-        (from..to).map(|at| (at + 1, name(at), Entry::Directory(Inode(at)))).collect()
+        (from..to).map(|at| (at + 1, name(at), Entry::Directory(InodeNumber(at)))).collect()
     };
     for directory in 0..20 {
-        let before = listings.changes(Inode(directory));
-        listings.add((Inode(directory), 1), (0, &names(0, 10_000), true), before, now);
+        let before = listings.changes(InodeNumber(directory));
+        listings.add((InodeNumber(directory), 1), (0, &names(0, 10_000), true), before, now);
     }
     assert_eq!(listings.known.lock().counted().0, NAMES_MAX);
     // Others take the place of those that nobody uses.

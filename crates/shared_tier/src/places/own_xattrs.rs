@@ -131,7 +131,7 @@ pub(crate) fn clear_from(fd: &impl AsFd) -> Result<()> {
     clear(fd, FROM)
 }
 
-/// Takes a mark away. It is no error if it is not there.
+/// Takes an attribute away. It is no error if it is not there.
 pub(crate) fn clear(fd: &impl AsFd, what: impl AsRef<OsStr>) -> Result<()> {
     match xattr::remove_on(fd, what.as_ref()) {
         Err(error) if matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP) => Ok(()),

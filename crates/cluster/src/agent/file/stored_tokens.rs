@@ -1,0 +1,152 @@
+//! The tokens of one file in the store: what this node knows of them, and how it changes them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use halocline_cache::coherence::SharedFile;
+use halocline_model::token::{Epoch, Held, Session, Tokens};
+use parking_lot::{Mutex, MutexGuard, RwLockReadGuard};
+
+use crate::agent::Shared;
+use crate::store::{Result, Roll, StoreError, Swap};
+
+/// Lost races after which a change is abandoned for now.
+const RACES: u32 = 64;
+
+/// A file's tokens in the store.
+pub(super) struct StoredTokens {
+    id: SharedFile,
+    shared: Arc<Shared>,
+    /// Held during a change of the file's tokens in the store, so that there is only one at a time.
+    change: Mutex<()>,
+    /// The value that this node last wrote or read.
+    last: Mutex<Option<Tokens>>,
+}
+
+/// While this lives, this node makes no other change of the file's tokens, and asserts none of what it holds.
+pub(super) struct Change<'s> {
+    of: &'s StoredTokens,
+    _not_asserting: RwLockReadGuard<'s, ()>,
+    _alone: MutexGuard<'s, ()>,
+}
+
+impl StoredTokens {
+    pub(super) fn new(id: SharedFile, shared: Arc<Shared>) -> Self {
+        Self { id, shared, change: Mutex::new(()), last: Mutex::default() }
+    }
+
+    /// Begins a change.
+    pub(super) fn begin_change(&self) -> Change<'_> {
+        let changes = self.shared.changes.read();
+        Change { of: self, _not_asserting: changes, _alone: self.change.lock() }
+    }
+
+    /// The same, but only until `deadline`.
+    ///
+    /// # Errors
+    /// What it would have had to wait for.
+    pub(super) fn try_begin_change(
+        &self,
+        deadline: Instant,
+    ) -> std::result::Result<Change<'_>, &'static str> {
+        let Some(changes) = self.shared.changes.try_read_until(deadline) else {
+            return Err("the store to be told what this node holds");
+        };
+        match self.change.try_lock_until(deadline) {
+            Some(change) => Ok(Change { of: self, _not_asserting: changes, _alone: change }),
+            None => Err("another request for the same file"),
+        }
+    }
+
+    /// The value seen last.
+    pub(super) fn last(&self) -> Option<Tokens> {
+        self.last.lock().clone()
+    }
+
+    /// Whether a value was seen that may still be the store's.
+    pub(super) fn is_known(&self) -> bool {
+        self.last.lock().is_some()
+    }
+
+    /// The value seen last. It is a guess, which the store accepts if it is right. A value from another epoch of the
+    /// store does not qualify: an older value may have come back, and may count up to the same version again.
+    pub(super) fn guess(&self, epoch: Epoch) -> Option<Tokens> {
+        self.last().filter(|known| known.epoch() == epoch)
+    }
+
+    /// Keeps a value that was read or written; returns whether it is another one than before.
+    pub(super) fn note(&self, value: Tokens) -> bool {
+        let mut last = self.last.lock();
+        let is_new = last.as_ref().is_none_or(|last| last.version != value.version);
+        *last = Some(value);
+        is_new
+    }
+
+    /// The store may have another value by now: a change of it may or may not have been made.
+    pub(super) fn forget(&self) {
+        *self.last.lock() = None;
+    }
+
+    /// Asserts that this session holds `held`, for a store that may have forgotten it. `false` if the epoch changed again.
+    pub(super) fn assert(&self, held: &[Held], roll: &Roll) -> Result<bool> {
+        let shared = &self.shared;
+        let epoch = roll.partitions[shared.store.partition(self.id)];
+        self.forget();
+        if held.is_empty() {
+            return Ok(true);
+        }
+        let mut value = Tokens::new(epoch);
+        for _ in 0..RACES {
+            let mut new = value.clone();
+            new.assert(shared.session, held, epoch);
+            shared.begin_versions(&value, &mut new);
+            match shared.store.swap(self.id, value.version, &new)? {
+                Swap::Taken => return Ok(true),
+                Swap::Other(reading) if reading.epoch != epoch => return Ok(false),
+                Swap::Other(reading) => value = reading.tokens,
+            }
+        }
+        Err(StoreError::NoAnswer("others change the tokens of a file all the time".to_owned()))
+    }
+
+    /// Notifies sessions.
+    pub(super) fn tell(&self, sessions: BTreeSet<Session>) {
+        for session in sessions {
+            self.shared.store.tell(session, self.id);
+        }
+    }
+
+    /// Notifies the others that wait for tokens.
+    pub(super) fn tell_waiters(&self, tokens: &Tokens) {
+        let mut waiters: BTreeSet<_> = tokens.waiters().collect();
+        waiters.remove(&self.shared.session);
+        self.tell(waiters);
+    }
+}
+
+impl Change<'_> {
+    /// Makes a change, retrying lost races; `None` if the epoch changed, so that the change no longer applies.
+    pub(super) fn make(&self, change: impl Fn(&mut Tokens, Epoch)) -> Result<Option<Tokens>> {
+        let StoredTokens { id, shared, .. } = self.of;
+        let epoch = shared.roll.known().partitions[shared.store.partition(*id)];
+        let mut value = self.of.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
+        for _ in 0..RACES {
+            let mut new = value.clone();
+            change(&mut new, epoch);
+            shared.begin_versions(&value, &mut new);
+            match shared.store.swap(*id, value.version, &new)? {
+                Swap::Taken => {
+                    self.of.note(new.clone());
+                    return Ok(Some(new));
+                }
+                Swap::Other(reading) if reading.epoch != epoch => {
+                    shared.upkeep.wake();
+                    return Ok(None);
+                }
+                Swap::Other(reading) => value = reading.tokens,
+            }
+        }
+        Err(StoreError::NoAnswer("others change the same tokens all the time".to_owned()))
+    }
+}
