@@ -31,6 +31,7 @@ test     required  acl                setfacl                       access contr
 test     required  attr               setfattr                      extended attributes
 test     required  sqlite3            sqlite3                       a database on the mount
 test     required  util-linux         unshare                       ordinary-user runs
+test     required  iproute2           ip                            a network that one node is alone in
 test     optional  openmpi-bin        mpiexec.openmpi               second MPI implementation
 test     optional  libopenmpi-dev     /usr/lib/*/openmpi/include/mpi.h  second MPI implementation
 test     optional  chromium-headless-shell  /usr/bin/chromium*      pages of reports, as a browser shows them

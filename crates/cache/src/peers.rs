@@ -31,10 +31,10 @@ use halocline_storage::volume::objects::CacheObjects;
 
 /// How long a read of another node's servers may take: far longer than a busy SSD behind a network needs.
 const READ_LIMIT: Duration = Duration::from_secs(1);
-/// How long a cache that did not answer in time is left alone, in milliseconds.
-const REST_MS: u64 = 30_000;
-/// How long a cache that could not be opened or read is left alone, in milliseconds.
-const RETRY_MS: u64 = 5_000;
+/// How long a cache that did not answer in time is left alone.
+const REST: Duration = Duration::from_secs(30);
+/// How long a cache that could not be opened or read is left alone.
+const RETRY: Duration = Duration::from_secs(5);
 /// The most threads that read from one other node's cache.
 const READERS: usize = 8;
 /// The most caches of other nodes that are open at the same time.
@@ -65,7 +65,7 @@ struct Peer {
     cache: Arc<PeerCache>,
     readers: TimedCalls,
     objects: Mutex<Option<Arc<CacheObjects>>>,
-    rests_until_ms: AtomicU64,
+    rests_until: Mutex<Option<Instant>>,
 }
 
 impl Peers {
@@ -136,8 +136,7 @@ impl Peers {
     /// All blocks of a copy, if they are as stated and there in time.
     fn read_copy(&self, copy: &Copy, until: Instant) -> Option<Vec<u8>> {
         let peer = self.peer(&copy.cache)?;
-        let now_ms = self.clock.now_ms();
-        if peer.rests(now_ms) {
+        if peer.rests(self.clock.instant()) {
             return None;
         }
         let read = {
@@ -152,11 +151,11 @@ impl Peers {
             Some(Ok(bytes)) => return Some(bytes).filter(|bytes| agrees(copy, bytes)),
             Some(Err(error)) => {
                 *peer.objects.lock() = None;
-                peer.rest(now_ms.saturating_add(RETRY_MS));
+                peer.rest(self.clock.instant() + RETRY);
                 error.to_string()
             }
             None => {
-                peer.rest(now_ms.saturating_add(REST_MS));
+                peer.rest(self.clock.instant() + REST);
                 "it does not answer in time".to_owned()
             }
         };
@@ -182,7 +181,7 @@ impl Peers {
             cache: Arc::clone(cache),
             readers: TimedCalls::new("other cache", READERS, READERS),
             objects: Mutex::default(),
-            rests_until_ms: AtomicU64::new(0),
+            rests_until: Mutex::default(),
         });
         open.insert(cache.cache_id.clone(), Arc::clone(&peer));
         Some(peer)
@@ -208,12 +207,13 @@ fn agrees(copy: &Copy, bytes: &[u8]) -> bool {
 }
 
 impl Peer {
-    fn rests(&self, now_ms: u64) -> bool {
-        now_ms < self.rests_until_ms.load(Ordering::Relaxed)
+    fn rests(&self, now: Instant) -> bool {
+        self.rests_until.lock().is_some_and(|until| now < until)
     }
 
-    fn rest(&self, until_ms: u64) {
-        self.rests_until_ms.fetch_max(until_ms, Ordering::Relaxed);
+    fn rest(&self, until: Instant) {
+        let mut rests_until = self.rests_until.lock();
+        *rests_until = (*rests_until).max(Some(until));
     }
 
     /// Reads the blocks as they are there now. This may hang.

@@ -352,7 +352,7 @@ fn writable_unless_full(name: &str, path: &Path, may_be_full: bool) -> Result<()
             Errno::NOSPC if no_inodes() => "it has no free inodes (df -i): remove some files",
             Errno::NOSPC => "free some space",
             Errno::DQUOT => "a quota on it is used up: raise it, or remove some files",
-            _ => "correct its owner or permissions",
+            _ => error::remedy(&errno.into()).unwrap_or("correct its owner or permissions"),
         };
         Error::invalid(
             format!("{name} {} cannot be written: {}", shown(path), io::Error::from(errno)),

@@ -130,6 +130,12 @@ pub trait Store: Debug + Send + Sync {
     /// for may be free. May be lost.
     fn tell(&self, session: Session, file: SharedFile);
 
+    /// The same again, for a session that did not do what it was told: over another way, if there is one, because it may
+    /// not hear the first.
+    fn remind(&self, session: Session, file: SharedFile) {
+        self.tell(session, file);
+    }
+
     /// Publishes what this store noticed about servers that lost their data or were replaced; returns whether there was
     /// anything, in which case the epoch may have changed. It may wait for servers that do not answer, which
     /// [`Store::renew`] does not.

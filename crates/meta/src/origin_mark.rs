@@ -22,7 +22,7 @@ use super::OriginKey;
 use super::identity::identity_of;
 use super::origin_attribute::OriginAttribute;
 use halocline_os::birth_time::born_ns;
-use halocline_os::clock::coarse_ms;
+use halocline_os::clock::{age_ms, coarse_ms};
 use halocline_os::error::{Error, Result};
 
 /// The subject of the attribute.
@@ -84,8 +84,8 @@ pub(super) struct OriginMark {
     /// Whether the mark is on the origin as this session writes it.
     is_set: AtomicBool,
     is_left_off: AtomicBool,
-    /// No mark is tried before this time.
-    next_try_ms: AtomicU64,
+    /// When none could be set; for a moment after it, none is tried.
+    failed_ms: AtomicU64,
     changing: Mutex<Changing>,
 }
 
@@ -131,7 +131,7 @@ impl OriginMark {
             return;
         }
         let Some(attribute) = &self.attribute else { return self.leave_off() };
-        if coarse_ms() < self.next_try_ms.load(Ordering::Acquire) {
+        if age_ms(coarse_ms(), self.failed_ms.load(Ordering::Acquire)) < TRY_AGAIN_MS {
             return;
         }
         let mut changing = self.changing.lock();
@@ -152,7 +152,7 @@ impl OriginMark {
             tracing::debug!(%error, "the origin takes no mark");
             return self.leave_off();
         }
-        self.next_try_ms.store(coarse_ms() + TRY_AGAIN_MS, Ordering::Release);
+        self.failed_ms.store(coarse_ms(), Ordering::Release);
         if !std::mem::replace(&mut changing.was_told, true) {
             tracing::warn!(
                 %error,
@@ -420,7 +420,8 @@ mod tests {
         sides.check(other.path()).unwrap();
         owner.mark().set();
         sides.check(other.path()).unwrap();
-        owner.mark().next_try_ms.store(0, Ordering::Release);
+        // As if the clock had been set back by an hour since: that took an hour.
+        owner.mark().failed_ms.store(coarse_ms() + 3_600_000, Ordering::Release);
         owner.mark().set();
         sides.check(other.path()).unwrap_err();
     }

@@ -122,6 +122,11 @@ impl RedisCluster {
         self.place.path()
     }
 
+    /// Where clients find each of the servers, on the loopback.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> {
+        self.ports.iter().map(|(port, _)| *port)
+    }
+
     /// Where clients find one server.
     pub fn url(&self, server: usize) -> String {
         format!("redis://127.0.0.1:{}", self.ports[server].0)

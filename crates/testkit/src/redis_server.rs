@@ -10,12 +10,15 @@ use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 use crate::skipping::skip;
+use crate::small_disk::SmallDisk;
 use crate::standstill::send;
 use crate::waiting::eventually;
 
 /// The server, which listens on a socket: no port, which another test might get while it is restarted. Dropping it kills it.
 #[derive(Debug)]
 pub struct RedisServer {
+    /// What its log lies on, if it has one. Before the place, which it is in.
+    disk: Option<SmallDisk>,
     place: TempDir,
     process: Child,
     settings: &'static [&'static str],
@@ -30,15 +33,31 @@ impl Drop for RedisServer {
 impl RedisServer {
     /// A server that answers; `None`, with the reason, where there is no program for it. It saves nothing by itself.
     pub fn start(settings: &'static [&'static str]) -> Option<Self> {
-        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-            skip("there is no redis-server");
+        if !is_there() {
             return None;
         }
         let place = tempfile::tempdir().unwrap();
-        let process = spawn(place.path(), settings);
-        let server = Self { place, process, settings };
+        Some(Self::begin(place, None, settings))
+    }
+
+    /// The same, and it logs each change on a small disk; `None`, with the reason, also where there can be none.
+    pub fn start_with_log(bytes: u64) -> Option<Self> {
+        let place = tempfile::tempdir().unwrap();
+        let at = place.path().join("disk");
+        fs::create_dir(&at).unwrap();
+        let disk = SmallDisk::over(at, bytes)?;
+        if !is_there() {
+            return None;
+        }
+        let settings = &["--appendonly", "yes", "--auto-aof-rewrite-min-size", "1mb"];
+        Some(Self::begin(place, Some(disk), settings))
+    }
+
+    fn begin(place: TempDir, disk: Option<SmallDisk>, settings: &'static [&'static str]) -> Self {
+        let process = spawn(place.path(), disk.as_ref(), settings);
+        let server = Self { disk, place, process, settings };
         server.wait();
-        Some(server)
+        server
     }
 
     fn wait(&self) {
@@ -62,8 +81,18 @@ impl RedisServer {
     /// Kills it, and starts it with what is on its disk.
     pub fn restart(&mut self) {
         self.kill();
-        self.process = spawn(self.place.path(), self.settings);
+        self.process = spawn(self.place.path(), self.disk.as_ref(), self.settings);
         self.wait();
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait_for_end(&mut self) {
+        eventually("the server ends", || self.process.try_wait().unwrap().is_some());
+    }
+
+    /// The disk of its log.
+    pub fn disk(&self) -> &SmallDisk {
+        self.disk.as_ref().expect("it was started with a log")
     }
 
     /// Removes what is on its disk.
@@ -110,10 +139,19 @@ impl RedisServer {
     }
 }
 
-fn spawn(place: &Path, settings: &[&str]) -> Child {
+/// Whether there is a program for it; says so if there is none.
+fn is_there() -> bool {
+    let version = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+    if version.is_err() {
+        skip("there is no redis-server");
+    }
+    version.is_ok()
+}
+
+fn spawn(place: &Path, disk: Option<&SmallDisk>, settings: &[&str]) -> Child {
     Command::new("redis-server")
         .args(["--port", "0", "--save", "", "--dir"])
-        .arg(place)
+        .arg(disk.map_or(place, SmallDisk::path))
         .arg("--unixsocket")
         .arg(place.join("socket"))
         .args(settings)

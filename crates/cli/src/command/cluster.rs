@@ -266,7 +266,11 @@ fn cache_of(args: &RecoverArgs, node: &Node) -> Result<PathBuf> {
     };
     let cache = std::path::absolute(args.cache.as_ref().unwrap_or(named))
         .map_err(Error::at(named, "find"))?;
-    let found = identity_of(&cache)?.map(|found| found.cache_id);
+    let found = identity_of(&cache).map_err(|error| {
+        let remedy = "run this where it can be read; if it is lost, `halocline cluster forget` gives it up and names the files";
+        Error::invalid(error.to_string(), remedy)
+    })?;
+    let found = found.map(|found| found.cache_id);
     check_identity(&cache, found.as_deref(), node)?;
     Ok(cache)
 }

@@ -12,7 +12,7 @@ use halocline_os::bounded;
 use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
 use halocline_sim::ServerSet;
-use halocline_storage::volume::origin::relayout::{LayoutChange, Wish};
+use halocline_storage::volume::origin::relayout::{self, LayoutChange, Wish};
 use halocline_storage::volume::{Distribution, Origin};
 use serde::Serialize;
 
@@ -130,7 +130,7 @@ impl PlacementArgs {
         }
         let (mut there, mut missing) = (Vec::new(), Vec::new());
         for wish in wishes {
-            match origin.look(std::slice::from_ref(&wish), false) {
+            match relayout::look(origin, std::slice::from_ref(&wish), false) {
                 Err(error) if error.errno() == libc::ENOENT => missing.push(wish.path),
                 Err(error) => return Err(Failure::refused(error)),
                 Ok(_) => there.push(wish),

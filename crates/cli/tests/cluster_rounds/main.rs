@@ -5,7 +5,11 @@
 //! `HALOCLINE_CLUSTER_ROUNDS` is the number of rounds of each test; without it each kind of failure has its turn once.
 //! `HALOCLINE_CLUSTER_ONLY` names one kind, or begins its name, and `HALOCLINE_CLUSTER_SEED` the first round's seed.
 
+mod clocks;
+mod cut_off;
+mod elsewhere;
 mod ledger;
+mod lost_cache;
 mod programs;
 
 use std::time::Duration;
@@ -26,6 +30,9 @@ fn rounds(kinds: usize) -> u64 {
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
+
+/// Room for the log of what nodes do in some rounds.
+const LOG_BYTES: u64 = 16 << 20;
 
 type Fault<S> = (&'static str, fn(&mut Faults<'_, S>, &mut Random));
 
@@ -207,6 +214,54 @@ fn i14_nodes_and_their_store_fail_and_lose_no_acknowledged_write() {
     ];
     let Some(store) = RedisServer::start(&[]) else { return };
     survive("one server", store, &kinds, rounds(kinds.len()));
+}
+
+/// The server refuses to write, as it cannot log what it does.
+fn fill_the_logs_disk(faults: &Faults<'_, RedisServer>) {
+    let store = &faults.nodes.store;
+    store.disk().fill();
+    eventually("it cannot write its log", || {
+        store.command(&["INFO", "persistence"]).contains("aof_last_write_status:err")
+    });
+}
+
+/// What a server with a log does where there is no room for it: it refuses all changes, or ends, and has less of them
+/// when it comes back.
+#[test]
+fn i14_a_store_whose_log_has_no_room_loses_no_acknowledged_write() {
+    let kinds: [Fault<RedisServer>; 4] = [
+        ("no room for the log", |faults, random| {
+            fill_the_logs_disk(faults);
+            pause(random, 10, 4000);
+            faults.nodes.store.disk().free();
+        }),
+        ("no room for the log, and the server restarted", |faults, random| {
+            fill_the_logs_disk(faults);
+            pause(random, 10, 2000);
+            faults.nodes.store.kill();
+            faults.nodes.store.disk().free();
+            faults.nodes.store.restart();
+        }),
+        ("no room for a log that is synced each time", |faults, random| {
+            faults.nodes.store.command(&["CONFIG", "SET", "appendfsync", "always"]);
+            faults.nodes.store.disk().fill();
+            faults.nodes.store.wait_for_end();
+            pause(random, 10, 2000);
+            faults.nodes.store.disk().free();
+            faults.nodes.store.restart();
+        }),
+        ("no room for the log, and a node killed", |faults, random| {
+            let node = random.below(2);
+            faults.wait_for_dirty_bytes(node);
+            fill_the_logs_disk(faults);
+            faults.kill(node);
+            pause(random, 10, 400);
+            faults.nodes.store.disk().free();
+            faults.revive(node);
+        }),
+    ];
+    let Some(store) = RedisServer::start_with_log(LOG_BYTES) else { return };
+    survive("a log", store, &kinds, rounds(kinds.len()));
 }
 
 /// Longer than its lease, so that the other node may have what it only read: each kind has its turn, and beyond that it

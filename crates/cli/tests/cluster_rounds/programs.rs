@@ -56,7 +56,7 @@ pub(crate) fn pause(random: &mut Random, from_ms: usize, to_ms: usize) {
 impl<S: TokenStore + Send + Sync> Rounds<S> {
     /// Two nodes whose tokens are in a store; `None`, with the reason, where that cannot be tried.
     pub(crate) fn new(store: S) -> Option<Self> {
-        let scratch = Scratch::with_mountpoints(program!(), &NODES)?;
+        let scratch = Scratch::with_mountpoints(store.stand_in(program!()), &NODES)?;
         let nodes = Nodes::over(scratch, ["origin"; 2].map(str::to_owned), store, &OPTIONS);
         let ledger = Ledger::new();
         let [slots, _] = nodes.open(SLOTS);

@@ -13,6 +13,7 @@ pub(crate) mod partitions;
 mod routes;
 mod scripts;
 mod server;
+mod silence;
 mod slots;
 
 use std::fmt;

@@ -315,6 +315,59 @@ fn i12_a_silent_master_costs_no_lease_where_another_one_began_anew() {
     eventually("it answers", || fresh.roll().is_ok_and(|now| now.epoch != from.epoch));
 }
 
+/// Each request to any master found out first who the masters are, one in three times from the silent one; and each
+/// thread that wanted something of that waited until its own time limit.
+#[test]
+fn a_silent_master_holds_up_no_requests_to_others() {
+    let Some(cluster) = RedisCluster::start(&["--cluster-node-timeout", "60000"]) else { return };
+    let store = store(&cluster);
+    let from = store.roll().unwrap();
+    for number in 0..40 {
+        let mut tokens = Tokens::new(from.partitions[store.partition(file(number))]);
+        tokens.version = 1;
+        assert_eq!(store.swap(file(number), 0, &tokens).unwrap(), Swap::Taken);
+    }
+    let silent = (cluster.master_of(MEMBERS) + 1) % MASTERS;
+    let lies_there = |number: &u64| cluster.master_of(&key_of(&cluster, *number)) == silent;
+    let (there, elsewhere): (Vec<_>, Vec<_>) = (0..40).partition(lies_there);
+    cluster.signal(silent, Signal::STOP);
+    eventually("it is left alone", || {
+        let refused = store.read(file(there[0])).unwrap_err();
+        refused.to_string().contains("just given no answer")
+    });
+    let before = store.round_trips();
+    for number in &elsewhere {
+        store.read(file(*number)).unwrap();
+    }
+    assert_eq!(store.round_trips() - before, elsewhere.len() as u64, "one request each");
+    cluster.signal(silent, Signal::CONT);
+    for number in there {
+        eventually("it answers", || store.read(file(number)).is_ok());
+    }
+}
+
+/// Its messages go to a list of its own; where that is silent, it hears what is repeated where its lease is.
+#[test]
+fn a_session_whose_list_is_on_a_silent_master_is_reminded() {
+    let Some(cluster) = RedisCluster::start(&["--cluster-node-timeout", "60000"]) else { return };
+    let (store, other) = (store(&cluster), store(&cluster));
+    let of_members = cluster.master_of(MEMBERS);
+    let list = |session: &Session| format!("halocline:{{test.told.{:016x}}}:told", session.0);
+    let lies_elsewhere = |session: &Session| cluster.master_of(&list(session)) != of_members;
+    let session = (1..1000).map(Session).find(lies_elsewhere).unwrap();
+    let silent = cluster.master_of(&list(&session));
+    cluster.signal(silent, Signal::STOP);
+    eventually("it hears", || {
+        other.remind(session, file(3));
+        store.listen(session, Duration::from_millis(20)) == [file(3)]
+    });
+    cluster.signal(silent, Signal::CONT);
+    eventually("it hears its own list again", || {
+        other.tell(session, file(4));
+        store.listen(session, Duration::from_millis(20)).contains(&file(4))
+    });
+}
+
 /// Nothing takes longer than it may, whatever the servers do.
 #[test]
 fn all_is_answered_or_fails_in_bounded_time() {

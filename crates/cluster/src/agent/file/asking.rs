@@ -1,10 +1,11 @@
 //! Requests a token from the store, once.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
-use halocline_model::token::{Answer, Demand, Held, Mode, Tokens};
+use halocline_model::token::{Answer, Demand, Held, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 
 use super::super::cluster_error;
@@ -15,7 +16,7 @@ use crate::store::{Reading, StoreError, Swap};
 
 /// Lost races after which a request pauses.
 const RACES: u32 = 16;
-/// At every so many polls of the store, it is checked whether the holders in the way are still alive.
+/// At every so many polls of the store, it is checked whether the holders in the way are still alive, and those are reminded.
 const CHECK_EVERY: u32 = 4;
 /// All of a file: desired in addition to what is required, as far as it is free.
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
@@ -143,9 +144,8 @@ impl Asking<'_> {
             let epoch = (roll.partitions[partition], &roll.members);
             let answer = new.ask(session, demand, epoch, shared.roll.now_ms());
             if let (Answer::Waits(on), true) = (&answer, value.has_same_queue(&new)) {
-                if poll.is_some() {
-                    // For all requests of this node, because their messages may have been lost.
-                    file.stored.tell(value.in_the_way_of(session));
+                if let Some(count) = poll {
+                    self.tell_again(value.in_the_way_of(session), count);
                 }
                 file.note_value(value);
                 return Ok(self.waits(on));
@@ -206,6 +206,15 @@ impl Asking<'_> {
         drop(state);
         file.note_value(new);
         asked
+    }
+
+    /// Notifies sessions again for all requests of this node, because their messages may have been lost, or not be heard.
+    fn tell_again(&self, sessions: BTreeSet<Session>, polls: u32) {
+        if polls.is_multiple_of(CHECK_EVERY) {
+            self.file.stored.remind(sessions);
+        } else {
+            self.file.stored.tell(sessions);
+        }
     }
 
     fn waits(&self, on: &[Held]) -> Asked {

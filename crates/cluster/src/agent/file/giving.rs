@@ -71,7 +71,10 @@ impl File {
                 let is_closed = |state: &mut State| state.pieces.is_closed(all);
                 clock.wait_while(&self.changed, &mut state, is_closed, deadline);
             } else {
+                drop(state);
                 failures += 1;
+                // A store that is away for a moment is not asked all the times in that moment.
+                clock.sleep(self.shared.options.poll * 2);
             }
         }
         Err(Error::Cluster {

@@ -117,6 +117,13 @@ impl StoredTokens {
         }
     }
 
+    /// The same for those that may not have heard it.
+    pub(super) fn remind(&self, sessions: BTreeSet<Session>) {
+        for session in sessions {
+            self.shared.store.remind(session, self.id);
+        }
+    }
+
     /// Notifies the others that wait for tokens.
     pub(super) fn tell_waiters(&self, tokens: &Tokens) {
         let mut waiters: BTreeSet<_> = tokens.waiters().collect();

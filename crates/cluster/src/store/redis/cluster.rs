@@ -29,6 +29,7 @@ use halocline_cache::coherence::SharedFile;
 use halocline_model::background::{Use, Users};
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
+use redis::ScriptInvocation;
 
 /// A master that no majority has heard from for this long takes and grants no lease. Masters that reach each other hear
 /// from each other every half of `cluster-node-timeout`, which is at most 15 s.
@@ -38,6 +39,13 @@ const HEARD: Duration = Duration::from_secs(10);
 const FORGOTTEN: Duration = LEASE_MAX.saturating_add(HEARD).saturating_add(Duration::from_secs(5));
 /// After this time no further partition is asked for its epoch.
 const NOTING_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often a session looks for reminders.
+const LOOK: Duration = Duration::from_secs(2);
+/// A wait for what is there already; 0 would be one without end.
+const AT_ONCE: Duration = Duration::from_millis(1);
+/// The most reminders that are taken at once.
+const REMINDERS_MAX: usize = 64;
 
 /// The store.
 pub struct ClusterStore {
@@ -52,6 +60,9 @@ pub struct ClusterStore {
     suspects: AtomicU64,
     /// The connections for waiting.
     listening: Mutex<Option<Connection>>,
+    reminded: Mutex<Option<Connection>>,
+    /// When reminders were looked for last.
+    looked: Mutex<Instant>,
     receiving: Mutex<Option<Connection>>,
     file_scripts: FileScripts,
     member_scripts: MemberScripts,
@@ -144,6 +155,8 @@ impl ClusterStore {
             known: Mutex::default(),
             suspects: AtomicU64::new(0),
             listening: Mutex::default(),
+            reminded: Mutex::default(),
+            looked: Mutex::new(Instant::now()),
             receiving: Mutex::default(),
             file_scripts: FileScripts::new(),
             member_scripts: MemberScripts::of_cluster(),
@@ -232,7 +245,7 @@ impl ClusterStore {
                         "{}: its master is older than one before it: if that lasts, run CLUSTER BUMPEPOCH there",
                         self.partition_group(partition)
                     );
-                    self.routes.note_stale();
+                    self.routes.doubt_owner(self.partition_group(partition));
                 }
                 Ok(_) => {}
                 // Only its files wait; leases and other partitions proceed.
@@ -260,24 +273,50 @@ impl ClusterStore {
         let mut script = self.part_scripts.probe.prepare_invoke();
         script.key(&self.partitions[partition].0.epoch).arg(candidate()).arg(millis(HEARD));
         let (epoch, config): (String, String) =
-            self.routes.run(self.partition_group(partition), &script)?;
+            self.routes.run_unless_silent(self.partition_group(partition), &script)?;
         Ok(PartitionState { config: number(&config)?, epoch: Epoch(number(&epoch)?) })
     }
 
-    /// Waits until something is in one of a session's lists.
-    fn wait_for(
+    /// Waits until something is in a list; `None` if its server does not answer.
+    fn hear(
         &self,
         waiting: &Mutex<Option<Connection>>,
-        (session, list): (Session, impl Fn(&Keys) -> String),
+        (list, group): (&str, KeyGroup),
         wait_limit: Duration,
-    ) -> Vec<Vec<u8>> {
-        let (keys, group) = self.messages(session);
-        let connect = || self.routes.connect(group).ok();
-        wait_for(waiting, connect, &list(&keys), wait_limit).unwrap_or_else(|| {
+    ) -> Option<Vec<Vec<u8>>> {
+        let begun = Instant::now();
+        let heard = wait_for(waiting, || self.routes.connect(group).ok(), list, wait_limit);
+        if heard.is_none() {
             // The slot may have another master now.
-            self.routes.note_stale();
-            nothing_for(wait_limit)
-        })
+            self.routes.note_unheard(group, begun.elapsed());
+        }
+        heard
+    }
+
+    /// Sends a message, unless the list's server has just left others without an answer.
+    fn post(&self, group: KeyGroup, script: &ScriptInvocation<'_>) {
+        let _: Result<u64> = self.routes.run_unless_silent(group, script);
+    }
+
+    /// The list of a session's reminders, on the master that has the leases: whoever does not reach that one ends.
+    fn reminders(&self, session: Session) -> (String, KeyGroup) {
+        (self.members.0.messages(session), KeyGroup::Messages(self.members.1))
+    }
+
+    /// Waits for a reminder; returns all that there are, within reason.
+    fn hear_reminders(&self, session: Session, wait_limit: Duration) -> Option<Vec<Vec<u8>>> {
+        let (list, group) = self.reminders(session);
+        let hear = |limit| self.hear(&self.reminded, (&list, group), limit);
+        let heard = hear(wait_limit);
+        *self.looked.lock() = Instant::now();
+        let mut heard = heard?;
+        while !heard.is_empty() && heard.len() < REMINDERS_MAX {
+            match hear(AT_ONCE) {
+                Some(more) if !more.is_empty() => heard.extend(more),
+                _ => break,
+            }
+        }
+        Some(heard)
     }
 
     /// Returns whether there was any suspicion.
@@ -301,7 +340,8 @@ impl Store for ClusterStore {
     fn read(&self, file: SharedFile) -> Result<Reading> {
         let partition = self.partition(file);
         let script = read(&self.file_scripts.read, &self.partitions[partition].0, file);
-        let found = reading(self.routes.run(self.partition_group(partition), &script)?)?;
+        let group = self.partition_group(partition);
+        let found = reading(self.routes.run_unless_silent(group, &script)?)?;
         self.note_seen(partition, found.epoch);
         Ok(found)
     }
@@ -310,7 +350,8 @@ impl Store for ClusterStore {
         let partition = self.partition(file);
         let script =
             swap(&self.file_scripts.swap, &self.partitions[partition].0, file, (expected, new))?;
-        let swapped = swapped(self.routes.run(self.partition_group(partition), &script)?)?;
+        let group = self.partition_group(partition);
+        let swapped = swapped(self.routes.run_unless_silent(group, &script)?)?;
         if let Swap::Other(found) = &swapped {
             self.note_seen(partition, found.epoch);
         }
@@ -352,24 +393,43 @@ impl Store for ClusterStore {
 
     fn tell(&self, session: Session, file: SharedFile) {
         let (keys, group) = self.messages(session);
-        let script = tell(&self.file_scripts.tell, &keys.messages(session), file);
-        let _: Result<u64> = self.routes.run(group, &script);
+        self.post(group, &tell(&self.file_scripts.tell, &keys.messages(session), file));
+    }
+
+    fn remind(&self, session: Session, file: SharedFile) {
+        self.tell(session, file);
+        let (list, group) = self.reminders(session);
+        self.post(group, &tell(&self.file_scripts.tell, &list, file));
     }
 
     fn listen(&self, session: Session, wait_limit: Duration) -> Vec<SharedFile> {
-        let list = |keys: &Keys| keys.messages(session);
-        files_of(self.wait_for(&self.listening, (session, list), wait_limit))
+        let (keys, group) = self.messages(session);
+        let list = keys.messages(session);
+        let heard = match self.hear(&self.listening, (&list, group), wait_limit) {
+            Some(heard) if self.looked.lock().elapsed() < LOOK => heard,
+            // Others may not reach the list that this session reaches.
+            Some(heard) => {
+                let reminders = self.hear_reminders(session, AT_ONCE).unwrap_or_default();
+                [heard, reminders].concat()
+            }
+            None => {
+                self.hear_reminders(session, wait_limit).unwrap_or_else(|| nothing_for(wait_limit))
+            }
+        };
+        files_of(heard)
     }
 
     fn send(&self, session: Session, message: &[u8]) {
         let (keys, group) = self.messages(session);
         let script = send(&self.file_scripts.send, &keys.peer_messages(session), message);
-        let _: Result<u64> = self.routes.run(group, &script);
+        self.post(group, &script);
     }
 
     fn receive(&self, session: Session, wait_limit: Duration) -> Vec<Vec<u8>> {
-        let list = |keys: &Keys| keys.peer_messages(session);
-        self.wait_for(&self.receiving, (session, list), wait_limit)
+        let (keys, group) = self.messages(session);
+        let list = keys.peer_messages(session);
+        let heard = self.hear(&self.receiving, (&list, group), wait_limit);
+        heard.unwrap_or_else(|| nothing_for(wait_limit))
     }
 
     fn users(&self, own: Option<(Session, Use, u64)>) -> Result<Users> {

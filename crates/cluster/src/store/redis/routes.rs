@@ -2,7 +2,7 @@
 //! first reports that it did nothing and which one will: a request whose answer was lost is never repeated, because it
 //! may have been executed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult};
 use redis::{FromRedisValue, ScriptInvocation, ServerErrorKind, Value};
 
 use super::connection::Connection;
-use super::server::Server;
+use super::server::{Server, TIMEOUT};
 use super::slots::{Address, SlotMap};
 use super::{Result, StoreError};
 
@@ -77,14 +77,22 @@ struct Known {
     map: SlotMap,
     /// What servers have since said about individual slots.
     moved: BTreeMap<u16, Address>,
-    /// A server did not answer: another may have replaced it.
-    is_stale: bool,
+    /// Servers that did not answer, or did as those do that were replaced. Only requests to these find out first who the
+    /// masters are now: to find out may take as long as an answer.
+    doubted: BTreeSet<Address>,
     servers: BTreeMap<Address, Arc<Server>>,
+    /// Those whose settings nobody could look at yet.
+    unchecked: BTreeMap<Address, Arc<Server>>,
 }
 
 impl Known {
     fn owner(&self, slot: u16) -> Option<&Address> {
         self.moved.get(&slot).or_else(|| self.map.owner(slot))
+    }
+
+    /// Whether it should be asked again who serves a slot.
+    fn is_stale(&self, slot: u16) -> bool {
+        self.owner(slot).is_none_or(|owner| self.doubted.contains(owner))
     }
 }
 
@@ -128,12 +136,31 @@ impl Routes {
         group: KeyGroup,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
+        self.run_on(group, script, |server, ask| server.ask(ask))
+    }
+
+    /// The same, but fails at once where the server has just left others without an answer.
+    pub(super) fn run_unless_silent<T: FromRedisValue>(
+        &self,
+        group: KeyGroup,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        self.run_on(group, script, |server, ask| server.ask_unless_silent(ask))
+    }
+
+    fn run_on<T: FromRedisValue>(
+        &self,
+        group: KeyGroup,
+        script: &ScriptInvocation<'_>,
+        ask: impl Fn(&Server, &dyn Fn(&mut Connection) -> RedisResult<T>) -> RedisResult<T>,
+    ) -> Result<T> {
         let deadline = Instant::now() + LIMIT;
         let (mut address, mut server) = self.owner(group, deadline)?;
         let mut asking = false;
         for _ in 0..HOPS {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            let error = match server.ask(|connection| invoke(connection, script, asking)) {
+            let invoke = |connection: &mut Connection| invoke(connection, script, asking);
+            let error = match ask(&server, &invoke) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -147,7 +174,7 @@ impl Routes {
                 }
             }
         }
-        self.note_stale();
+        self.doubt(address);
         let what = format!("{}: its servers send it on to each other", server.address());
         Err(at(group, StoreError::NoAnswer(what)))
     }
@@ -172,7 +199,7 @@ impl Routes {
                 | ServerErrorKind::BusyLoading,
             )
             | ErrorKind::Io => {
-                self.note_stale();
+                self.doubt(asked.clone());
                 Next::Fails
             }
             _ => Next::Fails,
@@ -180,8 +207,28 @@ impl Routes {
     }
 
     /// A server that did not answer may have been replaced, or one that did has changed.
-    pub(super) fn note_stale(&self) {
-        self.known.lock().is_stale = true;
+    fn doubt(&self, server: Address) {
+        self.known.lock().doubted.insert(server);
+    }
+
+    /// The same of the server that serves a group.
+    pub(super) fn doubt_owner(&self, group: KeyGroup) {
+        let known = &mut *self.known.lock();
+        if let Some(owner) = known.owner(group.slot()).cloned() {
+            known.doubted.insert(owner);
+        }
+    }
+
+    /// Nothing was heard of the server that serves a group, for which somebody waited so long.
+    pub(super) fn note_unheard(&self, group: KeyGroup, waited: Duration) {
+        self.doubt_owner(group);
+        let known = self.known.lock();
+        let server = known.owner(group.slot()).and_then(|owner| known.servers.get(owner));
+        if let Some(server) = server
+            && waited >= TIMEOUT
+        {
+            server.note_silence();
+        }
     }
 
     /// The master for a group, as far as is known.
@@ -193,16 +240,15 @@ impl Routes {
         group: KeyGroup,
         deadline: Instant,
     ) -> Result<(Address, Arc<Server>)> {
-        self.refresh(deadline)?;
+        self.refresh(|known| known.is_stale(group.slot()), deadline)?;
         let owner = self.known.lock().owner(group.slot()).cloned();
         let Some(owner) = owner else {
-            self.note_stale();
             return Err(at(group, StoreError::NoAnswer("no master serves it".to_owned())));
         };
         match self.server(&owner) {
             Ok(server) => Ok((owner, server)),
             Err(error) => {
-                self.note_stale();
+                self.doubt(owner);
                 Err(at(group, error))
             }
         }
@@ -210,7 +256,8 @@ impl Routes {
 
     /// The masters of groups, as far as is known; none of them is connected to.
     pub(super) fn owners(&self, groups: &[KeyGroup], deadline: Instant) -> Vec<Option<Address>> {
-        if let Err(error) = self.refresh(deadline) {
+        let is_stale = |known: &Known| groups.iter().any(|group| known.is_stale(group.slot()));
+        if let Err(error) = self.refresh(is_stale, deadline) {
             tracing::debug!("nobody says who the masters are: {error}");
         }
         let known = self.known.lock();
@@ -220,9 +267,9 @@ impl Routes {
 
     /// A connection for the caller alone to the master of a group.
     pub(super) fn connect(&self, group: KeyGroup) -> Result<Connection> {
-        let (_, server) = self.owner(group, Instant::now() + LIMIT)?;
-        server.connect().map_err(|error| {
-            self.note_stale();
+        let (address, server) = self.owner(group, Instant::now() + LIMIT)?;
+        server.connect_unless_silent().map_err(|error| {
+            self.doubt(address);
             at(group, server.error(&error))
         })
     }
@@ -232,8 +279,7 @@ impl Routes {
     /// # Errors
     /// If no server reports the masters.
     pub(super) fn masters(&self, deadline: Instant) -> Result<Vec<(Address, Result<Arc<Server>>)>> {
-        self.note_stale();
-        self.refresh(deadline)?;
+        self.refresh(|_| true, deadline)?;
         let masters = self.known.lock().map.masters();
         Ok(masters
             .into_iter()
@@ -246,8 +292,31 @@ impl Routes {
 
     /// A server that was checked: its settings do not lose keys.
     fn server(&self, address: &Address) -> Result<Arc<Server>> {
-        if let Some(server) = self.known.lock().servers.get(address) {
-            return Ok(Arc::clone(server));
+        let unchecked = {
+            let known = self.known.lock();
+            if let Some(server) = known.servers.get(address) {
+                return Ok(Arc::clone(server));
+            }
+            known.unchecked.get(address).cloned()
+        };
+        let server = unchecked.unwrap_or_else(|| self.unknown(address));
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let checked = server.check_settings();
+        let known = &mut *self.known.lock();
+        if matches!(checked, Err(StoreError::NoAnswer(_))) {
+            known.unchecked.insert(address.clone(), server);
+            return Err(checked.expect_err("it was not answered"));
+        }
+        known.unchecked.remove(address);
+        checked?;
+        Ok(Arc::clone(known.servers.entry(address.clone()).or_insert(server)))
+    }
+
+    /// A server that others named, of which no more is known, unless it is one of the seeds: then there is one place that
+    /// knows whether it answers.
+    fn unknown(&self, address: &Address) -> Arc<Server> {
+        if let Some((_, seed)) = self.seeds.iter().find(|(seed, _)| seed == address) {
+            return Arc::clone(seed);
         }
         let (host, port) = (address.host.clone(), address.port);
         let addr = match self.template.addr() {
@@ -259,21 +328,17 @@ impl Routes {
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
-        let server = Arc::new(Server::new(self.template.clone().set_addr(addr)));
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        server.check_settings()?;
-        let known = &mut *self.known.lock();
-        Ok(Arc::clone(known.servers.entry(address.clone()).or_insert(server)))
+        Arc::new(Server::new(self.template.clone().set_addr(addr)))
     }
 
     /// Asks one of the servers for the masters of slots, if they may have changed.
     ///
     /// # Errors
     /// If no server reports them, and nothing is known from before.
-    fn refresh(&self, deadline: Instant) -> Result<()> {
+    fn refresh(&self, is_stale: impl Fn(&Known) -> bool, deadline: Instant) -> Result<()> {
         let state = || {
             let known = self.known.lock();
-            (known.map.is_empty(), known.is_stale)
+            (known.map.is_empty(), is_stale(&known))
         };
         let (is_first, is_stale) = state();
         if !is_first && !is_stale {
@@ -301,8 +366,10 @@ impl Routes {
             *turn = (*turn + 1) % all.len();
             let (address, server) = &all[*turn];
             self.asked.fetch_add(1, Ordering::Relaxed);
-            let answer: RedisResult<Value> =
-                server.ask(|connection| redis::cmd("CLUSTER").arg("SLOTS").query(connection));
+            let slots = |connection: &mut Connection| {
+                redis::cmd("CLUSTER").arg("SLOTS").query::<Value>(connection)
+            };
+            let answer = server.ask_unless_silent(slots);
             let error = match answer {
                 Ok(answer) => match SlotMap::parse(&answer, address) {
                     Some(map) if !map.is_empty() => {
@@ -328,8 +395,9 @@ impl Routes {
         let known = &mut *self.known.lock();
         let masters = map.masters();
         known.servers.retain(|address, _| masters.contains(address));
+        known.unchecked.retain(|address, _| masters.contains(address));
         known.moved.clear();
-        known.is_stale = false;
+        known.doubted.clear();
         known.map = map;
     }
 }

@@ -8,12 +8,15 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use redis::{ErrorKind, RedisError, RedisResult};
 
 use super::connection::Connection;
+use super::silence::Silence;
 use super::{NAME_MAX, Result, StoreError};
 
 /// Limit for connecting, and for each answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
 /// How the system calls a time-out of a connection in the texts of other errors (`EAGAIN`).
 const UNAVAILABLE: &str = "Resource temporarily unavailable";
+/// What is said of a server that is not asked, because it has just left others without an answer.
+const LEFT_ALONE: &str = "it has just given no answer";
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 16;
 
@@ -25,6 +28,7 @@ pub(super) struct Server {
     /// Whether it is reached over TLS.
     is_encrypted: bool,
     idle: Mutex<Vec<Connection>>,
+    silence: Silence,
 }
 
 impl fmt::Debug for Server {
@@ -53,6 +57,12 @@ pub(super) fn info_of(url: &str, password: Option<&str>) -> Result<ConnectionInf
     })
 }
 
+/// Whether an answer, or a connection, did not come in time.
+fn is_late(error: &RedisError) -> bool {
+    // A handshake that does not end says so in its own way.
+    error.is_timeout() || error.to_string().contains(UNAVAILABLE)
+}
+
 impl Server {
     /// A server to which no request was sent yet.
     pub(super) fn new(info: ConnectionInfo) -> Self {
@@ -64,7 +74,7 @@ impl Server {
             _ => "a local socket".to_owned(),
         };
         let is_encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        Self { info, address, is_encrypted, idle: Mutex::default() }
+        Self { info, address, is_encrypted, idle: Mutex::default(), silence: Silence::default() }
     }
 
     /// Refuses a server that makes room by forgetting keys: it would forget tokens, and its epoch would not change.
@@ -73,7 +83,7 @@ impl Server {
     /// If it is such a server, or does not answer.
     pub(super) fn check_settings(&self) -> Result<()> {
         let ask = |connection: &mut Connection| redis::cmd("INFO").arg("memory").query(connection);
-        let info: String = self.ask(ask).map_err(|error| self.error(&error))?;
+        let info: String = self.ask_unless_silent(ask).map_err(|error| self.error(&error))?;
         let value = |key: &str| info.lines().find_map(|line| line.strip_prefix(key));
         match value("maxmemory_policy:") {
             Some("noeviction") => Ok(()),
@@ -88,7 +98,35 @@ impl Server {
 
     /// A connection for the caller alone.
     pub(super) fn connect(&self) -> RedisResult<Connection> {
-        Connection::open(&self.info, TIMEOUT)
+        let connected = Connection::open(&self.info, TIMEOUT);
+        if let Err(error) = &connected {
+            self.silence.note(is_late(error));
+        }
+        connected
+    }
+
+    /// The same, unless the server has just left others without an answer.
+    pub(super) fn connect_unless_silent(&self) -> RedisResult<Connection> {
+        self.check_silence()?;
+        self.connect()
+    }
+
+    /// Others who asked were left without an answer.
+    pub(super) fn note_silence(&self) {
+        self.silence.note(true);
+    }
+
+    /// Sends a request, unless the server has just left others without an answer: then this fails at once.
+    pub(super) fn ask_unless_silent<T>(
+        &self,
+        ask: impl FnOnce(&mut Connection) -> RedisResult<T>,
+    ) -> RedisResult<T> {
+        self.check_silence()?;
+        self.ask(ask)
+    }
+
+    fn check_silence(&self) -> RedisResult<()> {
+        if self.silence.may_ask() { Ok(()) } else { Err((ErrorKind::Io, LEFT_ALONE).into()) }
     }
 
     /// Sends a request over an idle connection. A request that failed may have been executed.
@@ -102,6 +140,7 @@ impl Server {
             None => self.connect()?,
         };
         let answer = ask(&mut connection);
+        self.silence.note(answer.as_ref().is_err_and(is_late));
         let is_answer = |error: &RedisError| matches!(error.kind(), ErrorKind::Server(_));
         let mut idle = self.idle.lock();
         match &answer {
@@ -117,10 +156,11 @@ impl Server {
 
     /// Converts an error to ours. The server's text is truncated, because it may contain anything.
     pub(super) fn error(&self, error: &RedisError) -> StoreError {
-        // A handshake that does not end says so in its own way.
-        let is_late = error.is_timeout() || error.to_string().contains(UNAVAILABLE);
+        let is_late = is_late(error);
         let said = if is_late {
             format!("no answer in {} s", TIMEOUT.as_secs())
+        } else if error.to_string().contains(LEFT_ALONE) {
+            format!("{LEFT_ALONE} in {} s", TIMEOUT.as_secs())
         } else {
             error.to_string()
         };
