@@ -47,7 +47,8 @@ pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, TokenCounts, Totals};
 pub use server::Server;
 pub use tier::{
-    AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, JobPlaces, NodeBytes, TierStatus,
+    AnyStatus, Drain, FileExplanation, FileInfo, JobChange, JobInfo, JobPlaces, NodeBytes,
+    TierStatus,
 };
 pub(crate) use wire::paths_as_json;
 pub use wire::{path_as_json, path_or_null_as_json};
@@ -98,6 +99,11 @@ pub trait Controlled: Send + Sync {
     ) -> Result<MoveReport>;
     /// Flushes `path` (a file or a directory) and evicts it.
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport>;
+    /// Moves what is on the SSD of a node to the shared disk: file tiers that nodes share only. A name that no node of
+    /// the tier has is an error.
+    fn drain(&self, _what: &Drain, _progress: ProgressSink<'_>) -> Result<MoveReport> {
+        Err(no_shared_tier("`halocline demote PATH` moves files of another one down"))
+    }
     /// Changes the pin and exclude globs, durably, and returns the resulting ones. A pin that is larger than the cache
     /// is an error.
     fn change_rules(&self, change: &RuleChange) -> Result<Rules>;
@@ -121,11 +127,12 @@ pub trait Controlled: Send + Sync {
     }
     /// Where the files of a job are, of which this is the job file's text: file tiers that nodes share only.
     fn job_places(&self, _job: &str) -> Result<JobPlaces> {
-        Err(Error::invalid(
-            "this mount is no file tier that nodes share",
-            "`halocline where PATH` tells where the files of another one are",
-        ))
+        Err(no_shared_tier("`halocline where PATH` tells where the files of another one are"))
     }
+}
+
+fn no_shared_tier(remedy: &str) -> Error {
+    Error::invalid("this mount is no file tier that nodes share", remedy)
 }
 
 fn no_file_tier() -> Error {
@@ -184,6 +191,8 @@ pub enum Request {
         #[serde(default)]
         dry_run: bool,
     },
+    /// [`Controlled::drain`]; answers [`MoveReport`].
+    Drain(Drain),
     /// [`Controlled::change_rules`]; answers [`Rules`].
     Rules(RuleChange),
     /// [`Controlled::hint`]; answers `null`.

@@ -1,10 +1,14 @@
-//! What file tiers note for their status: [`Counters`] of what they did since the mount began, [`ActiveMoves`], and
-//! [`KernelServed`], the files that the kernel serves by itself.
+//! What file tiers note for their status: [`Counters`] of what they did since the mount began, [`ActiveMoves`],
+//! [`KernelServed`], the files that the kernel serves by itself, and the [`History`] of files, for `explain`.
 
 mod active_moves;
 mod counters;
+mod explaining;
+mod history;
 mod kernel_served;
 
 pub use active_moves::{ActiveMove, ActiveMoves};
 pub use counters::{Counters, Opening};
+pub use explaining::why_jobs;
+pub use history::{History, OpenCount};
 pub use kernel_served::KernelServed;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use halocline_api::config::Mode;
 use halocline_api::control::tier::TierState;
 use halocline_api::control::{
-    Controlled, Explanation, ExtentInfo, FileInfo, Health, JobChange, JobInfo, JobPlaces,
-    MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side,
-    Status, TierStatus,
+    Controlled, Drain, Explanation, ExtentInfo, FileExplanation, FileInfo, Health, JobChange,
+    JobInfo, JobPlaces, MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report,
+    RuleChange, Rules, Side, Status, TierStatus,
 };
 use halocline_cluster::names::attributes::Kind;
 use halocline_model::request::ByteRange;
@@ -15,6 +15,7 @@ use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 
 use crate::SharedTier;
+use crate::explain::Explainer;
 use crate::inodes::Inode;
 use crate::job_places;
 use crate::lookup::Found;
@@ -24,14 +25,6 @@ use crate::tree_walk::walk;
 
 /// The most files that are listed.
 const LISTED_MAX: usize = 100_000;
-
-/// What this version does not do yet.
-fn not_yet(what: &str) -> Error {
-    Error::invalid(
-        format!("{what}: this version does not do that on a tier that nodes share"),
-        "docs/SHARED_TIER.md says what it does",
-    )
-}
 
 impl SharedTier {
     /// What is at a path below the root.
@@ -181,7 +174,25 @@ impl Controlled for SharedTier {
     }
 
     fn explain(&self, _question: &Question) -> Result<Explanation> {
-        Err(not_yet("explain"))
+        Err(Error::invalid(
+            "a file tier decides about whole files",
+            "`halocline explain FILE`, without a range, tells why a file is where it is",
+        ))
+    }
+
+    fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
+        let found = self.at(path).map_err(|error| {
+            let source = std::io::Error::from_raw_os_error(error.errno());
+            Error::at(path, "find the file on the mount")(source)
+        })?;
+        let file = self.describe(path, &found).zip(found.node.attributes.location.clone());
+        let (file, place) = file.ok_or_else(|| {
+            let what = format!("{} is not a regular file", path.display());
+            Error::invalid(what, "`halocline where DIR` lists the files below a directory")
+        })?;
+        let (base, executor) = (&*self.tree.base, &self.ssd.executor);
+        let explainer = Explainer { base, executor, policy: self.ssd.policy() };
+        Ok(explainer.explain(file, &found, &place))
     }
 
     fn flush(&self, _: Option<&Path>, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
@@ -201,6 +212,10 @@ impl Controlled for SharedTier {
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         let commands = self.commands(SHARED);
         commands.execute(&[path.to_owned()], dry_run, progress)
+    }
+
+    fn drain(&self, what: &Drain, progress: ProgressSink<'_>) -> Result<MoveReport> {
+        self.commands(SHARED).drain(&what.node, &what.path, what.dry_run, progress)
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {

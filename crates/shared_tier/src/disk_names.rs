@@ -48,6 +48,24 @@ impl DiskNames<'_> {
         self.settle(name, None)
     }
 
+    /// Something that is neither a file nor a directory has another name: it gets it on the disk, too, in one step where nothing is in the
+    /// way, so that it has one of both at each moment.
+    pub(crate) fn renamed_other(
+        &self,
+        (from, to): (&EntryName, &EntryName),
+        number: InodeNumber,
+        of: &Attributes,
+    ) -> Result<()> {
+        let from_near = self.directories.near(from.directory.0)?;
+        let to_near = self.directories.near(to.directory.0)?;
+        let names = ((&*from_near, &from.name), (&*to_near, &to.name));
+        if !self.places.shared().rename_other(names.0, names.1, (number.0, of))? {
+            self.make(to, number, of)?;
+        }
+        self.settle(to, Some(number))?;
+        self.lost(from, number)
+    }
+
     /// The disk has `done` by a name. If the store has something else by now, the disk gets that.
     fn settle(&self, name: &EntryName, mut done: Option<InodeNumber>) -> Result<()> {
         for _ in 0..TRIES {
@@ -75,18 +93,19 @@ impl DiskNames<'_> {
 
     fn make(&self, name: &EntryName, number: InodeNumber, of: &Attributes) -> Result<()> {
         let near = self.directories.near(name.directory.0)?;
-        let places = self.places;
+        let shared = self.places.shared();
         if of.kind == Kind::Symlink {
             let target = OsStr::from_bytes(of.target.as_slice());
-            return places.make_link(&near, &name.name, number.0, target, (of.uid, of.gid));
+            return shared.make_link(&near, (&name.name, number.0), target, (of.uid, of.gid));
         }
         let mode = file_type(of.kind) | of.mode;
-        places.make_special(&near, &name.name, number.0, (mode, of.uid, of.gid, of.rdev))
+        let what = (mode, of.uid, of.gid, of.rdev);
+        shared.make_special(&near, (&name.name, number.0), what)
     }
 
     fn remove(&self, name: &EntryName, number: InodeNumber) -> Result<()> {
         let near = self.directories.near(name.directory.0)?;
-        self.places.remove_other(&near, &name.name, number.0)
+        self.places.shared().remove_other(&near, (&name.name, number.0))
     }
 
     /// A directory was renamed: it gets its name on the disk. `replaced` is the number of the one that had it; `notes` say where it is

@@ -13,7 +13,7 @@
 //! - [`passthrough`]: which open files the kernel serves by itself;
 //! - [`moves`]: whole files between SSDs and the shared disk, as [`move_commands`] ask for them, and as [`ssd`] keeps the space on
 //!   this node's SSD by a policy;
-//! - [`job_places`]: on which nodes the files of a job are;
+//! - [`job_places`]: on which nodes the files of a job are; [`explain`]: why a file is where it is;
 //! - [`repair`]: the names compared with the disks, and built again from them; [`adopt`]: a tier of one node becomes a shared one;
 //! - [`joining`]: begins a node's session, and formats the names of a new tier; [`sessions`]: which nodes live.
 //!
@@ -34,6 +34,7 @@ mod disk_names;
 mod engine;
 mod entry_names;
 mod errors;
+mod explain;
 mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

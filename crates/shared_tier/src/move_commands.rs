@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped, is_glob};
@@ -11,13 +12,14 @@ use halocline_cluster::names::attributes::Open;
 use halocline_cluster::names::namespace::Node;
 use halocline_model::namespace::{EntryName, InodeNumber};
 use halocline_os::error::{Error, Result};
+use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 
 use crate::base::Base;
 use crate::lookup::{Found, mended};
 use crate::moves::Moved;
 use crate::places::{Place, SHARED, SSD};
-use crate::ssd::executor::Executor;
+use crate::ssd::executor::{Executor, PARALLEL_MAX, at_once};
 use crate::ssd::planner::Paths;
 use crate::tree_walk::walk;
 
@@ -49,6 +51,41 @@ const NO_ROOM: &str = "there is no room: free some, or raise the limit";
 fn skip(file: Named, reason: String, report: &mut MoveReport) {
     report.left_bytes += file.size;
     report.skipped.push(Skipped { path: file.path, reason });
+}
+
+/// What a command has done by now, and who is told of it.
+struct Told<'a> {
+    report: MoveReport,
+    progress: ProgressSink<'a>,
+    done_bytes: u64,
+    total_bytes: u64,
+    /// Whether whoever asked for it wants no more.
+    stops: bool,
+}
+
+/// One turn over the files of a command.
+struct Turn<'a, 'b> {
+    /// All files of the command.
+    asked: &'a FxHashSet<u64>,
+    told: &'a Mutex<Told<'b>>,
+    /// What is open now is open for too long.
+    is_last: bool,
+}
+
+impl Turn<'_, '_> {
+    /// Tells that so many more bytes were copied; whether to go on.
+    fn tell(&self, path: &Path, copied: u64) -> ControlFlow<()> {
+        let mut told = self.told.lock();
+        told.done_bytes += copied;
+        let (done_bytes, total_bytes) = (told.done_bytes, told.total_bytes);
+        let path = path.to_owned();
+        told.stops |= (told.progress)(Progress { done_bytes, total_bytes, path }).is_break();
+        if told.stops { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn skip(&self, file: Named, reason: String) {
+        skip(file, reason, &mut self.told.lock().report);
+    }
 }
 
 /// Moves what commands name to one tier: the own SSD, or the shared disk.
@@ -127,12 +164,69 @@ impl MoveCommands<'_> {
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
         self.base.sessions.check()?;
-        let clock = &self.base.clock;
-        let begun = clock.instant();
         let mut files = Vec::new();
         for path in paths {
             self.named(path, &mut files)?;
         }
+        Ok(self.move_all(files, dry_run, progress))
+    }
+
+    /// Moves what lies at and below a path on the SSD of a node.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute); if there is no such node.
+    pub(crate) fn drain(
+        &self,
+        node: &str,
+        path: &Path,
+        dry_run: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport> {
+        self.base.sessions.check()?;
+        let nodes = self.base.places.nodes()?;
+        if !nodes.iter().any(|known| known == node) {
+            return Err(Error::invalid(
+                format!("no node of this tier has the name {node:?}"),
+                format!("its nodes are {}", nodes.join(", ")),
+            ));
+        }
+        let mut report = self.move_all(self.on_ssd_of(node, path)?, dry_run, &mut *progress);
+        // What was renamed meanwhile is still there, and what was made.
+        for _ in 1..TRIES {
+            let files = if dry_run { Vec::new() } else { self.on_ssd_of(node, path)? };
+            let now = Progress { done_bytes: 0, total_bytes: 0, path: path.to_owned() };
+            if files.len() <= report.skipped.len() || progress(now).is_break() {
+                break;
+            }
+            let more = self.move_all(files, dry_run, &mut *progress);
+            report = MoveReport {
+                bytes: report.bytes + more.bytes,
+                files: report.files + more.files,
+                already_files: report.already_files + more.already_files,
+                seconds: report.seconds + more.seconds,
+                ..more
+            };
+        }
+        Ok(report)
+    }
+
+    /// The files at and below a path that are on the SSD of a node.
+    fn on_ssd_of(&self, node: &str, path: &Path) -> Result<Vec<Named>> {
+        let mut files = Vec::new();
+        let (name, found) = self.base.at(path)?;
+        self.below(path, Found { name, node: found }, &mut files)?;
+        files.retain(|file| file.place.tier == SSD && file.place.node.as_deref() == Some(node));
+        Ok(files)
+    }
+
+    fn move_all(
+        &self,
+        mut files: Vec<Named>,
+        dry_run: bool,
+        progress: ProgressSink<'_>,
+    ) -> MoveReport {
+        let clock = &self.base.clock;
+        let begun = clock.instant();
         let asked: Vec<u64> = files.iter().map(|file| file.inode.0).collect();
         let there = files.iter().filter(|file| file.is_there).count();
         let mut report = MoveReport { already_files: there as u64, ..MoveReport::default() };
@@ -148,70 +242,87 @@ impl MoveCommands<'_> {
             report.skipped.reverse();
             report.files = files.len() as u64;
             report.bytes = files.iter().map(|file| file.size).sum();
-            return Ok(report);
+            return report;
         }
-        let total_bytes = files.iter().map(|file| file.size).sum();
-        let mut done_bytes = 0;
+        let told = Mutex::new(Told {
+            report,
+            progress,
+            done_bytes: 0,
+            total_bytes: files.iter().map(|file| file.size).sum(),
+            stops: false,
+        });
         let mut left = VecDeque::from(files);
-        let mut busy = VecDeque::new();
         for again in (0..TRIES).rev() {
-            while let Some(file) = left.pop_front() {
-                let path = file.path.clone();
-                let mut tell = |copied: u64| {
-                    done_bytes += copied;
-                    progress(Progress { done_bytes, total_bytes, path: path.clone() })
-                };
-                if tell(0).is_break() {
-                    report.left_bytes += file.size;
-                    report.left_bytes +=
-                        left.iter().chain(&busy).map(|file| file.size).sum::<u64>();
-                    return Ok(report);
-                }
-                if let Some(file) = self.one(file, &asked, &mut tell, &mut report, again == 0) {
-                    busy.push_back(file);
-                }
-            }
-            if busy.is_empty() {
+            let turn = Turn { asked: &asked, told: &told, is_last: again == 0 };
+            left = self.one_turn(left, &turn);
+            if left.is_empty() || told.lock().stops {
                 break;
             }
             // The kernel tells of a close a little later than the program that closes.
             clock.sleep(PAUSE);
-            std::mem::swap(&mut left, &mut busy);
         }
+        let mut report = told.into_inner().report;
+        report.left_bytes += left.iter().map(|file| file.size).sum::<u64>();
         report.seconds = clock.elapsed(begun).as_secs_f64();
-        Ok(report)
+        report
+    }
+
+    /// Moves files, small ones several at a time; answers those that are busy, or left because it is stopped.
+    fn one_turn(&self, left: VecDeque<Named>, turn: &Turn<'_, '_>) -> VecDeque<Named> {
+        let first: Vec<u64> = left.iter().take(PARALLEL_MAX).map(|file| file.size).collect();
+        // Each that comes has room made for it, which the next one must see.
+        let at_once = if self.tier == SSD { 1 } else { at_once(&first).min(left.len()) };
+        let (left, busy) = (Mutex::new(left), Mutex::new(VecDeque::new()));
+        let work = || {
+            loop {
+                let Some(file) = left.lock().pop_front() else { break };
+                if turn.tell(&file.path, 0).is_break() {
+                    left.lock().push_front(file);
+                    break;
+                }
+                if let Some(file) = self.one(file, turn) {
+                    busy.lock().push_back(file);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..at_once {
+                // Fewer will do.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
+        });
+        let (mut left, mut busy) = (left.into_inner(), busy.into_inner());
+        busy.append(&mut left);
+        busy
     }
 
     /// Moves one. A file that is busy is answered, to be tried again, unless this is the last time.
-    fn one(
-        &self,
-        file: Named,
-        asked: &FxHashSet<u64>,
-        tell: &mut dyn FnMut(u64) -> ControlFlow<()>,
-        report: &mut MoveReport,
-        is_last: bool,
-    ) -> Option<Named> {
+    fn one(&self, file: Named, turn: &Turn<'_, '_>) -> Option<Named> {
         if let Some(why) = self.why_it_stays(&file) {
-            skip(file, why.to_owned(), report);
+            turn.skip(file, why.to_owned());
             return None;
         }
-        if self.tier == SSD && !self.make_room(&file, asked) {
-            skip(file, NO_ROOM.to_owned(), report);
+        if self.tier == SSD && !self.make_room(&file, turn.asked) {
+            self.executor.history.not_moved(file.inode.0, NO_ROOM);
+            turn.skip(file, NO_ROOM.to_owned());
             return None;
         }
         let (what, ends) = ((file.inode, file.size), (&file.place, self.tier));
-        let moved = self.executor.move_file(&file.name, what, ends, tell);
+        let goes_on = &mut |copied| turn.tell(&file.path, copied);
+        let moved = self.executor.move_file(&file.name, what, ends, goes_on);
         let reason = match moved {
             Ok(Moved::Done(_)) => {
+                let report = &mut turn.told.lock().report;
                 (report.files, report.bytes) = (report.files + 1, report.bytes + file.size);
                 return None;
             }
             Ok(Moved::Already) => {
-                report.already_files += 1;
+                turn.told.lock().report.already_files += 1;
                 return None;
             }
             Ok(Moved::Gone) => return None,
-            Ok(Moved::Busy) if !is_last => {
+            Ok(Moved::Busy) if !turn.is_last => {
                 self.mend(&file);
                 return Some(file);
             }
@@ -219,7 +330,7 @@ impl MoveCommands<'_> {
             Err(error) if error.is_full() => NO_ROOM.to_owned(),
             Err(error) => error.to_string(),
         };
-        skip(file, reason, report);
+        turn.skip(file, reason);
         None
     }
 

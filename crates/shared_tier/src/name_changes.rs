@@ -231,15 +231,15 @@ impl NameChanges {
     /// `ENOENT`, `EISDIR`.
     pub(crate) fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let name = entry_name_of_program(parent.0.number, name)?;
-        let (number, left) = self.base.names.unlink_told(&name).map_err(of_names)?;
+        let (entry, left) = self.base.names.unlink_told(&name).map_err(of_names)?;
         match left {
-            Some(left) => self.lost_a_name(&name, &left),
-            None => follow("unlink", &name, self.note_change(number)),
+            Some(left) => self.lost_a_name(&name, &entry, &left),
+            None => follow("unlink", &name, self.note_change(entry.inode())),
         }
     }
 
     /// Something has lost a name: its last one, or one of several.
-    fn lost_a_name(&self, name: &EntryName, left: &namespace::Node) -> Result<()> {
+    fn lost_a_name(&self, name: &EntryName, was: &Entry, left: &namespace::Node) -> Result<()> {
         if left.links == 0 {
             return self.remove(name, left);
         }
@@ -250,17 +250,16 @@ impl NameChanges {
             _ => self.disk().lost(name, left.inode),
         };
         follow("unlink", name, told)?;
-        follow("unlink", name, self.note_change(left.inode))
+        // No other name of it may be known here.
+        let Entry::Linked(_, shard) = was else { return Ok(()) };
+        let noted = self.base.names.update_links(*shard, renames::changed_at(self.base.now_ns()));
+        follow("unlink", name, noted.map_err(of_names))
     }
 
     /// Something lost or changed one of its names: its attributes tell when, if it is known here by another one.
     fn note_change(&self, number: InodeNumber) -> Result<()> {
         let Some(node) = self.base.table.find(number) else { return Ok(()) };
-        let now_ns = self.base.now_ns();
-        let change = |attributes: &mut Attributes| {
-            attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
-            Ok(())
-        };
+        let change = renames::changed_at(self.base.now_ns());
         let changed = match self.lookup.find(&node.0)? {
             None => return Ok(()),
             Some(Found { name: None, .. }) => self.base.names.update_directory(number, change),
@@ -357,13 +356,19 @@ impl NameChanges {
             note(&old, (&from, &to), is_exchange || renamed.replaced.is_some()),
             note(&other, (&to, &from), is_exchange),
         ];
-        if let Some(replaced) = &renamed.replaced {
-            self.lost_a_name(&to, replaced)?;
+        if let (Some(replaced), Some(was)) = (&renamed.replaced, &left) {
+            self.lost_a_name(&to, was, replaced)?;
         }
         let replaced = match (&left, flags) {
             (Some(Entry::Directory(inode)), Flags::Replace) => Some(*inode),
             _ => None,
         };
+        if let (Flags::Exchange, Some(Entry::Directory(one)), Some(Entry::Directory(other))) =
+            (flags, &moved, &left)
+        {
+            let both = [self.steps(&from, *one), self.steps(&to, *other)];
+            renames::exchange(&self.base.places, both);
+        }
         if let Some(moved) = &moved {
             self.follow_rename(moved, (&from, &to), replaced, &mut begun)?;
         }
@@ -433,8 +438,7 @@ impl NameChanges {
             Err(failure) => return Err(of_names(failure)),
         };
         if found.attributes.kind != Kind::File {
-            self.disk().made(to, number, &found.attributes)?;
-            self.disk().lost(from, number)?;
+            self.disk().renamed_other((from, to), number, &found.attributes)?;
             return self.note_change(number);
         }
         let old = place_of(&found.attributes)?.clone();

@@ -98,6 +98,18 @@ impl Places {
         &self.ssd
     }
 
+    pub(crate) fn shared(&self) -> &SharedDisk {
+        &self.shared
+    }
+
+    /// The names of all nodes that ever mounted the tier.
+    ///
+    /// # Errors
+    /// If the shared disk cannot be read.
+    pub(crate) fn nodes(&self) -> Result<Vec<String>> {
+        peers::nodes(&self.shared.tree.private)
+    }
+
     /// Totals of the file system of the SSD or the shared disk.
     ///
     /// # Errors
@@ -426,48 +438,6 @@ impl Places {
     /// If it is not found.
     pub(crate) fn remove_directory_xattr(&self, directory: u64, name: &OsStr) -> Result<()> {
         remove_xattr(&self.shared.tree, &self.shared.descriptor(directory)?, name)
-    }
-
-    /// Makes a symbolic link on the shared disk, after the store has it.
-    ///
-    /// # Errors
-    /// Those of `symlink(2)`.
-    pub(crate) fn make_link(
-        &self,
-        near: &[DirectoryStep],
-        name: &Name,
-        inode: u64,
-        target: &OsStr,
-        owner: (u32, u32),
-    ) -> Result<()> {
-        self.shared.make_link(near, (name, inode), target, owner)
-    }
-
-    /// Makes a pipe, socket or device on the shared disk, after the store has it; `mode` has its kind.
-    ///
-    /// # Errors
-    /// Those of `mknod(2)`.
-    pub(crate) fn make_special(
-        &self,
-        near: &[DirectoryStep],
-        name: &Name,
-        inode: u64,
-        what: (u32, u32, u32, u64),
-    ) -> Result<()> {
-        self.shared.make_special(near, (name, inode), what)
-    }
-
-    /// Removes a symbolic link, pipe, socket or device from the shared disk. It is no error if it is gone.
-    ///
-    /// # Errors
-    /// Those of `unlink(2)`.
-    pub(crate) fn remove_other(
-        &self,
-        near: &[DirectoryStep],
-        name: &Name,
-        inode: u64,
-    ) -> Result<()> {
-        self.shared.remove_other(near, (name, inode))
     }
 
     /// Removes what was made on the own SSD and never got a name; when nothing else uses it.

@@ -4,13 +4,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use halocline_cluster::names::attributes::Kind;
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_cluster::names::namespace::{self, Failure};
 use halocline_model::namespace::{EntryName, InodeNumber};
+use halocline_os::error::Result;
 
 use crate::inodes::Node;
 use crate::places::own_xattrs::{self, TwoNames};
-use crate::places::{Places, RenameNotes};
+use crate::places::{DirectoryStep, Places, RenameNotes};
 
 /// While this lives, an inode may have none of its names for a moment.
 pub(crate) struct Renaming(Option<Node>);
@@ -56,6 +57,15 @@ pub(crate) fn forget_two(noted: impl Iterator<Item = OwnedFd>) {
     }
 }
 
+/// Exchanges two directories, with the steps to each before, on the shared disk in one step: names that are built again in this moment are
+/// those of before or after it. Where that is not possible, each is renamed there.
+pub(crate) fn exchange(places: &Places, [one, other]: [Result<Vec<DirectoryStep>>; 2]) {
+    let exchanged = one.and_then(|one| places.shared().exchange(&one, &other?));
+    if let Err(error) = exchanged {
+        tracing::debug!(%error, "two directories are renamed one after the other");
+    }
+}
+
 /// Notes on the shared disk where a directory may be while it is renamed.
 pub(crate) fn note(
     places: &Places,
@@ -88,5 +98,13 @@ pub(crate) fn forget(places: &Places, noted: &[RenameNotes]) {
         if let Err(error) = places.end_rename(notes) {
             tracing::warn!(%error, "rename: a note of it stays on the shared disk");
         }
+    }
+}
+
+/// A change of the names of something, at this time.
+pub(crate) fn changed_at(now_ns: i64) -> impl Fn(&mut Attributes) -> namespace::Result<()> {
+    move |attributes| {
+        attributes.ctime_ns = attributes.ctime_ns.max(now_ns);
+        Ok(())
     }
 }

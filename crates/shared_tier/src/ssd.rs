@@ -123,6 +123,7 @@ impl OwnSsd {
     ) {
         self.follow_jobs(name, by);
         self.planner().referenced(number.0, 0);
+        self.executor.history.opened(number.0);
         if self.is_here(place) {
             self.executor.residents.put(number.0, Resident { name: name.clone(), bytes: 0 });
             self.planner().moved(number.0, true);
@@ -149,6 +150,7 @@ impl OwnSsd {
             return false;
         };
         self.planner().referenced(found.inode.0, of.size);
+        self.executor.history.opened(found.inode.0);
         if self.is_here(place) {
             self.executor.counters.opened(Opening::Hit);
             if writes {
@@ -208,6 +210,7 @@ impl OwnSsd {
     pub(crate) fn removed(&self, number: InodeNumber) {
         self.executor.residents.remove(number.0);
         self.planner().removed(number.0);
+        self.executor.history.removed(number.0);
     }
 
     /// A file has another name.

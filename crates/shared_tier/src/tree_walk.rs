@@ -37,7 +37,11 @@ pub(crate) fn walk(
                     continue;
                 }
                 let name = EntryName { directory, name: one.name };
-                if let Some(node) = unless_gone(names.lookup(&name))? {
+                let node = match one.attributes {
+                    Some(attributes) => Some(Node { inode: one.inode, attributes, links: 1 }),
+                    None => unless_gone(names.lookup(&name))?,
+                };
+                if let Some(node) = node {
                     each(path, name, node)?;
                 }
             }

@@ -24,7 +24,6 @@ use super::copy::Expected;
 use super::cutover::{Cutover, CutoverResult, WAIT_LIMIT};
 use super::decorations::BatchBounds;
 use super::foundation::Foundation;
-use super::history::History;
 use super::inode::Inode;
 use super::is_private_path;
 use super::leftover_intents::LeftoverIntents;
@@ -39,7 +38,7 @@ use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::tiers::Tiers;
 use halocline_api::config::Copies;
-use halocline_api::file_tier::Counters;
+use halocline_api::file_tier::{Counters, History};
 use halocline_vfs::namespace::Node;
 
 /// The most files of a batch: each has two open descriptors until it has moved.

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use super::catalog::Catalog;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
-use super::history::History;
 use super::inodes::Inodes;
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::options::TierOptions;
@@ -16,6 +15,7 @@ use super::reporter::Reporter;
 use super::residents::Residents;
 use super::tree_walk::{Named, TreeWalk};
 use halocline_api::control::FileExplanation;
+use halocline_api::file_tier::{History, why_jobs};
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
 
@@ -155,7 +155,7 @@ fn why_on_ssd(told: &FileExplanation) -> Vec<String> {
     if told.file.disk_bytes == 0 {
         why.push("it has no data to move".to_owned());
     }
-    jobs(told, &mut why);
+    why.extend(why_jobs(&told.jobs));
     why.extend(told.stayed.clone().map(|stayed| format!("when it was to move last: {stayed}")));
     why
 }
@@ -176,23 +176,9 @@ fn why_below(told: &FileExplanation) -> Vec<String> {
     if !told.too_large && told.file.disk_bytes + COPY_SLACK > told.ssd_free_bytes {
         why.push("the SSD has no room for it: others would have to leave".to_owned());
     }
-    jobs(told, &mut why);
+    why.extend(why_jobs(&told.jobs));
     why.extend(told.stayed.clone().map(|stayed| format!("when it was to move last: {stayed}")));
     why
-}
-
-fn jobs(told: &FileExplanation, why: &mut Vec<String>) {
-    for job in &told.jobs {
-        why.push(match job.next {
-            Some(next) => format!(
-                "job {} wants it: {}, {} from now",
-                job.name,
-                counted(job.coming, "more time"),
-                counted(next, "reference")
-            ),
-            None => format!("job {} does not open it again", job.name),
-        });
-    }
 }
 
 fn how_off(told: &FileExplanation) -> Vec<String> {

@@ -18,7 +18,7 @@
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's
 //!   account, [`watermarks`] how full it may be, [`copy_records`] the clean copies (by a [`stamp`] of each),
 //!   [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories;
-//!   [counters](halocline_api::file_tier), [`history`] and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
+//!   [counters and history](halocline_api::file_tier) and [`active_moves`] are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go
 //!   when [`wakeups`] says so; [`adopt`] is for what is not a file; [`not_moved`] says why a file stays, [`staged_copy`]
 //!   is its copy before it moves, and [`notes`] are what a person should know.
 //! - Policy: [`planner`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory,
@@ -65,7 +65,6 @@ mod foundation;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod hard_links;
-mod history;
 mod inode;
 mod inode_numbers;
 mod inodes;

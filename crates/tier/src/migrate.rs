@@ -14,7 +14,6 @@ use super::clean_copies::CleanCopies;
 use super::copy::{Expected, OnProgress};
 use super::cutover::Cutover;
 use super::foundation::Foundation;
-use super::history::History;
 use super::inode::{Inode, Place};
 use super::leftover_intents::LeftoverIntents;
 use super::leftovers::{Leftovers, OldCopy};
@@ -24,7 +23,7 @@ use super::place_repair::PlaceRepair;
 use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::tiers::Tiers;
-use halocline_api::file_tier::Counters;
+use halocline_api::file_tier::{Counters, History};
 
 /// How a migration treats programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

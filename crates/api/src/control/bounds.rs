@@ -1,6 +1,6 @@
 //! Limits of what a client of the control socket may request, and of sensible numbers.
 
-use super::{ProcessHint, Question, Request};
+use super::{Drain, ProcessHint, Question, Request};
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 
@@ -38,6 +38,9 @@ pub(super) fn check(request: &Request) -> Result<()> {
             within("size", size.unwrap_or(0).into(), PROCESSES_MAX)?;
             let name = policy.as_ref().map_or(0, String::len) as u64;
             within("bytes of a policy's name", name, bounded::TEXT_BYTES_MAX as u64)
+        }
+        Request::Drain(Drain { node, .. }) => {
+            within("bytes of a node's name", node.len() as u64, bounded::TEXT_BYTES_MAX as u64)
         }
         _ => Ok(()),
     }

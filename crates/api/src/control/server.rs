@@ -386,6 +386,7 @@ fn answer(
         Request::Evict { path, dry_run } => {
             moving(out, &[path], |paths, progress| engine.evict(&paths[0], dry_run, progress))
         }
+        Request::Drain(it) => moving(out, &[it.path.clone()], |_, tell| engine.drain(&it, tell)),
         Request::Rules(change) => send(out, &Answer::from(engine.change_rules(&change))),
         Request::Hint(mut hint) => {
             hint.pid = peer.pid.as_raw_nonzero().get().unsigned_abs();

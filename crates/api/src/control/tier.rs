@@ -103,6 +103,20 @@ pub struct FileExplanation {
     pub remedies: Vec<String>,
 }
 
+/// What of a node's SSD is to go to the shared disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// The node.
+    pub node: String,
+    /// File or directory; the whole mount if empty.
+    #[serde(with = "wire::path", default)]
+    pub path: PathBuf,
+    /// Only report what would be moved.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
 /// A job that names a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUse {

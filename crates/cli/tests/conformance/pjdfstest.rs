@@ -2,10 +2,12 @@
 //! `pjdfstest-expected.toml`; any other difference, better or worse, fails the test.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use serde::Deserialize;
 
@@ -47,12 +49,19 @@ fn outcomes(output: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Runs the cases whose names contain `pattern`.
-fn run(mount: &Mount, aside: &Path, pattern: &str, remount: bool) -> String {
+/// Runs the cases whose names contain `pattern`, with more in the environment of the suite.
+fn run(
+    mount: &Mount,
+    aside: &Path,
+    pattern: &str,
+    remount: bool,
+    more: &[(&str, &OsStr)],
+) -> String {
     let suite = programs::suite("pjdfstest").expect("found before");
     let config = aside.join("pjdfstest.toml");
     fs::write(&config, CONFIG.replace("ALLOWED", &remount.to_string())).expect("configuration");
     let mut command = Command::new(suite);
+    command.envs(more.iter().copied());
     if remount {
         command.env("PATH", path_with_plain_mount(aside));
     }
@@ -101,27 +110,97 @@ pub(crate) fn passes_as_expected(mount: &Mount) {
     passes_but_for(mount, &[]);
 }
 
-/// The same, where more cases fail: each with its reason.
-pub(crate) fn passes_but_for(mount: &Mount, failing: &[(&str, &str)]) {
+/// The cases that do not pass, with more that fail: each with its reason.
+fn expected_with(failing: &[(&str, &str)]) -> Expected {
     let mut expected: Expected =
         toml::from_str(include_str!("pjdfstest-expected.toml")).expect("pjdfstest-expected.toml");
     let failing = failing.iter().map(|(case, why)| (case.to_string(), why.to_string()));
     expected.failing.extend(failing);
+    expected
+}
+
+/// The same, where more cases fail.
+pub(crate) fn passes_but_for(mount: &Mount, failing: &[(&str, &str)]) {
+    let expected = expected_with(failing);
     let aside = tempfile::tempdir_in("/dev/shm").expect("a second file system");
     // Some cases leave files open for writing, which forbids to remount read-only: the cases that
     // remount have a process of their own.
-    let all = run(mount, aside.path(), "", false);
-    let remounting = run(mount, aside.path(), "::erofs_", true);
+    let all = run(mount, aside.path(), "", false, &[]);
+    let remounting = run(mount, aside.path(), "::erofs_", true, &[]);
     let mut found = outcomes(&all);
     found.extend(outcomes(&remounting));
     assert!(found.len() > 390, "pjdfstest did not run:\n{all}\n{remounting}");
+    for told in [&all, &remounting] {
+        told.lines().filter(|line| !line.ends_with(" ok")).for_each(|line| println!("{line}"));
+    }
+    assert_expected(found, &expected);
+}
+
+fn assert_expected(mut found: BTreeMap<String, String>, expected: &Expected) {
     found.retain(|name, _| !expected.either.contains_key(name));
     let names = |outcome: &str| -> Vec<&String> {
         found.iter().filter(|(_, seen)| *seen == outcome).map(|(name, _)| name).collect()
     };
-    for told in [&all, &remounting] {
-        told.lines().filter(|line| !line.ends_with(" ok")).for_each(|line| println!("{line}"));
-    }
     assert_eq!(names("skipped"), expected.skipped.keys().collect::<Vec<_>>());
     assert_eq!(names("FAILED"), expected.failing.keys().collect::<Vec<_>>());
+}
+
+/// The library that spreads calls over two directories; `None` where there is no C compiler.
+fn spreading() -> Option<PathBuf> {
+    static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let built = || {
+        programs::is_installed("cc").then(|| {
+            let library = programs::target().join("libspread_calls.so");
+            let fresh = library.with_extension(format!("{}", std::process::id()));
+            let source = "crates/cli/tests/conformance/spread_calls.c";
+            // What the suite hands over may be no pointer at all.
+            let flags = ["-fno-delete-null-pointer-checks", "-Wno-nonnull-compare"];
+            programs::run(
+                Command::new("cc")
+                    .args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror"])
+                    .args(flags)
+                    .args(["-fPIC", "-shared", "-o"])
+                    .arg(&fresh)
+                    .arg(programs::repository().join(source))
+                    .arg("-ldl"),
+            );
+            fs::rename(&fresh, &library).expect("rename");
+            library
+        })
+    };
+    LIBRARY.get_or_init(built).clone()
+}
+
+/// What is one kernel's, and depends on which of two mounts a call was made on.
+const OF_ONE_KERNEL: [&str; 3] = [
+    // What is mounted over a directory is seen by whoever mounted it.
+    "rmdir::ebusy",
+    // A program runs on one mount, and its file is written on the other: as on NFS, neither kernel knows of both.
+    "open::etxtbsy",
+    "truncate::etxtbsy",
+];
+
+/// Runs all cases but those that remount, each call on one of two mounts of the same tree, as a seed says.
+pub(crate) fn passes_over(mounts: [&Mount; 2], seed: &str, failing: &[(&str, &str)]) {
+    let Some(library) = spreading() else { return programs::skip("there is no C compiler") };
+    let expected = expected_with(failing);
+    let aside = tempfile::tempdir_in("/dev/shm").expect("a second file system");
+    let (paths, counted) = (mounts.map(Mount::path), aside.path().join("counted"));
+    let more = [
+        ("LD_PRELOAD", library.as_os_str()),
+        ("HALOCLINE_SPREAD_FIRST", paths[0].as_os_str()),
+        ("HALOCLINE_SPREAD_SECOND", paths[1].as_os_str()),
+        ("HALOCLINE_SPREAD_SEED", seed.as_ref()),
+        ("HALOCLINE_SPREAD_COUNT", counted.as_os_str()),
+    ];
+    let all = run(mounts[0], aside.path(), "", false, &more);
+    all.lines().filter(|line| !line.ends_with(" ok")).for_each(|line| println!("{line}"));
+    let calls = fs::read_to_string(&counted).expect("how many calls there were");
+    println!("seed {seed}: calls on each: {calls}");
+    let calls: Vec<u64> = calls.split_whitespace().flat_map(str::parse).collect();
+    assert!(calls.len() == 2 && calls.iter().all(|calls| *calls > 2000), "{calls:?}");
+    let mut found = outcomes(&all);
+    assert!(found.len() > 370, "pjdfstest did not run:\n{all}");
+    found.retain(|name, _| !name.contains("::erofs_") && !OF_ONE_KERNEL.contains(&name.as_str()));
+    assert_expected(found, &expected);
 }

@@ -8,6 +8,12 @@ use crate::cluster_suites::{fsx_by_turns, weights};
 use crate::mount::{self, IO_URING, Mount};
 use crate::{differential, fsx, pjdfstest, programs};
 
+/// What fails on any shared tier.
+const LINKS_OF_DIRECTORIES: (&str, &str) = (
+    "rename::updates_link_parent",
+    "directories have one link each, as on btrfs: to count those in one would change two shards",
+);
+
 /// The flags of a node.
 fn node<'a>(url: &'a str, name: &'a str, peers: &'a str) -> [&'a str; 7] {
     ["--allow-other=true", "--cluster", url, "--node", name, "--peers", peers]
@@ -106,9 +112,17 @@ fn pjdfstest_on_a_shared_tier() {
         return programs::skip(reason);
     }
     let Some(nodes) = nodes(&["one"], &[]) else { return };
-    let failing = [(
-        "rename::updates_link_parent",
-        "directories have one link each, as on btrfs: to count those in one would change two shards",
-    )];
-    pjdfstest::passes_but_for(&nodes.mounts[0], &failing);
+    pjdfstest::passes_but_for(&nodes.mounts[0], &[LINKS_OF_DIRECTORIES]);
+}
+
+/// Each call of the suite on one of two nodes: what one makes, the other one changes, renames and removes.
+/// `HALOCLINE_CLUSTER_SEED` spreads them otherwise.
+#[test]
+fn i15_pjdfstest_with_its_calls_on_two_nodes_of_a_shared_tier() {
+    if let Some(reason) = pjdfstest::obstacle() {
+        return programs::skip(reason);
+    }
+    let Some(nodes) = nodes(&["one", "two"], &[]) else { return };
+    let seed = std::env::var("HALOCLINE_CLUSTER_SEED").unwrap_or_else(|_| "1".to_owned());
+    pjdfstest::passes_over([&nodes.mounts[0], &nodes.mounts[1]], &seed, &[LINKS_OF_DIRECTORIES]);
 }

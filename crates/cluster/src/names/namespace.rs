@@ -367,12 +367,12 @@ impl Namespace {
     ///
     /// # Errors
     /// As [`unlink`](Self::unlink).
-    pub fn unlink_told(&self, at: &EntryName) -> Result<(InodeNumber, Option<Node>)> {
+    pub fn unlink_told(&self, at: &EntryName) -> Result<(Entry, Option<Node>)> {
         check(at)?;
         let found = self.driver.operate(Operation::Unlink(at.clone()))?;
         let found = found.last().expect("an unlink reads one name");
         let entry = found.entry.as_ref().expect("what was removed was there");
-        Ok((entry.inode(), replaced(found)?))
+        Ok((entry.clone(), replaced(found)?))
     }
 
     /// Removes an empty directory; answers which one.

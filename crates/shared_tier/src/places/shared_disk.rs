@@ -24,11 +24,12 @@ use halocline_os::clock::Clock;
 use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use rustix::fs::{AtFlags, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat_with};
 use rustix::io::Errno;
 
-use super::tree::{FoundDirectory, Owner, Tree, candidates};
+use super::tree::{FoundDirectory, Owner, Tree, below, candidates};
 use super::{Directories, DirectoryStep, own_xattrs};
+use crate::entry_names::os;
 use notes::{Noted, Notes};
 
 pub(crate) use notes::Position;
@@ -261,6 +262,46 @@ impl SharedDisk {
         self.put_into(&above, &there)
     }
 
+    /// After the store has exchanged two directories: the same here, in one step, if they are where these steps lead.
+    pub(crate) fn exchange(&self, one: &[DirectoryStep], other: &[DirectoryStep]) -> Result<bool> {
+        let (Some((one, one_near)), Some((other, other_near))) =
+            (one.split_last(), other.split_last())
+        else {
+            return Ok(false);
+        };
+        let path =
+            |above: &FoundDirectory, step: &DirectoryStep| below(above.1.as_ref(), &step.name);
+        let above = |near: &[DirectoryStep]| {
+            self.find(near.last().map_or(ROOT.0, |step| step.number), Some(near))
+        };
+        let (one_above, other_above) = (above(one_near)?, above(other_near)?);
+        let [one_path, other_path] = [path(&one_above, one)?, path(&other_above, other)?];
+        let are_at = |one: &RelativePath, other: &RelativePath, numbers: [u64; 2]| {
+            let is_at = |path, number| self.tree.directory_at(Some(path), number);
+            Ok::<_, Error>(is_at(one, numbers[0])?.is_some() && is_at(other, numbers[1])?.is_some())
+        };
+        let numbers = [one.number, other.number];
+        if !are_at(&one_path, &other_path, numbers)? {
+            return Ok(false);
+        }
+        let exchange = || {
+            let (one, other) = (os(&one.name), os(&other.name));
+            renameat_with(&one_above.0, one, &other_above.0, other, RenameFlags::EXCHANGE)
+        };
+        match self.tree.step("exchanging two directories", exchange) {
+            Err(error) if is_no_exchange(&error) => return Ok(false),
+            done => done?,
+        }
+        if are_at(&other_path, &one_path, numbers)? {
+            self.remember(one.number, other_path);
+            self.remember(other.number, one_path);
+            return Ok(true);
+        }
+        // Another directory had one of these names by then: it goes back, if it is still there.
+        self.tree.step("exchanging two directories", exchange)?;
+        Ok(false)
+    }
+
     /// Renames a directory, wherever it is, to a name in another one. It is noted, there and here.
     fn put_into(&self, above: &FoundDirectory, step: &DirectoryStep) -> Result<()> {
         let (_, from) = self.find(step.number, None)?;
@@ -412,6 +453,11 @@ impl SharedDisk {
         );
         Ok(fd)
     }
+}
+
+/// Whether an exchange is refused by the file system, or because one of both is elsewhere by now.
+fn is_no_exchange(error: &Error) -> bool {
+    matches!(error.errno(), libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOENT)
 }
 
 fn relative(path: &Path) -> Option<RelativePath> {

@@ -311,16 +311,16 @@ fn links_and_pipes_come_and_go_on_the_shared_disk() {
     let one = disks.node("n1");
     let (_, uid, gid) = owner(0);
     let target = OsStr::new("../\u{e9}");
-    one.make_link(&[], &name("l"), 7, target, (uid, gid)).unwrap();
+    one.shared().make_link(&[], (&name("l"), 7), target, (uid, gid)).unwrap();
     // What is there under the name is one that was left.
-    one.make_special(&[], &name("l"), 8, (libc::S_IFIFO | 0o622, uid, gid, 0)).unwrap();
+    one.shared().make_special(&[], (&name("l"), 8), (libc::S_IFIFO | 0o622, uid, gid, 0)).unwrap();
     let found = fs::symlink_metadata(disks.at("shared/l")).unwrap();
     assert_eq!(found.permissions().mode(), libc::S_IFIFO | 0o622);
     fs::write(disks.at("shared/users"), "kept").unwrap();
-    one.make_link(&[], &name("users"), 9, target, (uid, gid)).unwrap();
+    one.shared().make_link(&[], (&name("users"), 9), target, (uid, gid)).unwrap();
     assert_eq!(fs::read_link(disks.at("shared/users~9")).unwrap(), PathBuf::from(target));
     for (called, inode) in [("l", 8), ("users", 9), ("no", 10)] {
-        one.remove_other(&[], &name(called), inode).unwrap();
+        one.shared().remove_other(&[], (&name(called), inode)).unwrap();
     }
     assert_eq!(fs::read_to_string(disks.at("shared/users")).unwrap(), "kept");
     assert_eq!(fs::read_dir(disks.at("shared")).unwrap().count(), 2, "that, and our directory");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use halocline_api::file_tier::{ActiveMoves, Counters};
+use halocline_api::file_tier::{ActiveMoves, Counters, History};
 use halocline_api::jobs::Ahead;
 use halocline_cluster::names::attributes::Kind;
 use halocline_cluster::names::namespace::{Failure, Node};
@@ -25,13 +25,20 @@ use crate::places::{Place, SHARED, SSD};
 
 /// The most files that are moved at once. The moves of small ones wait for the disks to be durable, which one wait does
 /// for many; large ones would only keep each other waiting.
-const PARALLEL_MAX: usize = 16;
+pub(crate) const PARALLEL_MAX: usize = 16;
 /// About so many bytes are under way at once.
 const BYTES_AT_ONCE: u64 = 8 << 20;
 /// After so many failures in a row, no more files are moved in one go.
 const FAILURES_MAX: usize = 8;
 /// A copy may need this much more than its data.
-const COPY_SLACK: u64 = 16 << 10;
+pub(crate) const COPY_SLACK: u64 = 16 << 10;
+
+/// How many files are moved at once, by the sizes of the first of them, at most [`PARALLEL_MAX`].
+pub(crate) fn at_once(first: &[u64]) -> usize {
+    let mean = first.iter().sum::<u64>() / (first.len() as u64).max(1);
+    let at_once = usize::try_from(BYTES_AT_ONCE / mean.max(1)).unwrap_or(PARALLEL_MAX);
+    at_once.clamp(1, PARALLEL_MAX)
+}
 
 /// What became of a file that was to leave the SSD.
 enum Left {
@@ -49,6 +56,7 @@ pub(crate) struct Executor {
     pub(crate) planner: Planner,
     pub(crate) watermarks: Watermarks,
     pub(crate) counters: Counters,
+    pub(crate) history: History,
     pub(crate) active: ActiveMoves<PathBuf>,
     /// Why files could not leave lately.
     pub(crate) trouble: Mutex<Option<String>>,
@@ -65,6 +73,7 @@ impl Executor {
             planner,
             watermarks,
             counters: Counters::default(),
+            history: History::new(&base.clock),
             active: ActiveMoves::new(&base.clock),
             trouble: Mutex::default(),
             stops: AtomicBool::new(false),
@@ -88,6 +97,26 @@ impl Executor {
     /// # Errors
     /// As [`Migrator::move_file`].
     pub(crate) fn move_file(
+        &self,
+        name: &EntryName,
+        (inode, size): (InodeNumber, u64),
+        (from, tier): (&Place, u8),
+        goes_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Moved> {
+        let moved = self.move_uncounted(name, (inode, size), (from, tier), goes_on);
+        match &moved {
+            Ok(Moved::Done(_) | Moved::Already) => self.history.moved(inode.0),
+            Ok(Moved::Busy) => self.history.not_moved(
+                inode.0,
+                "a program on some node had it open, or changed or moved it meanwhile",
+            ),
+            Ok(Moved::Gone) => self.history.removed(inode.0),
+            Err(error) => self.history.not_moved(inode.0, &error.to_string()),
+        }
+        moved
+    }
+
+    fn move_uncounted(
         &self,
         name: &EntryName,
         (inode, size): (InodeNumber, u64),
@@ -226,13 +255,12 @@ impl Executor {
         left.0 >= left.1
     }
 
-    /// How many of some files are moved at once, by the sizes of the first of them.
+    /// How many of some files are moved at once.
     fn parallel(&self, order: &[u64]) -> usize {
         let first = &order[..order.len().min(PARALLEL_MAX)];
         let sizes = first.iter().filter_map(|number| self.residents.get(*number));
-        let bytes = sizes.map(|resident| resident.bytes).sum::<u64>() / (first.len() as u64).max(1);
-        let at_once = usize::try_from(BYTES_AT_ONCE / bytes.max(1)).unwrap_or(PARALLEL_MAX);
-        at_once.clamp(1, PARALLEL_MAX).min(order.len())
+        let sizes: Vec<u64> = sizes.map(|resident| resident.bytes).collect();
+        at_once(&sizes).min(order.len())
     }
 
     /// Demotes a file that is on the own SSD, unless it is open somewhere.
@@ -287,9 +315,15 @@ impl Executor {
         let paths = Paths::new(&self.base.paths);
         let file = (found.inode.0, of.size);
         let plan = self.planner.plan_promotion(file, ahead, room, (&self.residents, &paths));
-        let Some(plan) = plan else { return false };
+        let stays = |why: &str| {
+            self.history.not_moved(found.inode.0, why);
+            false
+        };
+        let Some(plan) = plan else {
+            return stays("the policy kept what is on this SSD instead");
+        };
         if room.missing > 0 && !self.demote_all(&plan, room.missing) {
-            return false;
+            return stays("files that should have left the SSD for it did not");
         }
         let goes_on = &mut |_| self.goes_on();
         match self.move_file(name, (found.inode, of.size), (place, SSD), goes_on) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_api::control::{FileInfo, MoveReport, Request};
+use halocline_api::control::{Drain, MoveReport, Request};
 use halocline_os::error::Error;
 
 use crate::command::bulk::only_on_a_tier;
@@ -33,34 +33,14 @@ pub(super) struct DrainArgs {
 pub(super) fn execute(args: &DrainArgs) -> Outcome {
     let mounted = mount_lookup::find(&args.mount).map_err(mount_lookup::not_found)?;
     only_on_a_tier(true, &mounted, "`halocline flush` brings dirty data to the origin")?;
-    let mut connection = mount_lookup::connect(&mounted)?;
-    let all = Request::Files { path: mounted.inside.clone() };
-    let mut files: Vec<FileInfo> = connection.call(&all, |_| {})?;
-    let tier = format!("ssd of {}", args.node);
-    files.retain(|file| file.tier_name == tier);
-    let mut report = MoveReport::default();
-    let total_bytes: u64 = files.iter().map(|file| file.size_bytes).sum();
+    let request = Request::Drain(Drain {
+        node: args.node.clone(),
+        path: mounted.inside.clone(),
+        dry_run: args.dry_run,
+    });
     let mut meter = Meter::new("draining", args.json || args.dry_run);
-    for file in files {
-        let request = Request::Evict { path: file.path, dry_run: args.dry_run };
-        let before = report.bytes;
-        let one = connection.call::<MoveReport>(&request, |mut now| {
-            (now.done_bytes, now.total_bytes) = (before + now.done_bytes, total_bytes);
-            meter.tell(&now);
-        });
-        let one = match one {
-            Ok(one) => one,
-            // It was removed or renamed since.
-            Err(error) if error.errno() == libc::ENOENT => continue,
-            Err(error) => return Err(error.into()),
-        };
-        report.bytes += one.bytes;
-        report.files += one.files;
-        report.already_files += one.already_files;
-        report.seconds += one.seconds;
-        report.left_bytes += one.left_bytes;
-        report.skipped.extend(one.skipped);
-    }
+    let report: MoveReport =
+        mount_lookup::connect(&mounted)?.call(&request, |now| meter.tell(&now))?;
     drop(meter);
     if args.json {
         print_json(&report)?;

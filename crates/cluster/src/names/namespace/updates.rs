@@ -150,6 +150,27 @@ impl Namespace {
         Err(Failure::Contended)
     }
 
+    /// As [`update`](Self::update), of what has had several names, by the shard with its attributes: whoever took one of its names away need
+    /// know no other one. It is no error if it has lost its last one.
+    ///
+    /// # Errors
+    /// What `change` refuses.
+    pub fn update_links(
+        &self,
+        shard: InodeNumber,
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<()> {
+        for _ in 0..TRIES {
+            let Some(links) = self.links(shard)? else { return Ok(()) };
+            let (attributes, _) = changed(&links.attributes, &change)?;
+            let to = Links { attributes, ..links.clone() };
+            if self.driver.replace(shard, Change::Links(links, to))? {
+                return Ok(());
+            }
+        }
+        Err(Failure::Contended)
+    }
+
     /// Sets what `changes` name.
     ///
     /// # Errors

@@ -4,17 +4,21 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 
+use halocline_cluster::names::attributes::{Attributes, Kind};
 use halocline_model::namespace::{Name, ROOT};
 use halocline_os::error::Result;
 use halocline_os::private::PrivateDir;
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, Uid, chmodat, chownat, mknodat, statat, symlinkat, unlinkat,
+    AtFlags, FileType, Gid, Mode, Uid, chmodat, chownat, mknodat, readlinkat, statat, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
 use super::SharedDisk;
+use crate::entry_names::os;
 use crate::places::DirectoryStep;
 use crate::places::tree::{FoundDirectory, below, candidates, fresh, kind};
+use crate::stat_conversion::file_type;
 
 impl SharedDisk {
     /// Makes a symbolic link.
@@ -72,6 +76,34 @@ impl SharedDisk {
         })
     }
 
+    /// Renames a symbolic link, pipe, socket or device in one step, to a name that nothing has. Answers whether what has the new name by
+    /// now is as it should be: otherwise it is to be made there.
+    pub(crate) fn rename_other(
+        &self,
+        (from_near, from): (&[DirectoryStep], &Name),
+        (to_near, to): (&[DirectoryStep], &Name),
+        (inode, of): (u64, &Attributes),
+    ) -> Result<bool> {
+        let [from_above, to_above] = [from_near, to_near].map(|near| {
+            let number = near.last().map_or(ROOT.0, |step| step.number);
+            self.find(number, Some(near))
+        });
+        let (from_above, to_above) = (from_above?, to_above?);
+        for name in candidates(from, inode) {
+            if !is_as_in_store(&from_above, &name, of)? {
+                continue;
+            }
+            let path = below(from_above.1.as_ref(), &name)?;
+            return match self.tree.rename(&path, &to_above, to) {
+                // Another one may have its old name, and so the new one, by now.
+                Ok(_) => is_as_in_store(&to_above, to, of),
+                Err(error) if matches!(error.errno(), libc::EEXIST | libc::ENOENT) => Ok(false),
+                Err(error) => Err(error),
+            };
+        }
+        Ok(false)
+    }
+
     /// Removes a symbolic link, pipe, socket or device; nothing else, and it is no error if it is gone.
     pub(crate) fn remove_other(
         &self,
@@ -95,6 +127,26 @@ impl SharedDisk {
                 other => other,
             },
         }
+    }
+}
+
+/// Whether a name on the disk is of something that is neither a file nor a directory, and is what the store says.
+fn is_as_in_store(above: &FoundDirectory, name: &Name, of: &Attributes) -> Result<bool> {
+    let found = match statat(&above.0, os(name), AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(false),
+        found => found?,
+    };
+    let is_of = (found.st_uid, found.st_gid) == (of.uid, of.gid)
+        && found.st_mode & libc::S_IFMT == file_type(of.kind);
+    if !is_of || matches!(of.kind, Kind::File | Kind::Directory) {
+        return Ok(false);
+    }
+    if of.kind != Kind::Symlink {
+        return Ok(found.st_mode & 0o7777 == of.mode && found.st_rdev == of.rdev);
+    }
+    match readlinkat(&above.0, os(name), Vec::new()) {
+        Err(Errno::NOENT | Errno::INVAL) => Ok(false),
+        target => Ok(target?.as_bytes() == of.target),
     }
 }
 

@@ -16,15 +16,16 @@ const NOT_MOVED_MAX: usize = 1 << 10;
 
 /// Opens of one file since the mount began.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct OpenCount {
-    pub(super) opens: u64,
-    /// Milliseconds since 1970.
-    pub(super) last_ms: u64,
+pub struct OpenCount {
+    /// How many.
+    pub opens: u64,
+    /// When the last one was, in milliseconds since 1970.
+    pub last_ms: u64,
 }
 
 /// The history of all files.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub struct History {
     clock: Clock,
     opened: Mutex<FxHashMap<u64, OpenCount>>,
     not_moved: Mutex<FxHashMap<u64, (u64, Arc<str>)>>,
@@ -32,12 +33,13 @@ pub(super) struct History {
 
 impl History {
     /// Nothing is known yet.
-    pub(super) fn new(clock: &Clock) -> Self {
+    #[must_use]
+    pub fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone(), ..Self::default() }
     }
 
     /// Notes that file `number` was opened or created.
-    pub(super) fn opened(&self, number: u64) {
+    pub fn opened(&self, number: u64) {
         let mut opened = self.opened.lock();
         if opened.len() >= OPENED_MAX && !opened.contains_key(&number) {
             opened.clear();
@@ -47,12 +49,13 @@ impl History {
     }
 
     /// What is known of its opens.
-    pub(super) fn of(&self, number: u64) -> OpenCount {
+    #[must_use]
+    pub fn of(&self, number: u64) -> OpenCount {
         self.opened.lock().get(&number).copied().unwrap_or_default()
     }
 
     /// Notes that it should have moved but did not.
-    pub(super) fn not_moved(&self, number: u64, why: &str) {
+    pub fn not_moved(&self, number: u64, why: &str) {
         let mut not_moved = self.not_moved.lock();
         if not_moved.len() >= NOT_MOVED_MAX && !not_moved.contains_key(&number) {
             not_moved.clear();
@@ -61,17 +64,18 @@ impl History {
     }
 
     /// Notes that it moved.
-    pub(super) fn moved(&self, number: u64) {
+    pub fn moved(&self, number: u64) {
         self.not_moved.lock().remove(&number);
     }
 
     /// When its last move failed, in milliseconds since 1970, and why.
-    pub(super) fn last_not_moved(&self, number: u64) -> Option<(u64, Arc<str>)> {
+    #[must_use]
+    pub fn last_not_moved(&self, number: u64) -> Option<(u64, Arc<str>)> {
         self.not_moved.lock().get(&number).cloned()
     }
 
     /// Notes that it no longer exists.
-    pub(super) fn removed(&self, number: u64) {
+    pub fn removed(&self, number: u64) {
         self.opened.lock().remove(&number);
         self.moved(number);
     }
