@@ -82,7 +82,8 @@ impl<'f> Waiting<'f> {
         self.waits_for = Some(waits_for);
         self.note();
         // Its entry in the queue goes when a request behind it sends a message.
-        let remedy = "see `halocline cluster nodes`, and `halocline status` on that node".to_owned();
+        let remedy =
+            "see `halocline cluster nodes`, and `halocline status` on that node".to_owned();
         Err(Error::Cluster { what, remedy })
     }
 
