@@ -272,13 +272,11 @@ impl Operations<'_> {
             return Ok(false);
         };
         let exchanges = random.below(2) == 0;
-        let (first, second) = (
-            first.with(&to).without(&from),
-            match exchanges {
-                true => second.with(&from).without(&to),
-                false => second.without(&to),
-            },
-        );
+        let (first, mut second) = (first.with(&to).without(&from), second.clone());
+        if exchanges {
+            second = second.with(&from);
+        }
+        second = second.without(&to);
         let (what, flags) = if exchanges {
             ("exchanges", RenameFlags::EXCHANGE)
         } else {
