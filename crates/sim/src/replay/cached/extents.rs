@@ -144,13 +144,7 @@ impl Extents {
             let Some(place) = self.regions.find(key) else { continue };
             let mut clean = Vec::new();
             self.regions[place].written = self.writes;
-            for extent in self.regions[place].overlapping_mut(part) {
-                if extent.is_dirty() {
-                    extent.write();
-                } else {
-                    clean.push((extent.range(key.1), extent.placement));
-                }
-            }
+            self.regions[place].write(part, |range, placement| clean.push((range, placement)));
             for (range, placement) in clean {
                 self.remove(place, range.start);
                 let (start, end) = (range.start, range.end);
@@ -277,18 +271,13 @@ impl Extents {
     pub(super) fn flush_stretch(&mut self, file: u32, range: ByteRange, runs: &mut Vec<Run>) {
         let numbers = range.start / REGION_BYTES..range.end / REGION_BYTES;
         for (key, place) in self.dirty_regions.range((file, numbers.start)..(file, numbers.end)) {
-            let region = &mut self.regions[*place];
-            for extent in region.all().iter_mut().filter(|extent| extent.waits_for_flush()) {
-                let range = extent.range(key.1);
-                extent.flush();
-                let placement = extent.placement;
-                match runs.last_mut() {
-                    Some(run) if run.range.end == range.start && run.placement == placement => {
-                        run.range.end = range.end;
-                    }
-                    _ => runs.push(Run { file, range, placement }),
+            debug_assert_eq!(self.regions[*place].key, *key, "dirty regions know their places");
+            self.regions[*place].flush(|range, placement| match runs.last_mut() {
+                Some(run) if run.range.end == range.start && run.placement == placement => {
+                    run.range.end = range.end;
                 }
-            }
+                _ => runs.push(Run { file, range, placement }),
+            });
         }
     }
 

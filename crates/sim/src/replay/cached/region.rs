@@ -58,16 +58,6 @@ impl Extent {
     pub(super) const fn slot(&self) -> Option<u32> {
         if self.is_dirty() { None } else { Some(self.slot) }
     }
-
-    /// The flush of a dirty extent begins.
-    pub(super) const fn flush(&mut self) {
-        self.slot = FLUSHING;
-    }
-
-    /// A dirty extent is written to: a flush in progress will not make it clean.
-    pub(super) const fn write(&mut self) {
-        self.slot = DIRTY;
-    }
 }
 
 /// The position of a byte of a file in its region.
@@ -84,6 +74,8 @@ pub(super) struct Region {
     pub(super) key: RegionKey,
     extents: Vec<Extent>,
     pub(super) dirty: u32,
+    /// Bytes of its dirty extents that are not being flushed.
+    waiting: u32,
     /// When one of its bytes was last written, as a number that grows.
     pub(super) written: u64,
 }
@@ -175,14 +167,35 @@ impl Region {
         self.extents.is_empty()
     }
 
-    pub(super) fn all(&mut self) -> &mut [Extent] {
-        &mut self.extents
-    }
-
     /// Bytes of its dirty extents that are not being flushed.
     pub(super) fn dirty_bytes(&self) -> u64 {
-        let dirty = self.extents.iter().filter(|extent| extent.waits_for_flush());
-        dirty.map(|extent| u64::from(extent.end - extent.start)).sum()
+        u64::from(self.waiting)
+    }
+
+    /// Begins to flush its dirty extents; `each` is called with them, ascending.
+    pub(super) fn flush(&mut self, mut each: impl FnMut(ByteRange, Placement)) {
+        let number = self.key.1;
+        for extent in self.extents.iter_mut().filter(|extent| extent.waits_for_flush()) {
+            extent.slot = FLUSHING;
+            each(extent.range(number), extent.placement);
+        }
+        self.waiting = 0;
+    }
+
+    /// The dirty extents in `part` are written to: a flush in progress will not make them clean. The clean ones are
+    /// passed to `clean`.
+    pub(super) fn write(&mut self, part: ByteRange, mut clean: impl FnMut(ByteRange, Placement)) {
+        let number = self.key.1;
+        let mut again = 0;
+        for extent in self.overlapping_mut(part) {
+            if extent.is_flushing() {
+                extent.slot = DIRTY;
+                again += extent.end - extent.start;
+            } else if !extent.is_dirty() {
+                clean(extent.range(number), extent.placement);
+            }
+        }
+        self.waiting += again;
     }
 
     /// The extents that have bytes of `part`, which is in this region and not empty.
@@ -206,6 +219,9 @@ impl Region {
 
     /// Adds an extent where nothing is cached.
     pub(super) fn insert(&mut self, extent: Extent) {
+        if extent.waits_for_flush() {
+            self.waiting += extent.end - extent.start;
+        }
         let at = self.first_not(extent.start, |other| other.start < extent.start);
         self.extents.insert(at, extent);
     }
