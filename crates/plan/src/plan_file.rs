@@ -319,7 +319,7 @@ mod tests {
         Plan::parse("").unwrap_err();
         // One line, without what stands there: it may be another file's.
         let error = Plan::parse("version = 1\n\nsecret\n").unwrap_err().to_string();
-        assert!(error.contains("line 3: ") && !error.contains("\n"), "{error}");
+        assert!(error.contains("line 3: ") && !error.contains('\n'), "{error}");
         assert!(!Plan::parse("root:*:secret:0").unwrap_err().to_string().contains("secret"));
     }
 

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Component, Path, PathBuf};
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -386,7 +387,7 @@ fn answer(
         Request::Evict { path, dry_run } => {
             moving(out, &[path], |paths, progress| engine.evict(&paths[0], dry_run, progress))
         }
-        Request::Drain(it) => moving(out, &[it.path.clone()], |_, tell| engine.drain(&it, tell)),
+        Request::Drain(it) => moving(out, from_ref(&it.path), |_, tell| engine.drain(&it, tell)),
         Request::Rules(change) => send(out, &Answer::from(engine.change_rules(&change))),
         Request::Hint(mut hint) => {
             hint.pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
