@@ -58,6 +58,12 @@ fn look_up(
         Some(id) => by_table(id, segments),
         None => segments.push(Segment { range, extent: None }),
     }
+    let mut end = range.start;
+    for segment in &*segments {
+        assert_eq!(segment.range.start, end, "I1: each byte of a request is served by one side");
+        end = segment.range.end;
+    }
+    assert_eq!(end, range.end, "I1: every byte of a request is served");
     segments.dedup_by(|next, kept| {
         let together = match (&kept.extent, &next.extent) {
             (Some(one), Some(other)) => {

@@ -234,8 +234,15 @@ impl Cutover {
             None => copied.temporary.clone(),
         };
         let mut plan = CutoverPlan { new_name, names, old: None };
+        assert_eq!(
+            copied.placed.is_some(),
+            copied.tier > 0,
+            "I10: a copy below the SSD has a place of its own"
+        );
         // From the cutover on, the old copy is a leftover.
         if let Some(away) = &place.away {
+            let is_new = copied.placed.as_ref().is_some_and(|(path, _)| *path == away.path);
+            assert!(!is_new || copied.tier != away.tier, "I10: the new copy is never a leftover");
             let name = format!("{}-old", copied.temporary);
             plan.old = Some(self.intents.note(name, away.tier, &away.path)?);
         }

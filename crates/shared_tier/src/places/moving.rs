@@ -126,6 +126,10 @@ impl Places {
 
     /// The store has the new place: the attribute of the new copy goes, and then the old one.
     pub(crate) fn end_move(&self, from: &Place, to: &Arrived, inode: u64) -> Result<()> {
+        assert_ne!(
+            *from, to.place,
+            "I15: the copy that is removed is not the one that the store names"
+        );
         // All trees have the same steps.
         let tree = &self.shared.tree;
         tree.step("taking the attribute of a move away", || {
