@@ -14,6 +14,7 @@ pub use crate::control::claim::acl_fuzzing::acl;
 pub use crate::control::claim::fuzzing::claims;
 pub use crate::control::client::fuzzing::answer;
 pub use crate::control::server::fuzzing::request;
+pub use crate::jobs::opener::fuzzing::opener;
 
 /// A directory of our own, in memory if possible.
 fn scratch() -> TempDir {

@@ -5,7 +5,7 @@
 
 mod job;
 pub(crate) mod job_file;
-mod opener;
+pub(crate) mod opener;
 mod outlook;
 
 use std::collections::BTreeMap;

@@ -112,6 +112,12 @@ fn hostile_acls() {
 }
 
 #[test]
+fn hostile_processes() {
+    let told = b"12 (a) b) S 1 34 5\0PATH=/bin\0HALOCLINE_JOB=align 2\0HOME=/";
+    run("api_opener", &[("in-a-job", told.to_vec())], 20_000, opener);
+}
+
+#[test]
 fn hostile_job_files_are_refused_or_within_bounds() {
     let here = r#"{"job":"j","references":["a/b",{"path":"c","repeat":3},{"path":"d"}]}"#;
     let nodes = r#"{"job":"j","nodes":{"n1":["a"],"*":["b","b"]}}"#;

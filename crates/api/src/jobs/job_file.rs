@@ -17,7 +17,7 @@ pub(crate) const BYTES_MAX: u64 = 64 << 20;
 /// The most references of one job, counting each repeat.
 pub(crate) const REFERENCES_MAX: usize = 1 << 20;
 /// The most bytes of a job's name: in hexadecimal it is a file's name.
-const NAME_BYTES_MAX: usize = 120;
+pub(super) const NAME_BYTES_MAX: usize = 120;
 
 /// What a job file says for one node, or for all of them together.
 #[derive(Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process_group};
 
+use super::job_file::NAME_BYTES_MAX;
 use halocline_os::bounded;
 use halocline_os::timed_calls::TimedCalls;
 
@@ -72,16 +73,25 @@ impl Openers {
 /// The job that the environment of a thread names.
 fn job_of(tid: u32) -> Option<Arc<str>> {
     let path = format!("/proc/{tid}/environ");
-    let environment = bounded::read(path.as_ref(), ENVIRONMENT_BYTES_MAX).ok()?;
+    job_in(&bounded::read(path.as_ref(), ENVIRONMENT_BYTES_MAX).ok()?)
+}
+
+/// The same of an environment, of which its process may have made anything: a name that no job can have names none.
+fn job_in(environment: &[u8]) -> Option<Arc<str>> {
     let value = environment
         .split(|byte| *byte == 0)
         .find_map(|variable| variable.strip_prefix(JOB_VARIABLE.as_bytes())?.strip_prefix(b"="))?;
-    str::from_utf8(value).ok().filter(|name| !name.is_empty()).map(Arc::from)
+    let is_name = |name: &&str| (1..=NAME_BYTES_MAX).contains(&name.len());
+    str::from_utf8(value).ok().filter(is_name).map(Arc::from)
 }
 
-/// The process group of a thread: the third word after the name, which may hold anything.
+/// The process group of a thread.
 fn group_of(tid: u32) -> Option<u32> {
-    let stat = bounded::read(format!("/proc/{tid}/stat").as_ref(), STAT_BYTES_MAX).ok()?;
+    group_in(&bounded::read(format!("/proc/{tid}/stat").as_ref(), STAT_BYTES_MAX).ok()?)
+}
+
+/// The third word after the name, which may hold anything.
+fn group_in(stat: &[u8]) -> Option<u32> {
     let behind = stat.iter().rposition(|byte| *byte == b')')?;
     let words = str::from_utf8(&stat[behind + 1..]).ok()?;
     words.split_ascii_whitespace().nth(2)?.parse().ok()
@@ -91,6 +101,26 @@ fn group_of(tid: u32) -> Option<u32> {
 pub(super) fn is_gone(group: u32) -> bool {
     let group = i32::try_from(group).ok().filter(|group| *group > 1).and_then(Pid::from_raw);
     group.is_some_and(|group| test_kill_process_group(group) == Err(Errno::SRCH))
+}
+
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing {
+    use super::{NAME_BYTES_MAX, group_in, job_in};
+
+    /// What `/proc` tells of a process, the environment behind the first NUL: a job is one that a job file can name, and a group is
+    /// told behind the last parenthesis.
+    pub fn opener(bytes: &[u8]) {
+        let cut = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        let (stat, environment) = bytes.split_at(cut);
+        if let Some(group) = group_in(stat) {
+            let text = String::from_utf8_lossy(stat);
+            let behind = text.rsplit(')').next().unwrap_or_default();
+            assert!(behind.split_ascii_whitespace().any(|word| word.parse() == Ok(group)));
+        }
+        if let Some(job) = job_in(environment) {
+            assert!((1..=NAME_BYTES_MAX).contains(&job.len()) && !job.contains('\0'), "{job:?}");
+        }
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +149,17 @@ mod tests {
         child.wait().unwrap();
         assert!(is_gone(child.id()));
         assert!(!is_gone(0) && !is_gone(1) && !is_gone(u32::MAX), "not known is not gone");
+    }
+
+    /// As many names as are known, each as long as an environment, would take gigabytes.
+    #[test]
+    fn a_name_that_is_too_long_for_a_job_names_none() {
+        let environment = |length| format!("A=b\0{JOB_VARIABLE}={}\0", "n".repeat(length));
+        let job_of = |length| job_in(environment(length).as_bytes()).map(|job| job.len());
+        assert_eq!(job_of(NAME_BYTES_MAX), Some(NAME_BYTES_MAX));
+        assert_eq!((job_of(NAME_BYTES_MAX + 1), job_of(0)), (None, None));
+        assert_eq!(group_in(b"12 (a) b) S 1 34 5"), Some(34));
+        assert_eq!(group_in(b"12 (sleep"), None);
     }
 
     #[test]
