@@ -1,30 +1,30 @@
-//! Names of a file tier that several nodes share (I15): which changes of directories there are, and how one that
-//! concerns several of them is atomic.
+//! Names of a file tier that several nodes share (I15): the changes of directories, and how a change that concerns
+//! several of them is made atomic.
 //!
-//! A directory is one *shard* of a shared store: what is in it changes in one script. So does the number of names of a
-//! file with several, in a shard of its own. A script compares and replaces ([`Change`]); which changes make a rename
-//! is computed from what was read before, by [`Plan`]. One that touches a single shard is one script. Every other one
-//! is an *intent*:
+//! Each directory is one *shard* of a shared store: a single script changes its content. The link count of a file with
+//! several names is a shard of its own. A script compares and replaces ([`Change`]); [`Plan`] computes the changes of
+//! a rename from what was read before. A plan that touches a single shard is one script. Every other plan is an
+//! *intent*:
 //!
-//! 1. One shard is its *decider*. The others get a lock each, with what shall become of the locked slot
+//! 1. One shard is its *decider*. Each of the others gets a lock that states the new value of the locked slot
 //!    ([`Script::Prepare`]).
-//! 2. One script changes the decider and keeps that the intent is committed ([`Script::Decide`]). For every observer
-//!    that is the moment at which all shards change: whoever meets a lock asks the decider before it answers.
-//! 3. The locks are finished, and then the decider forgets.
+//! 2. One script changes the decider and records that the intent is committed ([`Script::Decide`]). For every observer
+//!    all shards change at that moment: whoever meets a lock asks the decider before it answers.
+//! 3. The locks are finished, and then the decider forgets the intent.
 //!
-//! Nobody waits for anybody: who meets a lock of an intent that was not decided yet aborts it ([`Completion`]), so a
-//! node that died holds up nothing. An abort counts the decider's settlements up, and a decision names the number that
-//! was read before the first lock; so one that is on its way, however late, is refused.
+//! Nobody waits for anybody: whoever meets a lock of an undecided intent aborts that intent ([`Completion`]), so a
+//! dead node blocks nothing. An abort increments the decider's count of settlements, and a decision names the count
+//! that was read before the first lock; so a decision that arrives after an abort, however late, is refused.
 //!
-//! Two directories never come to be below each other: whoever moves one first locks in which directory it is, and then
-//! looks at all directories above its new place. Of several who would make a circle one locks last; it finds, on its
-//! way up, the others' locks, or the directories where they have moved to.
+//! Two directories never end up below each other: a move first locks the parent entry of the directory that it moves,
+//! and then walks up all directories above the new place. If several moves would form a cycle, the one that locks last
+//! sees it: on its way up it finds the locks of the others, or the places to which they have moved.
 //!
 //! What must hold around them:
-//! - A message is sent once, and never again unless the store said that it did nothing. It may be lost, or be late by
-//!   any time.
-//! - Numbers of inodes and of intents are never used again.
-//! - The store forgets nothing that it acknowledged. If it did, the names are built again from the directories.
+//! - A message is sent once, and again only if the store said that it did nothing. It may be lost or delayed for any
+//!   time.
+//! - Numbers of inodes and of intents are never reused.
+//! - The store forgets nothing that it acknowledged. If it did, the names are rebuilt from the directories.
 //!
 //! Explored by `tests/namespace_protocol`.
 
@@ -42,7 +42,7 @@ pub use plan::{EntryName, Flags, Found, Plan, Refusal};
 pub use shard::{Body, Shard, Shards};
 pub use transaction::{Completion, Ended, Step, Transaction};
 
-/// A file or directory. Never used again.
+/// The number of a file or directory. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InodeNumber(pub u64);
 
@@ -52,17 +52,18 @@ pub const ROOT: InodeNumber = InodeNumber(1);
 /// What a name leads to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Entry {
-    /// Something with this name only: a file, a symbolic link, a device. Its attributes lie beside the name.
+    /// Something that has only ever had this name: a file, a symbolic link, a device. Its attributes are stored with
+    /// the name.
     Single(InodeNumber, Opaque),
-    /// Something that has had several names. Their number, and its attributes, lie in a shard of its own, the second
-    /// number. That is another one each time, so that what is left of an attempt that was given up is in nobody's way.
+    /// Something that has had several names. Its link count and attributes are in a shard of its own, the second
+    /// number. Each attempt uses a new shard, so that the leftover of an abandoned attempt is in nobody's way.
     Linked(InodeNumber, InodeNumber),
     /// A directory, which is a shard.
     Directory(InodeNumber),
 }
 
 impl Entry {
-    /// What it leads to.
+    /// The inode that it leads to.
     #[must_use]
     pub const fn inode(&self) -> InodeNumber {
         match self {
@@ -71,21 +72,21 @@ impl Entry {
     }
 }
 
-/// What all names of a file with several share.
+/// What all names of a file with several names share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Links {
-    /// How many there are.
+    /// Number of names.
     pub count: u32,
     /// The file's attributes.
     pub attributes: Opaque,
 }
 
-/// A change of one slot of a shard, which is made only if the slot is what it was computed from.
+/// A change of one slot of a shard, made only if the slot still has the value from which the change was computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Change {
     /// What a name of a directory leads to, before and after.
     Name(Name, Option<Entry>, Option<Entry>),
-    /// In which directory a directory is, before and after.
+    /// The parent of a directory, before and after.
     Parent(InodeNumber, InodeNumber),
     /// A directory's attributes, before and after.
     Attributes {
@@ -93,30 +94,30 @@ pub enum Change {
         from: Opaque,
         /// After.
         to: Opaque,
-        /// Whether they say when its names last changed; otherwise that stays as it is.
+        /// Whether `to` sets the time of the last change of its names; otherwise that time stays as it is.
         sets_changed: bool,
     },
-    /// How many names a file has, and its attributes, before and after. With none, its shard ends.
+    /// The link count and the attributes of a file, before and after. A count of 0 removes the shard.
     Links(Links, Links),
-    /// An empty directory ends.
+    /// Removes an empty directory.
     End,
 }
 
-/// One part of a shard that has a lock of its own.
+/// A part of a shard that is locked separately.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Slot {
     /// A name.
     Name(Name),
-    /// In which directory a directory is.
+    /// The parent of a directory.
     Parent,
     /// A directory's attributes.
     Attributes,
-    /// All of the shard: excludes every other lock and change.
+    /// The whole shard: excludes every other lock and change.
     Whole,
 }
 
 impl Change {
-    /// What it changes.
+    /// The slot that it changes.
     #[must_use]
     pub fn slot(&self) -> Slot {
         match self {
@@ -127,7 +128,7 @@ impl Change {
         }
     }
 
-    /// Whether a name comes, goes, or leads to something else: what the time of a directory's last change is about.
+    /// Whether a name is added, removed, or leads to something else: this sets the time of a directory's last change.
     #[must_use]
     pub fn changes_names(&self) -> bool {
         let inode = |entry: &Option<Entry>| entry.as_ref().map(Entry::inode);
@@ -135,27 +136,27 @@ impl Change {
     }
 }
 
-/// A number for an intent: of the node's session, and in it.
+/// The number of an intent: a session, and a number within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IntentId {
-    /// Whose it is.
+    /// The session of the node that began it.
     pub session: Session,
-    /// Counts that session's.
+    /// Counts the intents of that session.
     pub number: u64,
 }
 
-/// What a lock says: enough for anybody to complete the change.
+/// The content of a lock: enough for anybody to complete the change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Intent {
     /// Its number.
     pub id: IntentId,
     /// The shard whose script commits it.
     pub decider: InodeNumber,
-    /// The shards with locks of it.
+    /// The shards that it locks.
     pub locked: Vec<InodeNumber>,
 }
 
-/// What became of an intent.
+/// The outcome of an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
     /// It is done.
@@ -164,55 +165,55 @@ pub enum Outcome {
     Aborted,
 }
 
-/// What a shard is asked, in one round trip.
+/// A request to a shard, in one round trip.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Script {
-    /// Make a shard, to which no name leads yet. Done if it is there just so.
+    /// Make a shard to which no name leads yet. Succeeds if the same shard is already there.
     Make(Body),
-    /// What is there, of a slot that no intent has locked, and the number of settlements.
+    /// Read a slot that no intent has locked, and the number of settlements.
     Read(Slot),
-    /// A directory's entries behind a place in the order in which their names came, at most so many.
+    /// List at most so many entries of a directory, in the order in which their names were added, after a given place.
     List(u64, usize),
     /// Change slots that no intent has locked.
     Alone(Vec<Change>),
     /// Lock a slot for an intent, if the change could be made now.
     Prepare(Intent, Change),
-    /// Change slots, and keep that the intent is committed, if no intent was settled since the number was read.
+    /// Change slots and record that the intent is committed, if no intent was settled since the number was read.
     Decide(Intent, u64, Vec<Change>),
-    /// Say what became of an intent; one that is not committed is aborted from now on.
+    /// Return the outcome of an intent; one that is not committed is aborted from now on.
     Settle(IntentId),
-    /// Make the changes of an intent's locks, or not, and unlock.
+    /// Apply or discard the changes of an intent's locks, and unlock.
     Finish(IntentId, Outcome),
-    /// No lock of the committed intent is left.
+    /// Note that no lock of the committed intent is left.
     Finished(IntentId),
-    /// Nobody will ask for the intent any more: from whose it is, after all locks are finished.
+    /// Forget a committed intent. Called by the intent's owner once all its locks are finished.
     Forget(IntentId),
 }
 
-/// What it answers.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Answer {
-    /// It did that.
+    /// It was done.
     Done,
     /// What a name leads to, and the number of settlements.
     Name(Option<Entry>, u64),
-    /// In which directory the directory is.
+    /// The parent of the directory.
     Parent(InodeNumber),
-    /// A directory's attributes, and when its names last changed since those were set, or 0.
+    /// A directory's attributes, and when its names last changed after those were set, or 0.
     Attributes(Opaque, u64),
-    /// How many names the file has, and its attributes.
+    /// The link count of the file, and its attributes.
     Links(Links),
-    /// Entries, in the order in which their names came, each with its place in it. A name keeps its place as long as
-    /// it is there, whatever it leads to. Fewer than were asked for are the last ones if `is_last`.
+    /// Entries in the order in which their names were added, each with its place in that order. A name keeps its place
+    /// while it exists, whatever it leads to. If `is_last`, there are none after these.
     Entries {
         /// The entries.
         entries: Vec<(u64, Name, Entry)>,
         /// Whether there are no more.
         is_last: bool,
-        /// Which content of the directory these are part of: each change of it makes another one. 0 where that is not known.
+        /// The version of the directory's content: each change makes a new one. 0 if not known.
         version: u64,
     },
-    /// What became of the intent.
+    /// The outcome of the intent.
     Settled(Outcome),
     /// Nothing was done: this intent is in the way.
     Busy(Intent),

@@ -15,8 +15,8 @@
 //! - A change names the [`Epoch`] of the store for which it was computed, and a store in another epoch refuses it. The
 //!   store's epoch changes whenever it may have forgotten something; nothing is granted in a new one until every
 //!   session has reported what it holds ([`Members`]).
-//! - A node uses no token without a valid lease. After a lease has lapsed, only the exclusive ones of its tokens are
-//!   left.
+//! - A node uses no token without a valid lease. After its lease has lapsed, only its exclusive tokens are still
+//!   valid.
 
 mod border;
 mod heat;
@@ -91,9 +91,9 @@ pub struct Demand {
     pub direction: Direction,
     /// The bytes of the waiting request.
     pub required: ByteRange,
-    /// What would be useful in addition, around `required`: as much of it is granted as no one else holds or waits for.
+    /// Bytes around `required` that would also be useful; those that no one else holds or waits for are granted, too.
     pub desired: ByteRange,
-    /// Whether no one else may have any token there, however contended it is: this is granted exclusively or not at
-    /// all, even for reading.
+    /// Whether no one else may hold any token there, however contended the range is: the token is granted exclusively
+    /// or not at all, even for reading.
     pub alone: bool,
 }

@@ -1,4 +1,4 @@
-//! What the protocol compares and hands on without reading it.
+//! Names and attributes, which the protocol compares and passes on without reading them.
 
 use std::fmt;
 use std::sync::Arc;

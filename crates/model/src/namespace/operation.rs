@@ -1,5 +1,5 @@
-//! An operation from its first question to its result: reads, plans, commits, and begins anew where something came
-//! between. Whoever drives it sends what it says and hands in the answers.
+//! An operation from its first read to its result: it reads, plans and commits, and starts again if another change
+//! came between. The caller sends each request and hands in the answer.
 
 use super::{
     Answer, Completion, Ended, Entry, EntryName, Flags, Found, InodeNumber, IntentId, Links,
@@ -10,18 +10,18 @@ use crate::token::Session;
 /// A change of names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Make a file of this number, or a symbolic link or device.
+    /// Make a file, symbolic link or device with this number.
     Create(EntryName, InodeNumber, Opaque),
-    /// Make a directory of this number.
+    /// Make a directory with this number.
     MakeDirectory(EntryName, InodeNumber, Opaque),
     /// Remove a file's name.
     Unlink(EntryName),
     /// Remove an empty directory.
     RemoveDirectory(EntryName),
-    /// Give the file of the first name the second one, too. Of the shards from this number on, as many as there are
-    /// tries were never used.
+    /// Give the file of the first name the second name, too. The shard numbers from this one on, one for each try,
+    /// were never used.
     Link(EntryName, EntryName, InodeNumber),
-    /// Give what has the first name the second one instead.
+    /// Move what has the first name to the second name.
     Rename(EntryName, EntryName, Flags),
 }
 
@@ -38,7 +38,7 @@ impl Operation {
         }
     }
 
-    /// The changes of a try, which are numbered from 0; `None` if there is nothing to do.
+    /// The changes of try number `attempt`, counted from 0; `None` if there is nothing to do.
     fn plan(&self, found: &[Found], attempt: u64) -> Result<Option<Plan>, Refusal> {
         match self {
             Self::Create(_, inode, attributes) => {
@@ -60,15 +60,15 @@ impl Operation {
 /// Why an operation was not done, or may not have been.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// By what is there.
+    /// The operation cannot be done on what is there.
     Refused(Refusal),
-    /// A directory would be below itself: `EINVAL`.
+    /// A directory would be moved below itself: `EINVAL`.
     Loop,
     /// A directory has entries: `ENOTEMPTY`.
     NotEmpty,
-    /// Others came between each time.
+    /// Other changes came between at every try.
     Contended,
-    /// Nothing was changed: a question had no answer.
+    /// Nothing was changed: a read had no answer.
     NoAnswer,
     /// The answer was lost, and nobody knows whether it was done.
     Unknown,
@@ -77,7 +77,7 @@ pub enum Failure {
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Next {
-    /// Send this to a shard, once.
+    /// Send this request to a shard, once.
     Send(InodeNumber, Script),
     /// The result.
     End(Result<(), Failure>),
@@ -85,19 +85,19 @@ pub enum Next {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Stage {
-    /// Of which name; whether it is known, and now its count is wanted.
+    /// The index of a name; whether its entry is known, so that its link count is read next.
     Read(usize, bool),
     Commit(Transaction),
     Complete(Completion),
     End(Result<(), Failure>),
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Attempt {
     operation: Operation,
     id: IntentId,
-    /// How often it began anew, and how often it may.
+    /// How often it started again, and how often it still may.
     again: u64,
     more: u32,
     found: Vec<Found>,
@@ -105,14 +105,15 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Begins an operation of a session, which has not used the `tries` numbers from `number` on, and never will again.
+    /// Begins an operation. The session must never have used the `tries` intent numbers from `number` on, nor use them
+    /// again.
     #[must_use]
     pub fn new(operation: Operation, session: Session, number: u64, tries: u32) -> Self {
         let id = IntentId { session, number };
         let (more, stage) = (tries.saturating_sub(1), Stage::Read(0, false));
         let mut new = Self { operation, id, again: 0, more, found: Vec::new(), stage };
         if let Operation::Create(at, ..) | Operation::MakeDirectory(at, ..) = &new.operation {
-            // Most names that are made are not there: they are looked at only where that was wrong.
+            // Most names to be created are free: they are read only if that assumption was wrong.
             new.found.push(Found {
                 entry_name: at.clone(),
                 entry: None,
@@ -124,7 +125,7 @@ impl Attempt {
         new
     }
 
-    /// What was read of the operation's names: after its end, what they were in the moment in which it was done.
+    /// What was read of the operation's names. Once it has succeeded: what they led to just before it was done.
     #[must_use]
     pub fn found(&self) -> &[Found] {
         &self.found
@@ -154,7 +155,7 @@ impl Attempt {
         }
     }
 
-    /// Takes the answer to what was sent; `None` if there was none in time.
+    /// Takes the answer to what was sent; `None` if none came in time.
     pub fn answer(&mut self, answer: Option<Answer>) {
         let stage = std::mem::replace(&mut self.stage, Stage::End(Err(Failure::NoAnswer)));
         self.stage = match (stage, answer) {
@@ -190,7 +191,7 @@ impl Attempt {
         if is_linked { Stage::Read(at, true) } else { self.read(at + 1) }
     }
 
-    /// What is read next, or done when all is known.
+    /// The next read, or the commit once everything is known.
     fn read(&self, at: usize) -> Stage {
         if at < self.operation.names().len() {
             return Stage::Read(at, false);

@@ -1,4 +1,5 @@
-//! Which changes make an operation, from what was read of it before. What was read may be old: each change compares.
+//! The changes that make up an operation, computed from what was read before. That may be stale, so each change
+//! compares.
 
 use super::{Body, Change, Entry, InodeNumber, Links, Name, Opaque};
 
@@ -17,7 +18,7 @@ impl EntryName {
     }
 }
 
-/// What a rename does with a name that is there, as `renameat2` has it.
+/// What a rename does if the new name exists, as in `renameat2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Flags {
     /// Replace it.
@@ -25,11 +26,11 @@ pub enum Flags {
     Replace,
     /// Refuse (`RENAME_NOREPLACE`).
     NoReplace,
-    /// Let it have the other name (`RENAME_EXCHANGE`).
+    /// Exchange the two names (`RENAME_EXCHANGE`).
     Exchange,
 }
 
-/// Why an operation is refused, by what was read.
+/// Why an operation is refused, according to what was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// `EEXIST`.
@@ -42,43 +43,43 @@ pub enum Refusal {
     IsADirectory,
     /// `EMLINK`.
     TooManyNames,
-    /// `ENOTEMPTY`: a directory would be replaced by what is in it.
+    /// `ENOTEMPTY`: a directory would be replaced by something inside it.
     Inside,
 }
 
 /// The changes of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Plan {
-    /// Shards that are made first. No name leads to them if the rest is not done.
+    /// Shards that are made first. If the rest is not done, no name leads to them.
     pub(super) made: Vec<(InodeNumber, Body)>,
-    /// Changes of other shards than the decider, which are locked in this order. With none, there is no intent.
+    /// Changes of shards other than the decider, locked in this order. If there are none, no intent is needed.
     pub(super) locked: Vec<(InodeNumber, Change)>,
-    /// The shard whose script does it.
+    /// The shard whose script commits the plan.
     pub(super) decider: InodeNumber,
-    /// Its changes.
+    /// The changes of the decider.
     pub(super) changes: Vec<Change>,
-    /// What the decider's settlements were when its names were read.
+    /// The decider's count of settlements when its names were read.
     pub(super) settlements: u64,
-    /// Directories that get another parent, which must not be below themselves.
+    /// Directories that get a new parent, each with that parent; none may end up below itself.
     pub(super) moved: Vec<(InodeNumber, InodeNumber)>,
 }
 
-/// A name that was read: what it led to, the settlements of its directory, and how many names the file has if
-/// it is [`Entry::Linked`].
+/// A name that was read: what it led to, the settlements of its directory, and, for an [`Entry::Linked`], the link
+/// count of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Found {
-    /// Where.
+    /// The name.
     pub entry_name: EntryName,
     /// What it led to.
     pub entry: Option<Entry>,
     /// The settlements of its directory.
     pub settlements: u64,
-    /// Of a file with several names: how many, and its attributes.
+    /// For a file with several names: the link count and the attributes.
     pub links: Option<Links>,
 }
 
 impl Found {
-    /// What a file with several names has, one name more or less: `None` if there would be too many, or none is known.
+    /// The links before and after `change`; `None` if the count is not known or leaves its bounds.
     fn counted(&self, change: i32) -> Option<(Links, Links)> {
         let links = self.links.clone()?;
         let count = links.count.checked_add_signed(change)?;
@@ -88,18 +89,18 @@ impl Found {
 }
 
 impl Plan {
-    /// A file, or a link or device: one script.
+    /// Makes a file, symbolic link or device: one script.
     ///
     /// # Errors
-    /// If the name is there.
+    /// If the name exists.
     pub fn create(at: &Found, inode: InodeNumber, attributes: Opaque) -> Result<Self, Refusal> {
         Self::decided_by(at).add(at, Entry::Single(inode, attributes))
     }
 
-    /// A directory: its shard first, then one script.
+    /// Makes a directory: its shard first, then one script.
     ///
     /// # Errors
-    /// If the name is there.
+    /// If the name exists.
     pub fn make_directory(
         at: &Found,
         inode: InodeNumber,
@@ -110,10 +111,10 @@ impl Plan {
         plan.add(at, Entry::Directory(inode))
     }
 
-    /// Removes a file's name. The last one takes the file along.
+    /// Removes a file's name. Removing the last one removes the file.
     ///
     /// # Errors
-    /// If it is not there, or a directory.
+    /// If the name does not exist, or is a directory's.
     pub fn unlink(at: &Found) -> Result<Self, Refusal> {
         match at.entry.as_ref().ok_or(Refusal::Absent)? {
             Entry::Directory(_) => Err(Refusal::IsADirectory),
@@ -124,7 +125,7 @@ impl Plan {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// If it is not there, or no directory.
+    /// If the name does not exist, or is not a directory's.
     pub fn remove_directory(at: &Found) -> Result<Self, Refusal> {
         match at.entry.as_ref().ok_or(Refusal::Absent)? {
             Entry::Directory(_) => Ok(Self::decided_by(at).replace(at, None)),
@@ -132,10 +133,11 @@ impl Plan {
         }
     }
 
-    /// Gives a file one more name. `shard` was never used: of its names, if it has had one only.
+    /// Gives a file one more name. `shard` must never have been used; it becomes the shard of the links if the file
+    /// has only ever had one name.
     ///
     /// # Errors
-    /// If the file is not there or is a directory, if the new name is there, or there would be too many.
+    /// If the file does not exist or is a directory, if the new name exists, or if there would be too many names.
     pub fn link(file: &Found, new: &Found, shard: InodeNumber) -> Result<Self, Refusal> {
         let entry = file.entry.clone().ok_or(Refusal::Absent)?;
         if new.entry.is_some() {
@@ -163,8 +165,8 @@ impl Plan {
     /// Renames. `None` if there is nothing to do, because both names lead to one file.
     ///
     /// # Errors
-    /// As `renameat2` has it. That a directory would be below itself, or that one with entries would be replaced, shows
-    /// while it is done.
+    /// As in `renameat2`. Two errors appear only while the plan is carried out: a directory would end up below itself,
+    /// or a directory with entries would be replaced.
     pub fn rename(from: &Found, to: &Found, flags: Flags) -> Result<Option<Self>, Refusal> {
         let moved = from.entry.clone().ok_or(Refusal::Absent)?;
         match (flags, &to.entry) {
@@ -191,7 +193,7 @@ impl Plan {
         Ok(Some(plan.replace(to, Some(moved))))
     }
 
-    /// One that changes nothing yet, and is committed in the directory of `at`.
+    /// A plan without changes so far, to be committed in the directory of `at`.
     fn decided_by(at: &Found) -> Self {
         let (made, locked, changes, moved) = <_>::default();
         let (decider, settlements) = (at.entry_name.directory, at.settlements);
@@ -202,7 +204,7 @@ impl Plan {
         if at.entry.is_some() { Err(Refusal::Exists) } else { Ok(self.replace(at, Some(entry))) }
     }
 
-    /// Makes `at` lead to something else, which commits the plan. What it led to loses a name.
+    /// Makes `at` lead to `entry`, which commits the plan. What it led to before loses a name.
     fn replace(mut self, at: &Found, entry: Option<Entry>) -> Self {
         match &at.entry {
             Some(Entry::Directory(inode)) => self.locked.push((*inode, Change::End)),
@@ -216,7 +218,7 @@ impl Plan {
         self
     }
 
-    /// Adds a change: to the decider's, if it is of `decider`'s directory.
+    /// Adds a change: to the decider's changes if it concerns `decider`'s directory, otherwise to the locked ones.
     fn put(&mut self, decider: &Found, (shard, change): (InodeNumber, Change)) {
         if shard == decider.entry_name.directory {
             self.changes.push(change);

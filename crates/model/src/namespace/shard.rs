@@ -1,4 +1,4 @@
-//! Shards, and what each script does to one: what a store must do.
+//! Shards, and the effect of each script on one: the reference for a store.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use super::{
     Script, Slot,
 };
 
-/// What a shard is about.
+/// The content of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Body {
     /// A directory.
     Directory {
-        /// The directory that it is in; of [`ROOT`], itself.
+        /// Its parent; [`ROOT`] is its own.
         parent: InodeNumber,
         /// Its attributes.
         attributes: Opaque,
@@ -24,7 +24,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// A directory with nothing in it.
+    /// An empty directory.
     #[must_use]
     pub const fn directory(parent: InodeNumber, attributes: Opaque) -> Self {
         Self::Directory { parent, attributes, entries: BTreeMap::new() }
@@ -50,7 +50,7 @@ impl Body {
         (!fits).then_some(Answer::Differs)
     }
 
-    /// Makes a change that was compared before. `false` if that is the shard's end.
+    /// Makes a change that was compared before. `false` if it removes the shard.
     fn make(&mut self, change: &Change) -> bool {
         match (self, change) {
             (Self::Directory { entries, .. }, Change::Name(name, _, Some(to))) => {
@@ -77,22 +77,22 @@ impl Body {
 /// One shard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shard {
-    /// What it is about.
+    /// Its content.
     pub body: Body,
-    /// What intents shall do to it. A lock of [`Slot::Whole`] is the only one.
+    /// The changes that intents will make here. A lock of [`Slot::Whole`] excludes all others.
     pub locks: BTreeMap<Slot, (Intent, Change)>,
-    /// Committed intents that it decided, and whether all of their locks are finished.
+    /// Committed intents that this shard decided, and whether all of their locks are finished.
     pub committed: BTreeMap<IntentId, (Intent, bool)>,
-    /// Intents that were settled as aborted.
+    /// Number of intents that were settled as aborted.
     pub settlements: u64,
-    /// When names of the directory last changed since its attributes were set, by the store's clock; or 0.
+    /// When names of the directory last changed after its attributes were set, by the store's clock; or 0.
     pub changed: u64,
-    /// The order in which names came, by the places that they have in it; and the next place.
+    /// The order in which names were added: each name by its place, and the next place.
     order: (BTreeMap<u64, Name>, u64),
 }
 
 impl Shard {
-    /// One without locks.
+    /// A shard without locks.
     #[must_use]
     pub fn new(body: Body) -> Self {
         let names = match &body {
@@ -105,8 +105,8 @@ impl Shard {
         Self { body, locks, committed, settlements: 0, changed: 0, order }
     }
 
-    /// The intent that keeps a slot from being read or changed. All of a shard can end only when nobody will ask it for
-    /// an intent whose locks are left somewhere.
+    /// The intent that keeps a slot from being read or changed. The whole shard is blocked, too, by a committed intent
+    /// of which unfinished locks are left: somebody may still ask for it.
     #[must_use]
     pub fn in_the_way(&self, slot: &Slot) -> Option<Intent> {
         let lock = match slot {
@@ -166,7 +166,7 @@ impl Shard {
         Answer::Entries { entries: listed, is_last, version: 0 }
     }
 
-    /// Makes changes that were compared before. `false` if that is the shard's end.
+    /// Makes changes that were compared before. `false` if they remove the shard.
     fn make(&mut self, changes: &[Change], now: u64) -> bool {
         let mut stays = true;
         for change in changes {
@@ -188,7 +188,7 @@ impl Shard {
         stays
     }
 
-    /// What became of an intent that this shard decides; not committed is aborted.
+    /// Settles an intent that this shard decides: it is aborted unless it is committed.
     fn settle(&mut self, id: IntentId) -> Outcome {
         if self.committed.contains_key(&id) {
             return Outcome::Committed;
@@ -197,7 +197,7 @@ impl Shard {
         Outcome::Aborted
     }
 
-    /// Finishes an intent's locks. `false` if that is the shard's end.
+    /// Finishes an intent's locks. `false` if that removes the shard.
     fn finish(&mut self, id: IntentId, outcome: Outcome, now: u64) -> bool {
         let own: Vec<Slot> = self
             .locks
@@ -216,7 +216,7 @@ impl Shard {
     }
 }
 
-/// All shards: the reference of what a store does.
+/// All shards: the reference for what a store does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shards(pub BTreeMap<InodeNumber, Shard>);
 
@@ -228,7 +228,7 @@ impl Default for Shards {
 }
 
 impl Shards {
-    /// Runs one script on one shard, at a time by the store's clock.
+    /// Runs one script on one shard, at time `now` of the store's clock.
     pub fn run(&mut self, at: InodeNumber, script: &Script, now: u64) -> Answer {
         let Some(shard) = self.0.get_mut(&at) else {
             return match script {
@@ -247,7 +247,7 @@ impl Shards {
     }
 }
 
-/// Runs a script on a shard that is there; whether it still is.
+/// Runs a script on an existing shard; also returns whether the shard still exists.
 fn run(shard: &mut Shard, script: &Script, now: u64) -> (Answer, bool) {
     let mut stays = true;
     let answer = match script {

@@ -1,4 +1,4 @@
-//! The steps of a planned change, and of completing somebody else's: what to send next, after each answer.
+//! The steps of a planned change, and of completing the intent of another node: after each answer, what to send next.
 
 use super::{Answer, InodeNumber, Intent, IntentId, Outcome, Plan, ROOT, Script, Slot};
 
@@ -10,9 +10,9 @@ const REPEATS: u32 = 3;
 pub enum Ended {
     /// It is done.
     Done,
-    /// It was not done: plan it anew, from what is there now; this intent was in the way and is to be completed first.
+    /// It was not done: plan it again from what is there now, after completing this intent, which was in the way.
     Again(Option<Intent>),
-    /// It was not done: a directory would be below itself.
+    /// It was not done: a directory would be moved below itself.
     Loop,
     /// It was not done: the directory has entries.
     NotEmpty,
@@ -34,30 +34,31 @@ enum Stage {
     Make(usize),
     Alone,
     Prepare(usize),
-    /// Of the directories that move, by number: where the search upwards has come.
+    /// The index of a moved directory, and the ancestor that the walk up from its new parent has reached.
     Walk(usize, InodeNumber),
     Decide,
     Settle,
-    /// Locks of which shard, by number; how often without an answer.
+    /// The index of the shard whose locks are finished; how often there was no answer.
     Finish(usize, u32),
     Forget,
-    /// Unlocks, and ends so.
+    /// Unlocks from this shard back to the first, and then ends like this.
     Undo(usize, Ended),
     End(Ended),
 }
 
-/// A planned change under way. It is nobody else's until its first lock is there, and ends with its node at any point.
+/// A planned change in progress. It is invisible to others until its first lock is set, and the node may die at any
+/// point.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Transaction {
     plan: Plan,
     intent: Intent,
     stage: Stage,
-    /// Whether an unlock had no answer: then the decider must not forget.
+    /// Whether an unlock had no answer: then the decider must not forget the intent.
     is_left: bool,
 }
 
 impl Transaction {
-    /// Begins one. `id` was never used.
+    /// Begins a change. `id` must never have been used.
     #[must_use]
     pub fn new(plan: Plan, id: IntentId) -> Self {
         let locked = plan.locked.iter().map(|(shard, _)| *shard).collect();
@@ -67,7 +68,7 @@ impl Transaction {
         new
     }
 
-    /// What to send now, once; or how it ended.
+    /// What to send now, once; or how the change ended.
     #[must_use]
     pub fn step(&self) -> Step {
         let id = self.intent.id;
@@ -101,7 +102,7 @@ impl Transaction {
         }
     }
 
-    /// Takes the answer to what was sent; `None` if there was none in time.
+    /// Takes the answer to what was sent; `None` if none came in time.
     pub fn answer(&mut self, answer: Option<Answer>) {
         let again = |answer: Option<Answer>| answer.map_or(Ended::Again(None), why);
         self.stage = match (self.stage.clone(), answer) {
@@ -111,7 +112,7 @@ impl Transaction {
                 Stage::End(again(answer))
             }
             (Stage::Prepare(at), Some(Answer::Done)) => self.prepared(at),
-            // Without an answer it may be there, or come later: then whoever meets it aborts it.
+            // Without an answer, the lock may be set already or arrive later; whoever meets it then aborts the intent.
             (Stage::Prepare(at), answer) => undo(at + usize::from(answer.is_none()), again(answer)),
             (Stage::Walk(at, directory), Some(Answer::Parent(parent))) => {
                 self.walked(at, directory, parent)
@@ -123,7 +124,7 @@ impl Transaction {
             | (Stage::Settle, answer @ Some(Answer::Settled(Outcome::Aborted))) => {
                 self.undo_all(again(answer))
             }
-            // A directory that is gone took along what it had decided.
+            // A directory that is gone took the record of its decisions with it.
             (Stage::Alone, None) | (Stage::Settle, _) => Stage::End(Ended::Unknown),
             (Stage::Finish(at, repeats), None) if repeats < REPEATS => {
                 Stage::Finish(at, repeats + 1)
@@ -145,17 +146,17 @@ impl Transaction {
         }
     }
 
-    /// After lock `at`. The search upwards comes after all locks.
+    /// The step after lock `at`. The walk up begins after all locks are set.
     fn prepared(&self, at: usize) -> Stage {
         if at + 1 < self.plan.locked.len() { Stage::Prepare(at + 1) } else { self.search(0) }
     }
 
-    /// Begins the search above where directory `at` goes; decides after the last one.
+    /// Begins the walk up from the new parent of moved directory `at`; after the last walk comes the decision.
     fn search(&self, at: usize) -> Stage {
         self.plan.moved.get(at).map_or(Stage::Decide, |(_, to)| self.walk(at, *to))
     }
 
-    /// What moves is locked by ourselves, and not asked.
+    /// Stops at the moved directory itself: its parent entry is locked by us, so asking it would block.
     fn walk(&self, at: usize, directory: InodeNumber) -> Stage {
         let is_itself = directory == self.plan.moved[at].0;
         if is_itself { self.undo_all(Ended::Loop) } else { Stage::Walk(at, directory) }
@@ -178,7 +179,7 @@ impl Transaction {
     }
 }
 
-/// Unlocks the first `locked` shards, from the last one on.
+/// Unlocks the first `locked` shards, last one first.
 fn undo(locked: usize, ended: Ended) -> Stage {
     match locked.checked_sub(1) {
         Some(at) => Stage::Undo(at, ended),
@@ -194,7 +195,8 @@ fn why(answer: Answer) -> Ended {
     }
 }
 
-/// Completing an intent that is in the way, whosever it is: commits nothing, and aborts what is not committed.
+/// Completes an intent that is in the way, whoever began it: it never commits, and aborts an intent that is not
+/// committed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Completion {
     intent: Intent,
@@ -210,13 +212,13 @@ enum CompletionStage {
 }
 
 impl Completion {
-    /// Begins one.
+    /// Begins the completion.
     #[must_use]
     pub const fn new(intent: Intent) -> Self {
         Self { intent, stage: CompletionStage::Settle }
     }
 
-    /// What to send now; `None` at the end. Whether the intent is still in the way shows the next attempt.
+    /// What to send now; `None` at the end. The next attempt shows whether the intent is still in the way.
     #[must_use]
     pub fn step(&self) -> Option<(InodeNumber, Script)> {
         let id = self.intent.id;
@@ -230,13 +232,13 @@ impl Completion {
         }
     }
 
-    /// Takes the answer; `None` if there was none in time.
+    /// Takes the answer; `None` if none came in time.
     pub fn answer(&mut self, answer: Option<Answer>) {
         self.stage = match (&self.stage, answer) {
             (CompletionStage::Settle, Some(Answer::Settled(outcome))) => {
                 CompletionStage::Finish(outcome, 0)
             }
-            // A directory ends only when no lock of what it had committed is left.
+            // A directory is removed only when no lock of its committed intents is left.
             (CompletionStage::Settle, Some(Answer::Gone)) => {
                 CompletionStage::Finish(Outcome::Aborted, 0)
             }

@@ -1,8 +1,8 @@
 //! Where one node's part of a file probably ends and the next one's begins.
 
 /// The probable border, between `low` and `high`, between one node's part of a file and the next node's: the roundest
-/// number, because segments of shared files usually begin at round numbers. A node that guesses wrong is asked again,
-/// and then at most half as much is left to guess from.
+/// number, because segments of shared files usually begin at round numbers. If the guess was wrong, the node is asked
+/// again, and then at most half as much is left to guess from.
 #[must_use]
 pub const fn border(low: u64, high: u64) -> u64 {
     let below = low.saturating_sub(1);

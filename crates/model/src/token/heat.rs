@@ -8,9 +8,9 @@ use crate::request::ByteRange;
 pub const REGION: u64 = 16 << 20;
 
 /// A region is contended after this many handovers, each within [`PAUSE_MS`] of the previous one: more than a few nodes
-/// need to find out where the part of each begins in it.
+/// need to settle which part of the region belongs to each.
 const HANDOVERS: u32 = 24;
-/// The same if another region of the file is contended: its nodes do here what they do there.
+/// The limit if another region of the file is already contended: nodes probably interleave here as they do there.
 const HANDOVERS_NEXT: u32 = 2;
 /// A longer pause between handovers, in milliseconds, restarts the count.
 const PAUSE_MS: u64 = 1_000;
@@ -40,7 +40,7 @@ struct Region {
 }
 
 impl Heat {
-    /// Nothing was ever contended.
+    /// No region was ever contended.
     pub const NONE: Self = Self { regions: Vec::new() };
 
     /// Counts that someone had to give up `range` for someone else, at `now_ms`.
@@ -49,7 +49,7 @@ impl Heat {
         let last = range.end.saturating_sub(1).max(range.start) / REGION;
         let is_hot = self.regions.iter().any(|region| now_ms < region.until_ms);
         let limit = if is_hot { HANDOVERS_NEXT } else { HANDOVERS };
-        // A wider range is not a sign of interleaving.
+        // A wider range is no sign of interleaving.
         for number in first..=last.min(first + 1) {
             let region = self.region(number, now_ms);
             if now_ms.saturating_sub(region.last_ms) > PAUSE_MS {

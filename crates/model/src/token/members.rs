@@ -1,4 +1,4 @@
-//! The participants: sessions, whether they are alive, and whether the store knows what they hold.
+//! The members: sessions, whether they are alive, and whether the store knows what they hold.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::{Epoch, Session};
 pub enum Life {
     /// Its lease is valid.
     Live,
-    /// Its lease has expired. What it held exclusively belongs to no one until its cache was recovered or given up,
-    /// because it may have dirty bytes; everything else that it held is void.
+    /// Its lease has expired. What it held exclusively is granted to no one until its cache is recovered or given up,
+    /// because it may have dirty bytes; its other tokens are void.
     Gone,
 }
 
@@ -23,9 +23,9 @@ struct Member {
     asserted: Epoch,
 }
 
-/// The sessions, as one value in the store. This value may be lost, or an older one may come back: the authoritative
-/// list of sessions is the registry on the origin, which each session enters before it joins here, and leaves (or is
-/// removed from after its recovery) when nothing of it remains.
+/// The sessions, as one value in the store. This value may be lost, or an older one may come back. The authoritative
+/// list of sessions is the registry on the origin: each session enters it before it joins here, and leaves it (or is
+/// removed after its recovery) when nothing of it remains.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Members {
     confirmed: Option<Epoch>,
@@ -81,15 +81,15 @@ impl Members {
         self.sessions.get(&session).is_some_and(|member| member.asserted == epoch)
     }
 
-    /// The lease of a session has expired by the store's clock, which is later than by its own.
+    /// The lease of a session has expired by the store's clock, that is, later than by the session's own.
     pub fn lease_is_over(&mut self, session: Session) {
         if let Some(member) = self.sessions.get_mut(&session) {
             member.life = Life::Gone;
         }
     }
 
-    /// Renews the lease of a session. `false` if the store does not know what the session holds now, which it must
-    /// first [`assert`](Self::assert), or if it was recovered and must begin again.
+    /// Renews the lease of a session. `false` if the store no longer knows what the session holds, so that it must
+    /// [`assert`](Self::assert) that first, or if the session was recovered and must begin again.
     pub fn renew(&mut self, session: Session, epoch: Epoch) -> bool {
         match self.sessions.get_mut(&session) {
             Some(member) if member.asserted == epoch => {

@@ -13,15 +13,15 @@ pub(crate) const CROWD: usize = 1024;
 /// Limit of the tokens and waiters of one file: ten of each of 10,000 nodes.
 const TOKENS_MAX: usize = 100_000;
 
-/// The tokens of one file. A change is computed with the members in the store, and is accepted by the store if version
-/// and epoch are still those from which it was computed.
+/// The tokens of one file. A change is computed with the members in the store; the store accepts it if its version and
+/// epoch are still those from which it was computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tokens {
-    /// Counts changes.
+    /// Number of changes.
     pub version: u64,
     epoch: Epoch,
     held: Vec<Held>,
-    /// In the order of arrival.
+    /// In order of arrival.
     waiting: Vec<Waiting>,
     heat: Heat,
 }
@@ -31,7 +31,7 @@ struct Waiting {
     session: Session,
     direction: Direction,
     range: ByteRange,
-    /// The mode to be granted: in a contended range a reader, too, needs all cached bytes to be given up.
+    /// The mode to be granted: in a contended range even a reader needs all cached bytes to be given up.
     mode: Mode,
 }
 
@@ -48,10 +48,10 @@ impl Waiting {
 /// The answer to a demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The session holds what it requires, and all of this in the file.
+    /// The session holds what it requires; this is everything that it holds in the file.
     Granted(Vec<Held>),
-    /// The session is in the queue. These holders must give up these ranges; none if only sessions that came earlier
-    /// are ahead of it.
+    /// The session is in the queue. These holders must give up these ranges; the list is empty if only earlier
+    /// sessions in the queue are in the way.
     Waits(Vec<Held>),
     /// A dead session may have dirty bytes there: an error until it is recovered.
     Lost(Held),
@@ -89,7 +89,7 @@ impl Tokens {
         };
         if self.heat.is_contended(required, now_ms) || self.is_crowded() {
             if alone {
-                // The others will want it back at once.
+                // The other sessions will want it back at once.
                 desired = required;
             } else {
                 mode = Mode::Direct;
@@ -125,7 +125,7 @@ impl Tokens {
     }
 
     /// A session gives up `range`, whose dirty bytes are on the origin and of which nothing is cached, or keeps
-    /// `Shared` where it was exclusive. What it only seemed to hold is removed, too.
+    /// `Shared` where it held `Exclusive`. Tokens that it only seemed to hold are removed, too.
     pub fn give_up(
         &mut self,
         session: Session,
@@ -175,8 +175,8 @@ impl Tokens {
     /// What `session` must give up now because others wait for it, and the mode that it may keep.
     #[must_use]
     pub fn wanted_from(&self, session: Session) -> Option<(ByteRange, Option<Mode>)> {
-        // In queue order, and only what no one else must give up first: a session that gives up something that is of no
-        // use to anyone yet would only have to fetch it again.
+        // In queue order, and only what no one else must give up first: if a session gave up something that is of no
+        // use to anyone yet, it would only have to fetch it again.
         self.waiting.iter().find_map(|waiting| {
             if waiting.session == session {
                 return None;
@@ -195,15 +195,14 @@ impl Tokens {
         })
     }
 
-    /// Whether a session is in the queue for something other than what it waits for now (`active`): it may still be in
-    /// the queue if it got what it waited for through another demand, or gave up waiting while the store did not
-    /// answer.
+    /// Whether a session is in the queue for something other than what it waits for now (`active`). It stays in the
+    /// queue if it got what it waited for through another demand, or stopped waiting while the store did not answer.
     #[must_use]
     pub fn waits_in_vain(&self, session: Session, active: &[(Direction, ByteRange)]) -> bool {
         self.waiting.iter().any(|waiting| waiting.is_in_vain(session, active))
     }
 
-    /// Removes from the queue what [`waits_in_vain`](Self::waits_in_vain).
+    /// Removes entries from the queue for which [`waits_in_vain`](Self::waits_in_vain) is true.
     pub fn forget_vain(
         &mut self,
         session: Session,
@@ -225,7 +224,7 @@ impl Tokens {
         self.heat.is_contended(range, now_ms) || self.is_crowded()
     }
 
-    /// Whether the same sessions wait for the same in both.
+    /// Whether the same sessions wait for the same tokens in both values.
     #[must_use]
     pub fn has_same_queue(&self, other: &Self) -> bool {
         self.waiting == other.waiting
@@ -255,13 +254,13 @@ impl Tokens {
         .collect()
     }
 
-    /// The life of the store to which this belongs.
+    /// The epoch of the store to which this value belongs.
     #[must_use]
     pub const fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Whether this can have been made by the functions here: a store's answer may contain anything.
+    /// Whether the functions here can have made this value: a store's answer may contain anything.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let is_ordered = self.held.windows(2).all(|pair| {
@@ -274,7 +273,7 @@ impl Tokens {
         is_ordered && is_filled && is_counted && is_small && self.heat.is_sound()
     }
 
-    /// Whether the value says no more than an empty one.
+    /// Whether this value says no more than an empty one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.waiting.is_empty()
@@ -292,8 +291,8 @@ impl Tokens {
         &self.held
     }
 
-    /// Every change makes a new version, and the first one of an epoch drops what was stored in earlier ones: whatever
-    /// of that still holds is reported again.
+    /// Every change makes a new version. The first change of an epoch drops what was stored in earlier ones: sessions
+    /// report again what is still valid.
     fn begin(&mut self, epoch: Epoch) {
         self.version += 1;
         if self.epoch != epoch {
@@ -356,7 +355,7 @@ impl Tokens {
         let Waiting { session, direction, range, .. } = new;
         let mut known = self.waiting.iter_mut();
         if let Some(known) = known.find(|waiting| waiting.is(session, direction, range)) {
-            // At its old place: the range became contended meanwhile, or calmed down.
+            // It keeps its place: the range became contended meanwhile, or calmed down.
             known.mode = new.mode;
             return false;
         }
@@ -371,9 +370,9 @@ impl Tokens {
         self.waiting.retain(|waiting| !waiting.is(session, direction, range));
     }
 
-    /// As much of `desired` around `required` as no one else holds or waits for. Whoever waits for something beyond
-    /// probably uses more around it, so the border between the two is left free: what were given beyond it would be taken
-    /// away at once.
+    /// As much of `desired` around `required` as no one else holds or waits for. Whoever waits for bytes beyond it will
+    /// probably use more around them, so only the bytes up to the border between the two are given: the rest would be
+    /// taken away at once.
     fn widened(
         &self,
         session: Session,
@@ -409,7 +408,7 @@ impl Tokens {
             } else if limit.start >= required.end {
                 ByteRange { end: wide.end.min(limit.start), ..wide }
             } else {
-                // Within the required range, the session already has what it needs there.
+                // Within the required range, the session already has what it needs.
                 required
             }
         })
@@ -436,7 +435,7 @@ impl Tokens {
         self.tidy();
     }
 
-    /// Merges adjacent tokens of one session and mode; the order has no meaning.
+    /// Merges adjacent tokens of one session and mode; their order has no meaning.
     fn tidy(&mut self) {
         self.held.sort_unstable_by_key(|held| (held.session, held.range.start));
         self.held.dedup_by(|next, last| {

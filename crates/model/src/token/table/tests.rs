@@ -1,4 +1,4 @@
-//! Demands and answers, by hand.
+//! Demands and answers, written by hand.
 
 use super::*;
 
@@ -59,8 +59,8 @@ fn the_first_gets_the_whole_file_and_the_next_its_part() {
     assert_eq!(file.tokens.all().len(), 2);
 }
 
-/// Regression: who was served first got everything up to the byte that the next one waited for, and gave most of that
-/// away again.
+/// Regression: the session that was served first got everything up to the byte for which the next one waited, and soon
+/// gave most of it away again.
 #[test]
 fn who_is_served_first_leaves_the_next_ones_part_free() {
     let mut file = File::new();
@@ -72,7 +72,7 @@ fn who_is_served_first_leaves_the_next_ones_part_free() {
     assert_eq!(granted, Answer::Granted(vec![held(B, Mode::Exclusive, 512, 1024)]));
     let granted = file.write(C, (1100, 1110));
     assert_eq!(granted, Answer::Granted(vec![held(C, Mode::Exclusive, 1024, u64::MAX)]));
-    // Likewise of what lies before it.
+    // The same applies to the bytes before it.
     let mut file = File::new();
     file.write(A, (0, 10));
     assert!(matches!(file.write(C, (100, 110)), Answer::Waits(_)));
@@ -261,7 +261,7 @@ fn who_reads_what_became_contended_gets_there() {
     }
     file.give_up(A, (0, u64::MAX), None);
     file.give_up(B, (0, u64::MAX), None);
-    // It had been cached by somebody before.
+    // Somebody had cached it before.
     file.tokens.assert(A, &[held(A, Mode::Shared, 0, 4096)], EPOCH);
     assert!(matches!(file.read(B, (0, 4096)), Answer::Waits(on) if on.len() == 1));
     assert_eq!(file.tokens.wanted_from(A), Some((ByteRange::new(0, 4096), None)));
